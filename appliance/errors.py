@@ -1,0 +1,234 @@
+"""The error hierarchy, split by whose fault it is; knows nothing of HTTP or exit codes.
+
+Every leaf carries facts as fields and builds its one-line message in ``__str__``: what is wrong and what to do.
+``http/errors.py`` and ``cli/`` each hold one table from class to status; anything not in this file is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ApplianceError(Exception):
+    """Root of everything the program says on purpose."""
+
+    reason = "internal_error"
+    """Machine-readable word, the ``reason`` field of an HTTP error body."""
+
+
+# ---- the caller's fault ----------------------------------------------------------------------------------------------
+
+
+class CallerError(ApplianceError):
+    """The request or command line is wrong; repeating it unchanged cannot help."""
+
+
+class BadRequest(CallerError):
+    """A field, header or body that cannot be used. ``param`` names the field where there is one."""
+
+    reason = "invalid_request"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class BodyTooLarge(CallerError):
+    """A body longer than the program accepts; refused before it is read."""
+
+    reason = "body_too_large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"the request body is larger than the limit of {self.limit} bytes; send less, or raise --max-body"
+
+
+class BodyTooSlow(CallerError):
+    """A body that stopped arriving before its end."""
+
+    reason = "body_timeout"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return f"the request body made no progress for {self.seconds:g} s; send it again"
+
+
+class ModelNotFound(CallerError):
+    """No model, alias or peer has this name. ``near`` holds known names that look like it."""
+
+    reason = "model_not_found"
+
+    def __init__(self, model: str, near: Sequence[str] = ()) -> None:
+        super().__init__(model, tuple(near))
+        self.model = model
+        self.near = tuple(near)
+
+    def __str__(self) -> str:
+        hint = f"; did you mean {' or '.join(repr(n) for n in self.near)}?" if self.near else ""
+        return f"model '{self.model}' not found{hint or '; GET /v1/models lists what there is'}"
+
+
+class RouteNotFound(CallerError):
+    """No such path, or not with this method."""
+
+    reason = "route_not_found"
+
+    def __init__(self, method: str, path: str) -> None:
+        super().__init__(method, path)
+        self.method = method
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"there is no route {self.method} {self.path}"
+
+
+class Unauthorized(CallerError):
+    """No credential, or not one of the configured keys."""
+
+    reason = "invalid_api_key"
+
+    def __str__(self) -> str:
+        return "Invalid API Key"
+
+
+class Forbidden(CallerError):
+    """A request refused for where it comes from (Host, Origin) or for a feature that is off."""
+
+    reason = "forbidden"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UsageError(CallerError):
+    """A command line, environment or configuration that cannot be used."""
+
+    reason = "usage"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+# ---- the model's or the engine's fault -------------------------------------------------------------------------------
+
+
+class ModelError(ApplianceError):
+    """A model file or a model process failed; another model may still work."""
+
+
+class InvalidModelFile(ModelError):
+    """A file that is not a usable GGUF. ``why`` says which check it failed."""
+
+    reason = "invalid_model_file"
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.path = path
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.path} is not a usable GGUF model: {self.why}"
+
+
+class ModelFailedToStart(ModelError):
+    """A model process that exited, or stayed silent, before it was ready."""
+
+    reason = "model_failed_to_start"
+
+    def __init__(self, model: str, why: str, log_tail: Sequence[str] = ()) -> None:
+        super().__init__(model, why, tuple(log_tail))
+        self.model = model
+        self.why = why
+        self.log_tail = tuple(log_tail)
+
+    def __str__(self) -> str:
+        tail = "".join(f"\n  {line}" for line in self.log_tail)
+        return f"model '{self.model}' failed to start: {self.why}" + (f"; its last log lines:{tail}" if tail else "")
+
+
+class UpstreamFailed(ModelError):
+    """A model process that broke the connection, or spoke something other than HTTP."""
+
+    reason = "upstream_failed"
+
+    def __init__(self, model: str, why: str) -> None:
+        super().__init__(model, why)
+        self.model = model
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"the engine of model '{self.model}' failed: {self.why}"
+
+
+class EngineNotFound(ModelError):
+    """No llama.cpp build on this machine can be used."""
+
+    reason = "engine_not_found"
+
+    def __init__(self, looked: Sequence[str]) -> None:
+        super().__init__(tuple(looked))
+        self.looked = tuple(looked)
+
+    def __str__(self) -> str:
+        return (
+            f"no llama.cpp engine found (looked at: {', '.join(self.looked)}); install the embedded one with "
+            "'pip install llama-appliance[embedded]', build one with 'python llama-builds/build.py', "
+            "or name one with --engine PATH"
+        )
+
+
+# ---- now is not the time ---------------------------------------------------------------------------------------------
+
+
+class Busy(ApplianceError):
+    """A limit is reached; the same request may succeed after ``retry_after`` seconds."""
+
+    reason = "busy"
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ModelUnloaded(ApplianceError):
+    """The model was unloaded, on request, while something waited for it or used it."""
+
+    reason = "model_unloaded"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self.model = model
+
+    def __str__(self) -> str:
+        return f"model '{self.model}' was unloaded while the request was under way; send it again to load it again"
+
+
+class ShuttingDown(ApplianceError):
+    """The program is ending and takes no new work."""
+
+    reason = "shutting_down"
+
+    def __str__(self) -> str:
+        return "the server is shutting down"

@@ -1,0 +1,3 @@
+"""The shapes that cross a boundary, as msgspec Structs.
+
+Refuses behaviour."""
