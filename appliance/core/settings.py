@@ -1,0 +1,64 @@
+"""What the user may choose, as frozen values; defaults live here and nowhere else."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+MIB = 1 << 20
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8080
+
+
+class Cors(Struct, frozen=True, kw_only=True):
+    """Cross-origin policy, in llama-server's terms (llama-server README, ``--cors-*``).
+
+    ``origins`` is ``"localhost"`` (reflect an Origin whose host is localhost, 127.0.0.1 or ::1), ``"*"`` (reflect any
+    Origin) or a string that is sent verbatim.
+    """
+
+    origins: str = "localhost"
+    methods: str = "GET, POST, DELETE, OPTIONS"
+    headers: str = "*"
+    credentials: bool = True
+
+
+class HttpSettings(Struct, frozen=True, kw_only=True):
+    """How the program listens, whom it lets in, and what it accepts. Times in seconds, sizes in bytes."""
+
+    listen: tuple[tuple[str, int], ...] = ((DEFAULT_HOST, DEFAULT_PORT),)
+    api_keys: tuple[str, ...] = ()
+    allow_hosts: tuple[str, ...] = ()
+    guard: bool = True
+    """Check Host and Origin (DNS rebinding, drive-by pages)."""
+    cors: Cors = Cors()
+    max_body: int = 100 * MIB
+    """Largest request body; 100 MiB is what llama-server accepts."""
+    max_bodies: int = 512 * MIB
+    """All request bodies held in memory at once; beyond it a request is answered 503."""
+    body_stall: float = 30.0
+    """A body that makes no progress for so long is refused."""
+    write_stall: float = 120.0
+    """A client that reads nothing for so long is cut off."""
+    grace: float = 10.0
+    """How long requests under way may go on after the first stop signal."""
+    ping_after: float = 15.0
+    """A stream that is silent for so long gets an SSE comment, so that proxies keep it open."""
+    api_prefix: str = ""
+    page: bool = True
+    single: str | None = None
+    """The one model of llama-server's single-model mode: requests need not, and cannot, name another."""
+
+
+class FleetSettings(Struct, frozen=True, kw_only=True):
+    """How many model processes run, and how long each phase of their lives may take, in seconds."""
+
+    models_max: int = 4
+    """Model processes at once; 0 is unlimited (llama-server's ``--models-max``)."""
+    load_timeout: float = 600.0
+    stop_timeout: float = 10.0
+    queue_timeout: float = 600.0
+    engine_args: tuple[str, ...] = ()
+    """llama-server flags for every model."""
+    threads: int | None = None
+    """CPU threads of each model process; None leaves room for the program itself."""
