@@ -1,15 +1,27 @@
-"""argv -> cli."""
+"""argv -> cli; the only ``trio.run``."""
 
 from __future__ import annotations
 
 import sys
 
+from appliance.cli.app import run
+from appliance.cli.plan import AppSettings, Program
+
 
 def main() -> None:
-    """The installed command. Exit status: 0 done, 1 our fault, 2 the user's mistake, 130 interrupted."""
-    from appliance.cli import run
+    """The installed command. Exit status: 0 done, 1 our fault, 2 the user's mistake, 70 a bug, 130 interrupted."""
+    sys.exit(run(sys.argv[1:], start))
 
-    sys.exit(run(sys.argv[1:]))
+
+def start(program: Program) -> int:
+    """Run a server, or a command that needs the event loop, to its end."""
+    import trio  # a tenth of a second that `--help` and `version` do without
+
+    if isinstance(program, AppSettings):
+        from appliance.main import run_server
+
+        return trio.run(run_server, program)
+    return trio.run(program)
 
 
 if __name__ == "__main__":

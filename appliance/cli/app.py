@@ -1,0 +1,168 @@
+"""The verbs, and the one place where an error becomes an exit status.
+
+Modules of verbs are imported when a verb is used, so that ``--help`` and ``version`` answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from appliance import __version__
+from appliance.cli.plan import Program, Start
+from appliance.errors import ApplianceError, CallerError
+
+PROGRAM = "llama-appliance"
+
+EXIT_OURS = 1
+EXIT_USER = 2
+EXIT_BUG = 70
+"""EX_SOFTWARE of sysexits.h: an error that nobody foresaw."""
+EXIT_INTERRUPTED = 130
+
+VERBS = {
+    "serve": "Run the server.",
+    "run": "Chat with a model in the terminal, or ask it one question.",
+    "ls": "List the models there are.",
+    "ps": "List the models that run now.",
+    "load": "Load a model into the running server.",
+    "unload": "Unload a model from the running server.",
+    "logs": "Show what the model processes print.",
+    "selftest": "Prove that the engine and the starter model work here.",
+    "version": "Show versions of the program, Python, platform and engine.",
+    "llama-server": "Stand in for llama-server: its flags, its behaviour.",
+}
+
+
+class Verbs(click.Group):
+    """Knows every verb's name and summary; imports the one that is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _import_verb(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}; the commands are {', '.join(VERBS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="'llama-appliance COMMAND --help' explains a command.",
+)
+@click.version_option(__version__, "--version", message=f"{PROGRAM} %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """A private AI server in one program: runs llama.cpp models and serves the OpenAI, Anthropic and llama.cpp APIs.
+
+    \b
+    Examples:
+      llama-appliance serve                        # http://127.0.0.1:8080, with every model there is
+      llama-appliance run starter "Tell me a joke"
+      llama-appliance ls                           # the models, and where to put more
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run(argv: Sequence[str], start: Start) -> int:
+    """Do what ``argv`` says and return the exit status; everything that goes wrong is told on standard error."""
+    try:
+        outcome: int | Program | None = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False)
+        if outcome is None:
+            return 0
+        return outcome if isinstance(outcome, int) else start(outcome)
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        return _say(_one_line(error.format_message()) + _see_help(error), error.exit_code)
+    except ApplianceError as error:
+        return _say(str(error), EXIT_USER if isinstance(error, CallerError) else EXIT_OURS)
+    except BrokenPipeError:
+        return _reader_left()
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror or error}", EXIT_OURS)
+    except BaseExceptionGroup as group:
+        return EXIT_INTERRUPTED if _interrupted(group) else _bug()
+    except Exception:  # noqa: BLE001  nobody foresaw it, so the user gets what a bug report needs
+        return _bug()
+
+
+def _import_verb(name: str) -> click.Command | None:
+    """The command of a verb. Written out, so that a freezer and a type checker see the imports."""
+    match name:
+        case "serve":
+            from appliance.cli.serve import serve as command
+        case "run":
+            from appliance.cli.run import run_model as command
+        case "ls":
+            from appliance.cli.models import ls as command
+        case "ps":
+            from appliance.cli.control import ps as command
+        case "load":
+            from appliance.cli.control import load as command
+        case "unload":
+            from appliance.cli.control import unload as command
+        case "logs":
+            from appliance.cli.control import logs as command
+        case "selftest":
+            from appliance.cli.selftest import selftest as command
+        case "version":
+            from appliance.cli.version import version as command
+        case "llama-server":
+            from appliance.cli.llama_server import llama_server as command
+        case _:
+            return None
+    return command
+
+
+def _say(message: str, status: int) -> int:
+    with contextlib.suppress(OSError):  # nobody reads standard error: the status still tells
+        click.echo(f"{PROGRAM}: error: {message}", err=True)
+    return status
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())
+
+
+def _see_help(error: click.ClickException) -> str:
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return ""
+    return f" (see '{error.ctx.command_path} --help')"
+
+
+def _bug() -> int:
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
+    return _say("this is a bug in llama-appliance; the lines above say where", EXIT_BUG)
+
+
+def _interrupted(group: BaseExceptionGroup[BaseException]) -> bool:
+    """Whether a nursery carries nothing but Ctrl-C."""
+    return group.split(KeyboardInterrupt)[1] is None
+
+
+def _reader_left() -> int:
+    """Standard output is a pipe whose reader has gone (``| head``): end quietly, as tools do."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_OURS

@@ -1,0 +1,147 @@
+"""Talking to a server that runs already."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance.cli.app import EXIT_OURS, EXIT_USER
+from appliance.cli.values import KEY_VARIABLE
+from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
+from appliance.errors import UpstreamFailed, UsageError
+from appliance.upstream.client import Address, Response, exchange
+
+DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
+URL_VARIABLE = "LLAMA_APPLIANCE_URL"
+ANSWER_TIME = 30.0
+"""Seconds for an answer that involves no model."""
+MAX_ANSWER = 64 << 20
+
+JSON_HEADERS = ((b"Content-Type", b"application/json"),)
+T = TypeVar("T")
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """A running server. ``named`` tells that the user gave the address, so nothing else will do."""
+
+    url: str
+    address: Address
+    prefix: str
+    named: bool
+
+
+class NotRunning(click.ClickException):
+    """Nothing answers where the server should be."""
+
+    exit_code = EXIT_OURS
+
+    def __init__(self, server: Server, why: str) -> None:
+        super().__init__(
+            f"no server answers at {server.url} ({why}); start one with 'llama-appliance serve', "
+            "or name another with --url"
+        )
+
+
+class Refused(click.ClickException):
+    """The server answered with an error status."""
+
+    def __init__(self, server: Server, status: int, message: str) -> None:
+        advice = f"; give its key with --api-key or {KEY_VARIABLE}" if status == 401 else ""
+        super().__init__(f"{message}{advice} ({server.url} answered {status})")
+        self.status = status
+        self.exit_code = EXIT_USER if 400 <= status < 500 else EXIT_OURS
+
+
+class ErrorBody(Struct):
+    """The part of an error answer that is for people."""
+
+    message: str = ""
+
+
+class ErrorAnswer(Struct):
+    """OpenAI's error envelope."""
+
+    error: ErrorBody
+
+
+def server_options(command: Callable[..., T]) -> Callable[..., T]:
+    """``--url`` and ``--api-key``, as parameters of these names."""
+    command = click.option(
+        "--api-key", metavar="KEY", help=f"The server's key (or {KEY_VARIABLE}).", envvar=KEY_VARIABLE
+    )(command)
+    return click.option("--url", metavar="URL", help=f"The server (or {URL_VARIABLE}); default {DEFAULT_URL}.")(command)
+
+
+def parse_server(url: str | None, api_key: str | None) -> Server:
+    """The server of ``--url``, else of the environment, else the default one. Raises UsageError."""
+    given = url or os.environ.get(URL_VARIABLE)
+    text = given or DEFAULT_URL
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError as cause:
+        raise UsageError(f"--url {text}: {cause}") from None
+    if parts.scheme != "http" or not host:
+        raise UsageError(f"--url {text}: expected an address such as {DEFAULT_URL}")
+    key = api_key.partition(",")[0].strip() if api_key else None
+    return Server(
+        url=text.rstrip("/"),
+        address=Address(host, port, key or None, text),
+        prefix=parts.path.rstrip("/"),
+        named=given is not None,
+    )
+
+
+async def ask(server: Server, method: str, path: str, answer: type[T], body: object = None) -> T:
+    """One request to the server, answered within `ANSWER_TIME`. Raises NotRunning or Refused."""
+    return decode_answer(server, await ask_raw(server, method, path, body), answer)
+
+
+async def ask_raw(server: Server, method: str, path: str, body: object = None) -> bytes:
+    """The same, the answer as it came."""
+    sent = b"" if body is None else msgspec.json.encode(body)
+    try:
+        with trio.fail_after(ANSWER_TIME):
+            async with exchange(server.address, method, server.prefix + path, JSON_HEADERS, sent) as response:
+                await refuse_errors(server, response)
+                return await response.read(MAX_ANSWER)
+    except trio.TooSlowError:
+        raise NotRunning(server, f"it accepts connections but did not answer within {ANSWER_TIME:g} s") from None
+    except UpstreamFailed as cause:
+        raise NotRunning(server, cause.why) from None
+
+
+def decode_answer(server: Server, body: bytes, answer: type[T]) -> T:
+    """Raises NotRunning when something else than this program answered."""
+    try:
+        return msgspec.json.decode(body, type=answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise NotRunning(server, "what listens there is another program") from None
+
+
+async def refuse_errors(server: Server, response: Response) -> None:
+    """Raise Refused unless the server said yes."""
+    if response.status < 400:
+        return
+    refuse(server, response.status, await response.read(MAX_ANSWER))
+
+
+def refuse(server: Server, status: int, body: bytes) -> NoReturn:
+    """Raise Refused with the server's own words."""
+    try:
+        message = msgspec.json.decode(body, type=ErrorAnswer).error.message
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        message = body.decode("utf-8", "replace").strip()[:200]
+    raise Refused(server, status, message or "the server refused")
+
+
+def quoted_names(names: Iterable[str]) -> str:
+    """``'a', 'b'``"""
+    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,118 @@
+"""Values on the command line: addresses, sizes, model files, key files."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import click
+
+from appliance.core.settings import HttpSettings
+from appliance.errors import UsageError
+
+KEY_VARIABLE = "LLAMA_APPLIANCE_API_KEY"
+MAX_KEY_FILE = 1 << 20
+SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+class ListenAddress(click.ParamType[tuple[str, int]]):
+    """``HOST:PORT`` or ``[IPV6]:PORT``; port 0 takes a free one."""
+
+    name = "HOST:PORT"
+
+    def convert(
+        self, value: str | tuple[str, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:\s]+)):(\d{1,5})", value)
+        if match is None or int(match[3]) > 65535:
+            self.fail(f"{value!r} is not an address such as 127.0.0.1:8080 or [::1]:8080", param, ctx)
+        return match[1] or match[2], int(match[3])
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, with K, M or G for powers of 1024."""
+
+    name = "SIZE"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d{1,15})\s*([kmg]?)(?:i?b)?", value.strip().lower())
+        if match is None or int(match[1]) == 0:
+            self.fail(f"{value!r} is not a size such as 100M or 1G", param, ctx)
+        return int(match[1]) * SIZE_UNITS[match[2]]
+
+
+class ModelFile(click.ParamType[tuple[str | None, Path]]):
+    """``[ID=]PATH`` of a GGUF file that exists."""
+
+    name = "[ID=]PATH"
+
+    def convert(
+        self, value: str | tuple[str | None, Path], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str | None, Path]:
+        if isinstance(value, tuple):
+            return value
+        model_id, equals, path = value.partition("=")
+        if not equals or "/" in model_id or "\\" in model_id or Path(value).is_file():
+            model_id, path = "", value
+        file = Path(path).expanduser()
+        if equals and not model_id and path != value:
+            self.fail(f"{value!r} has no id in front of '='", param, ctx)
+        if not file.is_file():
+            self.fail(f"there is no file {path!r}", param, ctx)
+        return model_id or None, file
+
+
+def api_keys(options: Iterable[str], file: Path | None, environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
+    """The keys that let a client in: options (each may be a comma-separated list), the key file, the environment.
+
+    The file holds one key per line; empty lines and lines that begin with ``#`` are passed over. Raises UsageError for
+    a file that cannot be read or holds no key: a server that silently listens without one would be worse.
+    """
+    keys = [key.strip() for option in options for key in option.split(",")]
+    keys += [key.strip() for key in environ.get(variable, "").split(",")]
+    if file is not None:
+        from_file = _key_lines(file)
+        if not from_file:
+            raise UsageError(f"--api-key-file {file} holds no key; put one on a line of its own")
+        keys += from_file
+    found = tuple(dict.fromkeys(key for key in keys if key))
+    for key in found:
+        if not (key.isascii() and key.isprintable()):
+            raise UsageError("an API key may hold printable ASCII characters only, so that it fits a header")
+    return found
+
+
+def _key_lines(file: Path) -> list[str]:
+    try:
+        with file.open(encoding="utf-8") as lines:
+            text = lines.read(MAX_KEY_FILE)
+    except (OSError, UnicodeDecodeError) as cause:
+        why = cause.strerror if isinstance(cause, OSError) else "it is not text"
+        raise UsageError(f"--api-key-file {file} cannot be read: {why}") from None
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address. A name other than ``localhost`` might be anything."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def refuse_open_door(http: HttpSettings) -> None:
+    """Raise UsageError when other machines could use the server without a key."""
+    if http.api_keys:
+        return
+    for host, _ in http.listen:
+        if not is_loopback(host):
+            raise UsageError(
+                f"refusing to listen on {host}, which other machines can reach, without a key: add --api-key KEY "
+                f"(or {KEY_VARIABLE}), or --allow-unauthenticated if everybody may use this server"
+            )

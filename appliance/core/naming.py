@@ -1,0 +1,161 @@
+"""What model files and cache folders are called, and which model a client means by a name.
+
+The rules are llama-server's router mode (llama.cpp b11434); where this program is more generous it says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import TypeVar
+
+from msgspec import Struct
+
+SUFFIX = ".gguf"
+MAX_SHARDS = 1000
+"""More parts than this in one model is a mistake in the name; the largest published ones have about 200."""
+MAX_NAME = 255
+MAX_COMPARED = 2000
+"""Names that are compared letter by letter for a suggestion; keeps an unknown name cheap in a large catalog."""
+QUANTISATIONS = ("Q4_K_M", "Q8_0")
+"""Which file of a repository is meant when the name has no tag, best first; after these, the first one."""
+PROJECTOR_TYPES = ("F16", "BF16")
+"""Which projector is taken of several, best first; after these, the first one."""
+DRAFT_PREFIXES = ("mtp-", "dspark-", "dflash-")
+"""Small companions that guess ahead for a model; the engine tells their kinds apart by their headers."""
+COMPANION_MARKS = ("mmproj", *DRAFT_PREFIXES, "eagle3-")
+"""In a file's name: it belongs to another model and is none itself."""
+
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})", re.DOTALL)
+_TAG = re.compile(r"[-.]([A-Za-z0-9_]+)\Z")
+_REPO_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+T = TypeVar("T")
+
+
+class Shard(Struct, frozen=True):
+    """One part of a sharded model: ``<stem>-<number>-of-<total>``, counted from 1."""
+
+    stem: str
+    number: int
+    total: int
+
+    def name(self, number: int) -> str:
+        """The file name of part ``number`` of the same model."""
+        return f"{self.stem}-{number:05}-of-{self.total:05}{SUFFIX}"
+
+
+def stem_of(name: str) -> str | None:
+    """A model file's name without its suffix; None for other files and for hidden ones (``._X.gguf`` of macOS)."""
+    if name.startswith(".") or not name.lower().endswith(SUFFIX) or len(name) == len(SUFFIX):
+        return None
+    return name[: -len(SUFFIX)]
+
+
+def shard_of(stem: str) -> Shard | None:
+    match = _SHARD.fullmatch(stem)
+    return match and Shard(match["stem"], int(match["number"]), int(match["total"]))
+
+
+def model_name(stem: str) -> str:
+    """The name of a model by its file: the stem, without the shard's number."""
+    shard = shard_of(stem)
+    return shard.stem if shard else stem
+
+
+def is_projector(name: str) -> bool:
+    return "mmproj" in name.lower()
+
+
+def is_draft(name: str) -> bool:
+    return name.startswith(DRAFT_PREFIXES)
+
+
+def is_companion(stem: str, *, anywhere: bool) -> bool:
+    """A file that is no model of its own. In the cache the mark may stand ``anywhere``, in a folder only in front."""
+    if anywhere:
+        return is_projector(stem) or any(mark in stem for mark in COMPANION_MARKS)
+    return is_projector(stem) or stem.startswith(COMPANION_MARKS)
+
+
+def tag_of(stem: str) -> str | None:
+    """The quantisation tag at the end of a file's stem: ``Q4_K_M`` of ``Qwen3-8B-q4_k_m``."""
+    match = _TAG.search(model_name(stem))
+    return match and match[1].upper()
+
+
+def repo_of(folder: str) -> str | None:
+    """``org/repo`` of the cache folder ``models--org--repo``; None where it is not one."""
+    parts = folder.split("--")
+    if len(parts) != 3 or parts[0] != "models" or not all(_REPO_PART.fullmatch(part) for part in parts[1:]):
+        return None
+    return "/".join(parts[1:])
+
+
+def is_commit(text: str) -> bool:
+    return _COMMIT.fullmatch(text) is not None
+
+
+def is_speakable(name: str) -> bool:
+    """Can stand in JSON, a log line and a table: printable, valid Unicode, of sane length."""
+    return 0 < len(name) <= MAX_NAME and name.isprintable()
+
+
+def split_named_path(text: str) -> tuple[str | None, str]:
+    """``ID=PATH`` of a ``--model`` flag; plain ``PATH`` gives no id. An id never looks like the start of a path."""
+    name, equals, path = text.partition("=")
+    if not equals or not name or not path or name.startswith((".", "/", "~")) or "\\" in name:
+        return None, text
+    return name, path
+
+
+def prefer(items: Sequence[tuple[str | None, T]], order: Sequence[str]) -> T | None:
+    """The item whose tag comes first in ``order``, else the first item."""
+    for wanted in order:
+        for tag, item in items:
+            if tag == wanted:
+                return item
+    return items[0][1] if items else None
+
+
+class Named(Struct, frozen=True):
+    """What a lookup knows of a model. ``repo``: it may also be asked for without its tag."""
+
+    id: str
+    aliases: tuple[str, ...] = ()
+    repo: str | None = None
+    tag: str | None = None
+
+
+class Names:
+    """Finds the id a client means. Immutable; an exact name always wins over every guess."""
+
+    def __init__(self, models: Iterable[Named]) -> None:
+        ordered = sorted(models, key=lambda model: model.id)
+        self._exact: dict[str, str] = {alias: model.id for model in reversed(ordered) for alias in model.aliases}
+        self._exact |= {model.id: model.id for model in ordered}
+        self._folded: dict[str, str] = {}
+        for name, model_id in (*((model.id, model.id) for model in ordered), *self._exact.items()):
+            self._folded.setdefault(name.casefold(), model_id)
+        repos: dict[str, list[tuple[str | None, str]]] = {}
+        for model in ordered:
+            if model.repo:
+                repos.setdefault(model.repo.casefold(), []).append((model.tag, model.id))
+        self._repos = {repo: prefer(found, QUANTISATIONS) for repo, found in repos.items()}
+
+    def find(self, name: str) -> str | None:
+        """By id or alias, then without regard to case, then a cached repository without its tag."""
+        folded = name.casefold()
+        return self._exact.get(name) or self._folded.get(folded) or self._repos.get(folded)
+
+    def near(self, name: str, count: int = 3) -> tuple[str, ...]:
+        """Known names that look like an unknown one, best first."""
+        folded = name[:MAX_NAME].casefold()
+        if not folded:
+            return ()
+        found = [known for known in self._folded if folded in known or known in folded][:count]
+        if len(found) < count:
+            found += get_close_matches(folded, list(self._folded)[:MAX_COMPARED], count, 0.6)
+        return tuple(dict.fromkeys(self._folded[known] for known in found))[:count]

@@ -1,0 +1,43 @@
+"""The command line of one model process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LOOPBACK = "127.0.0.1"
+
+OWNED = (
+    "--model", "--alias", "--host", "--port", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file",
+    "--api-prefix", "--path", "--models-dir", "--models-preset", "--models-max", "--models-autoload", "--cors-origins",
+    "--cors-methods", "--cors-headers", "--cors-credentials", "--tools", "--agent", "--mcp-servers-config",
+    "--mcp-servers-json", "--ui-mcp-proxy", "--reuse-port",
+)  # fmt: skip
+"""llama-server options that this program decides for its children, or that belong to a front; never passed through."""
+
+
+def model_command(
+    engine: Sequence[str],
+    *,
+    model_id: str,
+    path: str,
+    port: int,
+    threads: int,
+    defaults: Sequence[str],
+    overrides: Sequence[str],
+) -> tuple[str, ...]:
+    """argv of the process that serves one model on loopback.
+
+    Later options win in llama-server, so the order is: the program's defaults, the model's own (``defaults``), what the
+    user asked for (``overrides``). The API key travels in the environment, where other users cannot read it.
+    """
+    return (
+        *engine,
+        "--model", path,
+        "--alias", model_id,
+        "--host", LOOPBACK,
+        "--port", str(port),
+        "--metrics",
+        "--threads", str(threads),
+        *defaults,
+        *overrides,
+    )  # fmt: skip

@@ -1,0 +1,126 @@
+"""What model processes print: the last lines of each, and live readers.
+
+One producer (a child's pump), any number of readers. A reader that falls behind loses lines and is told how many; it
+never holds the producer up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import trio
+
+MODEL_LIMIT = 256 * 1024
+"""Characters of log kept for each model; llama-server prints about 10 KiB while it starts."""
+TOTAL_LIMIT = 4 * MODEL_LIMIT
+LINE_LIMIT = 8 * 1024
+"""Longer lines are cut: the log is for people."""
+
+
+class Line(NamedTuple):
+    """``number`` counts all lines of the program's life, from 0."""
+
+    number: int
+    model: str
+    text: str
+
+
+class _Ring:
+    """The newest lines whose text fits ``limit`` characters."""
+
+    def __init__(self, limit: int) -> None:
+        self.lines: deque[Line] = deque()
+        self.appended = 0
+        self._limit = limit
+        self._held = 0
+
+    def append(self, line: Line) -> None:
+        self.lines.append(line)
+        self.appended += 1
+        self._held += len(line.text) + 1
+        while self._held > self._limit and len(self.lines) > 1:
+            self._held -= len(self.lines.popleft().text) + 1
+
+    def since(self, number: int) -> list[Line]:
+        """Held lines from ``number`` on."""
+        found: list[Line] = []
+        for line in reversed(self.lines):
+            if line.number < number:
+                break
+            found.append(line)
+        found.reverse()
+        return found
+
+
+class Logs:
+    """All log lines of the fleet, by model and together."""
+
+    def __init__(self) -> None:
+        self._all = _Ring(TOTAL_LIMIT)
+        self._by_model: dict[str, _Ring] = {}
+        self._next = 0
+        self._news = trio.Event()
+
+    def append(self, model: str, text: str) -> None:
+        """Add one line without its end."""
+        line = Line(self._next, model, text[:LINE_LIMIT])
+        self._next += 1
+        self._all.append(line)
+        self._by_model.setdefault(model, _Ring(MODEL_LIMIT)).append(line)
+        self._news.set()
+        self._news = trio.Event()
+
+    def knows(self, model: str) -> bool:
+        """Whether the model has ever printed anything."""
+        return model in self._by_model
+
+    def tail(self, model: str | None, count: int) -> list[str]:
+        """The last lines of one model, or of all with the model's name in front."""
+        lines = list(self._ring(model).lines)
+        return [_render(line, model) for line in lines[-count:]]
+
+    def follow(self, model: str | None, *, history: bool = True) -> Follower:
+        """A reader of one model's lines, or of all: what is held first, then what comes."""
+        return Follower(self, model, history=history)
+
+    def read(self, model: str | None, number: int) -> tuple[list[Line], int, int]:
+        """Held lines from ``number`` on, how many there ever were, and the number that the next line will have."""
+        ring = self._ring(model)
+        return ring.since(number), ring.appended, self._next
+
+    async def wait_news(self, number: int) -> None:
+        """Wait until a line ``number`` or later exists."""
+        while self._next <= number:
+            await self._news.wait()
+
+    def _ring(self, model: str | None) -> _Ring:
+        return self._all if model is None else self._by_model.get(model) or _Ring(0)
+
+
+class Follower:
+    """An endless async iterator over log lines; leaving the loop is all the cleaning up there is."""
+
+    def __init__(self, logs: Logs, model: str | None, *, history: bool) -> None:
+        self._logs = logs
+        self._model = model
+        held, self._seen, next_number = logs.read(model, 0)
+        self._position = next_number
+        self._pending = deque(_render(line, model) for line in (held if history else ()))
+
+    def __aiter__(self) -> Follower:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._pending:
+            await self._logs.wait_news(self._position)
+            lines, appended, self._position = self._logs.read(self._model, self._position)
+            if lost := appended - self._seen - len(lines):
+                self._pending.append(f"... {lost} lines lost ...")
+            self._seen = appended
+            self._pending.extend(_render(line, self._model) for line in lines)
+        return self._pending.popleft()
+
+
+def _render(line: Line, model: str | None) -> str:
+    return line.text if model is not None else f"[{line.model}] {line.text}"

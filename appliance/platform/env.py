@@ -1,0 +1,32 @@
+"""The environment a child process starts with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SCRUBBED = ("LLAMA_API_KEY", "LLAMA_APP_CMD", "LLAMA_SERVER_ROUTER_PORT", "LLAMA_SERVER_CHILD_MODE")
+SCRUBBED_PREFIXES = ("LLAMA_ARG_", "LLAMA_APPLIANCE_", "AIP_", "_PYI_")
+"""Settings meant for this program. A child that read them would move its port or ask for a key nobody has
+(``AIP_HTTP_PORT`` overrides ``--port``). Names, not every ``LLAMA_*``: ``LLAMA_MEDIA_MARKER`` must reach the child."""
+
+LOADER_PATHS = ("LD_LIBRARY_PATH", "LIBPATH", "DYLD_LIBRARY_PATH")
+
+
+def child_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
+    """``environ`` as it was before this program: no settings of ours, no library path of PyInstaller's bootloader.
+
+    When frozen, the bootloader has put its own folder in front of ``LD_LIBRARY_PATH`` and kept the old value in
+    ``LD_LIBRARY_PATH_ORIG`` (PyInstaller manual, "LD_LIBRARY_PATH considerations"); with no old value it is removed.
+    """
+    env = {
+        name: value
+        for name, value in environ.items()
+        if name not in SCRUBBED and not name.upper().startswith(SCRUBBED_PREFIXES)
+    }
+    if frozen:
+        for name in LOADER_PATHS:
+            original = env.pop(f"{name}_ORIG", None)
+            env.pop(name, None)
+            if original is not None:
+                env[name] = original
+    return env

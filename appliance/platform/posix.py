@@ -1,0 +1,166 @@
+"""Child processes on Linux and macOS.
+
+A *warden*, a few lines of /bin/sh in a session of its own, outlives this program by an instant: when its standard input
+ends, because this program ended in whatever way, it kills the process group of every child it was told of and has not
+been told is gone. Each child registers itself before it becomes the engine: it starts as a shell whose standard error is
+the warden's input, writes its own pid there, and only then executes the engine with both outputs on one pipe. So no
+engine ever runs unregistered, whatever instant this program is killed at, and grandchildren go with their group.
+
+Why not PR_SET_PDEATHSIG: it fires when the forking *thread* ends, which under Trio is a worker thread that retires after
+ten idle seconds; it needs fork without vfork; it knows no grandchildren; and macOS does not have it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+from trio.abc import ReceiveStream, SendStream
+
+WARDEN = """
+trap '' HUP INT QUIT TERM PIPE
+live=' '
+while read -r word pid rest; do
+  case $pid in ''|*[!0-9]*) continue;; esac
+  case $word in
+    +) live="$live$pid ";;
+    -) case $live in *" $pid "*) live="${live%% $pid *} ${live#* $pid }";; esac;;
+  esac
+done
+for pid in $live; do kill -s KILL -- "-$pid" 2>/dev/null; done
+"""
+
+CHILD = 'echo "+ $$" >&2; exec "$@" 2>&1'
+
+REAP_TIME = 5.0
+"""Seconds after SIGKILL within which the kernel must have ended a process (one stuck in a driver may take longer)."""
+
+
+class Child:
+    """A running child in its own process group. ``output`` is its standard output and error on one pipe."""
+
+    def __init__(self, process: trio.Process, stdin: SendStream, output: ReceiveStream, warden: Warden) -> None:
+        self._process = process
+        self._warden = warden
+        self.pid: int = process.pid
+        self.stdin = stdin
+        self.output = output
+
+    async def wait(self) -> int:
+        """Wait for the child's end, take what is left of its process group down, and return the exit status.
+
+        A negative status is the number of the signal that ended it.
+        """
+        status = await self._process.wait()
+        self._signal_group(signal.SIGKILL)
+        self._warden.forget(self.pid)
+        return status
+
+    def terminate(self) -> None:
+        """Ask the process group to end (SIGTERM)."""
+        self._signal_group(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the process group now (SIGKILL)."""
+        self._signal_group(signal.SIGKILL)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # already gone (macOS says EPERM for a group of zombies)
+
+
+class Warden:
+    """The sending end of the warden's standard input."""
+
+    def __init__(self) -> None:
+        self.fd = -1
+        self._live: set[int] = set()
+
+    def remember(self, pid: int) -> None:
+        """Note a child that has registered itself, so that a new warden can be told of it."""
+        self._live.add(pid)
+
+    def forget(self, pid: int) -> None:
+        """Tell the warden that this child and its group are gone."""
+        self._live.discard(pid)
+        self._write(f"- {pid}\n")
+
+    async def keep(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Keep a warden running until cancelled; a new one, should somebody kill it, learns of every live child."""
+        while True:
+            reading, writing = os.pipe()
+            try:
+                process = await trio.lowlevel.open_process(
+                    ["/bin/sh", "-c", WARDEN, "llama-appliance-warden"],
+                    stdin=reading,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except BaseException:
+                os.close(writing)
+                raise
+            finally:
+                os.close(reading)
+            self.fd = writing
+            try:
+                for pid in self._live:
+                    self._write(f"+ {pid}\n")
+                task_status.started()
+                task_status = trio.TASK_STATUS_IGNORED
+                await process.wait()
+            finally:
+                os.close(writing)
+                self.fd = -1
+                if process.returncode is None:
+                    with trio.move_on_after(REAP_TIME, shield=True):
+                        await process.wait()
+
+    def _write(self, line: str) -> None:
+        try:
+            os.write(self.fd, line.encode())
+        except OSError:
+            pass  # the warden is being replaced: `keep` tells the next one what is live
+
+
+class Children:
+    """Starts children. Owned by `open_children`; every child must be waited for by whoever spawned it."""
+
+    def __init__(self, warden: Warden) -> None:
+        self._warden = warden
+
+    async def spawn(self, argv: Sequence[str], env: Mapping[str, str]) -> Child:
+        """Start ``argv`` in a process group of its own, in this program's working directory.
+
+        Raises OSError when the process cannot be created. Whether ``argv[0]`` can be executed shows as exit status 126
+        or 127, as in the shell: check it beforehand.
+        """
+        process = await trio.lowlevel.open_process(
+            ["/bin/sh", "-c", CHILD, "llama-appliance-child", *argv],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._warden.fd,
+            env=dict(env),
+            process_group=0,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._warden.remember(process.pid)
+        return Child(process, process.stdin, process.stdout, self._warden)
+
+
+@asynccontextmanager
+async def open_children() -> AsyncGenerator[Children]:
+    """Own the warden for as long as children may run. They must be gone before the block is left."""
+    warden = Warden()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(warden.keep)
+        yield Children(warden)
+        nursery.cancel_scope.cancel()

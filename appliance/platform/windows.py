@@ -1,0 +1,128 @@
+"""Child processes on Windows: one Job Object that the kernel closes, and kills, with this program.
+
+Not exercised on a Windows machine yet; the calls and structures are those of the Win32 documentation for job objects.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+from trio.abc import ReceiveStream, SendStream
+
+assert sys.platform == "win32"
+
+from ctypes import wintypes  # noqa: E402
+
+REAP_TIME = 5.0
+
+KILL_ON_JOB_CLOSE = 0x2000
+EXTENDED_LIMIT_INFORMATION = 9
+SEM_FAILCRITICALERRORS = 0x0001
+SEM_NOGPFAULTERRORBOX = 0x0002
+
+_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+
+
+class _BasicLimits(ctypes.Structure):
+    _fields_ = (
+        ("PerProcessUserTimeLimit", ctypes.c_int64),
+        ("PerJobUserTimeLimit", ctypes.c_int64),
+        ("LimitFlags", wintypes.DWORD),
+        ("MinimumWorkingSetSize", ctypes.c_size_t),
+        ("MaximumWorkingSetSize", ctypes.c_size_t),
+        ("ActiveProcessLimit", wintypes.DWORD),
+        ("Affinity", ctypes.c_size_t),
+        ("PriorityClass", wintypes.DWORD),
+        ("SchedulingClass", wintypes.DWORD),
+    )
+
+
+class _ExtendedLimits(ctypes.Structure):
+    _fields_ = (
+        ("BasicLimitInformation", _BasicLimits),
+        ("IoInfo", ctypes.c_uint64 * 6),
+        ("ProcessMemoryLimit", ctypes.c_size_t),
+        ("JobMemoryLimit", ctypes.c_size_t),
+        ("PeakProcessMemoryUsed", ctypes.c_size_t),
+        ("PeakJobMemoryUsed", ctypes.c_size_t),
+    )
+
+
+class _Job:
+    """One kill-on-close job; nests in whatever job this program runs in (Windows 8 and later)."""
+
+    def __init__(self) -> None:
+        _kernel32.CreateJobObjectW.restype = wintypes.HANDLE
+        self.handle = wintypes.HANDLE(_kernel32.CreateJobObjectW(None, None))
+        limits = _ExtendedLimits()
+        limits.BasicLimitInformation.LimitFlags = KILL_ON_JOB_CLOSE
+        done = _kernel32.SetInformationJobObject(
+            self.handle, EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), ctypes.sizeof(limits)
+        )
+        if not self.handle or not done:
+            raise ctypes.WinError(ctypes.get_last_error())
+
+    def add(self, process_handle: int) -> None:
+        if not _kernel32.AssignProcessToJobObject(self.handle, wintypes.HANDLE(process_handle)):
+            raise ctypes.WinError(ctypes.get_last_error())
+
+    def end(self) -> None:
+        _kernel32.TerminateJobObject(self.handle, 1)
+        _kernel32.CloseHandle(self.handle)
+
+
+class Child:
+    """A running child, with its descendants, in a job of its own. ``output`` is both of its outputs on one pipe."""
+
+    def __init__(self, process: trio.Process, stdin: SendStream, output: ReceiveStream, job: _Job) -> None:
+        self._process = process
+        self._job = job
+        self.pid: int = process.pid
+        self.stdin = stdin
+        self.output = output
+
+    async def wait(self) -> int:
+        """Wait for the child's end, take its descendants down, and return the exit status (an NTSTATUS on a crash)."""
+        status = await self._process.wait()
+        self._job.end()
+        return status
+
+    def terminate(self) -> None:
+        """There is no polite signal without a console: the exit line on ``stdin`` is the polite way."""
+
+    def kill(self) -> None:
+        """End the child and its descendants now."""
+        _kernel32.TerminateJobObject(self._job.handle, 1)
+
+
+class Children:
+    """Starts children. Owned by `open_children`; every child must be waited for by whoever spawned it."""
+
+    async def spawn(self, argv: Sequence[str], env: Mapping[str, str]) -> Child:
+        """Start ``argv`` without a window. Raises OSError when it cannot be executed."""
+        process = await trio.lowlevel.open_process(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            creationflags=subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        job = _Job()
+        job.add(int(process._proc._handle))  # pyright: ignore  # the one place where Trio hides the handle we need
+        return Child(process, process.stdin, process.stdout, job)
+
+
+@asynccontextmanager
+async def open_children() -> AsyncGenerator[Children]:
+    """Own children for as long as the block lasts. Undoes what PyInstaller did to the DLL search path."""
+    _kernel32.SetDllDirectoryW(None)
+    _kernel32.SetErrorMode(SEM_FAILCRITICALERRORS | SEM_NOGPFAULTERRORBOX)  # no dialog box may block a service
+    yield Children()

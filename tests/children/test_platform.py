@@ -1,0 +1,144 @@
+"""Real processes: nothing outlives the program, whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+
+from appliance.platform.children import describe_status, open_children
+from appliance.platform.env import child_env
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups and the warden are POSIX")
+
+ENV = {"PATH": os.environ["PATH"]}
+
+FAMILY = "sleep 300 & echo $! $$; wait"
+"""A child that has a child; prints both pids."""
+
+PARENT = f"""
+import sys, trio
+from appliance.platform.children import open_children
+
+async def main():
+    async with open_children() as children, trio.open_nursery() as nursery:
+        for _ in range(3):
+            child = await children.spawn(["/bin/sh", "-c", {FAMILY!r}], {{"PATH": {ENV["PATH"]!r}}})
+            sys.stdout.write((await child.output.receive_some()).decode())
+            nursery.start_soon(child.wait)
+        sys.stdout.flush()
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_gone(pids: list[int], seconds: float) -> list[int]:
+    deadline = time.monotonic() + seconds
+    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
+def test_no_process_outlives_the_program(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        pids = [int(pid) for _ in range(3) for pid in program.stdout.readline().split()]
+        assert len(pids) == 6
+        assert all(map(alive, pids))
+        program.send_signal(number)
+        program.wait(5)
+    assert wait_gone(pids, 2.0) == []
+
+
+def test_a_killed_warden_is_replaced() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        pids = [int(pid) for _ in range(3) for pid in program.stdout.readline().split()]
+        (warden,) = [p for p in psutil.Process(program.pid).children() if "llama-appliance-warden" in p.cmdline()]
+        warden.kill()
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            wardens = [p for p in psutil.Process(program.pid).children() if "llama-appliance-warden" in p.cmdline()]
+            if wardens and wardens[0].pid != warden.pid:
+                break
+            time.sleep(0.02)
+        time.sleep(0.1)  # the new warden reads what it is told
+        assert all(map(alive, pids))
+        program.kill()
+        program.wait(5)
+    assert wait_gone(pids, 2.0) == []
+
+
+async def test_the_group_goes_with_its_leader() -> None:
+    async with open_children() as children:
+        child = await children.spawn(["/bin/sh", "-c", "sleep 300 & echo $!; exit 3"], ENV)
+        grandchild = int((await child.output.receive_some()).decode())
+        with trio.fail_after(5):
+            assert await child.wait() == 3
+        assert wait_gone([grandchild], 2.0) == []
+        await child.stdin.aclose()
+        await child.output.aclose()
+
+
+async def test_both_outputs_arrive_and_input_reaches_the_child() -> None:
+    async with open_children() as children:
+        child = await children.spawn(["/bin/sh", "-c", "read line; echo out $line; echo err $line >&2"], ENV)
+        await child.stdin.send_all(b"hello\n")
+        received = b""
+        with trio.fail_after(5):
+            while chunk := await child.output.receive_some():
+                received += chunk
+            assert await child.wait() == 0
+        assert received.splitlines() == [b"out hello", b"err hello"]
+        await child.stdin.aclose()
+        await child.output.aclose()
+
+
+async def test_a_program_that_does_not_exist_is_an_exit_status() -> None:
+    async with open_children() as children:
+        child = await children.spawn(["/nonexistent/engine"], ENV)
+        with trio.fail_after(5):
+            assert await child.wait() == 127
+        await child.stdin.aclose()
+        await child.output.aclose()
+
+
+def test_child_env_scrubs_settings_and_loader_paths() -> None:
+    before = {
+        "PATH": "/bin",
+        "LLAMA_ARG_PORT": "1",
+        "LLAMA_API_KEY": "secret",
+        "AIP_HTTP_PORT": "99",
+        "LLAMA_MEDIA_MARKER": "<m>",
+        "LD_LIBRARY_PATH": "/frozen",
+        "LD_LIBRARY_PATH_ORIG": "/usr/local/cuda",
+    }
+    assert child_env(before, frozen=True) == {
+        "PATH": "/bin",
+        "LLAMA_MEDIA_MARKER": "<m>",
+        "LD_LIBRARY_PATH": "/usr/local/cuda",
+    }
+    assert child_env({"LD_LIBRARY_PATH": "/frozen"}, frozen=True) == {}
+    assert child_env({"LD_LIBRARY_PATH": "/mine"}, frozen=False) == {"LD_LIBRARY_PATH": "/mine"}
+
+
+def test_statuses_in_words() -> None:
+    assert describe_status(1) == "exit status 1"
+    assert describe_status(-signal.SIGSEGV) == "killed by SIGSEGV"
+    assert "memory" in describe_status(-signal.SIGKILL)

@@ -1,0 +1,158 @@
+"""The slots of the fake, and the generation of one answer with everything that can be told to go wrong in it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+
+from fake_dialects import Dialect, Json, encode
+from fake_http import ClientLeft, Connection
+from fake_options import NEVER, Misbehaviour
+
+JSON = "application/json; charset=utf-8"
+WORDS = (
+    "Once upon a time a small llama carried the whole library over the mountain without losing one single page".split()
+)
+NOTICE = 0.1
+"""Longest time, in seconds, until a request that waits for a slot notices that its client left."""
+
+
+class Slots:
+    """What /slots and /metrics count. A slot is held from the prompt to the last byte."""
+
+    def __init__(self, count: int) -> None:
+        self.busy = [False] * count
+        self.tasks = [-1] * count
+        self.changed = threading.Condition()
+        self.deferred = 0
+        self.served = 0
+        self.prompt_tokens = 0
+        self.predicted_tokens = 0
+
+    @contextmanager
+    def hold(self, connection: Connection) -> Generator[int]:
+        """Wait for a free slot as long as the client does, and free it whatever happens."""
+        with self.changed:
+            self.deferred += 1
+            try:
+                while all(self.busy):
+                    self.changed.wait(NOTICE)
+                    connection.wait(0)
+            finally:
+                self.deferred -= 1
+            slot = self.busy.index(False)
+            self.busy[slot] = True
+            self.served += 1
+            self.tasks[slot] = self.served
+        try:
+            yield slot
+        finally:
+            with self.changed:
+                self.busy[slot] = False
+                self.changed.notify_all()
+
+
+def die(status: int) -> None:
+    """End the process here and now; a negative status is a signal."""
+    if status < 0:
+        os.kill(os.getpid(), -status)
+        time.sleep(5)
+    os._exit(status)
+
+
+def pieces(count: int, size: int) -> Iterator[str]:
+    for n in range(count):
+        word = WORDS[n % len(WORDS)]
+        yield (word * (size // len(word) + 1))[:size] if size else (word if n == 0 else f" {word}")
+
+
+def generate(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbehaviour, *, stream: bool) -> None:
+    """Answer one completion request, whole or as a stream."""
+    if bad.not_http:
+        connection.closing = True
+        connection.write(b"\x00\x01 this is not HTTP\r\n\r\n")
+        return
+    if bad.close_without_answer:
+        raise ClientLeft
+    with slots.hold(connection) as dialect.slot:
+        connection.wait(bad.slow_prompt)
+        if bad.die_before_head:
+            die(bad.exit_code)
+        if bad.error_record == 0:
+            connection.respond(500, JSON, encode({"error": server_error()}))
+            return
+        slots.prompt_tokens += dialect.prompt_tokens
+        if stream:
+            _stream(connection, slots, dialect, bad)
+        else:
+            _whole(connection, slots, dialect, bad)
+
+
+def server_error() -> Json:
+    return {"code": 500, "message": "the fake was told to fail", "type": "server_error"}
+
+
+def _whole(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbehaviour) -> None:
+    cut = False
+    for piece in pieces(bad.tokens, bad.token_size):
+        cut = cut or dialect.tokens in (bad.close_after_tokens, bad.die_after_tokens if bad.die_mid_record else NEVER)
+        if not cut:
+            _misbehave(connection, dialect.tokens, bad)
+        connection.wait(bad.token_delay)
+        for _ in dialect.add(piece):
+            pass
+        slots.predicted_tokens += 1
+    body = encode(dialect.whole())
+    if cut:
+        connection.respond(200, JSON, body, sent=len(body) // 2)
+        if bad.die_mid_record:
+            die(bad.exit_code)
+        raise ClientLeft
+    connection.respond(200, JSON, body)
+
+
+def _misbehave(connection: Connection, tokens: int, bad: Misbehaviour) -> None:
+    """What may happen in place of the next token."""
+    if tokens == bad.stall_after_tokens:
+        connection.wait(3600)
+    if tokens == bad.die_after_tokens:
+        die(bad.exit_code)
+    if tokens == bad.close_after_tokens:
+        raise ClientLeft
+
+
+def _stream(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbehaviour) -> None:
+    """One chunk per token; the head leaves with the first of them, as llama-server's does."""
+    records = list(dialect.begin())
+    for piece in pieces(bad.tokens, bad.token_size):
+        connection.wait(bad.token_delay)
+        if dialect.tokens == 0:
+            connection.start_stream()
+        if dialect.tokens == bad.error_record:
+            connection.chunk(dialect.error(server_error()))
+            connection.end_stream()
+            return
+        if dialect.tokens == bad.die_after_tokens and bad.die_mid_record:
+            record = b"".join(dialect.add(piece))
+            connection.write(b"%x\r\n%b" % (len(record), record[: len(record) // 2]))
+            die(bad.exit_code)
+        _misbehave(connection, dialect.tokens, bad)
+        records += dialect.add(piece)
+        connection.chunk(b"".join(_mangled(record) if bad.malformed_sse else record for record in records))
+        records.clear()
+        slots.predicted_tokens += 1
+    if dialect.tokens == 0:
+        connection.start_stream()
+    _misbehave(connection, dialect.tokens, bad)
+    connection.chunk(b"".join([*records, *dialect.end()]))
+    if dialect.done:
+        connection.chunk(dialect.done)
+    connection.end_stream()
+
+
+def _mangled(record: bytes) -> bytes:
+    """Bad JSON, a bad UTF-8 byte, a field nobody knows, and a NUL: what a broken engine might send."""
+    return b"dta: \xff{\x00" + record[6:-3] + b"\n\n"
