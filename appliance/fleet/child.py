@@ -97,9 +97,10 @@ class ModelProcess:
             with trio.move_on_after(REAP_TIME, shield=True):
                 if status is None:
                     child.kill()
-                    status = await child.wait()
+                    await child.wait()
                 await child.stdin.aclose()
                 await child.output.aclose()
+        assert status is not None
         return Exited(status, self._on_ready is None, self._timed_out)
 
     def _became_ready(self) -> None:

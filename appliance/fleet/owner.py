@@ -11,7 +11,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.catalog.model import Model, engine_flags
+from appliance.core.model import Model, engine_flags
 from appliance.core.schedule import Drain, Effect, Grant, Refuse, Schedule, Start, State, Stop
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
@@ -219,10 +219,11 @@ class Fleet:
         """The one task that owns the model's process, from its start to the schedule's knowledge of its end."""
         error: ApplianceError = ModelUnloaded(model.id)
         try:
-            for attempt in range(PORT_ATTEMPTS):
-                exited = await self._run_process(model)
-                if exited.was_ready or not self._port_was_taken(model.id) or attempt + 1 == PORT_ATTEMPTS:
+            exited = await self._run_process(model)
+            for _ in range(PORT_ATTEMPTS - 1):
+                if exited.was_ready or not self._port_was_taken(model.id):
                     break
+                exited = await self._run_process(model)
             error = self._note_end(model.id, exited)
         except OSError as cause:
             error = ModelFailedToStart(model.id, f"cannot execute {self.engine.command[0]}: {cause.strerror}")

@@ -1,13 +1,13 @@
 """Child processes on Linux and macOS.
 
-A *warden*, a few lines of /bin/sh in a session of its own, outlives this program by an instant: when its standard input
-ends, because this program ended in whatever way, it kills the process group of every child it was told of and has not
-been told is gone. Each child registers itself before it becomes the engine: it starts as a shell whose standard error is
-the warden's input, writes its own pid there, and only then executes the engine with both outputs on one pipe. So no
-engine ever runs unregistered, whatever instant this program is killed at, and grandchildren go with their group.
+A *warden*, a few lines of /bin/sh in a session of its own, outlives this program by an instant: when its standard
+input ends, because this program ended in whatever way, it kills the process group of every child it was told of and
+has not been told is gone. Each child registers itself before it becomes the engine: it starts as a shell whose standard
+error is the warden's input, writes its own pid there, and only then executes the engine with both outputs on one pipe.
+So no engine ever runs unregistered, whatever instant this program is killed at, and grandchildren go with their group.
 
-Why not PR_SET_PDEATHSIG: it fires when the forking *thread* ends, which under Trio is a worker thread that retires after
-ten idle seconds; it needs fork without vfork; it knows no grandchildren; and macOS does not have it.
+Why not PR_SET_PDEATHSIG: it fires when the forking *thread* ends, which under Trio is a worker thread that retires
+after ten idle seconds; it needs fork without vfork; it knows no grandchildren; and macOS does not have it.
 """
 
 from __future__ import annotations
