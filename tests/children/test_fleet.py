@@ -56,6 +56,11 @@ async def ask(address: Address, body: bytes = b'{"messages":[]}') -> bytes:
         return await response.read(1 << 20)
 
 
+async def ask_for_ever(address: Address) -> None:
+    while True:
+        await ask(address)
+
+
 def pid_of(fleet: Fleet, model: str) -> int:
     status = fleet.known(model)
     assert status is not None
@@ -104,12 +109,11 @@ async def test_a_busy_model_is_waited_for(world: World) -> None:
             async with fleet.lease(world.model(name)):
                 order.append(name)
 
-        async with trio.open_nursery() as nursery:
-            async with fleet.lease(world.model("a")):
-                nursery.start_soon(use, "b")
-                await trio.sleep(0.2)
-                assert order == []
-                assert state_of(fleet, "b") == "queued"
+        async with trio.open_nursery() as nursery, fleet.lease(world.model("a")):
+            nursery.start_soon(use, "b")
+            await trio.sleep(0.2)
+            assert order == []
+            assert state_of(fleet, "b") == "queued"
         assert order == ["b"]
 
 
@@ -188,8 +192,7 @@ async def test_a_dead_child_is_replaced_by_the_next_request(world: World) -> Non
             first = pid_of(fleet, "a")
             psutil.Process(first).kill()
             with pytest.raises(UpstreamFailed):
-                while True:
-                    await ask(address)
+                await ask_for_ever(address)
         while state_of(fleet, "a") != "unloaded":
             await fleet.wait_changed()
         status = fleet.known("a")
@@ -275,20 +278,19 @@ async def test_a_follower_sees_history_then_news(world: World) -> None:
 
 
 async def test_cancelled_waiters_leave_nothing_behind(world: World) -> None:
-    async with world.fleet(models_max=1) as fleet:
-        async with fleet.lease(world.model("a")):
-            async with trio.open_nursery() as nursery:
-                for number in range(100):
+    async with world.fleet(models_max=1) as fleet, fleet.lease(world.model("a")):
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
 
-                    async def use(name: str = f"m{number % 7}") -> None:
-                        async with fleet.lease(world.model(name)):
-                            raise AssertionError("there is no room for it")
+                async def use(name: str = f"m{number % 7}") -> None:
+                    async with fleet.lease(world.model(name)):
+                        raise AssertionError("there is no room for it")
 
-                    nursery.start_soon(use)
-                await trio.sleep(0.05)
-                nursery.cancel_scope.cancel()
-            assert [s.model for s in fleet.status()] == ["a"]
-            assert state_of(fleet, "a") == "loaded"
+                nursery.start_soon(use)
+            await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
+        assert [s.model for s in fleet.status()] == ["a"]
+        assert state_of(fleet, "a") == "loaded"
 
 
 async def test_a_place_in_the_queue_has_a_limit(world: World) -> None:
@@ -309,12 +311,11 @@ async def test_the_end_of_the_fleet_refuses_and_stops_everything(world: World) -
         except ShuttingDown as error:
             refused.append(error)
 
-    async with trio.open_nursery() as nursery:
-        async with world.fleet(stop_timeout=0.5) as fleet:
-            await fleet.load(world.model("a", "--ignore-exit-line", "--ignore-sigterm"))
-            nursery.start_soon(use, fleet)
-            await trio.sleep(0.2)
-            pids += [s.pid for s in fleet.status() if s.pid]
+    async with trio.open_nursery() as nursery, world.fleet(stop_timeout=0.5) as fleet:
+        await fleet.load(world.model("a", "--ignore-exit-line", "--ignore-sigterm"))
+        nursery.start_soon(use, fleet)
+        await trio.sleep(0.2)
+        pids += [s.pid for s in fleet.status() if s.pid]
     assert len(pids) == 2
     assert refused
     assert not any(psutil.pid_exists(pid) for pid in pids)
