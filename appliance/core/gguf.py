@@ -128,6 +128,8 @@ def read_gguf(read_at: ReadAt, size: int, *, window: int = WINDOW) -> GgufInfo:
 
 def merge_shards(first: GgufInfo, others: list[GgufInfo]) -> GgufInfo:
     """The whole sharded model: the first shard's metadata with every shard's tensors."""
+    if not others:
+        return first
     return structs.replace(
         first,
         parameters=first.parameters + sum(info.parameters for info in others),

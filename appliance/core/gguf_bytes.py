@@ -130,16 +130,20 @@ class Cursor:
         return self._buffer[index : index + count]
 
     def unpack(self, shape: struct.Struct) -> tuple[int | float | bool, ...]:
-        return shape.unpack_from(self._buffer, self._advance(shape.size))
+        index = self._advance(shape.size)  # before the buffer is looked at: it may put another one there
+        return shape.unpack_from(self._buffer, index)
 
     def u32(self) -> int:
-        return U32.unpack_from(self._buffer, self._advance(4))[0]
+        index = self._advance(4)
+        return U32.unpack_from(self._buffer, index)[0]
 
     def u64(self) -> int:
-        return U64.unpack_from(self._buffer, self._advance(8))[0]
+        index = self._advance(8)
+        return U64.unpack_from(self._buffer, index)[0]
 
     def u32_u64(self) -> tuple[int, int]:
-        return U32_U64.unpack_from(self._buffer, self._advance(12))
+        index = self._advance(12)
+        return U32_U64.unpack_from(self._buffer, index)
 
     def skip(self, count: int) -> None:
         self._check(self.position + count)

@@ -16,6 +16,8 @@ SUFFIX = ".gguf"
 MAX_SHARDS = 1000
 """More parts than this in one model is a mistake in the name; the largest published ones have about 200."""
 MAX_NAME = 255
+MIN_PART = 3
+"""Letters that make a suggestion when one name holds the other."""
 MAX_COMPARED = 2000
 """Names that are compared letter by letter for a suggestion; keeps an unknown name cheap in a large catalog."""
 QUANTISATIONS = ("Q4_K_M", "Q8_0")
@@ -27,7 +29,7 @@ DRAFT_PREFIXES = ("mtp-", "dspark-", "dflash-")
 COMPANION_MARKS = ("mmproj", *DRAFT_PREFIXES, "eagle3-")
 """In a file's name: it belongs to another model and is none itself."""
 
-_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<total>\d{5})", re.DOTALL)
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<total>[0-9]{5})", re.DOTALL)
 _TAG = re.compile(r"[-.]([A-Za-z0-9_]+)\Z")
 _REPO_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -56,7 +58,10 @@ def stem_of(name: str) -> str | None:
 
 def shard_of(stem: str) -> Shard | None:
     match = _SHARD.fullmatch(stem)
-    return match and Shard(match["stem"], int(match["number"]), int(match["total"]))
+    if match is None:
+        return None
+    shard = Shard(match["stem"], int(match["number"]), int(match["total"]))
+    return shard if 1 <= shard.number <= shard.total <= MAX_SHARDS else None
 
 
 def model_name(stem: str) -> str:
@@ -153,9 +158,9 @@ class Names:
     def near(self, name: str, count: int = 3) -> tuple[str, ...]:
         """Known names that look like an unknown one, best first."""
         folded = name[:MAX_NAME].casefold()
-        if not folded:
-            return ()
-        found = [known for known in self._folded if folded in known or known in folded][:count]
-        if len(found) < count:
-            found += get_close_matches(folded, list(self._folded)[:MAX_COMPARED], count, 0.6)
+        found = get_close_matches(folded, list(self._folded)[:MAX_COMPARED], count, 0.6)
+        for known in self._folded:
+            shorter, longer = sorted((known, folded), key=len)
+            if len(shorter) >= MIN_PART and shorter in longer:
+                found.append(known)
         return tuple(dict.fromkeys(self._folded[known] for known in found))[:count]

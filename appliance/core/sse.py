@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import codecs
 import re
+from enum import Enum, auto
 
+import msgspec
 from msgspec import Struct
 
 MAX_RECORD = 4 << 20
@@ -18,6 +20,25 @@ PING = b": ping\n\n"
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _RECORD_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+class Dialect(Enum):
+    """What a stream's readers expect an error record to look like."""
+
+    OPENAI = auto()
+    """OpenAI chat and completions, llama.cpp's own routes."""
+    RESPONSES = auto()
+    ANTHROPIC = auto()
+
+
+class ErrorInfo(Struct, frozen=True, kw_only=True):
+    """The ``error`` object of an answer. ``code`` is the HTTP status, ``reason`` the word for machines."""
+
+    message: str
+    type: str
+    code: int
+    param: str | None = None
+    reason: str
 
 
 class RecordTooLong(ValueError):
@@ -39,6 +60,22 @@ def encode(event: Event) -> bytes:
         lines.append(f"id: {event.id}")
     lines.extend(f"data: {line}" for line in _LINE_END.split(event.data))
     return ("\n".join(lines) + "\n\n").encode()
+
+
+def error_record(dialect: Dialect, error: ErrorInfo) -> bytes:
+    """The record that ends a broken stream, in the shape that the route's official client turns into an exception."""
+    match dialect:
+        case Dialect.OPENAI:
+            return encode(Event(_json({"error": error})))
+        case Dialect.ANTHROPIC:
+            return encode(Event(_json({"type": "error", "error": error}), "error"))
+        case Dialect.RESPONSES:
+            flat = {"type": "error", "code": error.reason, "message": error.message, "param": error.param}
+            return encode(Event(_json({**flat, "sequence_number": 0, "error": error}), "error"))
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 class Decoder:
@@ -109,32 +146,37 @@ class Decoder:
 class WholeRecords:
     """Passes a stream on unchanged, but only up to the last complete record.
 
-    What it holds back no reader could use yet; when the sender dies in the middle of a record, the torn part can be
-    dropped and an error record put in its place. A record longer than ``limit`` is passed on as it comes.
+    What it holds back no reader could use yet; when the sender dies in the middle of a record, the torn part is
+    dropped and an error record can take its place. A record longer than ``limit`` bytes is passed on as it comes.
     """
 
     def __init__(self, limit: int = MAX_RECORD) -> None:
         self._limit = limit
-        self._held = b""
+        self._held = bytearray()
         self.torn = False
-        """Part of a record has been passed on: the stream cannot be continued with another record."""
+        """Part of an unfinished record has been passed on: another record cannot follow it."""
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes that may leave now, possibly none."""
-        if not self._held and chunk.endswith(b"\n\n"):
-            self.torn = False
-            return chunk
-        whole = self._held + chunk
-        end = max(whole.rfind(mark) + len(mark) if mark in whole else 0 for mark in _RECORD_ENDS)
-        if end == 0 and (self.torn or len(whole) > self._limit):
-            self.torn, self._held = True, b""
-            return whole
-        self._held = whole[end:]
+        if not self._held and not self.torn and chunk.endswith(b"\n\n"):
+            return chunk  # how llama-server writes: whole records, nothing to look for
+        held = self._held
+        searched = max(len(held) - 3, 0)
+        held += chunk
+        end = max(_end_of(mark, held.rfind(mark, searched)) for mark in _RECORD_ENDS)
         if end:
             self.torn = False
-        return whole[:end]
+        elif self.torn or len(held) > self._limit:
+            self.torn, end = True, len(held)
+        ready = bytes(held[:end])
+        del held[:end]
+        return ready
 
     def rest(self) -> bytes:
         """What is still held when the stream has ended in good order."""
-        held, self._held = self._held, b""
+        held, self._held = bytes(self._held), bytearray()
         return held
+
+
+def _end_of(mark: bytes, at: int) -> int:
+    return at + len(mark) if at >= 0 else 0

@@ -1,0 +1,169 @@
+"""The list of models, scanned from disk on request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from appliance.catalog.files import why
+from appliance.catalog.folder import scan_folder
+from appliance.catalog.found import Found
+from appliance.catalog.headers import Header, Headers
+from appliance.catalog.hub_cache import scan_cache
+from appliance.catalog.sources import Sources
+from appliance.core.gguf import GgufInfo, merge_shards
+from appliance.core.model import STRENGTH, Model
+from appliance.core.naming import Named, Names, is_speakable, shard_of, stem_of
+from appliance.errors import InvalidModelFile, ModelNotFound
+
+STARTER_ID = "starter"
+STARTER_ARGS = ("--ctx-size", "8192", "--n-predict", "512", "--temp", "0")
+"""It was trained for short answers and says the same thing every time."""
+
+NOT_SERVABLE = {
+    "projector": "it is a projector for images or sound, not a model; put it into a folder beside its model",
+    "adapter": "it is a LoRA adapter, not a model; give it to its model's engine with --lora",
+    "imatrix": "it is an importance matrix for quantising, not a model",
+}
+
+
+class Snapshot:
+    """The models of one scan. Immutable."""
+
+    def __init__(self, models: Iterable[Model], notes: Iterable[str] = ()) -> None:
+        self.models: tuple[Model, ...] = tuple(sorted(models, key=lambda model: model.id))
+        self.notes: tuple[str, ...] = tuple(notes)
+        """What was passed over, and why, in sentences for a log or ``doctor``."""
+        self._by_id = {model.id: model for model in self.models}
+        self._names = Names(Named(m.id, m.aliases, m.hf_repo, m.tag) for m in self.models)
+
+    def find(self, name: str) -> Model | None:
+        """By id or alias, then without regard to case, then by cached repository without a tag."""
+        model_id = self._names.find(name)
+        return self._by_id[model_id] if model_id is not None else None
+
+    def near(self, name: str) -> tuple[str, ...]:
+        """Ids that look like an unknown name, best first."""
+        return self._names.near(name)
+
+    def require(self, name: str) -> Model:
+        """A model that can be started. Raises ModelNotFound, or InvalidModelFile with what is wrong with its file."""
+        model = self.find(name)
+        if model is None:
+            raise ModelNotFound(name, self.near(name))
+        if model.error:
+            raise InvalidModelFile(model.path, model.error)
+        return model
+
+
+class Catalog:
+    """Owns the latest snapshot. ``scan`` waits for the disk: call it in a thread, one call at a time."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        self.snapshot = Snapshot(())
+        self._headers = Headers()
+
+    def scan(self) -> Snapshot:
+        """Read all sources again and make the result the current snapshot. Raises nothing for what is on disk."""
+        notes: list[str] = []
+        strongest: dict[str, Found] = {}
+        found = sorted(self._find(notes), key=lambda found: STRENGTH.index(found.source), reverse=True)
+        for model in found:
+            if is_speakable(model.id):
+                strongest.setdefault(model.id, model)
+            else:
+                notes.append(f"a model whose name cannot be written down was passed over: {model.id!r}")
+        models = [self._describe(model, notes) for model in strongest.values()]
+        self._headers.forget_unused()
+        self.snapshot = Snapshot(models, notes)
+        return self.snapshot
+
+    def _find(self, notes: list[str]) -> Iterator[Found]:
+        sources = self.sources
+        for file in sources.files:
+            yield Found(id=file.id, source="path", files=_shards(Path(file.path)))
+        if sources.models_dir:
+            yield from _tolerant(scan_folder(sources.models_dir), sources.models_dir, notes)
+        if sources.cache:
+            yield from _tolerant(scan_cache(sources.cache), sources.cache, notes)
+        if sources.starter and sources.starter.is_file():
+            yield Found(id=STARTER_ID, source="starter", files=(str(sources.starter),), args=STARTER_ARGS)
+
+    def _describe(self, found: Found, notes: list[str]) -> Model:
+        headers = [self._headers.read(path) for path in found.files] if not found.error else []
+        info, error = _sum_up(found, headers)
+        mmproj = self._companion(found.id, found.mmproj, notes)
+        draft = self._companion(found.id, found.draft, notes)
+        return Model(
+            id=found.id,
+            aliases=found.aliases,
+            source=found.source,
+            path=found.files[0],
+            mmproj=found.mmproj if mmproj else None,
+            draft=found.draft if draft else None,
+            size=sum(header.size for header in headers),
+            created=max((header.modified_ns for header in headers), default=0) // 1_000_000_000,
+            info=info,
+            error=error,
+            args=found.args,
+            hf_repo=found.repo,
+            tag=found.tag,
+            input_modalities=_modalities(mmproj),
+        )
+
+    def _companion(self, model_id: str, path: str | None, notes: list[str]) -> GgufInfo | None:
+        """The header of a file that goes with a model; a broken one is left out, the model works without."""
+        if path is None:
+            return None
+        header = self._headers.read(path)
+        if header.error:
+            notes.append(f"model '{model_id}' goes without {path}: {header.error}")
+        return header.info
+
+
+def _tolerant(models: Iterator[Found], root: Path, notes: list[str]) -> Iterator[Found]:
+    """A folder that does not exist holds nothing; one that cannot be read says so in the notes."""
+    try:
+        yield from models
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        notes.append(f"the models in {root} cannot be listed: {why(error)}")
+
+
+def _shards(path: Path) -> tuple[str, ...]:
+    shard = shard_of(stem_of(path.name) or "")
+    if shard is None:
+        return (str(path),)
+    return tuple(str(path.with_name(shard.name(number))) for number in range(1, shard.total + 1))
+
+
+def _sum_up(found: Found, headers: list[Header]) -> tuple[GgufInfo | None, str | None]:
+    """One description of all shards, or what is wrong with them."""
+    total = len(headers)
+    for number, header in enumerate(headers, start=1):
+        if total > 1 and header.missing:
+            return None, f"part {number} of {total} is missing; copy or download it again"
+        if header.error:
+            return None, header.error if total == 1 else f"part {number} of {total}: {header.error}"
+    infos = [header.info for header in headers if header.info]
+    if not infos:
+        return None, found.error
+    info = merge_shards(infos[0], infos[1:])
+    if reason := NOT_SERVABLE.get(info.kind):
+        return info, reason
+    parts = info.split_count or 1
+    if parts != total:
+        return info, f"it belongs to a model of {parts} parts, but by its name of {total}; give it back its own name"
+    if not info.tensor_count:
+        return info, "it holds a vocabulary and no weights"
+    return info, None
+
+
+def _modalities(projector: GgufInfo | None) -> tuple[str, ...]:
+    if projector is None:
+        return ("text",)
+    heard = ("audio",) if projector.audio else ()
+    seen = ("image",) if projector.vision or not projector.audio else ()
+    return ("text", *seen, *heard)

@@ -1,0 +1,54 @@
+"""A model by its file names alone, before any header is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from appliance.core.model import Source
+from appliance.core.naming import Shard, shard_of, stem_of
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """``files`` holds the path of every shard that should be there, the first one first; never empty."""
+
+    id: str
+    aliases: tuple[str, ...] = ()
+    source: Source
+    files: tuple[str, ...]
+    mmproj: str | None = None
+    draft: str | None = None
+    repo: str | None = None
+    tag: str | None = None
+    args: tuple[str, ...] = ()
+    error: str | None = None
+
+
+class ModelFile(Struct, frozen=True):
+    """One model among the files of a folder: a single file, or a set of shards of which at least one is there."""
+
+    stem: str
+    """Without the shard's number."""
+    shard: Shard | None
+    names: tuple[str, ...]
+
+    def paths(self, folder: Path) -> tuple[str, ...]:
+        return tuple(str(folder / name) for name in self.names)
+
+
+def model_files(names: Iterable[str]) -> list[ModelFile]:
+    """The models among file names of one folder, in order; shards are gathered, other files passed over."""
+    models: dict[str, ModelFile] = {}
+    for name in names:
+        stem = stem_of(name)
+        if stem is None:
+            continue
+        shard = shard_of(stem)
+        if shard is None:
+            models[name] = ModelFile(stem, None, (name,))
+            continue
+        parts = tuple(shard.name(number) for number in range(1, shard.total + 1))
+        models.setdefault(parts[0], ModelFile(shard.stem, shard, parts))
+    return list(models.values())

@@ -1,0 +1,99 @@
+"""Models in a Hugging Face hub cache, as llama-server's ``-hf`` and ``huggingface-cli`` fill it.
+
+Layout: ``models--<org>--<repo>/refs/main`` holds a commit, ``snapshots/<commit>/`` the files, as links into ``blobs/``
+or (on systems without links) as files. The id is ``<org>/<repo>:<TAG>``, the tag being the end of the file's stem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
+from appliance.catalog.folder import pick_projector
+from appliance.catalog.found import Found, model_files
+from appliance.core.naming import is_commit, is_companion, is_projector, repo_of, stem_of, tag_of
+
+MAX_DEPTH = 4
+"""Folders below a snapshot; repositories use one (``Q4_K_M/``, ``MTP/``)."""
+
+MAX_FOLDERS = 1000
+"""Folders of one snapshot that are looked into."""
+
+
+def cache_directory(environ: Mapping[str, str], home: Path) -> Path:
+    """Where the cache is, in llama-server's order of variables; an empty variable counts as unset."""
+    for variable, below in (
+        ("LLAMA_CACHE", ()),
+        ("HF_HUB_CACHE", ()),
+        ("HUGGINGFACE_HUB_CACHE", ()),
+        ("HF_HOME", ("hub",)),
+        ("XDG_CACHE_HOME", ("huggingface", "hub")),
+    ):
+        if value := environ.get(variable):
+            return Path(value).joinpath(*below)
+    return home / ".cache" / "huggingface" / "hub"
+
+
+def scan_cache(root: Path) -> Iterator[Found]:
+    """Raises OSError where the cache itself cannot be read; an unusable repository is passed over."""
+    for folder in list_folder(root)[1]:
+        repo = repo_of(folder)
+        snapshot = _snapshot(root / folder) if repo else None
+        if repo and snapshot:
+            yield from _models(repo, snapshot)
+
+
+def _snapshot(folder: Path) -> Path | None:
+    """The snapshot that ``refs/main`` names; None for a download that was never finished."""
+    try:
+        commit = read_start(folder / "refs" / "main", 64).decode("ascii", "replace").strip()
+        return join_inside(folder, "snapshots", commit) if is_commit(commit) else None
+    except (OSError, UnsafeName):
+        return None
+
+
+def _models(repo: str, snapshot: Path) -> Iterator[Found]:
+    tree = dict(_walk(snapshot))
+    projectors = {folder: [name for name in names if _is_projector_file(name)] for folder, names in tree.items()}
+    for folder, names in tree.items():
+        for model in model_files(names):
+            tag = tag_of(model.stem)
+            if tag is None or is_companion(model.stem, anywhere=True):
+                continue
+            yield Found(
+                id=f"{repo}:{tag}",
+                source="cache",
+                files=model.paths(folder),
+                mmproj=_nearest_projector(projectors, folder, snapshot),
+                repo=repo,
+                tag=tag,
+            )
+
+
+def _walk(snapshot: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Every folder with its files, shallow ones first. Linked folders are not entered, so no loop can be walked."""
+    waiting = [(snapshot, 0)]
+    for visited, (folder, depth) in enumerate(waiting):
+        try:
+            files, folders = list_folder(folder)
+        except OSError:
+            continue
+        yield folder, files
+        if depth < MAX_DEPTH and visited < MAX_FOLDERS:
+            waiting += [(folder / name, depth + 1) for name in folders if not (folder / name).is_symlink()]
+
+
+def _is_projector_file(name: str) -> bool:
+    stem = stem_of(name)
+    return stem is not None and is_projector(stem)
+
+
+def _nearest_projector(projectors: Mapping[Path, list[str]], folder: Path, snapshot: Path) -> str | None:
+    """Beside the model, else in the closest folder above it within the snapshot."""
+    while True:
+        if name := pick_projector(projectors.get(folder, [])):
+            return str(folder / name)
+        if folder == snapshot:
+            return None
+        folder = folder.parent

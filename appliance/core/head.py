@@ -1,0 +1,144 @@
+"""The little that the program reads of a request: which model, and whether the answer is to be a stream.
+
+Everything else of a body stays bytes. Sources: JSON body, multipart form field, query parameter ``model``.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Struct
+
+from appliance.errors import BadRequest
+
+MAX_FIELD = 4096
+"""Longest form field read as a model name or flag, in bytes."""
+MAX_PARTS = 1000
+MULTIPART_SLICE = 1 << 16
+
+
+class RequestHead(Struct, frozen=True):
+    """``model`` is None where the request names none."""
+
+    model: str | None = None
+    stream: bool = False
+
+
+class _Body(Struct):
+    model: str | None = None
+    stream: bool | None = None
+
+
+_BODY = msgspec.json.Decoder(_Body)
+_AT_BYTE = re.compile(r"\s*\(byte (\d+)\)$")
+_WRONG_TYPE = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`(?: - at `\$\.?(?P<field>[^`]*)`)?")
+
+
+def read_query(query: bytes) -> dict[str, str]:
+    """Query parameters; of a repeated one the last counts, as in llama-server."""
+    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+
+
+def read_json(body: bytes) -> RequestHead:
+    """Raises BadRequest that says what is wrong with the body, and where."""
+    if not body.strip():
+        raise BadRequest("the request body is empty; send a JSON object")
+    try:
+        found = _BODY.decode(body)
+    except msgspec.ValidationError as error:
+        raise _wrong_type(str(error)) from None
+    except RecursionError:
+        raise BadRequest("the request body is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise BadRequest("the request body is not valid UTF-8") from None
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the request body is not valid JSON: {_where(str(error), body)}") from None
+    return RequestHead(found.model or None, bool(found.stream))
+
+
+def is_object(body: bytes) -> bool:
+    """Whether a JSON body can carry a ``model`` field at all."""
+    return body.lstrip(b" \t\r\n")[:1] == b"{"
+
+
+def multipart_boundary(content_type: str | None) -> bytes | None:
+    """The boundary of a multipart/form-data body, None for any other body. Raises BadRequest when it has none."""
+    if content_type is None or not content_type.lower().startswith("multipart/form-data"):
+        return None
+    from werkzeug.http import parse_options_header  # see read_multipart
+
+    boundary = parse_options_header(content_type)[1].get("boundary")
+    if not boundary:
+        raise BadRequest("the multipart body has no boundary in its Content-Type header")
+    return boundary.encode("latin-1", "replace")
+
+
+def read_multipart(body: bytes, boundary: bytes) -> RequestHead:
+    """The form fields ``model`` and ``stream``; file parts are skipped over. Raises BadRequest."""
+    # werkzeug costs 3 MB of memory, and most programs never see a form
+    from werkzeug.exceptions import RequestEntityTooLarge
+    from werkzeug.sansio.multipart import Data, Epilogue, Field, MultipartDecoder, NeedData, Preamble
+
+    decoder = MultipartDecoder(boundary, max_form_memory_size=None, max_parts=MAX_PARTS)
+    fields: dict[str, bytes] = {}
+    current: str | None = None
+    position = 0
+    try:
+        while True:
+            match decoder.next_event():
+                case NeedData() if position < len(body):
+                    decoder.receive_data(body[position : position + MULTIPART_SLICE])
+                    position += MULTIPART_SLICE
+                case NeedData():
+                    decoder.receive_data(None)
+                case Field(name=name):
+                    current = name if name in ("model", "stream") else None
+                    fields.pop(name, None)
+                case Data(data=data, more_data=more) if current is not None:
+                    fields[current] = fields.get(current, b"") + data
+                    if len(fields[current]) > MAX_FIELD:
+                        raise BadRequest(f"the form field '{current}' is too long", param=current)
+                    current = current if more else None
+                case Epilogue():
+                    break
+                case Preamble() | Data():
+                    pass
+                case _:
+                    current = None
+    except RequestEntityTooLarge:
+        raise BadRequest(f"the multipart body has more than {MAX_PARTS} parts") from None
+    except ValueError:
+        raise BadRequest("the multipart body does not end with its boundary, or is damaged") from None
+    model = fields.get("model", b"").decode("utf-8", "replace").strip()
+    return RequestHead(model or None, fields.get("stream", b"").strip().lower() in (b"true", b"1"))
+
+
+def _wrong_type(message: str) -> BadRequest:
+    match = _WRONG_TYPE.match(message)
+    if match is None:
+        return BadRequest(f"the request body cannot be used: {message}")
+    field, got = match["field"], match["got"]
+    if not field:
+        return BadRequest(f"the request body must be a JSON object, not {_article(got)}")
+    wanted = match["wanted"].removesuffix(" | null")
+    return BadRequest(f"'{field}' must be {_article(wanted)}, not {_article(got)}", param=field)
+
+
+_NAMES = {"str": "a string", "bool": "true or false", "int": "a number", "float": "a number", "null": "null"}
+
+
+def _article(kind: str) -> str:
+    return _NAMES.get(kind) or f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def _where(message: str, body: bytes) -> str:
+    match = _AT_BYTE.search(message)
+    what = _AT_BYTE.sub("", message).removeprefix("JSON is malformed: ")
+    if match is None:
+        return what[:1].lower() + what[1:]
+    at = int(match[1])
+    line = body.count(b"\n", 0, at) + 1
+    column = at - (body.rfind(b"\n", 0, at) + 1) + 1
+    return f"{what} at byte {at} (line {line}, column {column})"
