@@ -78,6 +78,19 @@ class ModelNotFound(CallerError):
         return f"model '{self.model}' not found{hint or '; GET /v1/models lists what there is'}"
 
 
+class ModelNotLoaded(CallerError):
+    """A question about a model that does not run; answering it would have to load the model."""
+
+    reason = "model_not_loaded"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self.model = model
+
+    def __str__(self) -> str:
+        return f"model is not loaded: '{self.model}'; POST /models/load loads it, and so does any completion"
+
+
 class RouteNotFound(CallerError):
     """No such path, or not with this method."""
 
@@ -210,6 +223,15 @@ class Busy(ApplianceError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class ModelLoading(ApplianceError):
+    """The one model of single-model mode is not ready yet; the words are llama-server's."""
+
+    reason = "model_loading"
+
+    def __str__(self) -> str:
+        return "Loading model"
 
 
 class ModelUnloaded(ApplianceError):

@@ -16,7 +16,7 @@ class Shape:
     """The sizes of one model. Every row length must be a multiple of 32, the block of Q8_0."""
 
     width: int = 192
-    layers: int = 5
+    layers: int = 4
     heads: int = 6
     hidden: int = 512
     vocabulary: int = 1024

@@ -15,15 +15,8 @@ import click
 
 from appliance import __version__
 from appliance.cli.plan import Program, Start
+from appliance.cli.status import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say_error
 from appliance.errors import ApplianceError, CallerError
-
-PROGRAM = "llama-appliance"
-
-EXIT_OURS = 1
-EXIT_USER = 2
-EXIT_BUG = 70
-"""EX_SOFTWARE of sysexits.h: an error that nobody foresaw."""
-EXIT_INTERRUPTED = 130
 
 VERBS = {
     "serve": "Run the server.",
@@ -92,14 +85,14 @@ def run(argv: Sequence[str], start: Start) -> int:
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        return _say(_one_line(error.format_message()) + _see_help(error), error.exit_code)
+        return say_error(_one_line(error.format_message()) + _see_help(error), error.exit_code)
     except ApplianceError as error:
-        return _say(str(error), EXIT_USER if isinstance(error, CallerError) else EXIT_OURS)
+        return say_error(str(error), EXIT_USER if isinstance(error, CallerError) else EXIT_OURS)
     except BrokenPipeError:
         return _reader_left()
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _say(f"{where}{error.strerror or error}", EXIT_OURS)
+        return say_error(f"{where}{error.strerror or error}", EXIT_OURS)
     except BaseExceptionGroup as group:
         return EXIT_INTERRUPTED if _interrupted(group) else _bug()
     except Exception:  # noqa: BLE001  nobody foresaw it, so the user gets what a bug report needs
@@ -134,12 +127,6 @@ def _import_verb(name: str) -> click.Command | None:
     return command
 
 
-def _say(message: str, status: int) -> int:
-    with contextlib.suppress(OSError):  # nobody reads standard error: the status still tells
-        click.echo(f"{PROGRAM}: error: {message}", err=True)
-    return status
-
-
 def _one_line(message: str) -> str:
     return " ".join(message.split())
 
@@ -153,7 +140,7 @@ def _see_help(error: click.ClickException) -> str:
 def _bug() -> int:
     with contextlib.suppress(OSError):
         traceback.print_exc()
-    return _say("this is a bug in llama-appliance; the lines above say where", EXIT_BUG)
+    return say_error("this is a bug in llama-appliance; the lines above say where", EXIT_BUG)
 
 
 def _interrupted(group: BaseExceptionGroup[BaseException]) -> bool:

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from msgspec import Struct
 
+from appliance.catalog.sources import Sources
 from appliance.core.settings import FleetSettings, HttpSettings
 
 
-class CatalogChoice(Struct, frozen=True, kw_only=True):
-    """Which models there are, beyond those of the user's models folder."""
-
-    models: tuple[tuple[str | None, Path], ...] = ()
-    """(id, file); without an id the file's name becomes one."""
-    models_dirs: tuple[Path, ...] = ()
-    starter: bool = True
-
-
 class AppSettings(Struct, frozen=True, kw_only=True):
-    """A whole server."""
+    """A whole server. With ``http.single`` it is llama-server's single-model mode, and ends if the model fails."""
 
     http: HttpSettings
     fleet: FleetSettings
-    catalog: CatalogChoice
+    sources: Sources
     engine: str | None = None
     preload: tuple[str, ...] = ()
-    must_load: bool = False
-    """The program ends when a preloaded model cannot be loaded (llama-server's single-model mode)."""
 
 
 AsyncCommand = Callable[[], Awaitable[int]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -12,7 +12,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.cli.app import EXIT_OURS, EXIT_USER
+from appliance.cli.status import EXIT_OURS, EXIT_USER
 from appliance.cli.values import KEY_VARIABLE
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.errors import UpstreamFailed, UsageError
@@ -43,29 +43,32 @@ class NotRunning(click.ClickException):
     exit_code = EXIT_OURS
 
     def __init__(self, server: Server, why: str) -> None:
+        self.why = why.partition(" (")[0]
         super().__init__(
-            f"no server answers at {server.url} ({why}); start one with 'llama-appliance serve', "
+            f"no server answers at {server.url} ({self.why}); start one with 'llama-appliance serve', "
             "or name another with --url"
         )
 
 
 class Refused(click.ClickException):
-    """The server answered with an error status."""
+    """The server answered with a status that blames the request."""
 
-    def __init__(self, server: Server, status: int, message: str) -> None:
-        advice = f"; give its key with --api-key or {KEY_VARIABLE}" if status == 401 else ""
-        super().__init__(f"{message}{advice} ({server.url} answered {status})")
-        self.status = status
-        self.exit_code = EXIT_USER if 400 <= status < 500 else EXIT_OURS
+    exit_code = EXIT_USER
 
 
-class ErrorBody(Struct):
+class ServerFailed(click.ClickException):
+    """The server answered with a status that blames itself."""
+
+    exit_code = EXIT_OURS
+
+
+class ErrorBody(Struct, frozen=True):
     """The part of an error answer that is for people."""
 
     message: str = ""
 
 
-class ErrorAnswer(Struct):
+class ErrorAnswer(Struct, frozen=True):
     """OpenAI's error envelope."""
 
     error: ErrorBody
@@ -100,20 +103,22 @@ def parse_server(url: str | None, api_key: str | None) -> Server:
 
 
 async def ask(server: Server, method: str, path: str, answer: type[T], body: object = None) -> T:
-    """One request to the server, answered within `ANSWER_TIME`. Raises NotRunning or Refused."""
+    """One request to the server, answered within `ANSWER_TIME`. Raises NotRunning, Refused or ServerFailed."""
     return decode_answer(server, await ask_raw(server, method, path, body), answer)
 
 
-async def ask_raw(server: Server, method: str, path: str, body: object = None) -> bytes:
-    """The same, the answer as it came."""
+async def ask_raw(
+    server: Server, method: str, path: str, body: object = None, *, patience: float = ANSWER_TIME
+) -> bytes:
+    """The same, the answer as it came, within ``patience`` seconds."""
     sent = b"" if body is None else msgspec.json.encode(body)
     try:
-        with trio.fail_after(ANSWER_TIME):
+        with trio.fail_after(patience):
             async with exchange(server.address, method, server.prefix + path, JSON_HEADERS, sent) as response:
                 await refuse_errors(server, response)
                 return await response.read(MAX_ANSWER)
     except trio.TooSlowError:
-        raise NotRunning(server, f"it accepts connections but did not answer within {ANSWER_TIME:g} s") from None
+        raise NotRunning(server, f"it accepts connections but did not answer within {patience:g} s") from None
     except UpstreamFailed as cause:
         raise NotRunning(server, cause.why) from None
 
@@ -127,21 +132,18 @@ def decode_answer(server: Server, body: bytes, answer: type[T]) -> T:
 
 
 async def refuse_errors(server: Server, response: Response) -> None:
-    """Raise Refused unless the server said yes."""
+    """Raise Refused or ServerFailed unless the server said yes."""
     if response.status < 400:
         return
-    refuse(server, response.status, await response.read(MAX_ANSWER))
+    refuse(server.url, response.status, await response.read(MAX_ANSWER))
 
 
-def refuse(server: Server, status: int, body: bytes) -> NoReturn:
-    """Raise Refused with the server's own words."""
+def refuse(who: str, status: int, body: bytes) -> NoReturn:
+    """Raise Refused or ServerFailed with the words of the one who answered so."""
     try:
         message = msgspec.json.decode(body, type=ErrorAnswer).error.message
     except (msgspec.MsgspecError, UnicodeDecodeError):
         message = body.decode("utf-8", "replace").strip()[:200]
-    raise Refused(server, status, message or "the server refused")
-
-
-def quoted_names(names: Iterable[str]) -> str:
-    """``'a', 'b'``"""
-    return ", ".join(repr(name) for name in names)
+    advice = f"; give the server's key with --api-key or {KEY_VARIABLE}" if status == 401 else ""
+    text = f"{message or 'it gave no reason'}{advice} ({who} answered {status})"
+    raise Refused(text) if status < 500 else ServerFailed(text)

@@ -1,4 +1,4 @@
-"""Values on the command line: addresses, sizes, model files, key files."""
+"""Values on the command line: addresses, sizes, keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ListenAddress(click.ParamType[tuple[str, int]]):
     ) -> tuple[str, int]:
         if isinstance(value, tuple):
             return value
-        match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:\s]+)):(\d{1,5})", value)
+        match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[^\s\[\]]+)?)\]|([^\[\]:\s]+)):(\d{1,5})", value)
         if match is None or int(match[3]) > 65535:
             self.fail(f"{value!r} is not an address such as 127.0.0.1:8080 or [::1]:8080", param, ctx)
         return match[1] or match[2], int(match[3])
@@ -45,27 +45,6 @@ class Size(click.ParamType[int]):
         if match is None or int(match[1]) == 0:
             self.fail(f"{value!r} is not a size such as 100M or 1G", param, ctx)
         return int(match[1]) * SIZE_UNITS[match[2]]
-
-
-class ModelFile(click.ParamType[tuple[str | None, Path]]):
-    """``[ID=]PATH`` of a GGUF file that exists."""
-
-    name = "[ID=]PATH"
-
-    def convert(
-        self, value: str | tuple[str | None, Path], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str | None, Path]:
-        if isinstance(value, tuple):
-            return value
-        model_id, equals, path = value.partition("=")
-        if not equals or "/" in model_id or "\\" in model_id or Path(value).is_file():
-            model_id, path = "", value
-        file = Path(path).expanduser()
-        if equals and not model_id and path != value:
-            self.fail(f"{value!r} has no id in front of '='", param, ctx)
-        if not file.is_file():
-            self.fail(f"there is no file {path!r}", param, ctx)
-        return model_id or None, file
 
 
 def api_keys(options: Iterable[str], file: Path | None, environ: Mapping[str, str], variable: str) -> tuple[str, ...]:

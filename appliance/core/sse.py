@@ -19,7 +19,8 @@ PING = b": ping\n\n"
 """A comment: every reader must ignore it, and every proxy sees traffic."""
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
-_RECORD_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_RECORD_ENDS = (b"\n\n", b"\n\r\n", b"\n\r", b"\r\r")
+"""An empty line after any of the three line ends; the longer marks end in one of these."""
 
 
 class Dialect(Enum):

@@ -1,8 +1,8 @@
 """Which llama.cpp builds this machine has, and which one the program uses.
 
-Looked at in this order: what the user named (``--engine``, then ``LLAMA_APPLIANCE_ENGINE``), the builds shipped beside a
-frozen program, the builds in the user's cache (written by ``llama-builds/build.py``), ``llama-server`` on ``PATH``, the
-embedded engine. Finding an engine never runs it: whether it works here is what ``selftest`` proves.
+Looked at in this order: what the user named (``--engine``, then ``LLAMA_APPLIANCE_ENGINE``), the builds shipped beside
+a frozen program, the builds in the user's cache (written by ``llama-builds/build.py``), ``llama-server`` on ``PATH``,
+the embedded engine. Finding an engine never runs it: whether it works here is what ``selftest`` proves.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from appliance.errors import EngineNotFound, UsageError
 APP_NAME = "llama-appliance"
 ENGINE_VARIABLE = "LLAMA_APPLIANCE_ENGINE"
 EMBEDDED = "embedded"
+WHEEL = "xllamacpp"
 MANIFEST = "engine.json"
 EXECUTABLE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
 MAX_MANIFEST = 1 << 20
@@ -123,7 +125,7 @@ def _named(value: str, option: str) -> Engine:
     if value == EMBEDDED:
         if not embedded.available():
             raise UsageError(
-                f"{option} {value}: the embedded engine is not installed; 'pip install llama-appliance[embedded]' adds it"
+                f"{option} {value}: it is not installed here; 'pip install llama-appliance[embedded]' adds it"
             )
         return _embedded(option)
     path = Path(value).expanduser()
@@ -167,7 +169,9 @@ def _program(path: Path, source: str) -> Engine:
 
 
 def _embedded(source: str) -> Engine:
-    return Engine(name=EMBEDDED, backend="cpu", version=embedded.version(), command=embedded.command(), source=source)
+    return Engine(
+        name=EMBEDDED, backend="cpu", version=version(WHEEL), command=tuple(embedded.command()), source=source
+    )
 
 
 def _executable(path: Path) -> bool:

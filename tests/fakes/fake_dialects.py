@@ -6,18 +6,13 @@ token, the end) and says which bytes that is on the wire.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 
-Json = dict[str, object]
+from fake_json import Json, as_object, encode
 
 BUILD = "b11434-fake"
 DONE = b"data: [DONE]\n\n"
-
-
-def encode(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def data(value: object) -> bytes:
@@ -30,6 +25,12 @@ def event(kind: str, **fields: object) -> bytes:
 
 class Dialect:
     """What one answer is made of. ``prompt_tokens`` is known from the start, the rest grows."""
+
+    paths: tuple[str, ...]
+    prompt_field = "prompt"
+    limit_field = "max_tokens"
+    missing_status = 400
+    """What a request without its prompt is answered."""
 
     def __init__(self, model: str, prompt: str, prompt_tokens: int, body: Json) -> None:
         self.model = model
@@ -91,12 +92,14 @@ class Dialect:
         }
 
     def wants_usage(self) -> bool:
-        options = self.body.get("stream_options")
-        return isinstance(options, dict) and bool(options.get("include_usage"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        return bool(as_object(self.body.get("stream_options")).get("include_usage"))
 
 
 class Native(Dialect):
-    """POST /completion and /infill."""
+    """POST /completion."""
+
+    paths = ("/completion", "/completions")
+    limit_field = "n_predict"
 
     def on_token(self, piece: str) -> Iterator[bytes]:
         yield data(
@@ -138,9 +141,17 @@ class Native(Dialect):
         }
 
 
+class Infill(Native):
+    """POST /infill."""
+
+    paths = ("/infill",)
+    prompt_field = "input_prefix"
+
+
 class Completion(Dialect):
     """POST /v1/completions."""
 
+    paths = ("/v1/completions",)
     done = DONE
 
     def _object(self, choices: list[Json]) -> Json:
@@ -170,6 +181,9 @@ class Completion(Dialect):
 class Chat(Dialect):
     """POST /v1/chat/completions."""
 
+    paths = ("/v1/chat/completions", "/chat/completions")
+    prompt_field = "messages"
+    limit_field = "max_completion_tokens"
     done = DONE
 
     def _chunk(self, choices: list[Json]) -> Json:
@@ -215,6 +229,10 @@ class Chat(Dialect):
 class Messages(Dialect):
     """POST /v1/messages (Anthropic): records carry an event name, and no [DONE] ends them."""
 
+    paths = ("/v1/messages",)
+    prompt_field = "messages"
+    missing_status = 500
+
     def _message(self, content: list[Json], stop: str | None, output: int) -> Json:
         return {
             "id": f"chatcmpl-{self.unique}",
@@ -254,6 +272,10 @@ class Messages(Dialect):
 class Responses(Dialect):
     """POST /v1/responses (OpenAI): event names, no [DONE]."""
 
+    paths = ("/v1/responses", "/responses")
+    prompt_field = "input"
+    limit_field = "max_output_tokens"
+
     def _item(self) -> Json:
         return {"id": f"msg_{self.unique}", "type": "message", "role": "assistant"}
 
@@ -264,7 +286,8 @@ class Responses(Dialect):
         started = {"id": f"resp_{self.unique}", "object": "response", "status": "in_progress"}
         yield event("response.created", response=started)
         yield event("response.in_progress", response=started)
-        yield event("response.output_item.added", item=self._item() | {"content": [], "status": "in_progress"})
+        item: Json = {"content": [], "status": "in_progress"}
+        yield event("response.output_item.added", item=self._item() | item)
         yield event(
             "response.content_part.added", item_id=f"msg_{self.unique}", part={"type": "output_text", "text": ""}
         )

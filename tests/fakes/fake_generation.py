@@ -8,14 +8,14 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
-from fake_dialects import Dialect, Json, encode
+from fake_dialects import Dialect
 from fake_http import ClientLeft, Connection
+from fake_json import Json, encode
 from fake_options import NEVER, Misbehaviour
 
 JSON = "application/json; charset=utf-8"
-WORDS = (
-    "Once upon a time a small llama carried the whole library over the mountain without losing one single page".split()
-)
+STORY = "Once upon a time a small llama carried the whole library over the mountain without losing one page"
+FOREVER = 3600.0
 NOTICE = 0.1
 """Longest time, in seconds, until a request that waits for a slot notices that its client left."""
 
@@ -27,6 +27,8 @@ class Slots:
         self.busy = [False] * count
         self.tasks = [-1] * count
         self.changed = threading.Condition()
+        self.stopped = threading.Event()
+        """Set once the server is told to end: as with llama-server, answers under way fall silent then."""
         self.deferred = 0
         self.served = 0
         self.prompt_tokens = 0
@@ -64,8 +66,9 @@ def die(status: int) -> None:
 
 
 def pieces(count: int, size: int) -> Iterator[str]:
+    words = STORY.split()
     for n in range(count):
-        word = WORDS[n % len(WORDS)]
+        word = words[n % len(words)]
         yield (word * (size // len(word) + 1))[:size] if size else (word if n == 0 else f" {word}")
 
 
@@ -101,7 +104,7 @@ def _whole(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbehav
         cut = cut or dialect.tokens in (bad.close_after_tokens, bad.die_after_tokens if bad.die_mid_record else NEVER)
         if not cut:
             _misbehave(connection, dialect.tokens, bad)
-        connection.wait(bad.token_delay)
+        _pace(connection, slots, bad)
         for _ in dialect.add(piece):
             pass
         slots.predicted_tokens += 1
@@ -114,10 +117,17 @@ def _whole(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbehav
     connection.respond(200, JSON, body)
 
 
+def _pace(connection: Connection, slots: Slots, bad: Misbehaviour) -> None:
+    """Let the time of one token pass, or all time once the server is ending."""
+    connection.wait(bad.token_delay)
+    if slots.stopped.is_set():
+        connection.wait(FOREVER)
+
+
 def _misbehave(connection: Connection, tokens: int, bad: Misbehaviour) -> None:
     """What may happen in place of the next token."""
     if tokens == bad.stall_after_tokens:
-        connection.wait(3600)
+        connection.wait(FOREVER)
     if tokens == bad.die_after_tokens:
         die(bad.exit_code)
     if tokens == bad.close_after_tokens:
@@ -128,7 +138,7 @@ def _stream(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbeha
     """One chunk per token; the head leaves with the first of them, as llama-server's does."""
     records = list(dialect.begin())
     for piece in pieces(bad.tokens, bad.token_size):
-        connection.wait(bad.token_delay)
+        _pace(connection, slots, bad)
         if dialect.tokens == 0:
             connection.start_stream()
         if dialect.tokens == bad.error_record:

@@ -11,8 +11,17 @@ KEEP_ALIVE = 5.0
 """Seconds an idle connection is kept, as llama-server does."""
 MAX_REQUESTS = 100
 
-REASONS = {200: "OK", 204: "No Content", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
-REASONS |= {500: "Internal Server Error", 501: "Not Implemented", 503: "Service Unavailable"}
+REASONS = {
+    200: "OK",
+    204: "No Content",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    500: "Internal Server Error",
+    501: "Not Implemented",
+    503: "Service Unavailable",
+}
 
 
 class ClientLeft(Exception):
@@ -42,6 +51,7 @@ class Connection:
         self.sock = sock
         self.buffer = b""
         self.origin = ""
+        self.head_only = False
         self.closing = False
         """Set by an error response: llama-server closes the connection behind every status >= 400."""
 
@@ -70,6 +80,7 @@ class Connection:
             request.body = self._take(int(request.headers.get("content-length", "0")))
         self.closing = request.headers.get("connection", "").lower() == "close"
         self.origin = request.headers.get("origin", "")
+        self.head_only = request.method == "HEAD"
         return request
 
     def _take(self, size: int) -> bytes:
@@ -119,7 +130,8 @@ class Connection:
     def respond(self, status: int, kind: str, body: bytes, *extra: tuple[str, str], sent: int | None = None) -> None:
         """A whole response with its length; ``sent`` cuts the body short without saying so."""
         self.closing = self.closing or status >= 400
-        self.write(self._head(status, kind, (("Content-Length", str(len(body))), *extra)) + body[:sent])
+        head = self._head(status, kind, (("Content-Length", str(len(body))), *extra))
+        self.write(head if self.head_only else head + body[:sent])
 
     def start_stream(self) -> None:
         self.write(

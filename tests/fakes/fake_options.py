@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-Value = str | int | float | bool
+from fake_json import as_object
 
 NEVER = -1
 
@@ -46,9 +46,8 @@ class Misbehaviour:
         """These settings under a request's ``fake`` field. Raises ValueError for a name that does not exist."""
         merged = Misbehaviour()
         merged.__dict__.update(self.__dict__)
-        if isinstance(given, dict):
-            for name, value in given.items():  # pyright: ignore[reportUnknownVariableType]
-                set_option(merged, str(name), str(value))  # pyright: ignore[reportUnknownArgumentType]
+        for name, value in as_object(given).items():
+            set_option(merged, name, str(value))
         return merged
 
 

@@ -18,11 +18,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from fake_dialects import BUILD, encode
+import fake_inference  # noqa: F401  # pyright: ignore[reportUnusedImport] - registers its routes
+from fake_dialects import BUILD
 from fake_generation import JSON, die
 from fake_http import ClientLeft, Connection, Request
+from fake_introspection import slot_action
+from fake_json import encode
 from fake_options import Options, parse
-from fake_routes import ERROR_TYPES, ROUTES, ApiError, State, slot_action
+from fake_state import ERROR_TYPES, ROUTES, ApiError, State
 
 PUBLIC = ("/health", "/v1/health", "/")
 STATE_LINE = "cmd_child_to_router:state:"
@@ -73,6 +76,7 @@ class Server:
         if self.is_child:
             start(self._obey_router)
         self.stopping.wait()
+        self.state.slots.stopped.set()
         listener.close()
         with self.idle:
             self.idle.wait_for(lambda: self.active == 0)

@@ -1,0 +1,211 @@
+"""``ps``, ``load``, ``unload``, ``logs``: the running server, seen and steered over HTTP."""
+
+from __future__ import annotations
+
+import codecs
+import math
+from difflib import get_close_matches
+from functools import partial
+from urllib.parse import quote
+
+import click
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance.cli.plan import AsyncCommand
+from appliance.cli.remote import (
+    ANSWER_TIME,
+    NotRunning,
+    Server,
+    ask,
+    ask_raw,
+    parse_server,
+    refuse_errors,
+    server_options,
+)
+from appliance.cli.show import print_json, print_table
+from appliance.cli.status import say
+from appliance.errors import ModelNotFound, UpstreamFailed
+from appliance.upstream.client import Response, exchange
+
+NOT_RUNNING = ("unloaded", "downloaded")
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """llama-server's router tells a model's state so; the rest after a bad end only."""
+
+    value: str = "loaded"
+    failed: bool = False
+    exit_code: int | None = None
+    error: str | None = None
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One model of ``GET /models``, as far as this program shows it."""
+
+    id: str
+    aliases: tuple[str, ...] = ()
+    status: Status = Status()
+
+
+class ModelList(Struct, frozen=True):
+    """``GET /models``."""
+
+    data: list[Entry]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@server_options
+@json_option
+def ps(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+    """List the models that run now, on the server at --url.
+
+    \b
+    Examples:
+      llama-appliance ps
+      llama-appliance ps --json
+    """
+    return partial(_ps, parse_server(url, api_key), as_json)
+
+
+async def _ps(server: Server, as_json: bool) -> int:
+    models = (await ask(server, "GET", "/models", ModelList)).data
+    running = [entry for entry in models if entry.status.value not in NOT_RUNNING]
+    failed = [entry for entry in models if entry.status.failed]
+    if as_json:
+        print_json({"running": running, "failed": failed})
+        return 0
+    if running:
+        print_table(("MODEL", "STATE"), [(entry.id, entry.status.value) for entry in running])
+    else:
+        say("no model runs; one is loaded when it is first asked for, or by 'llama-appliance load MODEL'")
+    for entry in failed:
+        say(f"{entry.id} failed: {(entry.status.error or 'it told no reason').splitlines()[0]}")
+    return 0
+
+
+@click.command()
+@click.argument("model")
+@server_options
+@click.option("--no-wait", is_flag=True, help="Return as soon as loading has begun.")
+@json_option
+def load(model: str, url: str | None, api_key: str | None, no_wait: bool, as_json: bool) -> AsyncCommand:
+    """Load MODEL into the running server, and wait until it is ready.
+
+    \b
+    Example:
+      llama-appliance load starter
+    """
+    return partial(_load, parse_server(url, api_key), model, no_wait, as_json)
+
+
+async def _load(server: Server, model: str, no_wait: bool, as_json: bool) -> int:
+    began = trio.current_time()
+    if no_wait:
+        if await _state(server, model) in NOT_RUNNING:
+            await ask_raw(server, "POST", "/models/load", {"model": model})
+    else:  # the server knows how long a model may take
+        await ask_raw(server, "POST", "/models/load", {"model": model, "wait": True}, patience=math.inf)
+    state = await _state(server, model)
+    seconds = round(trio.current_time() - began, 3)
+    if as_json:
+        print_json({"model": model, "state": state, "seconds": seconds})
+    else:
+        click.echo(f"{model}: {state}" + ("" if no_wait else f" after {seconds:.1f} s"))
+    return 0
+
+
+async def _state(server: Server, model: str) -> str:
+    """The model's state, by its id or an alias. A name that nobody has is for the server to refuse."""
+    models = (await ask(server, "GET", "/models", ModelList)).data
+    return next((entry.status.value for entry in models if model in (entry.id, *entry.aliases)), "unloaded")
+
+
+@click.command()
+@click.argument("model")
+@server_options
+@json_option
+def unload(model: str, url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+    """Unload MODEL from the running server. Requests that use it are ended.
+
+    \b
+    Example:
+      llama-appliance unload starter
+    """
+    return partial(_unload, parse_server(url, api_key), model, as_json)
+
+
+async def _unload(server: Server, model: str, as_json: bool) -> int:
+    await ask_raw(server, "POST", "/models/unload", {"model": model, "wait": True}, patience=math.inf)
+    if as_json:
+        print_json({"model": model, "state": "unloaded"})
+    else:
+        click.echo(f"{model}: unloaded")
+    return 0
+
+
+@click.command()
+@click.argument("model", required=False)
+@server_options
+@click.option("-f", "--follow", is_flag=True, help="Go on with new lines as they come; Ctrl-C ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: one string for each line.")
+def logs(model: str | None, url: str | None, api_key: str | None, follow: bool, as_json: bool) -> AsyncCommand:
+    """Show what the model processes print: those of MODEL, or of all with the model's name in front.
+
+    \b
+    Examples:
+      llama-appliance logs
+      llama-appliance logs -f starter
+    """
+    return partial(_logs, parse_server(url, api_key), model, follow, as_json)
+
+
+async def _logs(server: Server, model: str | None, follow: bool, as_json: bool) -> int:
+    if not follow:
+        text = (await ask_raw(server, "GET", "/logs")).decode("utf-8", "replace")
+        lines = text.splitlines() if model is None else await _lines_of(server, model, text)
+        for line in lines:
+            _print_line(line, as_json)
+        return 0
+    path = "/logs/stream" if model is None else f"/logs/stream/{quote(model, safe='')}"
+    try:
+        with trio.fail_after(ANSWER_TIME) as patience:
+            async with exchange(server.address, "GET", server.prefix + path) as response:
+                await refuse_errors(server, response)
+                patience.deadline = math.inf
+                await _print_stream(response, as_json)
+    except UpstreamFailed as cause:
+        raise NotRunning(server, cause.why) from None
+    except trio.TooSlowError:
+        raise NotRunning(server, f"it did not answer within {ANSWER_TIME:g} s") from None
+    say("the server ended the log")
+    return 0
+
+
+async def _lines_of(server: Server, model: str, text: str) -> list[str]:
+    """The lines of one model out of everybody's."""
+    mark = f"[{model}] "
+    lines = [line[len(mark) :] for line in text.splitlines() if line.startswith(mark)]
+    if not lines:
+        known = [entry.id for entry in (await ask(server, "GET", "/models", ModelList)).data]
+        if model not in known:
+            raise ModelNotFound(model, get_close_matches(model, known))
+        say(f"{model} has printed nothing yet")
+    return lines
+
+
+async def _print_stream(response: Response, as_json: bool) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    partial_line = ""
+    while chunk := await response.receive():
+        *lines, partial_line = (partial_line + decoder.decode(chunk)).split("\n")
+        for line in lines:
+            _print_line(line, as_json)
+
+
+def _print_line(line: str, as_json: bool) -> None:
+    click.echo(msgspec.json.encode(line) if as_json else line)

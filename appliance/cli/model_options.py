@@ -1,0 +1,38 @@
+"""The options that say which models there are, for the verbs that look at the disk themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from appliance.catalog.sources import STARTER, Sources, resolve_sources
+
+T = TypeVar("T")
+
+
+def catalog_options(command: Callable[..., T]) -> Callable[..., T]:
+    """``--model``, ``--models-dir`` and ``--no-starter``: the arguments of `sources_of`."""
+    for option in (
+        click.option("--no-starter", is_flag=True, help="Leave out the starter model that is shipped along."),
+        click.option("--models-dir", metavar="DIR", help="Folder with models, in place of the usual one."),
+        click.option(
+            "--model", "models", multiple=True, metavar="[ID=]PATH", help="A model file. May be given several times."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def sources_of(models: tuple[str, ...], models_dir: str | None, no_starter: bool) -> Sources:
+    """Where these options look for models. Raises UsageError for a file or folder that is not there."""
+    return resolve_sources(
+        models=models,
+        models_dir=models_dir,
+        environ=os.environ,
+        home=Path.home(),
+        starter=None if no_starter else STARTER,
+    )

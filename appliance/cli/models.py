@@ -1,0 +1,138 @@
+"""``ls``: which models there are, and what they are doing."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+import trio
+from msgspec import Struct
+
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.sources import Sources, default_models_dir
+from appliance.cli.control import ModelList
+from appliance.cli.model_options import catalog_options, sources_of
+from appliance.cli.plan import AsyncCommand
+from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
+from appliance.cli.show import human_count, human_size, print_json, print_table
+from appliance.cli.status import say
+from appliance.core.model import Model
+
+COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "SOURCE", "STATE")
+NUMBERS = ("PARAMETERS", "SIZE", "CONTEXT")
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One model as ``ls --json`` prints it. ``state`` is None when no server runs."""
+
+    id: str
+    source: str
+    path: str | None
+    state: str | None
+    aliases: tuple[str, ...] = ()
+    architecture: str | None = None
+    parameters: int | None = None
+    quantisation: str | None = None
+    size: int | None = None
+    context_length: int | None = None
+    error: str | None = None
+
+
+class Listing(Struct, frozen=True, kw_only=True):
+    """What ``ls --json`` prints."""
+
+    models: list[Row]
+    models_dir: str | None
+    server: str | None
+    notes: tuple[str, ...]
+
+
+@click.command()
+@catalog_options
+@server_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ls(
+    models: tuple[str, ...],
+    models_dir: str | None,
+    no_starter: bool,
+    url: str | None,
+    api_key: str | None,
+    as_json: bool,
+) -> AsyncCommand:
+    """List the models there are, and their state when a server runs. Works without one.
+
+    \b
+    Examples:
+      llama-appliance ls
+      llama-appliance ls --models-dir ~/models --json
+    """
+    return partial(_ls, sources_of(models, models_dir, no_starter), parse_server(url, api_key), as_json)
+
+
+async def _ls(sources: Sources, server: Server, as_json: bool) -> int:
+    snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
+    states = await _states(server)
+    rows = [_row(model, None if states is None else states.get(model.id, "unknown")) for model in snapshot.models]
+    known = {row.id for row in rows}
+    rows += [
+        Row(id=model_id, source="server", path=None, state=state)
+        for model_id, state in (states or {}).items()
+        if model_id not in known
+    ]
+    folder = str(sources.models_dir) if sources.models_dir else None
+    if as_json:
+        running = None if states is None else server.url
+        print_json(Listing(models=rows, models_dir=folder, server=running, notes=snapshot.notes))
+        return 0
+    if rows:
+        print_table(COLUMNS, [_cells(row) for row in rows], right=NUMBERS)
+    else:
+        say("there are no models")
+    for row in rows:
+        if row.error:
+            say(f"{row.id} cannot be used: {row.error} ({row.path})")
+    for note in snapshot.notes:
+        say(f"note: {note}")
+    say(f"\nModels folder: {folder or default_models_dir()}\nTo add a model, put its .gguf file there.")
+    return 0
+
+
+async def _states(server: Server) -> dict[str, str] | None:
+    """Every model's state by its id, None when no server runs. A server that the user named must be there."""
+    try:
+        answer = await ask(server, "GET", "/models", ModelList)
+    except (NotRunning, Refused, ServerFailed):
+        if server.named:
+            raise
+        return None
+    return {entry.id: entry.status.value for entry in answer.data}
+
+
+def _row(model: Model, state: str | None) -> Row:
+    info = model.info
+    return Row(
+        id=model.id,
+        source=model.source,
+        path=model.path,
+        state=state,
+        aliases=model.aliases,
+        architecture=info.architecture if info else None,
+        parameters=info.parameters if info else None,
+        quantisation=info.quantisation if info else None,
+        size=model.size,
+        context_length=info.context_length if info else None,
+        error=model.error,
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.id,
+        row.architecture or "-",
+        human_count(row.parameters) if row.parameters else "-",
+        row.quantisation or "-",
+        human_size(row.size) if row.size else "-",
+        str(row.context_length) if row.context_length else "-",
+        row.source,
+        "error" if row.error else row.state or "-",
+    )

@@ -1,0 +1,255 @@
+"""``run``: chat with a model in the terminal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
+
+import click
+import trio
+from msgspec import Struct
+
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.sources import Sources
+from appliance.cli.chat import CHAT_PATH, MAX_ANSWER, Ask, ChatRequest, Message, stream_answer, whole_answer
+from appliance.cli.model_options import catalog_options, sources_of
+from appliance.cli.plan import AsyncCommand
+from appliance.cli.remote import (
+    JSON_HEADERS,
+    NotRunning,
+    Server,
+    ask_raw,
+    parse_server,
+    refuse,
+    refuse_errors,
+    server_options,
+)
+from appliance.cli.status import EXIT_INTERRUPTED, say, say_error
+from appliance.core.model import Model
+from appliance.core.settings import FleetSettings
+from appliance.engines.found import find_engine
+from appliance.errors import ApplianceError, UpstreamFailed, UsageError
+from appliance.fleet.owner import Fleet, open_fleet
+from appliance.upstream.client import Response, exchange
+
+FROM_STDIN = "-"
+MAX_PROMPT = 16 << 20
+GOODBYE = "/bye"
+
+T = TypeVar("T")
+
+
+class Choices(Struct, frozen=True, kw_only=True):
+    """What the user asked for, but for the prompt."""
+
+    model: str
+    system: str | None
+    temperature: float | None
+    max_tokens: int | None
+    as_json: bool
+    engine: str | None
+    sources: Sources
+
+
+@click.command(name="run")
+@click.argument("model")
+@click.argument("prompt", required=False)
+@click.option("--system", metavar="TEXT", help="What the model is told before the conversation.")
+@click.option("--temp", type=click.FloatRange(0, 5), help="Temperature; 0 gives the same answer every time.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Longest answer, in tokens.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole answer of the server as JSON.")
+@server_options
+@click.option("--engine", metavar="ENGINE", help="Engine to use when no server runs: a path, or 'embedded'.")
+@catalog_options
+def run_model(
+    model: str,
+    prompt: str | None,
+    system: str | None,
+    temp: float | None,
+    max_tokens: int | None,
+    as_json: bool,
+    url: str | None,
+    api_key: str | None,
+    engine: str | None,
+    models: tuple[str, ...],
+    models_dir: str | None,
+    no_starter: bool,
+) -> AsyncCommand:
+    """Ask MODEL one question, or chat with it when there is no PROMPT. PROMPT - reads standard input.
+
+    The server at --url is used; when none runs there, the model is loaded for the length of this command. Standard
+    output holds the answer and nothing else. In a chat, Ctrl-C stops an answer and /bye or Ctrl-D ends.
+
+    \b
+    Examples:
+      llama-appliance run starter "Tell me a joke"
+      llama-appliance run starter --system "Answer in one word." < question.txt
+      llama-appliance run starter
+    """
+    choices = Choices(
+        model=model,
+        system=system,
+        temperature=temp,
+        max_tokens=max_tokens,
+        as_json=as_json,
+        engine=engine,
+        sources=sources_of(models, models_dir, no_starter),
+    )
+    server = parse_server(url, api_key)
+    question = _question(prompt)
+    if question is None and as_json:
+        raise UsageError("--json needs a PROMPT: a chat has no single answer")
+    return partial(_run, server, choices, question)
+
+
+def _question(prompt: str | None) -> str | None:
+    """The prompt, from the command line or standard input; None for a chat."""
+    if prompt is None and sys.stdin.isatty():
+        return None
+    text = sys.stdin.read(MAX_PROMPT) if prompt in (None, FROM_STDIN) else prompt
+    if not text or not text.strip():
+        raise UsageError("the prompt is empty; give one, or start the command in a terminal to chat")
+    return text
+
+
+async def _run(server: Server, choices: Choices, question: str | None) -> int:
+    if await _answers(server):
+        return await _converse(partial(_ask_server, server), choices, question)
+    engine = find_engine(choices.engine)
+    snapshot = await trio.to_thread.run_sync(Catalog(choices.sources).scan)
+    model = snapshot.require(choices.model)
+    say(f"no server runs at {server.url}: loading {model.id} for this command")
+    outcome: int | Exception
+    async with open_fleet(FleetSettings(models_max=1), engine) as fleet:
+        try:
+            outcome = await _converse(partial(_ask_fleet, fleet, model), choices, question)
+        except (ApplianceError, click.ClickException) as error:
+            outcome = error  # it leaves the fleet's nursery as a value, so that it is told as what it is
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+async def _answers(server: Server) -> bool:
+    """Whether to use the server. One that the user named must be there."""
+    try:
+        await ask_raw(server, "GET", "/health")
+    except NotRunning:
+        if server.named:
+            raise
+        return False
+    return True
+
+
+@asynccontextmanager
+async def _ask_server(server: Server, body: bytes) -> AsyncGenerator[Response]:
+    try:
+        async with exchange(server.address, "POST", server.prefix + CHAT_PATH, JSON_HEADERS, body) as response:
+            await refuse_errors(server, response)
+            yield response
+    except UpstreamFailed as cause:
+        raise NotRunning(server, cause.why) from None
+
+
+@asynccontextmanager
+async def _ask_fleet(fleet: Fleet, model: Model, body: bytes) -> AsyncGenerator[Response]:
+    async with (
+        fleet.lease(model) as address,
+        exchange(address, "POST", CHAT_PATH, JSON_HEADERS, body) as response,
+    ):
+        if response.status >= 400:
+            refuse(f"the engine of '{model.id}'", response.status, await response.read(MAX_ANSWER))
+        yield response
+
+
+async def _converse(ask: Ask, choices: Choices, question: str | None) -> int:
+    history = (Message(role="system", content=choices.system),) if choices.system else ()
+    if question is None:
+        return await _chat(ask, choices, history)
+    request = _request(choices, (*history, Message(role="user", content=question)))
+    if choices.as_json:
+        answer = await _until_interrupted(partial(whole_answer, ask, request))
+        if answer is not None:
+            click.echo(answer.decode())
+    else:
+        answer = await _until_interrupted(partial(stream_answer, ask, request, _write))
+        click.echo()
+    return 0 if answer is not None else EXIT_INTERRUPTED
+
+
+async def _chat(ask: Ask, choices: Choices, history: tuple[Message, ...]) -> int:
+    say(f"Chatting with {choices.model}. Ctrl-C stops an answer; {GOODBYE} or Ctrl-D ends.")
+    while (line := _next_line()) is not None:
+        asked = (*history, Message(role="user", content=line))
+        said: list[str] = []
+
+        def write(piece: str, said: list[str] = said) -> None:
+            said.append(piece)
+            _write(piece)
+
+        try:
+            await _until_interrupted(partial(stream_answer, ask, _request(choices, asked), write))
+        except (ApplianceError, click.ClickException) as error:
+            say_error(error.format_message() if isinstance(error, click.ClickException) else str(error), 0)
+            continue  # the question is not kept: it can be asked again
+        click.echo()
+        history = (*asked, Message(role="assistant", content="".join(said)))
+    return 0
+
+
+def _next_line() -> str | None:
+    """What the user types next; None at the end.
+
+    The event loop stands still meanwhile. That harms nobody: the loop has nothing but this conversation, an idle model
+    process prints nothing, and only the main thread gets line editing and Ctrl-C right.
+    """
+    while True:
+        try:
+            line = input(">>> ").strip()
+        except EOFError:
+            say("")
+            return None
+        except KeyboardInterrupt:
+            say(f"\n({GOODBYE} or Ctrl-D ends)")
+            continue
+        if line == GOODBYE:
+            return None
+        if line:
+            return line
+
+
+def _request(choices: Choices, messages: tuple[Message, ...]) -> ChatRequest:
+    return ChatRequest(
+        model=choices.model, messages=messages, temperature=choices.temperature, max_tokens=choices.max_tokens
+    )
+
+
+def _write(piece: str) -> None:
+    sys.stdout.write(piece)
+    sys.stdout.flush()
+
+
+async def _until_interrupted(work: Callable[[], Awaitable[T]]) -> T | None:
+    """The result of ``work``; None when Ctrl-C stopped it."""
+    result: T | None = None
+    failure: Exception | None = None
+    with trio.open_signal_receiver(signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_on_signal, signals, nursery.cancel_scope)
+            try:
+                result = await work()
+            except (ApplianceError, click.ClickException, OSError) as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return result
+
+
+async def _cancel_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    async for _ in signals:
+        scope.cancel()

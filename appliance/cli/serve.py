@@ -1,0 +1,165 @@
+"""``serve``: the server's command line, turned into settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from appliance.cli.model_options import catalog_options, sources_of
+from appliance.cli.plan import AppSettings
+from appliance.cli.values import KEY_VARIABLE, ListenAddress, Size, api_keys, refuse_open_door
+from appliance.core import llama_flags
+from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, Cors, FleetSettings, HttpSettings
+from appliance.errors import UsageError
+from appliance.fleet.command import OWNED
+
+ENDS_AT_ONCE = ("--help", "--version", "--cache-list", "--completion-bash", "--list-devices")
+OTHER_MODELS = ("--model-url", "--docker-repo", "--hf-repo", "--hf-file")
+
+HTTP = HttpSettings()
+FLEET = FleetSettings()
+
+
+class WithEngineFlags(click.Command):
+    """What follows ``--`` is llama-server's, word for word, and becomes the parameter ``engine_flags``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:at])
+        ctx.params["engine_flags"] = tuple(args[at + 1 :])
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- LLAMA-SERVER FLAGS]"]
+
+
+def engine_args(words: Sequence[str]) -> tuple[str, ...]:
+    """Check llama-server flags meant for every model. Raises UsageError, naming the flag that cannot be among them."""
+    options = llama_flags.split(words)
+    refused, allowed = llama_flags.partition(options, (*OWNED, *ENDS_AT_ONCE, *OTHER_MODELS))
+    for option in refused:
+        raise UsageError(
+            f"{option.flag} cannot be given after '--': this program decides it for its model processes; "
+            "'llama-appliance serve --help' lists its own options"
+        )
+    return tuple(llama_flags.render(allowed))
+
+
+@click.command(cls=WithEngineFlags)
+@click.option(
+    "--listen",
+    multiple=True,
+    type=ListenAddress(),
+    metavar="HOST:PORT",
+    help=f"Where to listen; 0 takes a free port. May be given several times. Default {DEFAULT_HOST}:{DEFAULT_PORT}.",
+)
+@catalog_options
+@click.option(
+    "--models-max",
+    type=click.IntRange(0),
+    default=FLEET.models_max,
+    show_default=True,
+    help="Models loaded at once; 0 is unlimited.",
+)
+@click.option(
+    "--preload", multiple=True, metavar="MODEL", help="Load this model at the start. May be given several times."
+)
+@click.option("--engine", metavar="ENGINE", help="llama-server program, folder with engine.json, or 'embedded'.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads of each model process.")
+@click.option("--api-key", "keys", multiple=True, metavar="KEY", help=f"Let in only who has a key (or {KEY_VARIABLE}).")
+@click.option("--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="Keys, one per line.")
+@click.option("--allow-unauthenticated", is_flag=True, help="Listen beyond this machine without a key.")
+@click.option(
+    "--allow-host", "allow_hosts", multiple=True, metavar="HOST", help="Also answer requests addressed to this name."
+)
+@click.option(
+    "--cors-origins",
+    default=HTTP.cors.origins,
+    show_default=True,
+    metavar="ORIGINS",
+    help="Web pages that may use the server: localhost, * or an origin.",
+)
+@click.option(
+    "--load-timeout",
+    type=click.FloatRange(0.1),
+    default=FLEET.load_timeout,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest time a model may take to load.",
+)
+@click.option(
+    "--stop-timeout",
+    type=click.FloatRange(0),
+    default=FLEET.stop_timeout,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time a model process gets to end by itself.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=HTTP.grace,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time requests get to finish after the first Ctrl-C.",
+)
+@click.option("--max-body", type=Size(), default=HTTP.max_body, help="Largest request; default 100M.")
+def serve(
+    listen: tuple[tuple[str, int], ...],
+    models: tuple[str, ...],
+    models_dir: str | None,
+    no_starter: bool,
+    models_max: int,
+    preload: tuple[str, ...],
+    engine: str | None,
+    threads: int | None,
+    keys: tuple[str, ...],
+    api_key_file: Path | None,
+    allow_unauthenticated: bool,
+    allow_hosts: tuple[str, ...],
+    cors_origins: str,
+    load_timeout: float,
+    stop_timeout: float,
+    grace: float,
+    max_body: int,
+    engine_flags: tuple[str, ...],
+) -> AppSettings:
+    """Run the server: OpenAI, Anthropic and llama.cpp APIs for every model there is.
+
+    A model is loaded when it is first asked for. Flags after -- go to every model's llama-server. Ctrl-C lets requests
+    finish for the length of --grace; a second Ctrl-C ends at once.
+
+    \b
+    Examples:
+      llama-appliance serve
+      llama-appliance serve --models-dir ~/models --models-max 2 --preload qwen3-8b
+      llama-appliance serve --listen 0.0.0.0:8080 --api-key "$KEY"
+      llama-appliance serve -- --ctx-size 16384 --n-gpu-layers 99
+    """
+    http = HttpSettings(
+        listen=listen or HTTP.listen,
+        api_keys=api_keys(keys, api_key_file, os.environ, KEY_VARIABLE),
+        allow_hosts=allow_hosts,
+        cors=Cors(origins=cors_origins),
+        grace=grace,
+        max_body=max_body,
+        max_bodies=max(HTTP.max_bodies, max_body),
+    )
+    if not allow_unauthenticated:
+        refuse_open_door(http)
+    return AppSettings(
+        http=http,
+        fleet=FleetSettings(
+            models_max=models_max,
+            load_timeout=load_timeout,
+            stop_timeout=stop_timeout,
+            engine_args=engine_args(engine_flags),
+            threads=threads,
+        ),
+        sources=sources_of(models, models_dir, no_starter),
+        engine=engine,
+        preload=preload,
+    )

@@ -1,0 +1,428 @@
+"""The options that need more than one of the plain carriers: what llama.cpp's own parser does for each, done here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from types import ModuleType
+
+from appliance.core.llama_flags import Option
+from appliance.engines.embedded.carriers import (
+    ON_OFF,
+    Carrier,
+    Target,
+    as_file,
+    as_integer,
+    as_json,
+    as_list,
+    as_number,
+    bad,
+)
+from appliance.errors import UsageError
+
+_MIB = 1024 * 1024
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+_DENSE = r"\.ffn_(up|down|gate)\."
+_SAMPLER_LETTERS = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+    "i": "infill",
+    "a": "adaptive_p",
+}
+_ESCAPE = re.compile(r"""\\(x[0-9a-fA-F]{2}|[nrt'"\\])""")
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def threads(path: str) -> Carrier:
+    """Zero or less means every processor, as in llama.cpp."""
+
+    def carry(target: Target, option: Option) -> None:
+        count = as_integer(option)
+        target.set(path, count if count > 0 else os.cpu_count() or 1)
+
+    return carry
+
+
+def cpu_mask(path: str) -> Carrier:
+    """A hexadecimal mask, its lowest bit the first processor."""
+
+    def carry(target: Target, option: Option) -> None:
+        try:
+            bits = int(option.values[0], 16)
+        except ValueError:
+            raise bad(option, "is not a hexadecimal mask") from None
+        _add_cpus(target, path, option, [at for at in range(bits.bit_length()) if bits >> at & 1])
+
+    return carry
+
+
+def cpu_range(path: str) -> Carrier:
+    """``lo-hi``, either end of which may be left out."""
+
+    def carry(target: Target, option: Option) -> None:
+        found = re.fullmatch(r"(\d*)-(\d*)", option.values[0])
+        if found is None:
+            raise bad(option, "is not a range such as 0-3")
+        low, high = int(found[1] or 0), int(found[2] or _mask_width(target) - 1)
+        _add_cpus(target, path, option, list(range(low, high + 1)))
+
+    return carry
+
+
+def _mask_width(target: Target) -> int:
+    width = target.native.GGML_MAX_N_THREADS
+    assert isinstance(width, int)
+    return width
+
+
+def _add_cpus(target: Target, path: str, option: Option, cpus: list[int]) -> None:
+    width = _mask_width(target)
+    if not cpus or cpus[-1] >= width:
+        raise bad(option, f"names no processor below {width}")
+    mask = target.items_at(f"{path}.cpumask")
+    chosen = set(cpus)
+    target.set(f"{path}.cpumask", [bool(mask[at]) or at in chosen for at in range(width)])
+    target.set(f"{path}.mask_valid", True)
+
+
+def priority(path: str) -> Carrier:
+    def carry(target: Target, option: Option) -> None:
+        level = as_integer(option)
+        if not -1 <= level <= 3:
+            raise bad(option, "is none of -1, 0, 1, 2, 3")
+        target.set(path, target.native.ggml_sched_priority(level))
+
+    return carry
+
+
+def context_size(target: Target, option: Option) -> None:
+    """An explicit 0 asks for the model's whole context, and forbids --fit to take less."""
+    size = as_integer(option, 0)
+    target.set("n_ctx", size)
+    if size == 0:
+        target.set("fit_params_min_ctx", -1)
+
+
+def rope_scale(target: Target, option: Option) -> None:
+    factor = as_number(option)
+    if factor <= 0:
+        raise bad(option, "is not above 0")
+    target.set("rope_freq_scale", 1 / factor)
+
+
+def gpu_layers(path: str) -> Carrier:
+    def carry(target: Target, option: Option) -> None:
+        words = {"auto": -1, "all": -2}
+        value = words.get(option.values[0])
+        target.set(path, as_integer(option, 0) if value is None else value)
+
+    return carry
+
+
+def tensor_split(target: Target, option: Option) -> None:
+    shares = [as_number(option, word) for word in re.split(r"[,/]+", option.values[0]) if word]
+    slots = target.items_at("tensor_split")
+    if len(shares) > len(slots):
+        raise bad(option, f"names more than {len(slots)} devices")
+    target.set("tensor_split", [*shares, *[0.0] * (len(slots) - len(shares))])
+
+
+def fit_target(target: Target, option: Option) -> None:
+    """Free MiB to leave per device; a single value is for all of them."""
+    margins = [int(as_number(option, word)) * _MIB for word in as_list(option)]
+    slots = target.items_at("fit_params_target")
+    if not 1 <= len(margins) <= len(slots) or min(margins) < 0:
+        raise bad(option, "is not a list of sizes in MiB")
+    others = [margins[0]] * len(slots) if len(margins) == 1 else slots
+    target.set("fit_params_target", [*margins, *others[len(margins) :]])
+
+
+def tensor_overrides(path: str) -> Carrier:
+    def carry(target: Target, option: Option) -> None:
+        _add_overrides(target, path, option, option.values[0])
+
+    return carry
+
+
+def experts_on_cpu(path: str) -> Carrier:
+    return lambda target, option: _add_overrides(target, path, option, f"{_EXPERTS}=CPU")
+
+
+def layers_on_cpu(path: str, *, dense: bool = False) -> Carrier:
+    def carry(target: Target, option: Option) -> None:
+        tensors = _DENSE if dense else _EXPERTS
+        layers = [rf"blk\.{at}{tensors}=CPU" for at in range(as_integer(option, 0))]
+        if layers:
+            _add_overrides(target, path, option, ",".join(layers))
+
+    return carry
+
+
+def _add_overrides(target: Target, path: str, option: Option, overrides: str) -> None:
+    before = target.text_at(path)
+    try:
+        target.set(path, f"{before},{overrides}" if before else overrides)
+    except ValueError as cause:
+        raise UsageError(f"{option.flag}: {cause}") from None
+
+
+def accelerators(native: ModuleType) -> list[dict[str, object]]:
+    """The library's devices other than the processor itself."""
+    found: list[dict[str, object]] = native.get_device_info()
+    return [device for device in found if device["type"] != native.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU]
+
+
+def no_device(target: Target, option: Option) -> None:
+    """The wheel offers no choice of devices; without any to choose from, ``none`` is what happens anyway."""
+    if option.values[0] != "none" or accelerators(target.native):
+        raise bad(option, "cannot be honoured: the embedded engine cannot be told which devices to use")
+    target.set("mmproj_device", "none")
+    target.set("mmproj_use_gpu", False)
+
+
+def draft_device(target: Target, option: Option) -> None:
+    try:
+        target.set("speculative.draft.devices", option.values[0])
+    except ValueError as cause:
+        raise UsageError(f"{option.flag}: {cause}") from None
+
+
+def mmproj_device(target: Target, option: Option) -> None:
+    target.set("mmproj_device", option.values[0])
+    if option.values[0] == "none":
+        target.set("mmproj_use_gpu", False)
+
+
+def mmproj_offload(target: Target, option: Option) -> None:
+    target.set("mmproj_use_gpu", option.on)
+    if not option.on:
+        target.set("mmproj_device", "none")
+
+
+def lora(target: Target, option: Option) -> None:
+    _add_loras(target, [(path, 1.0) for path in as_list(option)])
+
+
+def lora_scaled(target: Target, option: Option) -> None:
+    pairs: list[tuple[str, float]] = []
+    for item in as_list(option):
+        path, colon, scale = item.rpartition(":")
+        if not colon:
+            raise bad(option, "is not FILE:SCALE")
+        pairs.append((path, as_number(option, scale)))
+    _add_loras(target, pairs)
+
+
+def _add_loras(target: Target, pairs: list[tuple[str, float]]) -> None:
+    target.extend("lora_adapters", [target.native.CommonAdapterLoraInfo(path, scale) for path, scale in pairs])
+
+
+def seed(target: Target, option: Option) -> None:
+    """-1 is the largest unsigned number, which asks for a random seed."""
+    try:
+        target.set("sampling.seed", int(option.values[0]) & 0xFFFFFFFF)
+    except ValueError:
+        raise bad(option, "is not an integer") from None
+
+
+def samplers(target: Target, option: Option) -> None:
+    _set_samplers(target, option, [name for name in option.values[0].split(";") if name])
+    target.mark_sampling("SAMPLERS")
+
+
+def sampler_letters(target: Target, option: Option) -> None:
+    unknown = set(option.values[0]) - _SAMPLER_LETTERS.keys()
+    if unknown:
+        raise bad(option, f"holds letters that name no sampler: {''.join(sorted(unknown))}")
+    _set_samplers(target, option, [_SAMPLER_LETTERS[letter] for letter in option.values[0]])
+
+
+def _set_samplers(target: Target, option: Option, names: list[str]) -> None:
+    target.set("sampling.samplers", ";".join(names))
+    if target.text_at("sampling.samplers").count(";") + 1 != max(1, len(names)):
+        raise bad(option, "names an unknown sampler")
+
+
+def dry_base(target: Target, option: Option) -> None:
+    """A base below 1 would undo the penalty; llama.cpp keeps its default then."""
+    base = as_number(option)
+    if base >= 1:
+        target.set("sampling.dry_base", base)
+
+
+def grammar(target: Target, option: Option) -> None:
+    _set_grammar(target, "USER", option.values[0])
+
+
+def grammar_file(target: Target, option: Option) -> None:
+    _set_grammar(target, "USER", as_file(option))
+
+
+def json_schema(target: Target, option: Option) -> None:
+    _set_schema(target, option, option.values[0])
+
+
+def json_schema_file(target: Target, option: Option) -> None:
+    _set_schema(target, option, as_file(option))
+
+
+def _set_schema(target: Target, option: Option, schema: str) -> None:
+    try:
+        rules = target.native.json_schema_to_grammar(schema)
+    except ValueError as cause:
+        raise bad(option, f"is no usable JSON schema: {cause}") from None
+    _set_grammar(target, "OUTPUT_FORMAT", rules)
+
+
+def _set_grammar(target: Target, kind: str, rules: str) -> None:
+    kind_of = target.member("common_grammar_type", kind)
+    target.set("sampling.grammar", target.native.CommonGrammar(kind_of, rules))
+
+
+def speculative_types(target: Target, option: Option) -> None:
+    kinds = target.native.common_speculative_type.__members__
+    for word in as_list(option):
+        name = f"COMMON_SPECULATIVE_TYPE_{word.upper().replace('-', '_')}"
+        if name not in kinds or name.endswith("_COUNT"):
+            raise bad(option, f"names no kind of speculative decoding: {word}")
+        _add_speculative(target, kinds[name])
+
+
+def speculative_default(target: Target, option: Option) -> None:
+    _add_speculative(target, target.member("common_speculative_type", "NGRAM_MOD"))
+
+
+def _add_speculative(target: Target, kind: object) -> None:
+    target.extend("speculative.types", [kind])
+
+
+def synthetic_rates(target: Target, option: Option) -> None:
+    target.set("speculative.synth_rates", [as_number(option, word) for word in as_list(option)])
+
+
+def speculative_sampling(target: Target, option: Option) -> None:
+    if option.values[0] not in ("greedy", "probabilistic"):
+        raise bad(option, "is neither greedy nor probabilistic")
+    target.set("speculative.draft.probabilistic", option.values[0] == "probabilistic")
+
+
+def reverse_prompt(target: Target, option: Option) -> None:
+    target.extend("antiprompt", [option.values[0]])
+
+
+def unescape(target: Target) -> None:
+    """Once all options are in: --escape, on by default, holds for every reverse prompt whatever the order."""
+    if target.get("escape"):
+        prompts = [_ESCAPE.sub(_unescaped, str(prompt)) for prompt in target.items_at("antiprompt")]
+        target.set("antiprompt", prompts)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    what = found[1]
+    return chr(int(what[1:], 16)) if what.startswith("x") else _ESCAPED.get(what, what)
+
+
+def rerank(target: Target, option: Option) -> None:
+    target.set("embedding", True)
+    target.set("pooling_type", target.member("llama_pooling_type", "RANK"))
+
+
+def parallel(target: Target, option: Option) -> None:
+    slots = as_integer(option)
+    if slots == 0:
+        raise bad(option, "is not a number of slots; -1 chooses")
+    target.set("n_parallel", slots)
+
+
+def port(target: Target, option: Option) -> None:
+    number = as_integer(option, 0)
+    if number > 65535:
+        raise bad(option, "is not a port")
+    target.set("port", number)
+
+
+def hosts(target: Target, option: Option) -> None:
+    target.set("hostnames", as_list(option))
+
+
+def api_keys(target: Target, option: Option) -> None:
+    target.extend("api_keys", as_list(option))
+
+
+def api_key_file(target: Target, option: Option) -> None:
+    keys = [line.strip() for line in as_file(option).splitlines()]
+    target.extend("api_keys", [key for key in keys if key and not key.startswith("#")])
+
+
+def cors_origins(target: Target, option: Option) -> None:
+    target.set("cors_origins", option.values[0])
+    target.set("cors_origins_explicit", True)
+
+
+def ui_config(target: Target, option: Option) -> None:
+    as_json(option, option.values[0])
+    target.set("ui_config_json", option.values[0])
+
+
+def ui_config_file(target: Target, option: Option) -> None:
+    config = as_file(option)
+    as_json(option, config)
+    target.set("ui_config_json", config)
+
+
+def template_kwargs(target: Target, option: Option) -> None:
+    found = as_json(option, option.values[0])
+    if not isinstance(found, dict):
+        raise bad(option, "is not a JSON object")
+    for name, value in json.loads(option.values[0]).items():
+        target.template_kwarg(name, value)
+
+
+def reasoning(target: Target, option: Option) -> None:
+    if option.values[0] in ("auto", "-1"):
+        target.set("enable_reasoning", -1)
+        return
+    thinking = ON_OFF.get(option.values[0])
+    if thinking is None:
+        raise bad(option, "is none of on, off, auto")
+    target.set("enable_reasoning", int(thinking))
+    target.template_kwarg("enable_thinking", thinking)
+
+
+def reasoning_effort(target: Target, option: Option) -> None:
+    if option.values[0] != "default":
+        target.template_kwarg("reasoning_effort", option.values[0])
+
+
+def reasoning_preserve(target: Target, option: Option) -> None:
+    target.set("preserve_reasoning_specified", True)
+    target.template_kwarg("preserve_reasoning", option.on)
+
+
+def sleep_idle(target: Target, option: Option) -> None:
+    seconds = as_integer(option, -1)
+    if seconds == 0:
+        raise bad(option, "is not a number of seconds; -1 never sleeps")
+    target.set("sleep_idle_seconds", seconds)
+
+
+def verbose(target: Target, option: Option) -> None:
+    target.set("verbosity", 2**31 - 1)
+
+
+def log_nothing(target: Target, option: Option) -> None:
+    """Below the level of every message."""
+    target.set("verbosity", -1)
+
+
+def log_colours(target: Target, option: Option) -> None:
+    if option.values[0] not in ("auto", "-1", "off", "disabled", "false", "0"):
+        raise bad(option, "cannot be honoured: the embedded engine writes its log without colours")

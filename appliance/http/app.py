@@ -1,0 +1,274 @@
+"""The program's own routes, on Quart: models, load and unload, health, logs, introspection, the page.
+
+Imported when the first of them is asked for: Quart costs 13 MB and a tenth of a second that inference does not need.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterable, Sequence
+from types import TracebackType
+
+import msgspec
+import trio
+from msgspec import Raw, Struct
+from quart import Response, request
+from quart.wrappers.response import ResponseBody
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
+
+from appliance.catalog.catalog import Catalog, Snapshot
+from appliance.core.head import read_json
+from appliance.core.settings import HttpSettings
+from appliance.errors import (
+    ApplianceError,
+    BadRequest,
+    BodyTooLarge,
+    BodyTooSlow,
+    ModelLoading,
+    ModelNotFound,
+    RouteNotFound,
+    UpstreamFailed,
+)
+from appliance.fleet.owner import Fleet
+from appliance.http import errors, page
+from appliance.http.lifetime import Lifetime
+from appliance.http.listing import Object, health, list_models, router_props, state_of
+from appliance.http.metrics import CONTENT_TYPE, Metrics
+from appliance.upstream.client import Address, exchange
+
+MAX_CONTROL_BODY = 1 << 20
+LOG_LINES = 100_000
+"""More than the log rings hold."""
+SLOTS_TIME = 5.0
+MAX_SLOTS = 16 << 20
+TEXT = "text/plain; charset=utf-8"
+
+log = logging.getLogger(__name__)
+
+
+class ControlRequest(Struct):
+    """Body of ``POST /models/load`` and ``/models/unload``. ``wait``: answer when it is done."""
+
+    model: str
+    wait: bool = False
+
+
+_CONTROL = msgspec.json.Decoder(ControlRequest)
+
+
+class Control:
+    """Answers to the program's own routes; every method is one route."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        fleet: Fleet,
+        catalog: Catalog,
+        lifetime: Lifetime,
+        metrics: Metrics,
+        bound: Sequence[tuple[str, int]],
+    ) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._catalog = catalog
+        self._lifetime = lifetime
+        self._metrics = metrics
+        self._bound = bound
+        self._scanning = trio.Lock()
+
+    async def page(self) -> Response:
+        if not self._settings.page:
+            raise RouteNotFound(request.method, request.path)
+        models = list_models(self._catalog.snapshot.models, self._fleet) if _trusted() else None
+        base = f"http://{request.host}{self._settings.api_prefix}"
+        response = Response(page.render(base, self._bound, models, self._fleet.engine), content_type=page.CONTENT_TYPE)
+        response.headers["Content-Security-Policy"] = page.POLICY
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+    async def health(self) -> Response:
+        single = self._settings.single
+        if single is not None and state_of(self._fleet.known(single)) not in ("loaded", "sleeping"):
+            raise ModelLoading
+        return _json(health(self._fleet, trusted=_trusted()))
+
+    async def models(self) -> Response:
+        if request.args.get("reload"):
+            async with self._scanning:
+                await trio.to_thread.run_sync(self._catalog.scan)
+        return _json(list_models(self._catalog.snapshot.models, self._fleet))
+
+    async def load(self) -> Response:
+        asked = await _control_request()
+        model = self._catalog.snapshot.require(asked.model)
+        if asked.wait:
+            await self._fleet.load(model)
+        elif state_of(self._fleet.known(model.id)) != "unloaded":
+            raise BadRequest("model is already running", param="model")
+        else:
+            await self._fleet.load(model, wait=False)
+        return _json({"success": True})
+
+    async def unload(self) -> Response:
+        asked = await _control_request()
+        model = self._catalog.snapshot.find(asked.model)
+        model_id = model.id if model else asked.model  # it may run although its file is gone
+        if model is None and self._fleet.known(model_id) is None:
+            raise BadRequest("model is not found", param="model")
+        if not await self._fleet.unload(model_id, wait=asked.wait):
+            raise BadRequest("model is not running", param="model")
+        return _json({"success": True})
+
+    async def logs(self) -> Response:
+        lines = self._fleet.logs.tail(None, LOG_LINES)
+        return Response("".join(f"{line}\n" for line in lines), content_type=TEXT)
+
+    async def follow_logs(self, model: str | None = None) -> Response:
+        model_id = None if model is None else self._logged(self._catalog.snapshot, model)
+        if request.method == "HEAD":
+            return Response("", content_type=TEXT)
+        body = LogBody(self._fleet, model_id, self._lifetime, history="no-history" not in request.args)
+        response = Response(body, content_type=TEXT)
+        response.timeout = None
+        response.headers["X-Accel-Buffering"] = "no"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    async def props(self) -> Response:
+        return _json(router_props(self._fleet))
+
+    async def metrics(self) -> Response:
+        return Response(self._metrics.render(self._fleet.status()), content_type=CONTENT_TYPE)
+
+    async def slots(self) -> Response:
+        """The slots of every loaded model, each with its model's id. Wakes and loads nothing."""
+        found: list[Object] = []
+        for status in self._fleet.status():
+            if status.state == "loaded" and (ready := self._fleet.lease_nowait(status.model)) is not None:
+                with ready as address:
+                    found += [dict(slot, model=status.model) for slot in await _slots_of(address)]
+        return _json(found)
+
+    def _logged(self, snapshot: Snapshot, name: str) -> str:
+        model = snapshot.find(name)
+        if model is not None:
+            return model.id
+        if self._fleet.logs.knows(name):
+            return name
+        raise ModelNotFound(name, snapshot.near(name))
+
+
+class LogBody(ResponseBody):
+    """Log lines until the client leaves or the server begins to end."""
+
+    def __init__(self, fleet: Fleet, model_id: str | None, lifetime: Lifetime, *, history: bool) -> None:
+        self._lines = fleet.logs.follow(model_id, history=history)
+        self._lifetime = lifetime
+
+    async def __aenter__(self) -> AsyncIterable[bytes]:
+        return self
+
+    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
+        pass
+
+    def __aiter__(self) -> LogBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with self._lifetime.follower():
+            await trio.lowlevel.checkpoint()  # held lines come without one, and there may be many
+            return f"{await anext(self._lines)}\n".encode()
+        raise StopAsyncIteration
+
+
+def create_app(control: Control, settings: HttpSettings) -> QuartTrio:
+    """The ASGI application of these routes. The gateway has checked Host, Origin and key before."""
+    app = QuartTrio("appliance.http", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_CONTROL_BODY
+    app.config["BODY_TIMEOUT"] = settings.body_stall
+    app.config["RESPONSE_TIMEOUT"] = None  # the connection bounds stalled writes; Quart would cut streams silently
+    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
+    app.url_map.strict_slashes = False
+    app.url_map.merge_slashes = False
+    for path in ("/", "/ui/"):
+        app.add_url_rule(path, f"page {path}", control.page)
+    for path in ("/health", "/v1/health"):
+        app.add_url_rule(path, f"health {path}", control.health)
+    for path in ("/models", "/v1/models"):
+        app.add_url_rule(path, f"models {path}", control.models)
+    app.add_url_rule("/models/load", "load", control.load, methods=["POST"])
+    app.add_url_rule("/models/unload", "unload", control.unload, methods=["POST"])
+    app.add_url_rule("/logs", "logs", control.logs)
+    app.add_url_rule("/logs/stream", "log stream", control.follow_logs)
+    app.add_url_rule("/logs/stream/<path:model>", "log stream of a model", control.follow_logs)
+    app.add_url_rule("/props", "props", control.props)
+    app.add_url_rule("/slots", "slots", control.slots)
+    app.add_url_rule("/metrics", "metrics", control.metrics)
+    app.register_error_handler(ApplianceError, _refuse)
+    app.register_error_handler(HTTPException, _refuse_http)
+    app.register_error_handler(Exception, _admit_bug)
+    return app
+
+
+async def _control_request() -> ControlRequest:
+    body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    read_json(body)  # says what is wrong with it, and where
+    try:
+        asked = _CONTROL.decode(body)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the request body cannot be used: {error}") from None
+    if not asked.model:
+        raise BadRequest("'model' is empty", param="model")
+    return asked
+
+
+async def _slots_of(address: Address) -> list[Object]:
+    """Empty when the model's process does not tell (``--no-slots``, or it is busy dying)."""
+    with trio.move_on_after(SLOTS_TIME):
+        try:
+            async with exchange(address, "GET", "/slots") as response:
+                slots = msgspec.json.decode(await response.read(MAX_SLOTS), type=list[dict[str, Raw]])
+                return [dict(slot) for slot in slots]
+        except (UpstreamFailed, msgspec.MsgspecError):
+            pass
+    return []
+
+
+def _trusted() -> bool:
+    """Whether the gateway found a good key, or none is needed."""
+    return bool(request.scope["state"].get("trusted"))
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, content_type="application/json; charset=utf-8")
+
+
+async def _refuse(error: ApplianceError) -> Response:
+    info = errors.describe(error)
+    response = Response(errors.body(info), info.code)
+    for name, value in errors.headers(error, close=False):
+        response.headers[name.decode()] = value.decode()
+    return response
+
+
+async def _refuse_http(error: HTTPException) -> Response:
+    match error.code:
+        case 413:
+            return await _refuse(BodyTooLarge(MAX_CONTROL_BODY))
+        case 408:
+            return await _refuse(BodyTooSlow(request.body_timeout or 0))
+        case 404 | 405:
+            return await _refuse(RouteNotFound(request.method, request.path))
+        case _:
+            return await _refuse(BadRequest(error.description or "the request cannot be used"))
+
+
+async def _admit_bug(error: Exception) -> Response:
+    bug = secrets.token_hex(4)
+    log.error("internal error %s at %s %s; this is a bug", bug, request.method, request.path, exc_info=error)
+    info = errors.describe_bug(bug)
+    return Response(errors.body(info), info.code, content_type="application/json; charset=utf-8")

@@ -1,0 +1,104 @@
+"""The one table from error class to HTTP status, and the bodies that tell it."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from appliance.core.sse import Dialect, ErrorInfo
+from appliance.errors import (
+    ApplianceError,
+    BadRequest,
+    BodyTooLarge,
+    BodyTooSlow,
+    Busy,
+    CallerError,
+    EngineNotFound,
+    Forbidden,
+    InvalidModelFile,
+    ModelError,
+    ModelFailedToStart,
+    ModelLoading,
+    ModelNotFound,
+    ModelNotLoaded,
+    ModelUnloaded,
+    RouteNotFound,
+    ShuttingDown,
+    Unauthorized,
+    UpstreamFailed,
+    UsageError,
+)
+
+Headers = list[tuple[bytes, bytes]]
+
+INVALID = "invalid_request_error"
+TABLE: dict[type[ApplianceError], tuple[int, str]] = {
+    ApplianceError: (500, "server_error"),
+    CallerError: (400, INVALID),
+    BadRequest: (400, INVALID),
+    UsageError: (400, INVALID),
+    ModelNotLoaded: (400, INVALID),
+    Unauthorized: (401, "authentication_error"),
+    Forbidden: (403, "permission_error"),
+    ModelNotFound: (404, "not_found_error"),
+    RouteNotFound: (404, "not_found_error"),
+    BodyTooSlow: (408, INVALID),
+    BodyTooLarge: (413, INVALID),
+    ModelError: (500, "server_error"),
+    InvalidModelFile: (500, "server_error"),
+    ModelFailedToStart: (500, "server_error"),
+    EngineNotFound: (500, "server_error"),
+    UpstreamFailed: (502, "server_error"),
+    Busy: (503, "unavailable_error"),
+    ModelLoading: (503, "unavailable_error"),
+    ModelUnloaded: (503, "unavailable_error"),
+    ShuttingDown: (503, "unavailable_error"),
+}
+"""Status and ``type`` of each class, in llama-server's words; a class that is missing is answered as its parent."""
+
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+}
+"""https://docs.anthropic.com/en/api/errors; everything else is ``api_error``."""
+
+JSON_TYPE = (b"Content-Type", b"application/json; charset=utf-8")
+
+
+def describe(error: ApplianceError, dialect: Dialect = Dialect.OPENAI) -> ErrorInfo:
+    """The error as the caller sees it, in a body or in a stream."""
+    status, kind = next(TABLE[cls] for cls in type(error).__mro__ if cls in TABLE)
+    if dialect is Dialect.ANTHROPIC:
+        kind = _ANTHROPIC_TYPES.get(status, "api_error")
+    param = error.param if isinstance(error, BadRequest) else None
+    return ErrorInfo(message=str(error), type=kind, code=status, param=param, reason=error.reason)
+
+
+def describe_bug(bug: str, dialect: Dialect = Dialect.OPENAI) -> ErrorInfo:
+    """What the caller learns of an error that nobody foresaw: an id that the log has too."""
+    kind = "api_error" if dialect is Dialect.ANTHROPIC else "server_error"
+    return ErrorInfo(message=f"internal error {bug}; the log says more", type=kind, code=500, reason="internal_error")
+
+
+def body(info: ErrorInfo, dialect: Dialect = Dialect.OPENAI) -> bytes:
+    """The JSON body of an error answer."""
+    if dialect is Dialect.ANTHROPIC:
+        return msgspec.json.encode({"type": "error", "error": info})
+    return msgspec.json.encode({"error": info})
+
+
+def headers(error: ApplianceError | None, *, close: bool) -> Headers:
+    """Headers of an error answer. ``close``: the request's body was not read to its end."""
+    found: Headers = [JSON_TYPE]
+    if isinstance(error, Busy):
+        found.append((b"Retry-After", str(math.ceil(error.retry_after)).encode()))
+    if isinstance(error, Unauthorized):
+        found.append((b"WWW-Authenticate", b"Bearer"))
+    if close:
+        found.append((b"Connection", b"close"))
+    return found

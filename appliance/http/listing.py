@@ -1,0 +1,113 @@
+"""What the program tells about its models and itself, in the words of llama-server's router (its README)."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import msgspec
+from msgspec import Raw
+
+from appliance import __version__
+from appliance.core.gguf import GgufInfo
+from appliance.core.model import Model
+from appliance.fleet.owner import ChildStatus, Fleet
+
+Object = dict[str, object]
+
+SHOWN = {"queued": "loading", "stopping": "unloaded"}
+"""States that llama-server has no word for: a request is what queues a model, and a stopping one takes no more."""
+RUNNING = ("loading", "loaded", "sleeping")
+
+
+def state_of(status: ChildStatus | None) -> str:
+    """``unloaded``, ``loading``, ``loaded`` or ``sleeping``."""
+    return "unloaded" if status is None else SHOWN.get(status.state, status.state)
+
+
+def list_models(models: tuple[Model, ...], fleet: Fleet) -> Object:
+    """``GET /v1/models``: one entry for each model, sorted by id."""
+    known = {status.model: status for status in fleet.status()}
+    program = fleet.engine.command[0]
+    return {"data": [_entry(model, known.get(model.id), program) for model in models], "object": "list"}
+
+
+def router_props(fleet: Fleet) -> Object:
+    """``GET /props`` without a model; ``role`` is how a client knows a router."""
+    return {
+        "role": "router",
+        "max_instances": fleet.capacity,
+        "models_autoload": True,
+        "model_alias": "llama-server",
+        "model_path": "none",
+        "default_generation_settings": {"params": None, "n_ctx": 0},
+        "ui_settings": {},
+        "build_info": _build_info(fleet.engine.version),
+        "cors_proxy_enabled": False,
+        "version": __version__,
+        "engine": {"name": fleet.engine.name, "backend": fleet.engine.backend, "version": fleet.engine.version},
+    }
+
+
+def health(fleet: Fleet, *, trusted: bool) -> Object:
+    """Who is not trusted learns only that the server lives."""
+    if not trusted:
+        return {"status": "ok"}
+    children = [status for status in fleet.status() if status.pid is not None]
+    servers = [{"model": child.model, "state": child.state, "leases": child.leases} for child in children]
+    loaded = [child.model for child in children if state_of(child) in ("loaded", "sleeping")]
+    return {"status": "ok", "pool": {"capacity": fleet.capacity, "servers": servers}, "models": loaded}
+
+
+def _entry(model: Model, status: ChildStatus | None, program: str) -> Object:
+    state = state_of(status)
+    told: Object = {"value": state, "args": list(status.argv) if status and status.argv else [program]}
+    if status is not None and state == "loading" and status.progress is not None:
+        told["progress"] = status.progress
+    if status is not None and state == "unloaded" and status.error is not None:
+        told |= {"exit_code": status.exit_code or 1, "failed": True, "error": status.error}
+    elif model.error is not None:
+        told["error"] = model.error
+    entry: Object = {
+        "id": model.id,
+        "aliases": list(model.aliases),
+        "tags": [],
+        "object": "model",
+        "owned_by": "llamacpp",
+        "created": model.created or int(time.time()),
+        "status": told,
+        "architecture": {"input_modalities": list(model.input_modalities), "output_modalities": ["text"]},
+        "source": model.source,
+        "can_remove": False,
+    }
+    if state in RUNNING and status is not None:
+        entry |= {key: value for key, value in _told_by_engine(status.ready_info).items() if key not in entry}
+        if "meta" not in entry and model.info is not None:
+            entry["meta"] = _meta(model.info, model.size)
+    return entry
+
+
+def _told_by_engine(ready: Raw | None) -> dict[str, Raw]:
+    if ready is None:
+        return {}
+    try:
+        return msgspec.json.decode(ready, type=dict[str, Raw])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _meta(info: GgufInfo, size: int) -> Object:
+    return {
+        "n_vocab": info.vocabulary_size,
+        "n_ctx_train": info.context_length,
+        "n_embd": info.embedding_length,
+        "n_params": info.parameters,
+        "size": size,
+        "ftype": info.quantisation,
+    }
+
+
+def _build_info(version: str | None) -> str:
+    """llama.cpp's build as ``b<number>-<commit>``; clients test for the letter."""
+    found = re.search(r"\bb?(\d{3,6})(?:-([0-9a-f]{6,}))?\b", version or "")
+    return f"b{found[1]}-{found[2] or 'unknown'}" if found else "b0-unknown"

@@ -1,0 +1,125 @@
+"""An engine's answer on its way to the client: its bytes, its header names, and an honest end when it breaks off."""
+
+from __future__ import annotations
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance.core.sse import PING, Dialect, ErrorInfo, Event, WholeRecords, encode, error_record
+from appliance.errors import UpstreamFailed
+from appliance.http.errors import INVALID
+from appliance.http.sink import Sink
+from appliance.upstream.client import Response
+
+MAX_LATE_ANSWER = 16 << 20
+"""Bytes of a plain answer that has to be turned into one record, because its stream has begun already."""
+
+EVENT_STREAM = (b"Content-Type", b"text/event-stream")
+UNBUFFERED = ((b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"))
+"""Tells proxies on the way to pass a stream on as it comes."""
+_DROPPED = (b"server", b"date", b"x-accel-buffering")
+"""Response headers that speak of the engine's own server; hop-by-hop ones are gone already."""
+
+
+class Pinger:
+    """Keeps a stream alive while the engine has not begun to answer: comments, at least every ``interval`` seconds."""
+
+    def __init__(self, sink: Sink, interval: float) -> None:
+        self._sink = sink
+        self._interval = interval
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Starts the answer as an event stream when the first comment is due."""
+        with self._scope:
+            await trio.sleep(self._interval)
+            await self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
+            while True:
+                await self._sink.write(PING)
+                await trio.sleep(self._interval)
+
+    def stop(self) -> None:
+        self._scope.cancel()
+
+
+async def relay(response: Response, sink: Sink, dialect: Dialect = Dialect.OPENAI) -> None:
+    """Pass a whole answer on; returns when the client's side has taken it. Raises UpstreamFailed when it breaks off.
+
+    A broken event stream is cut where its last record ended, so that an error record can follow; after anything else
+    that has begun, the connection is broken too.
+    """
+    if sink.status is not None:
+        await _relay_late(response, sink, dialect)
+        return
+    await sink.start(response.status, _passed_on(response))
+    if response.streaming:
+        await _relay_records(response, sink)
+    else:
+        await _relay_bytes(response, sink)
+    await sink.end()
+
+
+async def _relay_bytes(response: Response, sink: Sink) -> None:
+    try:
+        while chunk := await response.receive():
+            await sink.write(chunk)
+    except UpstreamFailed:
+        sink.abort()
+        raise
+
+
+async def _relay_records(response: Response, sink: Sink) -> None:
+    records = WholeRecords()
+    try:
+        while chunk := await response.receive():
+            if ready := records.feed(chunk):
+                await sink.write(ready)
+    except (UpstreamFailed, trio.Cancelled):
+        if records.torn:
+            sink.abort()
+        raise
+    if rest := records.rest():
+        await sink.write(rest)
+
+
+async def _relay_late(response: Response, sink: Sink, dialect: Dialect) -> None:
+    """The client has had comments, so whatever the engine says has to become records."""
+    if response.streaming and response.status == 200:
+        await _relay_records(response, sink)
+    else:
+        content = await response.read(MAX_LATE_ANSWER)
+        if response.status >= 400:
+            await sink.write(_error_in(content, response.status, dialect))
+        else:
+            await sink.write(encode(Event(content.decode("utf-8", "replace"))))
+    await sink.end()
+
+
+def _passed_on(response: Response) -> list[tuple[bytes, bytes]]:
+    headers = [(name, value) for name, value in response.headers if not _is_dropped(name.lower())]
+    if response.streaming:
+        headers.append((b"X-Accel-Buffering", b"no"))
+    return headers
+
+
+def _is_dropped(name: bytes) -> bool:
+    return name in _DROPPED or name.startswith(b"access-control-")
+
+
+class _EngineError(Struct):
+    message: str = "the engine refused the request"
+    type: str = INVALID
+
+
+class _EngineAnswer(Struct):
+    error: _EngineError
+
+
+def _error_in(content: bytes, status: int, dialect: Dialect) -> bytes:
+    try:
+        found = msgspec.json.decode(content, type=_EngineAnswer).error
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        found = _EngineError(content.decode("utf-8", "replace")[:1000] or f"the engine answered {status}")
+    info = ErrorInfo(message=found.message, type=found.type, code=status, reason="engine_error")
+    return error_record(dialect, info)

@@ -1,0 +1,223 @@
+"""Listening, accepting, and ending in a bounded time."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from wsgiref.handlers import format_date_time
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
+
+from appliance.catalog.catalog import Catalog
+from appliance.core.settings import HttpSettings
+from appliance.errors import Busy, UsageError
+from appliance.fleet.owner import Fleet
+from appliance.http.connection import Connection
+from appliance.http.errors import body, describe
+from appliance.http.gateway import Gateway
+from appliance.http.lifetime import Lifetime
+
+MAX_CONNECTIONS = 2000
+"""Clients at once; each that uses a model costs two file descriptors and about 60 KiB."""
+MAX_HEAD = 64 << 10
+"""Bytes of a request head; llama-server allows a URI of 32 KiB."""
+LAST_WORDS = 0.5
+"""Seconds for streams that are cut off at the end of the grace to say why."""
+PROBE_TIME = 1.0
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ACCEPT_PAUSE = 0.1
+_FULL_BODY = body(describe(Busy("too many connections")))
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nServer: llama-appliance\r\nContent-Type: application/json; charset=utf-8\r\n"
+    b"Retry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
+)
+
+log = logging.getLogger(__name__)
+
+
+async def serve(
+    settings: HttpSettings,
+    fleet: Fleet,
+    catalog: Catalog,
+    *,
+    shutdown: trio.Event,
+    task_status: trio.TaskStatus[Sequence[tuple[str, int]]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until ``shutdown`` is set, then end within ``settings.grace`` and about a second.
+
+    ``started`` is called with the bound addresses. Raises UsageError when an address cannot be listened on.
+    """
+    listeners = await _listen(settings.listen)
+    try:
+        bound = [_address_of(listener) for listener in listeners]
+        lifetime = Lifetime()
+        gateway = Gateway(settings, fleet, catalog, lifetime, bound)
+        clients = _Clients(ASGIWrapper(gateway), settings.write_stall)
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                for listener in listeners:
+                    accepting.start_soon(clients.accept, listener, connections)
+                task_status.started(bound)
+                await shutdown.wait()
+                accepting.cancel_scope.cancel()
+            _close(listeners)
+            await clients.end(lifetime, settings.grace)
+            connections.cancel_scope.cancel()
+    finally:
+        _close(listeners)
+
+
+class _Clients:
+    """The open connections."""
+
+    def __init__(self, app: ASGIWrapper, write_stall: float) -> None:
+        self._app = app
+        self._write_stall = write_stall
+        self._config = _ProtocolConfig()
+        self._context = WorkerContext(None)
+        self._open: set[Connection] = set()
+        self._none_left = trio.Event()
+
+    async def accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+        """Take connections for ever. A client's fault never ends it; a lack of files makes it pause."""
+        while True:
+            try:
+                accepted, _ = await listener.socket.accept()
+            except OSError as error:
+                if error.errno in OUT_OF_FILES:
+                    log.warning("cannot accept a connection: %s; waiting for others to end", error.strerror)
+                    await trio.sleep(ACCEPT_PAUSE)
+                continue
+            sock = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+            sock.setblocking(False)
+            if len(self._open) >= MAX_CONNECTIONS:
+                _turn_away(sock)
+                continue
+            connections.start_soon(self._serve_one, sock)
+
+    async def end(self, lifetime: Lifetime, grace: float) -> None:
+        """Let requests under way finish within ``grace``, then make them; returns when all are closed or overdue."""
+        await self._context.terminated.set()
+        lifetime.end_followers()
+        for connection in list(self._open):
+            connection.hang_up()
+        if self._open:
+            with trio.move_on_after(grace):
+                await self._none_left.wait()
+        lifetime.end_requests()
+        if self._open:
+            with trio.move_on_after(LAST_WORDS):
+                await self._none_left.wait()
+        for connection in list(self._open):
+            connection.abort()
+
+    async def _serve_one(self, sock: socket.socket) -> None:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = Connection(sock, self._app, self._config, self._context, self._write_stall)
+        except OSError:
+            sock.close()
+            return  # it left before it was looked at
+        self._open.add(connection)
+        try:
+            await connection.run()
+        except Exception:
+            log.exception("a connection ended in an error; this is a bug")
+        finally:
+            self._open.discard(connection)
+            if not self._open:
+                self._none_left.set()
+                self._none_left = trio.Event()
+
+
+class _ProtocolConfig(Config):
+    """What hypercorn's protocol asks of its configuration."""
+
+    errorlog = None
+    accesslog = None
+    h11_max_incomplete_size = MAX_HEAD
+    h11_pass_raw_headers = True
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._own_headers: list[tuple[bytes, bytes]] = []
+
+    def response_headers(self, protocol: str) -> list[tuple[bytes, bytes]]:
+        if (now := int(time.time())) != self._second:
+            self._second = now
+            self._own_headers = [(b"Date", format_date_time(now).encode()), (b"Server", b"llama-appliance")]
+        return self._own_headers
+
+
+def _turn_away(sock: socket.socket) -> None:
+    try:
+        sock.send(FULL)
+    except OSError:
+        pass
+    sock.close()
+
+
+def _close(listeners: Sequence[trio.SocketListener]) -> None:
+    for listener in listeners:
+        listener.socket.close()
+
+
+def _address_of(listener: trio.SocketListener) -> tuple[str, int]:
+    name = listener.socket.getsockname()
+    return name[0], name[1]
+
+
+async def _listen(addresses: Sequence[tuple[str, int]]) -> list[trio.SocketListener]:
+    listeners: list[trio.SocketListener] = []
+    try:
+        for host, port in addresses:
+            listeners += await _listen_on(host, port)
+    except BaseException:
+        _close(listeners)
+        raise
+    return listeners
+
+
+async def _listen_on(host: str, port: int) -> list[trio.SocketListener]:
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        return await trio.open_tcp_listeners(port, host=host)
+    except socket.gaierror:
+        raise UsageError(f"cannot listen on {where}: the host name is not known; use an address (--listen)") from None
+    except OverflowError:
+        raise UsageError(f"cannot listen on {where}: a port is a number from 0 to 65535") from None
+    except OSError as error:
+        code = error.errno
+        why = error.strerror or str(error)
+    match code:
+        case errno.EADDRINUSE:
+            who = await _who_answers(host, port)
+            advice = f"{who} listens there already; stop it, or choose another port, as in --listen {host}:{port + 1}"
+            raise UsageError(f"cannot listen on {where}: {advice}")
+        case errno.EACCES | errno.EPERM:
+            raise UsageError(f"cannot listen on {where}: not permitted; choose a port above 1023, as in --listen")
+        case errno.EADDRNOTAVAIL:
+            raise UsageError(f"cannot listen on {where}: this machine has no such address; see --listen")
+        case _:
+            raise UsageError(f"cannot listen on {where}: {why}; choose another address with --listen")
+
+
+async def _who_answers(host: str, port: int) -> str:
+    """Whether the program that holds the port is another of ours."""
+    there = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    head = b""
+    with trio.move_on_after(PROBE_TIME):
+        try:
+            stream = await trio.open_tcp_stream(there, port)
+            async with stream:
+                await stream.send_all(b"GET /health HTTP/1.0\r\n\r\n")
+                head = await stream.receive_some(4096)
+        except (OSError, trio.BrokenResourceError):
+            pass
+    return "another llama-appliance" if b"server: llama-appliance" in head.lower() else "another program"

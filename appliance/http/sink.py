@@ -1,0 +1,95 @@
+"""Where an answer goes: the pipeline writes into a `Sink` and does not know what carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import h11
+
+if TYPE_CHECKING:
+    from hypercorn.typing import ASGISendEvent
+
+Headers = Sequence[tuple[bytes, bytes]]
+EVENTS = b"text/event-stream"
+
+
+class Sink(Protocol):
+    """One answer. ``status`` is None until it has started; a write returns when the client's side has taken it."""
+
+    status: int | None
+    event_stream: bool
+    """It has started as server-sent events; every write ends at the end of a record."""
+    ended: bool
+    sent: int
+    """Bytes of body."""
+
+    async def start(self, status: int, headers: Headers) -> None: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def end(self) -> None: ...
+
+    def abort(self) -> None:
+        """Break the connection, so that nobody takes a torn answer for a whole one."""
+        ...
+
+
+class AsgiSink:
+    """A sink on an ASGI ``send``. ``own_headers`` go out with every answer."""
+
+    def __init__(
+        self,
+        send: Callable[[ASGISendEvent], Awaitable[None]],
+        abort: Callable[[], None],
+        own_headers: Headers,
+    ) -> None:
+        self.status: int | None = None
+        self.event_stream = False
+        self.ended = False
+        self.sent = 0
+        self._send = send
+        self._abort = abort
+        self._own_headers = own_headers
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.status = status
+        self.event_stream = any(name.lower() == b"content-type" and value.startswith(EVENTS) for name, value in headers)
+        await self._pass(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, *self._own_headers],
+            }
+        )
+
+    async def write(self, data: bytes) -> None:
+        self.sent += len(data)
+        await self._pass({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        self.ended = True
+        await self._pass({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def abort(self) -> None:
+        self.ended = True
+        self._abort()
+
+    async def pass_on(self, event: ASGISendEvent) -> None:
+        """``send`` for an application that speaks ASGI itself."""
+        match event["type"]:
+            case "http.response.start":
+                await self.start(event["status"], list(event["headers"]))
+            case "http.response.body":
+                if event["body"]:
+                    await self.write(event["body"])
+                if not event["more_body"]:
+                    await self.end()
+            case _:
+                raise ValueError(f"unexpected ASGI event {event['type']}")
+
+    async def _pass(self, event: ASGISendEvent) -> None:
+        try:
+            await self._send(event)
+        except h11.LocalProtocolError:
+            self.abort()  # the client broke the protocol meanwhile, or the body is not as long as its header says

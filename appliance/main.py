@@ -1,0 +1,202 @@
+"""The composition root: its nested ``async with`` is the architecture, and the order in which everything stops."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import math
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import trio
+
+from appliance import __version__
+from appliance.catalog.catalog import STARTER_ID, Catalog
+from appliance.cli.plan import AppSettings
+from appliance.cli.status import EXIT_BUG, EXIT_OURS, PROGRAM, say
+from appliance.cli.version import in_words
+from appliance.engines.found import Engine, find_engine
+from appliance.errors import ApplianceError
+from appliance.fleet.owner import Fleet, open_fleet
+from appliance.http.server import serve
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGBREAK if sys.platform == "win32" else signal.SIGTERM)
+WATCHDOG_MARGIN = 5.0
+"""Seconds that unwinding may take after the grace, or after the second signal."""
+SCAN_HEAD_START = 1.0
+"""Seconds that the first look for models may delay listening; on a slow disk it goes on in the background."""
+SHOWN_MODELS = 8
+
+
+async def run_server(settings: AppSettings) -> int:
+    """Serve until told to stop; the result is the exit status. Raises ApplianceError for what the user can mend."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    engine = find_engine(settings.engine)
+    try:
+        with stop_signals(settings.http.grace) as stop, stop.at_once:
+            await _run(settings, engine, Catalog(settings.sources), stop)
+            return 0
+    except ExceptionGroup:
+        logging.getLogger(__name__).critical("this is a bug in llama-appliance", exc_info=True)
+        return EXIT_BUG
+    return EXIT_OURS  # the second signal cut everything short
+
+
+async def _run(settings: AppSettings, engine: Engine, catalog: Catalog, stop: Stop) -> None:
+    """The nest. What fails as expected leaves it as a value, so that a group of exceptions always means a bug."""
+    failure: ApplianceError | None = None
+    async with (
+        _scanning(catalog) as scanned,
+        open_fleet(settings.fleet, engine) as fleet,
+        trio.open_nursery() as serving,
+    ):
+        try:
+            bound = await serving.start(partial(serve, settings.http, fleet, catalog, shutdown=stop.asked))
+        except ApplianceError as error:
+            failure = error
+        else:
+            say(f"{PROGRAM} {__version__} listening on {' and '.join(_url(host, port) for host, port in bound)}")
+            async with _until(stop.asked):
+                await scanned.wait()
+                failure = await _start_up(settings, engine, fleet, catalog)
+            if failure is not None:
+                stop.asked.set()
+    if failure is not None:
+        raise failure
+
+
+async def _start_up(settings: AppSettings, engine: Engine, fleet: Fleet, catalog: Catalog) -> ApplianceError | None:
+    """What is done once the program listens and knows its models; an error ends it."""
+    if settings.http.single is None:
+        _introduce(engine, catalog)
+        for name in settings.preload:
+            if error := await _load(fleet, catalog, name):
+                say(f"cannot preload: {error}")
+        return None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_echo_log, fleet)
+        if error := await _load(fleet, catalog, settings.http.single):
+            nursery.cancel_scope.cancel()
+            return error
+        say("main: model loaded")
+    return None
+
+
+async def _load(fleet: Fleet, catalog: Catalog, name: str) -> ApplianceError | None:
+    try:
+        await fleet.load(catalog.snapshot.require(name))
+    except ApplianceError as error:
+        return error
+    return None
+
+
+def _introduce(engine: Engine, catalog: Catalog) -> None:
+    """What somebody who has just started the program wants to know."""
+    usable = [model.id for model in catalog.snapshot.models if not model.error]
+    more = f" and {len(usable) - SHOWN_MODELS} more" if len(usable) > SHOWN_MODELS else ""
+    say(f"  engine: {in_words(engine)}")
+    say(f"  models: {', '.join(usable[:SHOWN_MODELS])}{more}" if usable else "  models: none yet")
+    say(f"  more models: put .gguf files into {catalog.sources.models_dir}")
+    if usable:
+        say(f'  try: {PROGRAM} run {STARTER_ID if STARTER_ID in usable else usable[0]} "Hello"')
+    for model in catalog.snapshot.models:
+        if model.error:
+            say(f"  {model.id} cannot be used: {model.error}")
+
+
+@asynccontextmanager
+async def _scanning(catalog: Catalog) -> AsyncGenerator[trio.Event]:
+    """Look for models in the background; the event tells that all are known."""
+    scanned = trio.Event()
+
+    async def scan() -> None:
+        await trio.to_thread.run_sync(catalog.scan, abandon_on_cancel=True)
+        scanned.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scan)
+        with trio.move_on_after(SCAN_HEAD_START):
+            await scanned.wait()
+        yield scanned
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _until(event: trio.Event) -> AsyncGenerator[None]:
+    """Cut the block short when the event is set."""
+
+    async def cut(scope: trio.CancelScope) -> None:
+        await event.wait()
+        scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cut, nursery.cancel_scope)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _echo_log(fleet: Fleet) -> None:
+    """What the model process prints goes to standard error, where users of llama-server look for it."""
+    async for line in fleet.logs.follow(None):
+        text = line.partition("] ")[2]
+        await trio.to_thread.run_sync(say, text, abandon_on_cancel=True)  # nobody may be reading
+
+
+class Stop:
+    """What the user's signals ask for: the first one an orderly end, the second one an end without waiting."""
+
+    def __init__(self) -> None:
+        self.asked = trio.Event()
+        self.at_once = trio.CancelScope()
+
+
+@contextmanager
+def stop_signals(grace: float) -> Generator[Stop]:
+    """Turn signals into a `Stop` for the length of the block, each with a watchdog that nothing can hold up.
+
+    The handlers are Python's own and not tasks, so that the watchdog is armed even when the event loop is stuck.
+    """
+    stop = Stop()
+    token = trio.lowlevel.current_trio_token()
+    received = 0
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        received += 1
+        if received == 1:
+            _arm_watchdog(grace + WATCHDOG_MARGIN)
+            token.run_sync_soon(stop.asked.set)
+        elif received == 2:
+            _arm_watchdog(WATCHDOG_MARGIN)
+            token.run_sync_soon(stop.at_once.cancel)
+
+    before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
+    try:
+        yield stop
+    finally:  # the watchdog stays armed: leaving the interpreter may hang, too
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _arm_watchdog(seconds: float) -> None:
+    """End the process after so long, whatever it does then; its children end with it, as the platform layer promises.
+
+    The timer is C code in a thread of its own, which needs neither the event loop nor the interpreter. It shows where
+    every thread is before it calls ``_exit(1)``; should nobody read standard error, so that this text gets stuck, the
+    kernel's alarm ends the process a second later (not on Windows).
+    """
+    file = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115  a program without a console has no standard error
+    faulthandler.dump_traceback_later(seconds, exit=True, file=file)
+    if sys.platform != "win32":
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(math.ceil(seconds) + 1)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,175 @@
+"""How an engine's process begins and ends: loading, keys, the router's protocol, signals, failures."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from contract_harness import ALIAS, HOST, LOADING, Engine, as_array, as_object, started, wait_until
+
+CHILD = {"LLAMA_SERVER_ROUTER_PORT": "1"}
+"""Its presence tells an engine that a router is its parent; nothing connects to the port."""
+END_TIMEOUT = 20.0
+SILENCE = 1.0
+"""Far above the time between two tokens."""
+
+
+def test_loading_is_answered_503(engine: Engine, free_port: Callable[[], int], tmp_path: Path) -> None:
+    port = free_port()
+    with started(engine.argv(port), port, tmp_path, {"FAKE_LOAD_DELAY": "0.3"}) as running:
+        running.wait_ready()
+        assert running.refusals or not engine.is_fake
+        for refusal in running.refusals:  # a real engine may be ready before the first question reaches it
+            assert (refusal.status, refusal.json()) == (503, LOADING)
+
+
+def test_keys(engine: Engine, free_port: Callable[[], int], tmp_path: Path) -> None:
+    port = free_port()
+    with started(engine.argv(port), port, tmp_path, {"LLAMA_API_KEY": "secret"}) as running:
+        running.wait_ready()
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "Bearer wrong", "X-Api-Key": "secret"},
+        ):
+            answer = running.ask("GET", "/v1/models", headers=headers)
+            error = {"message": "Invalid API Key", "type": "authentication_error", "code": 401}
+            assert (answer.status, answer.json()) == (401, {"error": error})
+        for headers in ({"Authorization": "Bearer secret"}, {"X-Api-Key": "secret"}):
+            assert running.ask("GET", "/v1/models", headers=headers).status == 200
+        assert running.ask("GET", "/nowhere").status == 401
+
+
+def test_a_child_reports_its_loading_and_its_readiness(
+    engine: Engine, free_port: Callable[[], int], tmp_path: Path
+) -> None:
+    port = free_port()
+    with started(engine.argv(port), port, tmp_path, CHILD) as running:
+        running.wait_ready()
+        wait_until(lambda: any(line["state"] == "ready" for line in running.states()), 10, "reported as ready")
+        *loading, ready = running.states()
+        assert loading
+        assert {line["state"] for line in loading} == {"loading"}
+        values: list[object] = []
+        for line in loading:
+            payload = engine.check_keys(line["payload"], "stages current value")
+            assert payload["current"] in as_array(payload["stages"])
+            values.append(payload["value"])
+        assert values[-1] == 1.0
+        payload = engine.check_keys(ready["payload"], "id aliases tags object architecture created owned_by meta")
+        (entry,) = as_array(running.ask("GET", "/v1/models").json()["data"])
+        assert payload["id"] == ALIAS
+        assert payload["meta"] == as_object(entry)["meta"]
+
+
+def test_the_exit_line_ends_a_child_with_0(engine: Engine, free_port: Callable[[], int], tmp_path: Path) -> None:
+    port = free_port()
+    with started(engine.argv(port), port, tmp_path, CHILD) as running:
+        running.wait_ready()
+        wait_until(lambda: any(line["state"] == "ready" for line in running.states()), 10, "reported as ready")
+        assert running.process.stdin
+        running.process.stdin.write(b"cmd_router_to_child:exit\n")
+        running.process.stdin.flush()
+        assert running.process.wait(END_TIMEOUT) == 0
+
+
+def test_the_end_of_stdin_ends_a_child_with_1(engine: Engine, free_port: Callable[[], int], tmp_path: Path) -> None:
+    """This is how children die with their router, however it dies."""
+    port = free_port()
+    with started(engine.argv(port), port, tmp_path, CHILD) as running:
+        running.wait_ready()
+        assert running.process.stdin
+        running.process.stdin.close()
+        assert running.process.wait(END_TIMEOUT) == 1
+
+
+def test_without_a_router_the_end_of_stdin_means_nothing(
+    engine: Engine, free_port: Callable[[], int], tmp_path: Path
+) -> None:
+    port = free_port()
+    with started(engine.argv(port), port, tmp_path) as running:
+        running.wait_ready()
+        assert running.process.stdin
+        running.process.stdin.close()
+        assert running.ask("POST", "/tokenize", {"content": "x"}).status == 200
+        assert running.process.poll() is None
+        assert not running.states()
+
+
+@pytest.mark.usefixtures("posix")
+def test_sigterm_ends_it_with_0(engine: Engine, free_port: Callable[[], int], tmp_path: Path) -> None:
+    port = free_port()
+    with started(engine.argv(port), port, tmp_path) as running:
+        running.wait_ready()
+        running.process.terminate()
+        assert running.process.wait(END_TIMEOUT) == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_under_way_falls_silent_and_holds_the_exit(
+    engine: Engine, free_port: Callable[[], int], tmp_path: Path, stream: bool
+) -> None:
+    """Told to exit, a server computes nothing more, yet neither ends its answers nor itself until the clients leave."""
+    port = free_port()
+    with started(engine.argv(port, "--ctx-size", "16384"), port, tmp_path, CHILD) as running:
+        running.wait_ready()
+        wait_until(lambda: any(line["state"] == "ready" for line in running.states()), 10, "reported as ready")
+        assert running.process.stdin
+        with running.open("/completion", {"prompt": "Hello", "stream": stream, **engine.long}) as sock:
+            wait_until(lambda: running.busy_slots() == 1, 10, "busy")
+            running.process.stdin.write(b"cmd_router_to_child:exit\n")
+            running.process.stdin.flush()
+            sock.settimeout(SILENCE)
+            with pytest.raises(TimeoutError):
+                while sock.recv(1 << 16):
+                    pass
+            assert running.process.poll() is None
+        assert running.process.wait(END_TIMEOUT) == 0
+
+
+@pytest.mark.parametrize("content", [None, b"", b"this is no model at all" * 100])
+def test_a_model_that_cannot_be_loaded_ends_it(
+    engine: Engine, free_port: Callable[[], int], tmp_path: Path, content: bytes | None
+) -> None:
+    model = tmp_path / "broken.gguf"
+    if content is not None:
+        model.write_bytes(content)
+    port = free_port()
+    with started(engine.argv(port, model=model), port, tmp_path) as running:
+        assert running.process.wait(END_TIMEOUT) == 1
+        assert "broken.gguf" in running.stderr()
+
+
+def test_a_taken_port_ends_it(engine: Engine, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = int(other.getsockname()[1])
+        with started(engine.argv(port), port, tmp_path) as running:
+            assert running.process.wait(END_TIMEOUT) == 1
+            assert str(port) in running.stderr()
+
+
+def test_introspection_can_be_switched_off(engine: Engine, free_port: Callable[[], int], tmp_path: Path) -> None:
+    port = free_port()
+    with started(engine.argv(port, "--no-slots"), port, tmp_path) as running:
+        running.wait_ready()
+        for path in ("/slots", "/metrics"):
+            answer = running.ask("GET", path)
+            assert answer.status == 501
+            assert as_object(answer.json()["error"])["type"] == "not_supported_error"
+
+
+def test_embeddings(engine: Engine, free_port: Callable[[], int], tmp_path: Path) -> None:
+    port = free_port()
+    with started(engine.argv(port, "--embeddings", "--pooling", "mean"), port, tmp_path) as running:
+        running.wait_ready()
+        answer = running.ask("POST", "/v1/embeddings", {"input": ["one", "two"]})
+        assert answer.status == 200
+        whole = engine.check_keys(answer.json(), "model object usage data")
+        engine.check_keys(whole["usage"], "prompt_tokens total_tokens")
+        entries = [engine.check_keys(entry, "embedding index object") for entry in as_array(whole["data"])]
+        assert [entry["index"] for entry in entries] == [0, 1]
+        assert all(isinstance(number, float) for entry in entries for number in as_array(entry["embedding"]))

@@ -1,0 +1,230 @@
+"""Every fault the fake can be told to have, seen from outside: a test that relies on one must be able to trust it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from contract_harness import LOADING, Engine, Json, Running, started, wait_until
+
+PROMPT: Json = {"prompt": "x"}
+CHILD = {"LLAMA_SERVER_ROUTER_PORT": "1"}
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(
+    fake_llama_server: tuple[str, ...], fake_model: Path, free_port: Callable[[], int], tmp_path: Path
+) -> Generator[Start]:
+    """Start the fake with these flags and environment; ``ready=False`` does not wait for it."""
+    with ExitStack() as stack:
+
+        def begin(*flags: str, env: dict[str, str] | None = None, ready: bool = True) -> Running:
+            port = free_port()
+            argv = Engine("fake", fake_llama_server, fake_model, {}).argv(port, *flags)
+            running = stack.enter_context(started(argv, port, tmp_path, env))
+            if ready:
+                running.wait_ready()
+            return running
+
+        yield begin
+
+
+def raw(running: Running, fake: Json, *, stream: bool = True) -> bytes:
+    """All bytes of one answer up to the end of the connection."""
+    received = b""
+    with running.open("/completion", {**PROMPT, "stream": stream, "fake": fake}) as sock:
+        try:
+            while part := sock.recv(1 << 16):
+                received += part
+        except ConnectionResetError:
+            pass
+    return received
+
+
+def test_it_starts_fast(start: Start) -> None:
+    """The fastest of five: the machine may be busy, the program may not be slow."""
+    times: list[float] = []
+    for _ in range(5):
+        began = time.monotonic()
+        running = start()
+        times.append(time.monotonic() - began)
+        running.process.kill()
+        running.process.wait()
+    assert min(times) < 0.06
+
+
+def test_flags_it_does_not_know_are_passed_over(start: Start) -> None:
+    running = start("--flash-attn", "on", "--no-warmup", "--temp", "-1", "-ngl", "99", "--jinja", "--parallel", "3")
+    slots: list[object] = json.loads(running.ask("GET", "/slots").body)
+    assert len(slots) == 3
+
+
+def test_load_delay_reports_progress(start: Start) -> None:
+    running = start("--load-delay", "0.5", env=CHILD, ready=False)
+    began = time.monotonic()
+    running.wait_ready()
+    assert time.monotonic() - began > 0.4
+    assert len([line for line in running.states() if line["state"] == "loading"]) >= 3
+
+
+def test_fail_to_load(start: Start) -> None:
+    running = start("--fail-to-load", "--exit-code", "7", ready=False)
+    assert running.process.wait(10) == 7
+    assert "error loading model" in running.stderr()
+
+
+def test_never_ready(start: Start) -> None:
+    running = start("--never-ready", ready=False)
+
+    def answers() -> bool:
+        try:
+            return running.ask("GET", "/health").json() == LOADING
+        except OSError:
+            return False
+
+    wait_until(answers, 5, "listening")
+
+
+def test_port_taken_once(start: Start, tmp_path: Path) -> None:
+    marker = str(tmp_path / "taken")
+    first = start("--port-taken-once", marker, ready=False)
+    assert first.process.wait(10) == 1
+    assert "couldn't bind" in first.stderr()
+    start("--port-taken-once", marker)
+
+
+def test_echo_returns_every_byte_of_head_and_body(start: Start) -> None:
+    running = start()
+    body = b'{ "prompt":"\\u00e9\xc3\xa9",\t"fake": {"echo": true}, "n": 1.0e0 }'
+    answer = running.ask("POST", "/completion", body, {"X-Odd-Case": "Value"}).json()
+    assert str(answer["body"]).encode("latin-1") == body
+    assert "X-Odd-Case: Value" in str(answer["head"])
+
+
+def test_status_refuses_with_an_error_of_its_own(start: Start) -> None:
+    answer = start().ask("POST", "/completion", {**PROMPT, "fake": {"status": 503}})
+    assert answer.status == 503
+    assert answer.json()["error"] == {
+        "code": 503,
+        "message": "the fake was told to refuse",
+        "type": "unavailable_error",
+        "fake": True,
+    }
+
+
+def test_an_unknown_fault_is_refused(start: Start) -> None:
+    assert start().ask("POST", "/completion", {**PROMPT, "fake": {"tokenz": 3}}).status == 400
+
+
+def test_tokens_and_their_size_and_delay(start: Start) -> None:
+    running = start("--tokens", "3", "--token-size", "1000", "--token-delay", "0.1")
+    began = time.monotonic()
+    answer = running.stream("/completion", PROMPT)
+    assert time.monotonic() - began > 0.3
+    assert [len(str(record["content"])) for record in answer.objects()] == [1000, 1000, 1000, 0]
+
+
+@pytest.mark.parametrize("mid_record", [False, True])
+def test_die_after_tokens(start: Start, mid_record: bool) -> None:
+    running = start()
+    received = raw(running, {"die_after_tokens": 2, "die_mid_record": mid_record, "exit_code": 9})
+    assert received.count(b'"stop":false') == (3 if mid_record else 2)
+    assert received.endswith(b"}\n\n\r\n") != mid_record
+    assert running.process.wait(10) == 9
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no death by signal")
+def test_die_by_signal(start: Start) -> None:
+    running = start("--die-before-head", "--exit-code", "-9")
+    assert raw(running, {}) == b""
+    assert running.process.wait(10) == -signal.SIGKILL
+
+
+def test_whole_answers_can_be_cut_short(start: Start) -> None:
+    running = start()
+    body = {**PROMPT, "fake": {"close_after_tokens": 1}}
+    with pytest.raises(http.client.IncompleteRead):
+        running.ask("POST", "/completion", body)
+    assert running.ask("GET", "/health").status == 200
+
+
+def test_close_after_tokens_and_without_answer(start: Start) -> None:
+    running = start()
+    cut = raw(running, {"close_after_tokens": 2})
+    assert cut.count(b'"stop":false') == 2
+    assert not cut.endswith(b"0\r\n\r\n")
+    assert raw(running, {"close_without_answer": True}) == b""
+    assert not raw(running, {"not_http": True}).startswith(b"HTTP/")
+    assert running.ask("GET", "/health").status == 200
+
+
+def test_error_record_ends_the_stream(start: Start) -> None:
+    running = start()
+    answer = running.stream("/v1/chat/completions", {"messages": "x", "fake": {"error_record": 2}})
+    assert answer.chunks[-1].startswith(b'data: {"error":{"code":500,')
+    assert b"[DONE]" not in answer.body
+    assert running.stream("/v1/messages", {"messages": "x", "fake": {"error_record": 2}}).records()[-1][0] == "error"
+    assert running.ask("POST", "/completion", {**PROMPT, "fake": {"error_record": 0}}).status == 500
+
+
+def test_malformed_sse(start: Start) -> None:
+    received = raw(start(), {"malformed_sse": True, "tokens": 2})
+    with pytest.raises(UnicodeDecodeError):
+        received.decode()
+    assert received.count(b"dta: ") == 2
+
+
+@pytest.mark.parametrize("fake", [{"stall_after_tokens": 2}, {"slow_prompt": 60}, {"token_delay": 60}])
+def test_a_client_that_leaves_is_noticed_at_once(start: Start, fake: Json) -> None:
+    running = start()
+    with running.open("/completion", {**PROMPT, "stream": True, "fake": fake}) as sock:
+        wait_until(lambda: running.busy_slots() == 1, 5, "busy")
+        if "stall_after_tokens" in fake:
+            wait_until(lambda: b'"tokens_predicted":2' in sock.recv(1 << 16, socket.MSG_PEEK), 5, "stalled")
+    assert wait_until(lambda: running.busy_slots() == 0, 5, "free") < 0.5
+
+
+@pytest.mark.usefixtures("posix")
+def test_ignore_sigterm(start: Start) -> None:
+    running = start("--ignore-sigterm")
+    running.process.terminate()
+    wait_until(lambda: "ignoring signal" in running.stderr(), 5, "told")
+    assert running.ask("GET", "/health").status == 200
+
+
+def test_ignore_exit_line(start: Start) -> None:
+    running = start("--ignore-exit-line", env=CHILD)
+    assert running.process.stdin
+    running.process.stdin.write(b"cmd_router_to_child:exit\n")
+    running.process.stdin.flush()
+    running.process.stdin.close()
+    assert running.process.wait(10) == 1, "it ended for the end of stdin, not for the line"
+
+
+def test_hold_pipe_in_grandchild(fake_llama_server: tuple[str, ...]) -> None:
+    """The pipe stays open behind a process that is gone."""
+    flags = ("--fail-to-load", "--hold-pipe-in-grandchild", "0.7")
+    with subprocess.Popen([*fake_llama_server, *flags, "--port", "0"], stderr=subprocess.PIPE) as process:
+        assert process.stderr
+        process.wait(10)
+        gone = time.monotonic()
+        process.stderr.read()
+        assert time.monotonic() - gone > 0.3
+
+
+def test_log_flood_and_huge_lines(start: Start) -> None:
+    running = start("--huge-log-lines", "--log-flood", env=CHILD)
+    wait_until(lambda: len(running.stderr()) > 4 << 20, 20, "flooded")
+    assert max(len(line) for line in running.stdout().splitlines()) == 2 << 20
+    assert running.states()[-1]["state"] == "ready"

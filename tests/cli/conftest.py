@@ -1,0 +1,46 @@
+"""The command line in this process, and as one of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import Command, Outcome
+
+from appliance.cli.app import run
+from appliance.cli.plan import Program
+from appliance.cli.remote import URL_VARIABLE
+from appliance.cli.values import KEY_VARIABLE
+from appliance.engines.found import ENGINE_VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (URL_VARIABLE, KEY_VARIABLE, ENGINE_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str]) -> Command:
+    """Parse a command line; what it would start is recorded, not started."""
+
+    def parse(*argv: str) -> Outcome:
+        started: list[Program] = []
+
+        def start(program: Program) -> int:
+            started.append(program)
+            return 0
+
+        status = run(argv, start)
+        captured = capfd.readouterr()
+        return Outcome(status=status, out=captured.out, err=captured.err, program=started[0] if started else None)
+
+    return parse
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    """A file that may be named as a model."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    return path

@@ -1,0 +1,158 @@
+"""Command lines: nonsense gets one line and status 2, sense becomes settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import Command
+
+from appliance import __version__
+from appliance.cli.app import VERBS
+from appliance.cli.plan import AppSettings
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("frobnicate", "there is no command 'frobnicate'; the commands are serve, run"),
+        ("--frobnicate", "No such option"),
+        ("serve --frobnicate", "No such option"),
+        ("serve model.gguf", "unexpected extra argument"),
+        ("serve --listen 8080", "is not an address such as 127.0.0.1:8080"),
+        ("serve --listen", "requires an argument"),
+        ("serve --listen 127.0.0.1:99999", "is not an address such as"),
+        ("serve --model /no/such/model.gguf", "no such file"),
+        ("serve --models-dir /no/such/folder", "does not exist"),
+        ("serve --models-max -1", "-1"),
+        ("serve --models-max many", "many"),
+        ("serve --load-timeout 0", "0"),
+        ("serve --grace soon", "soon"),
+        ("serve --max-body 0", "is not a size"),
+        ("serve --threads 0", "0"),
+        ("serve --api-key-file /no/such/file", "cannot be read"),
+        ("serve --listen 0.0.0.0:8080", "--allow-unauthenticated"),
+        ("serve --listen [::]:8080", "--allow-unauthenticated"),
+        ("serve -- --port 1", "--port cannot be given after '--'"),
+        ("serve -- --api_key x", "--api_key cannot be given after '--'"),
+        ("serve -- -m x", "-m cannot be given after '--'"),
+        ("serve -- --models-dir x", "--models-dir cannot be given after '--'"),
+        ("serve -- --hf-repo a/b", "--hf-repo cannot be given after '--'"),
+        ("serve -- --version", "--version cannot be given after '--'"),
+        ("serve -- --ctx-sise 1", "--ctx-sise; did you mean --ctx-size"),
+        ("serve -- --ctx-size", "--ctx-size needs a value"),
+        ("run", "Missing argument 'MODEL'"),
+        ("run m hello there", "unexpected extra argument"),
+        ("run m hello --temp hot", "hot"),
+        ("run m hello --max-tokens 0", "0"),
+        ("run m hello --url ftp://x", "expected an address such as http://"),
+        ("run m hello --url http://x:abc", "--url http://x:abc"),
+        ("run m ''", "prompt is empty"),
+        ("ps --url 127.0.0.1:8080", "expected an address such as http://"),
+        ("load", "Missing argument 'MODEL'"),
+        ("unload", "Missing argument 'MODEL'"),
+        ("ls --models-dir /no/such/folder", "does not exist"),
+        ("version --engine /no/such/engine", "no such file or folder"),
+        ("version extra", "unexpected extra argument"),
+        ("llama-server", "router mode"),
+        ("llama-server --port 8080", "router mode"),
+        ("llama-server -m x --ssl-key-file k", "--ssl-key-file is not supported yet"),
+        ("llama-server -m x --path p", "--path is not supported yet"),
+        ("llama-server -m x --host a.sock", "Unix sockets are not supported yet"),
+        ("llama-server -m x --port 99999", "a port is a number from 0 to 65535"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(command: Command, line: str, message: str) -> None:
+    outcome = command(*(word.strip("'") for word in line.split(" ")))
+    assert outcome.program is None
+    assert outcome.status == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith("llama-appliance: error: ")
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("llama-server --foo", "error: invalid argument: --foo"),
+        ("llama-server -m x --foo 1", "error: invalid argument: --foo"),
+        ("llama-server foo", "error: invalid argument: foo"),
+        ("llama-server -m x --no-ui y", "error: invalid argument: y"),
+    ],
+)
+def test_an_unknown_flag_is_told_as_llama_server_tells_it(command: Command, line: str, message: str) -> None:
+    outcome = command(*line.split())
+    assert (outcome.status, outcome.out, outcome.err) == (1, "", message + "\n")
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "llama-server"])
+def test_every_verb_explains_itself_with_an_example(command: Command, verb: str) -> None:
+    outcome = command(verb, "--help")
+    assert outcome.status == 0
+    assert f"llama-appliance {verb}" in outcome.out
+    assert "Example" in outcome.out
+
+
+def test_help_names_every_verb(command: Command) -> None:
+    for argv in (("--help",), ("-h",), ()):
+        outcome = command(*argv)
+        assert outcome.status == 0
+        assert all(verb in outcome.out for verb in VERBS)
+    assert command("--version").out == f"llama-appliance {__version__}\n"
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from appliance.__main__ import run, start\n"
+        "assert run(sys.argv[1:], start) == 0\n"
+        "print(sorted({'trio', 'hypercorn', 'quart', 'rich', 'h11', 'psutil'} & set(sys.modules)))\n"
+    )
+    for argv in (["--help"], ["version"], ["serve", "--help"]):
+        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=30)
+        assert done.stdout.endswith("[]\n"), (argv, done.stdout, done.stderr)
+
+
+def settings(outcome_program: object) -> AppSettings:
+    assert isinstance(outcome_program, AppSettings)
+    return outcome_program
+
+
+def test_serve_defaults(command: Command) -> None:
+    app = settings(command("serve").program)
+    assert app.http.listen == (("127.0.0.1", 8080),)
+    assert (app.http.api_keys, app.http.guard, app.http.single) == ((), True, None)
+    assert app.fleet.models_max == 4
+    assert app.sources.starter is not None
+
+
+def test_serve_takes_everything(command: Command, gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_APPLIANCE_API_KEY", "from-env")
+    app = settings(
+        command(
+            *("serve", "--listen", "0.0.0.0:0", "--listen", "[::1]:9", "--model", f"mine={gguf}", "--no-starter"),
+            *("--models-dir", str(tmp_path), "--models-max", "0", "--preload", "mine", "--engine", "embedded"),
+            *("--threads", "3", "--api-key", "k1,k2", "--allow-host", "box.lan", "--cors-origins", "*"),
+            *("--load-timeout", "9.5", "--stop-timeout", "0", "--grace", "0", "--max-body", "2G"),
+            *("--", "--ctx-size", "512", "--flash_attn", "on", "--no-warmup"),
+        ).program
+    )
+    assert app.http.listen == (("0.0.0.0", 0), ("::1", 9))
+    assert app.http.api_keys == ("k1", "k2", "from-env")
+    assert app.http.allow_hosts == ("box.lan",)
+    assert (app.http.cors.origins, app.http.grace, app.http.max_body) == ("*", 0, 2 << 30)
+    assert app.http.max_bodies >= app.http.max_body
+    assert (app.fleet.models_max, app.fleet.threads) == (0, 3)
+    assert (app.fleet.load_timeout, app.fleet.stop_timeout) == (9.5, 0)
+    assert app.fleet.engine_args == ("--ctx-size", "512", "--flash_attn", "on", "--no-warmup")
+    assert [(file.id, file.path) for file in app.sources.files] == [("mine", str(gguf))]
+    assert (app.sources.models_dir, app.sources.starter) == (tmp_path, None)
+    assert (app.preload, app.engine) == (("mine",), "embedded")
+
+
+def test_everybody_may_be_let_in_on_purpose(command: Command) -> None:
+    app = settings(command("serve", "--listen", "0.0.0.0:8080", "--allow-unauthenticated").program)
+    assert app.http.api_keys == ()

@@ -1,0 +1,85 @@
+"""llama-server's own command line and environment, read as llama-server reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import Command
+
+from appliance.cli.plan import AppSettings
+
+
+@pytest.fixture(autouse=True)
+def _no_llama_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY", "AIP_")):
+            monkeypatch.delenv(name)
+
+
+def single(command: Command, *argv: str) -> AppSettings:
+    outcome = command("llama-server", *argv)
+    assert isinstance(outcome.program, AppSettings), outcome.err
+    return outcome.program
+
+
+def test_defaults_are_llama_servers(command: Command) -> None:
+    app = single(command, "-m", "folder/some-model.Q8_0.gguf")
+    assert app.http.listen == (("127.0.0.1", 8080),)
+    assert app.http.single == "some-model.Q8_0.gguf"
+    assert app.sources.files[0].path == str(Path("folder/some-model.Q8_0.gguf").absolute())
+    assert (app.http.guard, app.http.cors.origins, app.http.cors.credentials) == (False, "*", True)
+    assert (app.http.page, app.http.api_keys, app.http.api_prefix) == (True, (), "")
+    assert app.fleet.engine_args == ()
+    assert app.preload == (app.http.single,)
+
+
+def test_the_front_takes_its_own_options_and_the_engine_gets_the_rest(command: Command, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("k3\n")
+    app = single(
+        command,
+        *("--port", "0", "--temp", "0.8", "--seed", "42", "--host", "0.0.0.0", "--slots", "--no-jinja", "--no_ui"),
+        *("--model", "m.gguf", "--api-key", "k1,k2", "--api-key-file", str(keys), "--api-prefix", "/api"),
+        *("--cors-origins", "localhost", "--cors-methods", "GET", "--no-cors-credentials", "--ctx-size", "64"),
+        *("-ngl", "99", "--alias", "zeta,alpha", "--threads-http", "4", "--models-max", "2", "--timeout", "9"),
+    )
+    assert app.http.listen == (("0.0.0.0", 0),)
+    assert app.http.api_keys == ("k1", "k2", "k3")
+    assert (app.http.api_prefix, app.http.page, app.http.guard) == ("/api", False, True)
+    assert (app.http.cors.origins, app.http.cors.methods, app.http.cors.credentials) == ("localhost", "GET", False)
+    assert app.http.single == "alpha"
+    assert app.fleet.engine_args == (
+        *("--temp", "0.8", "--seed", "42", "--slots", "--no-jinja", "--ctx-size", "64", "-ngl", "99"),
+        *("--alias", "zeta,alpha", "--timeout", "9"),
+    )
+
+
+def test_several_hosts(command: Command) -> None:
+    app = single(command, "-m", "m.gguf", "--host", "127.0.0.1,::1", "--port", "7")
+    assert app.http.listen == (("127.0.0.1", 7), ("::1", 7))
+
+
+def test_the_environment_counts_and_flags_beat_it(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "LLAMA_ARG_MODEL": "env.gguf",
+        "LLAMA_ARG_PORT": "81",
+        "LLAMA_ARG_HOST": "::1",
+        "LLAMA_API_KEY": "env-key",
+        "LLAMA_ARG_CTX_SIZE": "128",
+        "LLAMA_ARG_N_PREDICT": "5",
+        "LLAMA_ARG_UI": "off",
+        "HF_TOKEN": "secret",
+    }.items():
+        monkeypatch.setenv(name, value)
+    app = single(command, "--port", "82", "-n", "6")
+    assert app.http.listen == (("::1", 82),)
+    assert (app.http.single, app.http.api_keys, app.http.page) == ("env.gguf", ("env-key",), False)
+    assert app.fleet.engine_args == ("--ctx-size", "128", "-n", "6")
+
+
+def test_it_is_gone_soon_after_sigterm(command: Command) -> None:
+    app = single(command, "-m", "m.gguf")
+    assert app.http.grace + app.fleet.stop_timeout <= 3

@@ -1,0 +1,103 @@
+"""What all tests share: Hypothesis profiles, guards against anything left behind, and the processes to test with."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from leftovers import MARK, Leftovers
+
+ROOT = Path(__file__).resolve().parent.parent
+STARTER = ROOT / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
+FAKE = ROOT / "tests" / "fakes" / "llama_server.py"
+
+SETTLE = 5.0
+"""Seconds a module's processes, sockets and threads have to be gone after its last test."""
+
+settings.register_profile("fast", max_examples=60, deadline=None, stateful_step_count=30)
+settings.register_profile(
+    "deep", max_examples=3000, deadline=None, stateful_step_count=100, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--deep", action="store_true", help="many more examples for every property (Hypothesis)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "real_llama: needs a real llama-server")
+    deep = config.getoption("--deep") or os.environ.get("LLAMA_APPLIANCE_DEEP")
+    settings.load_profile("deep" if deep else "fast")
+    os.environ[MARK] = uuid.uuid4().hex
+
+
+@pytest.fixture(scope="session")
+def long_lived() -> set[int]:
+    """Process ids that a session-scoped fixture keeps running on purpose; the guard spares them and what they own."""
+    return set()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest, long_lived: set[int]) -> Generator[None]:
+    """After each module: no process it began (orphans included), no listening port, thread or file descriptor."""
+    before = Leftovers.now()
+    yield
+    until = time.monotonic() + SETTLE
+    while left := Leftovers.now().since(before, long_lived):
+        if time.monotonic() > until:
+            pytest.fail(f"{request.path.name} left behind:\n" + "\n".join(f"  {line}" for line in left))
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def starter_model() -> Path:
+    """The small chat model that ships with the program."""
+    if not STARTER.is_file():
+        pytest.fail(f"{STARTER.relative_to(ROOT)} is missing; it is part of the repository")
+    return STARTER
+
+
+@pytest.fixture(scope="session")
+def fake_llama_server() -> tuple[str, ...]:
+    """The start of an argv that behaves as `llama-server` does; flags are appended. See tests/fakes/fake_options.py."""
+    return (sys.executable, "-S", "-E", str(FAKE))
+
+
+@pytest.fixture
+def fake_engine(tmp_path: Path, fake_llama_server: tuple[str, ...]) -> Path:
+    """The fake as one executable file, for everything that wants an engine's path. It has the fake's process id."""
+    if sys.platform == "win32":
+        script = tmp_path / "llama-server.cmd"
+        script.write_text("@" + " ".join(f'"{word}"' for word in fake_llama_server) + " %*\n", encoding="utf-8")
+    else:
+        script = tmp_path / "llama-server"
+        script.write_text("#!/bin/sh\nexec " + " ".join(f"'{word}'" for word in fake_llama_server) + ' "$@"\n')
+        script.chmod(0o755)
+    return script
+
+
+@pytest.fixture
+def fake_model(tmp_path: Path) -> Path:
+    """The least that the fake accepts as a model file; nothing else can read it."""
+    path = tmp_path / "fake-model.gguf"
+    path.write_bytes(b"GGUF")
+    return path
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """Ask for a loopback TCP port that nothing listens on at this moment."""
+
+    def find() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
+    return find

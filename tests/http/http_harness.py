@@ -1,0 +1,237 @@
+"""A real server on a free port, its real fleet of fake engines, and a client that sees every byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import h11
+import trio
+
+from appliance.catalog.catalog import Catalog, Snapshot
+from appliance.catalog.sources import Sources
+from appliance.core.model import Model
+from appliance.core.settings import FleetSettings, HttpSettings
+from appliance.engines.found import Engine
+from appliance.fleet.owner import Fleet, open_fleet
+from appliance.http.server import serve
+
+LOCAL = (("127.0.0.1", 0),)
+CHAT = "/v1/chat/completions"
+
+
+class Answer:
+    """One response as it came; ``headers`` keep their case, ``cut`` says that its body broke off."""
+
+    def __init__(self, status: int, headers: list[tuple[str, str]], body: bytes, *, cut: bool) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.cut = cut
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key.lower() == name.lower()), None)
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def error(self):
+        return self.json["error"]
+
+    @property
+    def events(self) -> list[str]:
+        """The records of an event stream, each without its end."""
+        *records, rest = self.body.decode().split("\n\n")
+        assert rest == "", f"the stream ends in the middle of a record: {rest!r}"
+        return records
+
+
+class Client:
+    """One connection to the server."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.h11 = h11.Connection(h11.CLIENT)
+        self.raw = b""
+        """Every byte received, framing included."""
+
+    async def send(
+        self, method: str, target: str, body: bytes | None = None, headers: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """One whole request, with the Host a client of this port would send unless another is given."""
+        given = {name.lower() for name, _ in headers}
+        all_headers = list(headers)
+        if "host" not in given:
+            all_headers.insert(0, ("Host", "localhost"))
+        if body is not None and not given & {"content-length", "transfer-encoding"}:
+            all_headers.append(("Content-Length", str(len(body))))
+        out = self.h11.send(h11.Request(method=method, target=target, headers=all_headers)) or b""
+        if body:
+            out += self.h11.send(h11.Data(data=body)) or b""
+        out += self.h11.send(h11.EndOfMessage()) or b""
+        await self.stream.send_all(out)
+
+    async def head(self) -> h11.Response:
+        while True:
+            event = await self.event()
+            if isinstance(event, h11.Response):
+                return event
+            assert isinstance(event, h11.InformationalResponse), event
+
+    async def event(self) -> h11.Event:
+        while (event := self.h11.next_event()) is h11.NEED_DATA:
+            data = await self.stream.receive_some(1 << 16)
+            self.raw += data
+            self.h11.receive_data(data)
+        assert isinstance(event, h11.Event), event
+        return event
+
+    async def data(self) -> bytes:
+        """The next piece of the body, b"" at its end."""
+        event = await self.event()
+        return bytes(event.data) if isinstance(event, h11.Data) else b""
+
+    async def answer(self) -> Answer:
+        head = await self.head()
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers.raw_items()]
+        body, cut = b"", False
+        try:
+            while chunk := await self.data():
+                body += chunk
+        except (h11.RemoteProtocolError, trio.BrokenResourceError):
+            cut = True
+        return Answer(head.status_code, headers, body, cut=cut)
+
+    def next_request(self) -> None:
+        self.h11.start_next_cycle()
+
+
+class Appliance:
+    """The server under test. ``ended`` is set when `serve` has returned."""
+
+    def __init__(self, port: int, fleet: Fleet, catalog: Catalog, shutdown: trio.Event, ended: trio.Event) -> None:
+        self.port = port
+        self.fleet = fleet
+        self.catalog = catalog
+        self.shutdown = shutdown
+        self.ended = ended
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncGenerator[Client]:
+        async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
+            yield Client(stream)
+
+    async def ask(
+        self,
+        method: str,
+        target: str,
+        body: object = None,
+        headers: Iterable[tuple[str, str]] = (),
+        *,
+        patience: float = 15,
+    ) -> Answer:
+        """One request on a connection of its own. A body that is not bytes is sent as JSON."""
+        sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        with trio.fail_after(patience):
+            async with self.connect() as client:
+                await client.send(method, target, sent, headers)
+                return await client.answer()
+
+    async def exchange(self, wire: bytes, *, patience: float = 10) -> bytes:
+        """Send raw bytes; everything that comes back until the server closes."""
+        got = b""
+        with trio.fail_after(patience):
+            async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
+                try:
+                    await stream.send_all(wire)
+                    while data := await stream.receive_some(1 << 16):
+                        got += data
+                except trio.BrokenResourceError:
+                    pass
+        return got
+
+    def state(self, model_id: str) -> str:
+        status = self.fleet.known(model_id)
+        return status.state if status else "unknown"
+
+    async def slots_busy(self, model_id: str) -> int:
+        """How many generations the engine itself says it is working on, asked without the server."""
+        status = self.fleet.known(model_id)
+        assert status is not None
+        assert status.port is not None
+        lease = self.fleet.lease_nowait(model_id)
+        assert lease is not None
+        with lease as address:
+            async with await trio.open_tcp_stream("127.0.0.1", status.port) as stream:
+                key = f"Authorization: Bearer {address.key}\r\n" if address.key else ""
+                await stream.send_all(f"GET /slots HTTP/1.1\r\nHost: x\r\n{key}Connection: close\r\n\r\n".encode())
+                raw = b""
+                while data := await stream.receive_some(1 << 16):
+                    raw += data
+        return sum(slot["is_processing"] for slot in json.loads(raw.partition(b"\r\n\r\n")[2]))
+
+    async def wait_idle(self, model_id: str, *, within: float) -> float:
+        """Wait until the engine works on nothing and nobody leases it; how long that took."""
+        began = trio.current_time()
+        with trio.fail_after(within):
+            while True:
+                status = self.fleet.known(model_id)
+                leased = status is not None and status.leases + status.waiting > 0
+                if not leased and (self.state(model_id) != "loaded" or await self.slots_busy(model_id) == 0):
+                    return trio.current_time() - began
+                await trio.sleep(0.02)
+
+
+Open = Callable[..., "AsyncGenerator[Appliance]"]
+
+
+def chat(model: str | None = "alpha", *, stream: bool = False, **fake: object) -> dict[str, object]:
+    """A chat request; keyword arguments are misbehaviour of the fake engine."""
+    body: dict[str, object] = {"messages": [{"role": "user", "content": "hi"}]}
+    if model is not None:
+        body["model"] = model
+    if stream:
+        body["stream"] = True
+    if fake:
+        body["fake"] = fake
+    return body
+
+
+@asynccontextmanager
+async def open_appliance(
+    command: Sequence[str],
+    model_file: Path,
+    *,
+    models: Sequence[Model] | None = None,
+    http: HttpSettings | None = None,
+    fleet: FleetSettings | None = None,
+    **settings: object,
+) -> AsyncGenerator[Appliance]:
+    """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given. Keyword arguments are `HttpSettings`."""
+    engine = Engine(name="fake", backend="cpu", version="b11434", command=tuple(command), source="the tests")
+    catalog = Catalog(Sources())
+    catalog.snapshot = Snapshot(
+        models if models is not None else [model(model_file, "alpha", "al"), model(model_file, "beta")]
+    )
+    http_settings = http or HttpSettings(listen=LOCAL, **settings)  # pyright: ignore[reportArgumentType]
+    fleet_settings = fleet or FleetSettings(stop_timeout=2.0)
+    shutdown, ended = trio.Event(), trio.Event()
+    async with open_fleet(fleet_settings, engine) as owner, trio.open_nursery() as nursery:
+
+        async def run(*, task_status: trio.TaskStatus[Sequence[tuple[str, int]]]) -> None:
+            await serve(http_settings, owner, catalog, shutdown=shutdown, task_status=task_status)
+            ended.set()
+
+        bound = await nursery.start(partial(run))
+        yield Appliance(bound[0][1], owner, catalog, shutdown, ended)
+        shutdown.set()
+        nursery.cancel_scope.cancel()
+
+
+def model(path: Path, model_id: str, *aliases: str, error: str | None = None, args: Sequence[str] = ()) -> Model:
+    return Model(id=model_id, aliases=aliases, source="path", path=str(path), error=error, args=tuple(args))
