@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 from appliance.cli.app import run
@@ -10,6 +11,9 @@ from appliance.cli.plan import AppSettings, Program
 
 def main() -> None:
     """The installed command. Exit status: 0 done, 1 our fault, 2 the user's mistake, 70 a bug, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a model may say what the terminal cannot show
     sys.exit(run(sys.argv[1:], start))
 
 

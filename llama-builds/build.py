@@ -107,6 +107,9 @@ def build(folder: Path, *, native: bool, jobs: int) -> None:
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir()
         shutil.copy2(program, stage / EXECUTABLE)
+        for text in (tree / "LICENSE", *tree.glob("licenses/*"), *tree.glob("vendor/*/LICENSE*")):
+            (stage / "licenses" / text.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(text, stage / "licenses" / text.parent.name / text.name)
         (stage / MANIFEST).write_text(json.dumps(manifest(stage / EXECUTABLE, native=native), indent=2) + "\n")
         if folder.exists():
             shutil.rmtree(folder)  # no manifest in it, or it would have been found

@@ -20,6 +20,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
@@ -74,7 +75,15 @@ def run_pyinstaller(work: Path) -> Path:
     if status.returncode != 0:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
         sys.exit(f"{tail}\nerror: PyInstaller failed; its whole log is {log}")
+    refuse_broken_imports(work / "pyinstaller" / NAME / f"warn-{NAME}.txt")
     return work / "staged" / NAME
+
+
+def refuse_broken_imports(warnings: Path) -> None:
+    """The recipe leaves modules out; one that is imported unconditionally would be missed on the day it is reached."""
+    for line in warnings.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("excluded module") and "(top-level)" in line and "_frozen_importlib" not in line:
+            sys.exit(f"error: {NAME}.spec leaves out what is needed: {line}")
 
 
 def copy_engine(engine: Path, engines: Path) -> None:
@@ -90,7 +99,11 @@ def copy_engine(engine: Path, engines: Path) -> None:
 
 
 def copy_licenses(folder: Path) -> None:
-    """The licence files of every package that may be inside, one folder each."""
+    """The licences of the program, of Python, and of every package that may be inside, one folder each."""
+    for name, path in {NAME: ROOT / "LICENSE", "python": Path(sysconfig.get_path("stdlib")) / "LICENSE.txt"}.items():
+        if path.is_file():
+            (folder / name).mkdir(parents=True)
+            shutil.copyfile(path, folder / name / path.name)
     wanted = {name for name in locked_names() if name not in NOT_INSIDE}
     for distribution in distributions():
         name = distribution.metadata["Name"].lower().replace("_", "-")

@@ -85,7 +85,7 @@ def run(argv: Sequence[str], start: Start) -> int:
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except click.ClickException as error:
-        return say_error(_one_line(error.format_message()) + _see_help(error), error.exit_code)
+        return say_error(_told(error), error.exit_code)
     except ApplianceError as error:
         return say_error(str(error), EXIT_USER if isinstance(error, CallerError) else EXIT_OURS)
     except BrokenPipeError:
@@ -127,14 +127,12 @@ def _import_verb(name: str) -> click.Command | None:
     return command
 
 
-def _one_line(message: str) -> str:
-    return " ".join(message.split())
-
-
-def _see_help(error: click.ClickException) -> str:
-    if not isinstance(error, click.UsageError) or error.ctx is None:
-        return ""
-    return f" (see '{error.ctx.command_path} --help')"
+def _told(error: click.ClickException) -> str:
+    """The message; of a mistake on the command line in one line, and with the place that explains it."""
+    if not isinstance(error, click.UsageError):
+        return error.format_message()
+    message = " ".join(error.format_message().split())
+    return message if error.ctx is None else f"{message} (see '{error.ctx.command_path} --help')"
 
 
 def _bug() -> int:

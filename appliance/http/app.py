@@ -82,7 +82,8 @@ class Control:
         if not self._settings.page:
             raise RouteNotFound(request.method, request.path)
         models = list_models(self._catalog.snapshot.models, self._fleet) if _trusted() else None
-        base = f"http://{request.host}{self._settings.api_prefix}"
+        host = request.host or page.written(*self._bound[0])
+        base = f"http://{host}{self._settings.api_prefix}"
         response = Response(page.render(base, self._bound, models, self._fleet.engine), content_type=page.CONTENT_TYPE)
         response.headers["Content-Security-Policy"] = page.POLICY
         response.headers["Cache-Control"] = "no-store"

@@ -61,7 +61,7 @@ class Guard:
         """Whether the request carries a good key, or none is needed. Takes the same time for every wrong key."""
         if not self._keys:
             return True
-        given = _credential(request).encode("utf-8", "surrogateescape")
+        given = _credential(request).encode("latin-1")
         good = False
         for key in self._keys:
             good |= hmac.compare_digest(given, key)

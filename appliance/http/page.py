@@ -114,7 +114,7 @@ def render(base: str, bound: Sequence[tuple[str, int]], models: Object | None, e
     entries = msgspec.convert(models, _List).data if models is not None else []
     loaded = [entry.id for entry in entries if entry.status.value == "loaded"]
     usable = [entry.id for entry in entries if entry.status.error is None]
-    listening = ", ".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in bound)
+    listening = ", ".join(written(host, port) for host, port in bound)
     addresses = {
         "This page": f"{base}/",
         "OpenAI base URL": f"{base}/v1",
@@ -131,6 +131,11 @@ def render(base: str, bound: Sequence[tuple[str, int]], models: Object | None, e
         base=escape(base),
         example=escape((loaded or usable or ["MODEL"])[0]),
     )
+
+
+def written(host: str, port: int) -> str:
+    """An address as it stands in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 _KEY_NEEDED = '<p class="soft">This server needs an API key; with it, <code>GET /v1/models</code> lists the models.</p>'

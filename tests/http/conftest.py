@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 
 import pytest
-from http_harness import Appliance, open_appliance
-
-OpenServer = Callable[..., AbstractAsyncContextManager[Appliance]]
+from http_harness import OpenServer, open_appliance
 
 
 @pytest.fixture

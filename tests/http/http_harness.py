@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -187,7 +187,8 @@ class Appliance:
                 await trio.sleep(0.02)
 
 
-Open = Callable[..., "AsyncGenerator[Appliance]"]
+OpenServer = Callable[..., AbstractAsyncContextManager[Appliance]]
+"""`open_appliance` with the fake engine filled in."""
 
 
 def chat(model: str | None = "alpha", *, stream: bool = False, **fake: object) -> dict[str, object]:
@@ -214,7 +215,7 @@ async def open_appliance(
 ) -> AsyncGenerator[Appliance]:
     """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given. Keyword arguments are `HttpSettings`."""
     engine = Engine(name="fake", backend="cpu", version="b11434", command=tuple(command), source="the tests")
-    catalog = Catalog(Sources())
+    catalog = Catalog(Sources(starter=None))
     catalog.snapshot = Snapshot(
         models if models is not None else [model(model_file, "alpha", "al"), model(model_file, "beta")]
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 
 from appliance.core.llama_flags import FLAGS, Flag, Kind
+from appliance.engines.embedded.hardware import accelerators
 from appliance.engines.embedded.params import REFUSED
-from appliance.engines.embedded.special import accelerators
 
 _MIB = 1024 * 1024
 _VALUE = {Kind.INTEGER: " N", Kind.NUMBER: " X", Kind.PATH: " PATH", Kind.LIST: " A,B,...", Kind.JSON: " JSON"}

@@ -2,8 +2,9 @@
 
 The wheel's server is C++ threads throughout. Two of its habits shape this file. Building it holds the interpreter
 lock until the model is loaded, so no Python signal handler can run meanwhile: the signals keep their default action
-until then, which is also what llama-server does. And destroying it waits for every open stream to notice (up to 30
-seconds with one client reading), so it is not destroyed: the process ends, and its sockets with it.
+until then, which is also what llama-server does. (A signal in the instant between the first 200 and the handler still
+kills; the exit line knows no such instant, it waits in the pipe.) And destroying it waits for every open stream to
+notice, up to 30 seconds with one client reading, so it is not destroyed: the process ends, and its sockets with it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import h11
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve
+from hypercorn.trio import serve  # pyright: ignore[reportUnknownVariableType] - the WSGI half of its type
 from trio_h11 import DROPPED, next_event, send
 
 

@@ -168,6 +168,17 @@ def as_array(value: object) -> list[object]:
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
+def falls_silent(sock: socket.socket, seconds: float) -> bool:
+    """Read on until nothing comes for so long (True) or the peer ends the connection (False)."""
+    sock.settimeout(seconds)
+    try:
+        while sock.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return True
+    return False
+
+
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> float:
     """Ask until it is so; how long that took. Fails the test after ``seconds``."""
     began = time.monotonic()

@@ -1,0 +1,187 @@
+"""The installed program as a process, and plain HTTP to it; shares no code with the product."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from http.client import HTTPConnection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+import trio
+
+COMMAND = Path(sysconfig.get_path("scripts")) / ("llama-appliance.exe" if os.name == "nt" else "llama-appliance")
+STARTER_QUESTION = "Hello! What can you do?"
+START_TIME = 30.0
+COMMAND_TIME = 60.0
+
+
+def fresh_environment(home: Path) -> dict[str, str]:
+    """Like that of a user who has just come: no settings, no models, no caches."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_", "HF_", "AIP_"))}
+    mark = {name: value for name, value in os.environ.items() if name == "LLAMA_APPLIANCE_TEST_RUN"}
+    folders = {name: str(home / name.lower()) for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "HF_HOME")}
+    return {**kept, **mark, **folders, "HOME": str(home), "NO_COLOR": "1", "PYTHONFAULTHANDLER": "1"}
+
+
+def run_command(
+    *argv: str,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    timeout: float = COMMAND_TIME,
+) -> subprocess.CompletedProcess[str]:
+    """Run the installed command to its end, as in a pipe: nothing it writes to is a terminal."""
+    return subprocess.run(
+        [str(COMMAND), *argv],
+        cwd=cwd,
+        env={**fresh_environment(cwd), **(env or {})},
+        input=stdin if stdin is not None else "",
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=timeout,
+    )
+
+
+class Server:
+    """A running ``serve`` or ``llama-server``. Its standard error goes to a file, so it can print what it likes."""
+
+    def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> None:
+        self.cwd = cwd
+        self.errors = cwd / f"server-{time.monotonic_ns()}.err"
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [str(COMMAND), *argv],
+                cwd=cwd,
+                env={**fresh_environment(cwd), **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+            )
+        self.host, self.port = "", 0
+
+    def wait_listening(self) -> Server:
+        """Return once the line that tells the address has been printed."""
+        until = time.monotonic() + START_TIME
+        while True:
+            match = re.search(r"listening on http://(\[[^]]+\]|[^:\s]+):(\d+)", self.told())
+            if match:
+                self.host, self.port = match[1].strip("[]"), int(match[2])
+                return self
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.told()}"
+            assert time.monotonic() < until, f"it does not listen:\n{self.told()}"
+            time.sleep(0.01)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def told(self) -> str:
+        """Everything printed so far."""
+        return self.errors.read_text(encoding="utf-8", errors="replace")
+
+    def children(self) -> list[psutil.Process]:
+        """All processes below the program."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float) -> int:
+        """The exit status; fails when the program takes longer."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still there after {seconds} s:\n{self.told()}") from None
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+
+
+class Answer:
+    """A whole HTTP answer."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def http(server: Server, method: str, path: str, body: object = None, *, timeout: float = 60, **headers: str) -> Answer:
+    """One request; underscores in header names stand for dashes."""
+    connection = HTTPConnection(server.host, server.port, timeout=timeout)
+    try:
+        sent = None if body is None else json.dumps(body).encode()
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, sent, {"Content-Type": "application/json", **names})
+        response = connection.getresponse()
+        return Answer(response.status, dict(response.headers.items()), response.read())
+    finally:
+        connection.close()
+
+
+async def post(port: int, path: str, body: object, key: str | None = None) -> tuple[int, bytes]:
+    """One request over a connection of its own; the status and the de-chunked body."""
+    sent = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    head += f"Authorization: Bearer {key}\r\n" if key else ""
+    head += f"Content-Length: {len(sent)}\r\n\r\n"
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(head.encode() + sent)
+        received = bytearray()
+        async for chunk in stream:
+            received += chunk
+    top, _, rest = bytes(received).partition(b"\r\n\r\n")
+    status = int(top.split(b" ", 2)[1])
+    return status, _dechunk(rest) if b"transfer-encoding: chunked" in top.lower() else rest
+
+
+def _dechunk(data: bytes) -> bytes:
+    """Fails when the last chunk is missing: the answer was cut short."""
+    body = bytearray()
+    while True:
+        size, _, data = data.partition(b"\r\n")
+        length = int(size, 16)
+        if length == 0:
+            return bytes(body)
+        assert len(data) > length, "cut within a chunk"
+        body += data[:length]
+        data = data[length + 2 :]
+
+
+def wait_gone(processes: Sequence[psutil.Process], seconds: float) -> None:
+    """Fail when any of these processes still runs after so long. A zombie has ended."""
+    until = time.monotonic() + seconds
+    while left := [process for process in processes if _runs(process)]:
+        assert time.monotonic() < until, f"still there after {seconds} s: {left}"
+        time.sleep(0.02)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,215 @@
+"""Every verb against a running server and without one, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import StartServer
+from program import COMMAND, STARTER_QUESTION, Server, fresh_environment, http, run_command
+
+
+@pytest.fixture
+def nobody_listens(free_port: object) -> str:
+    assert callable(free_port)
+    return f"http://127.0.0.1:{free_port()}"
+
+
+def test_the_tour(start_server: StartServer, engine: str, tmp_path: Path) -> None:
+    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1")
+
+    def cli(*argv: str) -> subprocess.CompletedProcess[str]:
+        return run_command(*argv, "--url", server.url, cwd=tmp_path)
+
+    assert json.loads(cli("ps", "--json").stdout) == {"running": [], "failed": []}
+    nothing = cli("ps")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert "no model runs" in nothing.stderr
+
+    loaded = cli("load", "starter", "--json")
+    assert json.loads(loaded.stdout)["state"] == "loaded", loaded.stderr
+    assert [entry["id"] for entry in json.loads(cli("ps", "--json").stdout)["running"]] == ["starter"]
+    assert cli("ps").stdout.splitlines()[1].split() == ["starter", "loaded"]
+    again = cli("load", "starter")
+    assert (again.returncode, again.stdout.split(":")[0]) == (0, "starter")
+
+    listed = json.loads(cli("ls", "--json").stdout)
+    (starter,) = listed["models"]
+    assert (starter["id"], starter["state"], starter["architecture"]) == ("starter", "loaded", "llama")
+    assert starter["size"] > 100_000
+    assert listed["server"] == server.url
+
+    answer = cli("run", "starter", STARTER_QUESTION, "--temp", "0")
+    assert answer.returncode == 0, answer.stderr
+    assert len(answer.stdout.split()) >= 3
+    document = json.loads(cli("run", "starter", STARTER_QUESTION, "--temp", "0", "--json").stdout)
+    assert document["choices"][0]["message"]["content"] == answer.stdout.strip()
+
+    log = cli("logs", "starter")
+    assert "model loaded" in log.stdout
+    assert {line.split(" ")[0] for line in cli("logs").stdout.splitlines()} == {"[starter]"}
+    assert all(isinstance(json.loads(line), str) for line in cli("logs", "--json").stdout.splitlines())
+
+    assert json.loads(cli("unload", "starter", "--json").stdout) == {"model": "starter", "state": "unloaded"}
+    assert server_models(server) == []
+    refused = cli("unload", "starter")
+    assert refused.returncode == 2
+    assert "not running" in refused.stderr
+
+
+def server_models(server: Server) -> list[str]:
+    entries = http(server, "GET", "/models").json()["data"]
+    return [entry["id"] for entry in entries if entry["status"]["value"] != "unloaded"]
+
+
+def test_logs_are_followed_as_they_come(server: Server, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [str(COMMAND), "logs", "-f", "starter", "--url", server.url],
+        cwd=tmp_path,
+        env=fresh_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline()
+        marker = f"marker-{time.monotonic_ns()}"
+        body = {"model": "starter", "messages": [{"role": "user", "content": marker}]}
+        assert http(server, "POST", "/v1/chat/completions", body).status == 200
+        until = time.monotonic() + 10
+        lines = 0
+        while "release" not in follower.stdout.readline():
+            lines += 1
+            assert time.monotonic() < until
+        follower.kill()
+
+
+def test_names_nobody_has(server: Server, tmp_path: Path) -> None:
+    for argv in (
+        ("run", "startr", "hi"),
+        ("load", "startr"),
+        ("unload", "startr"),
+        ("logs", "startr"),
+        ("logs", "-f", "startr"),
+    ):
+        done = run_command(*argv, "--url", server.url, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, ""), argv
+        assert done.stderr.startswith("llama-appliance: error: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_without_a_server_the_verbs_that_need_one_say_how_to_start_it(nobody_listens: str, tmp_path: Path) -> None:
+    for argv in (("ps",), ("load", "x"), ("unload", "x"), ("logs",), ("logs", "-f"), ("run", "starter", "hi"), ("ls",)):
+        done = run_command(*argv, "--url", nobody_listens, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, ""), argv
+        assert "llama-appliance serve" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_ls_works_without_a_server_and_shows_what_is_wrong(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "broken.gguf").write_bytes(b"GGUF and then nothing")
+    (folder / "[red]odd[/red].gguf").write_bytes(b"not a model")
+    done = run_command("ls", "--models-dir", str(folder), cwd=tmp_path)
+    assert done.returncode == 0
+    header, *rows = done.stdout.splitlines()
+    assert header.split() == ["ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "SOURCE", "STATE"]
+    assert [row.split()[0] for row in rows] == ["[red]odd[/red]", "broken", "starter"]
+    assert "broken cannot be used: " in done.stderr
+    assert str(folder) in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    facts = json.loads(run_command("ls", "--models-dir", str(folder), "--json", cwd=tmp_path).stdout)
+    assert {model["id"]: bool(model["error"]) for model in facts["models"]} == {
+        "[red]odd[/red]": True,
+        "broken": True,
+        "starter": False,
+    }
+
+
+def test_run_without_a_server_loads_the_model_itself(engine: str, tmp_path: Path, free_port: object) -> None:
+    done = run_command("run", "starter", STARTER_QUESTION, "--engine", engine, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) >= 3
+    assert "no server runs" in done.stderr
+    piped = run_command("run", "starter", "--engine", engine, "--json", cwd=tmp_path, stdin=STARTER_QUESTION)
+    assert json.loads(piped.stdout)["choices"][0]["message"]["content"] == done.stdout.strip()
+    assert run_command("run", "startr", "hi", "--engine", engine, cwd=tmp_path).returncode == 2
+
+
+def test_selftest_proves_the_engine(engine: str, tmp_path: Path) -> None:
+    done = run_command("selftest", "--engine", engine, "--json", cwd=tmp_path)
+    report = json.loads(done.stdout)
+    assert done.returncode == 0, report
+    assert report["ok"] is True
+    assert [step["name"] for step in report["steps"]] == [
+        *("load", "health", "chat", "repeat", "stream", "speed", "stop"),
+    ]
+    assert report["tokens_per_second"] > 1
+
+
+def test_selftest_fails_when_something_is_wrong(engine: str, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+    done = run_command("selftest", "--engine", engine, "--model", str(broken), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "FAILED" in done.stdout or "not a usable GGUF" in done.stderr
+
+
+def test_version(tmp_path: Path, engine: str) -> None:
+    facts = json.loads(run_command("version", "--engine", engine, "--json", cwd=tmp_path).stdout)
+    assert facts["version"] in run_command("--version", cwd=tmp_path).stdout
+    assert facts["engine"]["command"]
+
+
+def test_help_is_quick(tmp_path: Path) -> None:
+    """150 ms are the goal on a quiet machine; the best of several tries may take twice that here."""
+    best = min(_seconds("--help", tmp_path), *(_seconds("version", tmp_path) for _ in range(4)))
+    assert best < 0.3
+
+
+def _seconds(verb: str, folder: Path) -> float:
+    began = time.monotonic()
+    assert run_command(verb, cwd=folder).returncode == 0
+    return time.monotonic() - began
+
+
+def test_a_server_with_a_key_lets_in_who_has_it(start_server: StartServer, built_engine: str, tmp_path: Path) -> None:
+    server = start_server(
+        *("serve", "--listen", "0.0.0.0:0", "--engine", built_engine, "--threads", "1"),
+        env={"LLAMA_APPLIANCE_API_KEY": "secret"},
+    )
+    url = f"http://127.0.0.1:{server.port}"
+    refused = run_command("ps", "--url", url, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--api-key" in refused.stderr
+    assert run_command("ps", "--url", url, "--api-key", "wrong", cwd=tmp_path).returncode == 2
+    assert run_command("ps", "--url", url, "--api-key", "secret", cwd=tmp_path).returncode == 0
+    from_env = run_command(
+        "run", "starter", "hi", "--url", url, cwd=tmp_path, env={"LLAMA_APPLIANCE_API_KEY": "secret"}
+    )
+    assert from_env.returncode == 0, from_env.stderr
+
+
+def test_no_open_door_without_a_key(tmp_path: Path) -> None:
+    done = run_command("serve", "--listen", "0.0.0.0:0", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "--api-key KEY" in done.stderr
+    assert "--allow-unauthenticated" in done.stderr
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [str(COMMAND), "ls"],
+        cwd=tmp_path,
+        env=fresh_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()

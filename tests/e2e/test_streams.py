@@ -1,0 +1,104 @@
+"""Many streams at once say, event for event, what the engine says to one client of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from program import Server, post
+
+STREAMS = 200
+QUESTIONS = ("Hello!", "What is the capital of France?", "Tell me a joke.", "How do I add a model?")
+VARYING = re.compile(rb'"(id|created|timings|usage)":("[^"]*"|\d+|\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+"""What differs between two answers to one question: names, clocks, and how much the cache held."""
+
+
+def request(question: str) -> dict[str, object]:
+    return {
+        "model": "starter",
+        "messages": [{"role": "user", "content": question}],
+        "stream": True,
+        "temperature": 0,
+        "cache_prompt": False,
+        "max_tokens": 64,
+    }
+
+
+@pytest.fixture
+def direct(engine: str, starter_model: Path, tmp_path: Path, free_port: Any) -> Generator[int]:
+    """The same engine with the same model, started by hand; its port."""
+    port: int = free_port()
+    command = [sys.executable, "-m", "appliance.engines.embedded"] if engine == "embedded" else [engine]
+    command += ["-m", str(starter_model), "--alias", "starter", "--port", str(port), "--threads", "1", "-c", "8192"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
+    with (tmp_path / "direct.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env)
+    try:
+        until = time.monotonic() + 30
+        while b"listening on" not in (tmp_path / "direct.log").read_bytes():
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        yield port
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def same_in_every_run(stream: bytes) -> bytes:
+    return VARYING.sub(rb'"\1":0', stream)
+
+
+async def test_two_hundred_streams_at_once(server: Server, direct: int) -> None:
+    wanted: dict[str, bytes] = {}
+    for question in QUESTIONS:
+        status, stream = await post(direct, "/v1/chat/completions", request(question))
+        assert status == 200
+        assert stream.endswith(b"data: [DONE]\n\n")
+        wanted[question] = same_in_every_run(stream)
+    assert len(set(wanted.values())) == len(QUESTIONS)
+    assert all(stream.count(b"data: ") > 5 for stream in wanted.values())
+    wrong: list[str] = []
+
+    async def ask(question: str) -> None:
+        status, stream = await post(server.port, "/v1/chat/completions", request(question))
+        if status != 200 or same_in_every_run(stream) != wanted[question]:
+            wrong.append(f"{status}: {text_of(stream)!r} instead of {text_of(wanted[question])!r}")
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for number in range(STREAMS):
+                nursery.start_soon(ask, QUESTIONS[number % len(QUESTIONS)])
+    assert wrong == []
+
+
+def text_of(stream: bytes) -> str:
+    """The answer in a stream, for the reader of a failure."""
+    records = [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: {")]
+    deltas = [json.loads(record)["choices"] for record in records]
+    return "".join(choices[0]["delta"].get("content") or "" for choices in deltas if choices)
+
+
+async def test_a_client_that_leaves_frees_the_model(server: Server) -> None:
+    """The engine has four slots; eight endless answers that nobody wants any more must not keep a ninth waiting."""
+    endless = {**request("Tell me a story."), "ignore_eos": True, "max_tokens": 4000}
+    with trio.move_on_after(1.0):
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(post, server.port, "/v1/chat/completions", endless)
+    with trio.fail_after(5):
+        status, _ = await post(server.port, "/v1/chat/completions", request("Hello!"))
+    assert status == 200

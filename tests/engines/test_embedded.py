@@ -1,0 +1,391 @@
+"""The embedded engine as a client and as a parent sees it: real processes serving the starter model."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from appliance.engines.embedded import available, command
+
+pytestmark = pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
+
+READY = 20.0
+"""Seconds for a tiny model to be served; it takes well under one on an idle machine."""
+
+ENDLESS = {"prompt": "Once", "n_predict": -1, "ignore_eos": True, "stream": True}
+"""With --context-shift, a generation that only ends when somebody ends it."""
+
+CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5, "temperature": 0}
+
+
+class Engine:
+    """One process and the port it was told to listen on."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path, states: Path) -> None:
+        self.process = process
+        self.port = port
+        self.log = log
+        self.states = states
+
+    def open(
+        self, method: str, path: str, body: object = None, key: str | None = None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=15)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            return connection, connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
+
+    def ask(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[int, str]:
+        connection, answer = self.open(method, path, body, key)
+        with contextlib.closing(connection):
+            return answer.status, answer.read().decode()
+
+    def json(self, method: str, path: str, body: object = None, key: str | None = None) -> dict[str, object]:
+        status, text = self.ask(method, path, body, key)
+        assert status == 200, text
+        found = json.loads(text)
+        return found if isinstance(found, dict) else {"items": found}
+
+    def wait_health(self, status: int) -> str:
+        """Until /health answers with this status; the process must not end meanwhile. Returns the body."""
+        until = time.monotonic() + READY
+        while time.monotonic() < until:
+            assert self.process.poll() is None, self.log.read_text()
+            with contextlib.suppress(OSError):
+                found, text = self.ask("GET", "/health")
+                if found == status:
+                    return text
+            time.sleep(0.005)
+        raise AssertionError(f"/health never answered {status}: {self.log.read_text()}")
+
+    @contextlib.contextmanager
+    def generating(self) -> Iterator[None]:
+        """While a client reads a generation that does not end by itself."""
+        connection, answer = self.open("POST", "/completion", ENDLESS)
+        with contextlib.closing(connection):
+            assert answer.status == 200
+            assert b"data: " in answer.read(200)
+            yield
+
+    def say(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
+
+    def state_names(self) -> list[str]:
+        prefix = "cmd_child_to_router:state:"
+        lines = self.states.read_text().splitlines()
+        assert all(line.startswith(prefix) for line in lines), lines
+        return [json.loads(line.removeprefix(prefix))["state"] for line in lines]
+
+
+Start = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module")
+def start(
+    tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], starter_model: Path
+) -> Generator[Start]:
+    """Start an engine with these flags; whatever still runs at the end is killed."""
+    engines: list[Engine] = []
+
+    def begin(*flags: str, model: Path = starter_model, env: dict[str, str] | None = None, port: int = 0) -> Engine:
+        folder = tmp_path_factory.mktemp("engine")
+        port = port or free_port()
+        log, states = folder / "stderr", folder / "stdout"
+        argv = [*command(), "--model", str(model), "--port", str(port), "--threads", "1", *flags]
+        with log.open("wb") as error, states.open("wb") as output:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=output, stderr=error, env={**os.environ, **(env or {})}
+            )
+        engines.append(Engine(process, port, log, states))
+        return engines[-1]
+
+    yield begin
+    for engine in engines:
+        if engine.process.poll() is None:
+            engine.process.kill()
+        engine.process.wait(10)
+        if engine.process.stdin is not None:
+            engine.process.stdin.close()
+
+
+def refused(*flags: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """Run to the end: (exit status, standard output, standard error)."""
+    run = subprocess.run(
+        [*command(), *flags], capture_output=True, text=True, timeout=20, env={**os.environ, **(env or {})}, check=False
+    )
+    return run.returncode, run.stdout, run.stderr
+
+
+# ---- routes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chat(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    slots = str(tmp_path_factory.mktemp("slots"))
+    flags = ("--metrics", "--props", "--slot-save-path", slots, "--alias", "starter", "-c", "1024", "-np", "1")
+    engine = start(*flags, "--context-shift")
+    engine.wait_health(200)
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        ("/v1/chat/completions", CHAT, "choices"),
+        ("/v1/completions", {"prompt": "Once", "max_tokens": 5}, "choices"),
+        ("/completion", {"prompt": "Once", "n_predict": 5}, "content"),
+        ("/v1/messages", CHAT, "content"),
+        ("/v1/messages/count_tokens", CHAT, "input_tokens"),
+        ("/v1/responses", {"input": "Hello", "max_output_tokens": 5}, "output"),
+        ("/tokenize", {"content": "Hello"}, "tokens"),
+        ("/apply-template", CHAT, "prompt"),
+        ("/v1/chat/completions/input_tokens", CHAT, "input_tokens"),
+        ("/slots/0?action=save", {"filename": "slot.bin"}, "n_saved"),
+        ("/slots/0?action=erase", {}, "n_erased"),
+        ("/props", {}, "success"),
+    ],
+)
+def test_every_family_of_routes_answers(chat: Engine, path: str, body: object, key: str) -> None:
+    assert chat.json("POST", path, body)[key]
+
+
+def test_words_survive_tokenizing(chat: Engine) -> None:
+    tokens = chat.json("POST", "/tokenize", {"content": "a small house"})["tokens"]
+    assert str(chat.json("POST", "/detokenize", {"tokens": tokens})["content"]).strip() == "a small house"
+
+
+def test_a_chat_is_streamed_as_server_sent_events(chat: Engine) -> None:
+    connection, answer = chat.open("POST", "/v1/chat/completions", CHAT | {"stream": True})
+    with contextlib.closing(connection):
+        assert answer.getheader("Transfer-Encoding") == "chunked"
+        assert str(answer.getheader("Content-Type")).startswith("text/event-stream")
+        records = answer.read().decode().strip().split("\n\n")
+    assert records[-1] == "data: [DONE]"
+    chunks = [json.loads(record.removeprefix("data: ")) for record in records[:-1]]
+    assert "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+
+
+def test_the_introspection_routes_describe_the_model(chat: Engine) -> None:
+    models = chat.json("GET", "/v1/models")["data"]
+    assert isinstance(models, list)
+    assert [model["id"] for model in models] == ["starter"]
+    props = chat.json("GET", "/props")
+    assert props["total_slots"] == 1
+    assert str(props["build_info"]).startswith("b")
+    slots = chat.json("GET", "/slots")["items"]
+    assert isinstance(slots, list)
+    assert slots[0]["n_ctx"] == 1024
+    status, metrics = chat.ask("GET", "/metrics")
+    assert status == 200
+    assert "llamacpp:tokens_predicted_total" in metrics
+
+
+def test_what_was_not_switched_on_says_so(chat: Engine) -> None:
+    assert chat.ask("POST", "/v1/embeddings", {"input": "Hello"})[0] == 501
+    assert chat.ask("POST", "/rerank", {"query": "a", "documents": ["b"]})[0] == 501
+    assert chat.ask("GET", "/tools")[0] == 403
+    assert chat.ask("GET", "/nowhere")[0] == 404
+
+
+def test_one_thread_is_one_thread(chat: Engine) -> None:
+    """A second compute thread would spin beside the first and take nearly a second of processor per second."""
+    watched = psutil.Process(chat.process.pid)
+    with chat.generating():
+        before, began = watched.cpu_times(), time.monotonic()
+        time.sleep(1)
+        after, took = watched.cpu_times(), time.monotonic() - began
+    used = after.user + after.system - before.user - before.system
+    assert 0 < used <= 1.3 * took
+
+
+def test_embeddings(start: Start) -> None:
+    engine = start("--embedding", "--pooling", "mean")
+    engine.wait_health(200)
+    data = engine.json("POST", "/v1/embeddings", {"input": ["one", "two"]})["data"]
+    assert isinstance(data, list)
+    vectors = [item["embedding"] for item in data]
+    assert len(vectors) == 2
+    assert sum(x * x for x in vectors[0]) == pytest.approx(1, abs=1e-3)
+    assert vectors[0] != vectors[1]
+
+
+def test_reranking(start: Start) -> None:
+    engine = start("--reranking")
+    engine.wait_health(200)
+    results = engine.json("POST", "/v1/rerank", {"query": "house", "documents": ["a house", "a dog"]})["results"]
+    assert isinstance(results, list)
+    assert sorted(result["index"] for result in results) == [0, 1]
+
+
+# ---- command line and environment ------------------------------------------------------------------------------------
+
+
+def test_the_environment_counts_and_flags_beat_it(start: Start) -> None:
+    env = {"LLAMA_ARG_CTX_SIZE": "1024", "LLAMA_ARG_N_PARALLEL": "3", "LLAMA_ARG_NO_ENDPOINT_SLOTS": "1"}
+    engine = start("-np", "2", "-n", "7", env=env | {"LLAMA_API_KEY": "secret"})
+    engine.wait_health(200)
+    status, text = engine.ask("GET", "/v1/models")
+    assert status == 401
+    assert json.loads(text)["error"] == {"message": "Invalid API Key", "type": "authentication_error", "code": 401}
+    props = engine.json("GET", "/props", key="secret")
+    assert props["total_slots"] == 2
+    assert props["default_generation_settings"]["n_ctx"] == 512  # type: ignore[index]
+    assert engine.ask("GET", "/slots", key="secret")[0] == 501
+
+
+def test_the_sampling_defaults_of_the_command_line_hold(start: Start) -> None:
+    engine = start("-n", "3", "--temp", "0", "--top-k", "7", "--seed", "42", "--ignore-eos", "--no-jinja")
+    engine.wait_health(200)
+    settings = engine.json("GET", "/props")["default_generation_settings"]["params"]  # type: ignore[index]
+    assert (settings["temperature"], settings["top_k"], settings["seed"]) == (0, 7, 42)
+    answer = engine.json("POST", "/completion", {"prompt": "Once"})
+    assert answer["tokens_predicted"] == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "named"),
+    [
+        (["--model", "x.gguf", "--override-kv", "a=int:1"], {}, "--override-kv"),
+        (["--model", "x.gguf", "--log-colors", "on"], {}, "--log-colors"),
+        (["--model", "x.gguf", "--models-dir", "."], {}, "--models-dir"),
+        (["--model", "x.gguf", "--no-such-flag"], {}, "--no-such-flag"),
+        (["--model", "x.gguf", "-c", "many"], {}, "-c"),
+        (["--model", "x.gguf", "-np", "0"], {}, "-np"),
+        (["--model", "x.gguf", "--cache-type-k", "q2_k"], {}, "--cache-type-k"),
+        (["--model", "x.gguf", "--port"], {}, "--port"),
+        (["--model", "x.gguf"], {"LLAMA_ARG_HF_REPO": "a/b"}, "LLAMA_ARG_HF_REPO"),
+        ([], {}, "--model"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(flags: list[str], env: dict[str, str], named: str) -> None:
+    status, _, error = refused(*flags, env=env)
+    assert status == 2
+    assert named in error
+    assert error.count("\n") == 1
+
+
+def test_help_version_and_devices_print_and_end() -> None:
+    status, text, _ = refused("--help")
+    assert status == 0
+    assert "--ctx-size" in text
+    assert "LLAMA_ARG_CTX_SIZE" in text
+    status, text, error = refused("--version")
+    assert (status, text) == (0, "")
+    assert error.startswith("version: b")
+    status, text, _ = refused("--list-devices")
+    assert status == 0
+    assert text.startswith("Available devices:\n  ")
+
+
+# ---- failures and endings --------------------------------------------------------------------------------------------
+
+
+def test_a_broken_model_ends_with_1_and_the_reason(start: Start, starter_model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(starter_model.read_bytes()[:5000])
+    engine = start(model=broken)
+    assert engine.process.wait(READY) == 1
+    assert "failed to load model" in engine.log.read_text()
+
+
+def test_a_taken_port_ends_with_1_and_the_reason(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        engine = start(port=port)
+        assert engine.process.wait(READY) == 1
+    assert f"port: {port}" in engine.log.read_text()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a named pipe in the file system")
+def test_while_loading_it_answers_503_and_obeys_a_signal(start: Start, tmp_path: Path) -> None:
+    """A model that is a pipe nobody writes to loads for ever."""
+    pipe = tmp_path / "model.gguf"
+    os.mkfifo(pipe)
+    engine = start(model=pipe)
+    error = json.loads(engine.wait_health(503))["error"]
+    assert error == {"message": "Loading model", "type": "unavailable_error", "code": 503}
+    assert engine.ask("GET", "/v1/models")[0] == 503
+    engine.process.terminate()
+    assert engine.process.wait(5) == -signal.SIGTERM
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_0(start: Start, number: signal.Signals) -> None:
+    engine = start()
+    engine.wait_health(200)
+    engine.json("POST", "/completion", {"prompt": "Once", "n_predict": 30, "ignore_eos": True})
+    engine.process.send_signal(number)
+    assert engine.process.wait(5) == 0
+    with pytest.raises(ConnectionRefusedError):
+        engine.ask("GET", "/health")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+def test_a_signal_ends_it_at_once_while_a_client_reads(start: Start) -> None:
+    engine = start("--context-shift", "-c", "512")
+    engine.wait_health(200)
+    with engine.generating():
+        engine.process.terminate()
+        assert engine.process.wait(5) == 0
+
+
+# ---- as a router's child ---------------------------------------------------------------------------------------------
+
+CHILD = {"LLAMA_SERVER_ROUTER_PORT": "1"}
+
+
+def test_a_child_reports_its_states_and_obeys_the_exit_line(start: Start) -> None:
+    engine = start("--alias", "a,b", "--tags", "t", env=CHILD)
+    engine.wait_health(200)
+    engine.say(b"anything else\n")
+    with engine.generating():
+        engine.say(b"cmd_router_to_child:exit\n")
+        assert engine.process.wait(5) == 0
+    states = engine.state_names()
+    assert states[0] == "loading"
+    assert states[-1] == "ready"
+    ready = json.loads(engine.states.read_text().splitlines()[-1].partition("state:")[2])["payload"]
+    assert (ready["id"], ready["aliases"], ready["tags"]) == ("a", ["a", "b"], ["t"])
+    assert ready["meta"]["n_params"] > 0
+
+
+def test_a_child_ends_with_its_parent(start: Start) -> None:
+    engine = start(env=CHILD)
+    engine.wait_health(200)
+    with engine.generating():
+        assert engine.process.stdin is not None
+        engine.process.stdin.close()
+        assert engine.process.wait(5) == 1
+
+
+def test_a_child_tells_when_it_sleeps_and_wakes(start: Start) -> None:
+    engine = start("--sleep-idle-seconds", "1", env=CHILD)
+    engine.wait_health(200)
+    until = time.monotonic() + 10
+    while engine.state_names()[-1] != "sleeping":
+        assert time.monotonic() < until, engine.state_names()
+        time.sleep(0.02)
+    assert engine.json("GET", "/props")["is_sleeping"] is True
+    assert engine.json("POST", "/completion", {"prompt": "Once", "n_predict": 2})["content"] is not None
+    states = engine.state_names()
+    assert states[states.index("sleeping") + 1] == "loading"
+    assert states[-1] == "ready"

@@ -1,0 +1,194 @@
+"""The frozen program as a user gets it: started from another folder, with an empty environment, with its own engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.frozen
+
+DIST = Path(__file__).resolve().parents[2] / "dist" / "llama-appliance"
+SUFFIX = ".exe" if sys.platform == "win32" else ""
+LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+)")
+
+MAX_START = 0.7
+"""Seconds from start to listening, the best of `STARTS`: other work on the machine can only add to it."""
+STARTS = 5
+MAX_SIZE = 70e6
+"""Bytes of the whole folder, engine and starter model included; 45 MB when this was written."""
+PATIENCE = 30.0
+
+
+class Server:
+    """The frozen program, serving. What it says is read all the time, and kept."""
+
+    def __init__(self, program: Path, cwd: Path, env: dict[str, str]) -> None:
+        began = time.monotonic()
+        self.process = subprocess.Popen(
+            [str(program), "serve", "--listen", "127.0.0.1:0"],
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.said: list[str] = []
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self.url = self._wait_for(LISTENING)
+        self.start_seconds = time.monotonic() - began
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def _wait_for(self, pattern: re.Pattern[str]) -> str:
+        deadline = time.monotonic() + PATIENCE
+        while line := self._lines.get(timeout=max(0.0, deadline - time.monotonic())):
+            self.said.append(line)
+            if found := pattern.search(line):
+                return found.group(1)
+        pytest.fail("the frozen program ended before it listened:\n" + "".join(self.said))
+
+    def ask(self, path: str, body: dict[str, object] | None = None) -> bytes:
+        content = json.dumps(body).encode() if body is not None else None
+        with urlopen(
+            Request(self.url + path, content, {"Content-Type": "application/json"}), timeout=PATIENCE
+        ) as answer:
+            return answer.read()
+
+    def stop(self) -> int:
+        """Ask it to end, the way a service manager does; the exit status."""
+        self.process.send_signal(signal.CTRL_BREAK_EVENT if sys.platform == "win32" else signal.SIGTERM)
+        try:
+            return self.process.wait(PATIENCE)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def bare_environment() -> dict[str, str]:
+    """Nothing at all, except for what no Windows program starts without."""
+    return {name: os.environ[name] for name in ("SYSTEMROOT",) if sys.platform == "win32"}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the program under another name and in another place, which a user may well choose."""
+    if not DIST.is_dir():
+        pytest.fail(f"{DIST} is missing; 'python3 bootstrap.py freeze' makes it")
+    moved = tmp_path_factory.mktemp("elsewhere") / "my apps" / "appliance (1)"
+    shutil.copytree(DIST, moved, symlinks=True)
+    return moved / f"llama-appliance{SUFFIX}"
+
+
+@pytest.fixture
+def server(program: Path, tmp_path: Path) -> Generator[Server]:
+    running = Server(program, tmp_path, bare_environment())
+    yield running
+    running.close()
+
+
+def chat(server: Server, **more: object) -> bytes:
+    question: dict[str, object] = {"model": "starter", "messages": [{"role": "user", "content": "What is your name?"}]}
+    return server.ask("/v1/chat/completions", question | more)
+
+
+def test_it_answers_with_its_own_engine_and_leaves_no_process(server: Server, program: Path) -> None:
+    answer = json.loads(chat(server))
+    assert "llama appliance" in answer["choices"][0]["message"]["content"].lower()
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    engines = [child for child in children if child.exe().startswith(str(program.parent / "engines"))]
+    assert engines, f"none of {children} is an engine of {program.parent}"
+    assert server.stop() == 0
+    _gone, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+
+
+def test_it_streams(server: Server) -> None:
+    records = [line for line in chat(server, stream=True).decode().splitlines() if line.startswith("data: ")]
+    assert records[-1] == "data: [DONE]"
+    assert len(records) > 3
+    assert server.stop() == 0
+
+
+def test_every_page_and_list_it_serves_is_inside(server: Server) -> None:
+    """Modules imported late are the ones a frozen program lacks without anybody noticing."""
+    for path in ("/health", "/v1/models", "/models", "/props"):
+        assert json.loads(server.ask(path)), path
+    assert server.stop() == 0
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows has no SIGKILL; its Job Object is tested in tests/children"
+)
+def test_its_engine_ends_even_when_it_is_killed(server: Server) -> None:
+    chat(server)
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    server.process.kill()
+    _gone, alive = psutil.wait_procs(children, timeout=5)
+    assert children
+    assert not alive
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["version", "--json"], ["ls", "--help"]])
+def test_the_command_line_is_whole(program: Path, tmp_path: Path, arguments: list[str]) -> None:
+    done = subprocess.run(
+        [str(program), *arguments],
+        cwd=tmp_path,
+        env=bare_environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_selftest_passes(program: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(program), "selftest"], cwd=tmp_path, env=bare_environment(), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_it_starts_quickly_and_is_small(
+    program: Path, tmp_path: Path, record_property: pytest.RecordProperty, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts: list[float] = []
+    for _ in range(STARTS):
+        server = Server(program, tmp_path, bare_environment())
+        starts.append(server.start_seconds)
+        assert server.stop() == 0
+    size = sum(path.stat().st_size for path in program.parent.rglob("*") if path.is_file() and not path.is_symlink())
+    median = sorted(starts)[STARTS // 2]
+    with capsys.disabled():
+        print(f"\n  frozen: {size / 1e6:.1f} MB; start to listening {min(starts):.3f} s (median {median:.3f} s)")
+    record_property("frozen_bytes", size)
+    record_property("frozen_start_seconds", min(starts))
+    assert min(starts) <= MAX_START
+    assert size <= MAX_SIZE

@@ -1,0 +1,182 @@
+"""The program's own routes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+from http_harness import CHAT, OpenServer, chat, model
+
+
+async def test_the_list_has_llama_servers_shape(open_server: OpenServer, fake_model: Path):
+    models = [model(fake_model, "zeta"), model(fake_model, "alpha", "al"), model(fake_model, "bad", error="truncated")]
+    async with open_server(models=models) as server:
+        listed = (await server.ask("GET", "/v1/models")).json
+        assert listed["object"] == "list"
+        assert [entry["id"] for entry in listed["data"]] == ["alpha", "bad", "zeta"]
+        entry = listed["data"][0]
+        assert entry["aliases"] == ["al"]
+        assert entry["tags"] == []
+        assert (entry["object"], entry["owned_by"], entry["source"]) == ("model", "llamacpp", "path")
+        assert isinstance(entry["created"], int)
+        assert entry["status"]["value"] == "unloaded"
+        assert "meta" not in entry
+        assert entry["architecture"] == {"input_modalities": ["text"], "output_modalities": ["text"]}
+        assert listed["data"][1]["status"]["error"] == "truncated"
+        await server.ask("POST", "/models/load", {"model": "al", "wait": True})
+        entry = (await server.ask("GET", "/models")).json["data"][0]
+        assert entry["status"]["value"] == "loaded"
+        assert "--model" in entry["status"]["args"]
+        assert entry["meta"]["n_ctx"] == 4096
+
+
+async def test_reload_looks_at_the_disk_again(open_server: OpenServer):
+    async with open_server() as server:
+        assert (await server.ask("GET", "/v1/models?reload=1")).json == {"data": [], "object": "list"}
+
+
+async def test_load_and_unload(open_server: OpenServer, fake_model: Path):
+    slow = model(fake_model, "slow", args=("--load-delay", "0.3"))
+    async with open_server(models=[slow]) as server:
+        assert (await server.ask("POST", "/models/load", {"model": "nope"})).status == 404
+        assert (await server.ask("POST", "/models/unload", {"model": "nope"})).status == 400
+        assert (await server.ask("POST", "/models/unload", {"model": "slow"})).status == 400
+        assert (await server.ask("POST", "/models/load", {"model": "slow"})).json == {"success": True}
+        assert (await server.ask("GET", "/models")).json["data"][0]["status"]["value"] == "loading"
+        twice = await server.ask("POST", "/models/load", {"model": "slow"})
+        assert (twice.status, twice.error["message"]) == (400, "model is already running")
+        assert (await server.ask("POST", "/models/load", {"model": "slow", "wait": True})).status == 200
+        assert server.state("slow") == "loaded"
+        assert (await server.ask("POST", "/models/unload", {"model": "slow", "wait": True})).json == {"success": True}
+        assert server.state("slow") == "unloaded"
+        entry = (await server.ask("GET", "/models")).json["data"][0]
+        assert "failed" not in entry["status"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"", 400), (b"{", 400), (b"[]", 400), (b"{}", 400), (b'{"model":1}', 400), (b'{"model":"","wait":true}', 400),
+     (b'{"model":"x","wait":"maybe"}', 400), (b'{"model":"' + b"x" * (2 << 20) + b'"}', 413)],
+)  # fmt: skip
+async def test_a_bad_control_request_is_the_callers_fault(open_server: OpenServer, body: bytes, status: int):
+    async with open_server() as server:
+        answer = await server.ask("POST", "/models/load", body)
+        assert (answer.status, answer.error["code"]) == (status, status)
+
+
+async def test_health_props_slots_and_metrics(open_server: OpenServer):
+    async with open_server() as server:
+        await server.ask("POST", CHAT, chat())
+        health = (await server.ask("GET", "/v1/health")).json
+        assert health["models"] == ["alpha"]
+        assert health["pool"] == {"capacity": 4, "servers": [{"model": "alpha", "state": "loaded", "leases": 0}]}
+        props = (await server.ask("GET", "/props")).json
+        assert (props["role"], props["max_instances"], props["build_info"][0]) == ("router", 4, "b")
+        slots = (await server.ask("GET", "/slots")).json
+        assert {slot["model"] for slot in slots} == {"alpha"}
+        assert len(slots) == 4
+        text = (await server.ask("GET", "/metrics")).body.decode()
+        assert 'llama_appliance_requests_total{route="/v1/chat/completions",status="200"} 1' in text
+        assert 'llama_appliance_models{state="loaded"} 1' in text
+        assert (await server.ask("HEAD", "/health")).body == b""
+
+
+MISSING = (
+    "GET /nope",
+    "PUT /models",
+    "DELETE /models/load",
+    "GET /v1/streams",
+    f"GET {CHAT}",
+    "BREW /",
+    "GET //health",
+)
+
+
+@pytest.mark.parametrize("missing", MISSING)
+async def test_what_is_not_there_is_404_never_405(open_server: OpenServer, missing: str):
+    async with open_server() as server:
+        answer = await server.ask(*missing.split(" "))
+        assert (answer.status, answer.error["reason"]) == (404, "route_not_found")
+
+
+async def test_log_streams_begin_with_history_and_go_on(open_server: OpenServer):
+    async with open_server() as server:
+        await server.ask("POST", CHAT, chat())
+        everybody = (await server.ask("GET", "/logs")).body.decode()
+        assert everybody.startswith("[alpha] ")
+        assert (await server.ask("GET", "/logs/stream/nope")).status == 404
+        async with server.connect() as reader:
+            await reader.send("GET", "/logs/stream/al")
+            assert dict((await reader.head()).headers)[b"transfer-encoding"] == b"chunked"
+            seen = b""
+            with trio.fail_after(5):
+                while b"listening" not in seen:
+                    seen += await reader.data()
+                server.fleet.logs.append("beta", "not for this reader")
+                server.fleet.logs.append("alpha", "one more line")
+                while b"one more line\n" not in seen:
+                    seen += await reader.data()
+            assert b"beta" not in seen
+        async with server.connect() as reader:
+            await reader.send("GET", "/logs/stream?no-history")
+            await reader.head()
+            server.fleet.logs.append("alpha", "fresh")
+            assert await reader.data() == b"[alpha] fresh\n"
+
+
+async def test_a_log_stream_with_a_long_history_does_not_hold_up_others(open_server: OpenServer):
+    async with open_server() as server:
+        for number in range(10_000):
+            server.fleet.logs.append("alpha", f"line {number}")
+        async with server.connect() as reader:
+            await reader.send("GET", "/logs/stream/alpha")
+            await reader.head()
+            began = trio.current_time()
+            assert (await server.ask("GET", "/health")).status == 200
+            assert trio.current_time() - began < 0.5
+
+
+async def test_the_page_is_html_without_script_and_escapes_everything(open_server: OpenServer, fake_model: Path):
+    bad = model(fake_model, "<script>alert(1)</script>", error="<b>broken</b>")
+    async with open_server(models=[bad]) as server:
+        answer = await server.ask("GET", "/")
+        page = answer.body.decode()
+        assert page.startswith("<!doctype html>")
+        assert "<script" not in page
+        assert "<b>" not in page
+        assert "&lt;script&gt;" in page
+        assert f"127.0.0.1:{server.port}" in page
+        policy = answer.header("content-security-policy") or ""
+        assert policy.startswith("default-src 'none'; style-src 'sha256-")
+        assert (await server.ask("HEAD", "/")).status == 200
+    async with open_server(page=False) as server:
+        assert (await server.ask("GET", "/")).status == 404
+
+
+async def test_single_mode_is_one_llama_server(open_server: OpenServer, fake_model: Path):
+    only = model(fake_model, "only", args=("--load-delay", "0.3"))
+    async with open_server(models=[only, model(fake_model, "other")], single="only") as server:
+        loading = await server.ask("GET", "/health")
+        assert (loading.status, loading.error["message"]) == (503, "Loading model")
+        assert loading.error["type"] == "unavailable_error"
+        assert (await server.ask("GET", "/v1/models")).status == 503
+        await server.fleet.load(only)
+        assert (await server.ask("GET", "/health")).json == {
+            "status": "ok",
+            "pool": {"capacity": 4, "servers": [{"model": "only", "state": "loaded", "leases": 0}]},
+            "models": ["only"],
+        }
+        for name in ("whatever", None, "other"):
+            assert (await server.ask("POST", CHAT, chat(name))).json["model"] == "only"
+        assert (await server.ask("GET", "/v1/models")).json["data"][0]["id"] == "only"
+        assert (await server.ask("GET", "/slots")).json[0]["id"] == 0
+        assert (await server.ask("POST", "/lora-adapters", b"[]")).json == {"success": True}
+        missing = await server.ask("GET", "/no/such")
+        assert missing.status == 404
+        assert missing.error["message"] == "File Not Found"
+        assert b"<!doctype html>" in (await server.ask("GET", "/")).body
+        refused = await server.ask("POST", CHAT, b"{")
+        assert refused.status == 400
+        assert json.loads(refused.body)["error"]["code"] == 400

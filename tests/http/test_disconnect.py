@@ -1,0 +1,158 @@
+"""A client that leaves takes its request with it, in whatever phase it is, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+import trio
+from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
+
+from appliance.core.settings import FleetSettings
+
+AT_ONCE = 1.0
+"""Seconds in which the engine must be free again."""
+
+
+async def send(client: Client, body: dict[str, object], path: str = CHAT) -> None:
+    await client.send("POST", path, json.dumps(body).encode())
+
+
+async def wait_until_leased(server: Appliance, model_id: str, field: str = "leases") -> None:
+    with trio.fail_after(5):
+        while (status := server.fleet.known(model_id)) is None or getattr(status, field) == 0:
+            await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("ping_after", [15.0, 0.05])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_while_the_prompt_is_worked_on(open_server: OpenServer, stream: bool, ping_after: float):
+    async with open_server(ping_after=ping_after) as server:
+        async with server.connect() as client:
+            await send(client, chat(stream=stream, slow_prompt=20))
+            await wait_until_leased(server, "alpha")
+            await trio.sleep(0.2)
+        await server.wait_idle("alpha", within=AT_ONCE)
+        assert (await server.ask("POST", CHAT, chat())).status == 200
+
+
+async def test_in_the_middle_of_a_stream_while_nothing_is_sent(open_server: OpenServer):
+    async with open_server() as server:
+        async with server.connect() as client:
+            await send(client, chat(stream=True, stall_after_tokens=2))
+            await client.head()
+            await client.data()
+            assert await server.slots_busy("alpha") == 1
+        await server.wait_idle("alpha", within=AT_ONCE)
+
+
+async def test_in_the_middle_of_a_flood_that_is_not_read(open_server: OpenServer):
+    async with open_server() as server:
+        async with server.connect() as client:
+            await send(client, chat(stream=True, tokens=100_000, token_size=2000))
+            await client.head()
+            await trio.sleep(0.3)
+        await server.wait_idle("alpha", within=AT_ONCE)
+
+
+async def test_while_the_model_loads(open_server: OpenServer, fake_model: Path):
+    slow = model(fake_model, "slow", args=("--load-delay", "1"))
+    async with open_server(models=[slow]) as server:
+        async with server.connect() as client:
+            await send(client, chat("slow"))
+            await wait_until_leased(server, "slow", "waiting")
+        with trio.fail_after(AT_ONCE):
+            while (status := server.fleet.known("slow")) and status.waiting:
+                await trio.sleep(0.01)
+
+
+async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
+    async with open_server(fleet=FleetSettings(models_max=1)) as server, server.connect() as holder:
+        await send(holder, chat("alpha", stream=True, stall_after_tokens=1))
+        await holder.head()
+        async with server.connect() as client:
+            await send(client, chat("beta"))
+            await wait_until_leased(server, "beta", "waiting")
+        with trio.fail_after(AT_ONCE):
+            while (status := server.fleet.known("beta")) and status.waiting:
+                await trio.sleep(0.01)
+        assert server.state("alpha") == "loaded"
+
+
+async def test_in_the_middle_of_its_body(open_server: OpenServer):
+    async with open_server() as server:
+        async with server.connect() as client:
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+            await client.stream.send_all(head.encode() + b'{"model":"alpha"')
+            await trio.sleep(0.05)
+        await trio.sleep(0.1)
+        assert server.state("alpha") == "unknown"
+        text = (await server.ask("GET", "/metrics")).body.decode()
+        assert 'requests_total{route="/v1/chat/completions",status="499"} 1' in text
+        assert "llama_appliance_request_bodies_bytes 0" in text
+
+
+async def test_with_a_second_request_pipelined(open_server: OpenServer):
+    async with open_server() as server:
+        async with server.connect() as client:
+            body = json.dumps(chat(stream=True, slow_prompt=20)).encode()
+            one = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+            await client.stream.send_all(one + one)
+            await wait_until_leased(server, "alpha")
+        await server.wait_idle("alpha", within=AT_ONCE + 0.5)
+
+
+async def test_a_log_reader(open_server: OpenServer):
+    async with open_server() as server:
+        assert (await server.ask("GET", "/logs")).status == 200  # Quart and its thread are there
+        before = trio.lowlevel.current_statistics().tasks_living
+        async with server.connect() as reader:
+            await reader.send("GET", "/logs/stream")
+            await reader.head()
+        with trio.fail_after(AT_ONCE):
+            while trio.lowlevel.current_statistics().tasks_living > before:
+                await trio.sleep(0.01)
+
+
+def open_files() -> int:
+    return len(list(Path(f"/proc/{os.getpid()}/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
+
+
+async def test_a_thousand_abandoned_requests_leave_nothing_behind(open_server: OpenServer):
+    chance = random.Random(7)
+    async with open_server(ping_after=0.02) as server:
+        assert (await server.ask("POST", CHAT, chat())).status == 200
+        assert (await server.ask("GET", "/health")).status == 200
+        await server.wait_idle("alpha", within=5)
+        tasks, files = trio.lowlevel.current_statistics().tasks_living, open_files()
+
+        async def abandon(number: int, places: trio.CapacityLimiter) -> None:
+            how = [
+                chat(stream=True, tokens=50, token_delay=0.01),
+                chat(stream=number % 2 == 0, slow_prompt=5),
+                chat(stream=True, tokens=5000, token_size=1000),
+                chat("nope"),
+            ][number % 4]
+            async with places, server.connect() as client:
+                raw = json.dumps(how).encode()
+                head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
+                wire = head + raw
+                await client.stream.send_all(wire[: chance.choice((0, 5, len(head), len(wire) - 1, *[len(wire)] * 8))])
+                await trio.sleep(chance.random() * 0.05)
+
+        places = trio.CapacityLimiter(40)
+        with trio.fail_after(40):
+            async with trio.open_nursery() as nursery:
+                for number in range(1000):
+                    nursery.start_soon(abandon, number, places)
+        await server.wait_idle("alpha", within=5)
+        with trio.fail_after(5):
+            while trio.lowlevel.current_statistics().tasks_living > tasks or open_files() > files:
+                await trio.sleep(0.02)
+        text = (await server.ask("GET", "/metrics")).body.decode()
+        assert "llama_appliance_requests_under_way 1" in text
+        assert "llama_appliance_request_bodies_bytes 0" in text
+        assert (await server.ask("POST", CHAT, chat())).status == 200

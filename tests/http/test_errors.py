@@ -1,0 +1,80 @@
+"""Every error has one status, one type and one shape."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from appliance import errors as hierarchy
+from appliance.core.sse import Dialect
+from appliance.errors import ApplianceError, BadRequest, Busy, ModelFailedToStart, ModelNotFound, Unauthorized
+from appliance.http import errors
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "invalid_request_error",
+    413: "invalid_request_error",
+    500: "server_error",
+    502: "server_error",
+    503: "unavailable_error",
+}
+ANTHROPIC = {
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "request_too_large",
+    "api_error",
+    "overloaded_error",
+}
+
+
+def descendants(cls: type[ApplianceError]) -> Iterator[type[ApplianceError]]:
+    for child in cls.__subclasses__():
+        if child.__module__ == hierarchy.__name__:
+            yield child
+            yield from descendants(child)
+
+
+@pytest.mark.parametrize("cls", [ApplianceError, *descendants(ApplianceError)])
+def test_every_error_is_in_the_table_with_a_reason(cls: type[ApplianceError]):
+    status, kind = errors.TABLE[cls]
+    assert TYPES[status] == kind
+    assert re.fullmatch(r"[a-z_]+", cls.reason)
+
+
+def test_reasons_tell_the_leaves_apart():
+    leaves = [cls for cls in descendants(ApplianceError) if not cls.__subclasses__()]
+    assert len({cls.reason for cls in leaves}) == len(leaves)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadRequest("no", param="model"),
+        ModelNotFound("x", ["y"]),
+        ModelFailedToStart("m", "exit status 1", ["a", 'b"\n']),
+        Busy("full", retry_after=1.2),
+        Unauthorized(),
+    ],
+)
+def test_the_body_says_everything_a_client_may_look_for(error: ApplianceError):
+    info = errors.describe(error)
+    told = json.loads(errors.body(info))["error"]
+    assert list(told) == ["message", "type", "code", "param", "reason"]
+    assert told["message"] == str(error)
+    assert told["code"] == info.code
+    assert told["param"] == getattr(error, "param", None)
+    there = json.loads(errors.body(errors.describe(error, Dialect.ANTHROPIC), Dialect.ANTHROPIC))
+    assert there["type"] == "error"
+    assert there["error"]["type"] in ANTHROPIC
+
+
+def test_retry_after_is_whole_seconds_and_not_too_early():
+    assert (b"Retry-After", b"2") in errors.headers(Busy("full", retry_after=1.2), close=False)

@@ -1,0 +1,200 @@
+"""Who is let in: names, pages and keys."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from http_harness import CHAT, OpenServer, chat
+
+from appliance.core.settings import Cors, HttpSettings
+from appliance.errors import Forbidden
+from appliance.http.guard import Guard
+from appliance.http.request import Request
+
+
+def request(*headers: tuple[str, str], method: str = "GET", path: str = "/v1/models") -> Request:
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    return Request(method=method, path=path, target=path, query={}, headers=raw, http_version="1.1")
+
+
+def is_let_in(settings: HttpSettings, *headers: tuple[str, str]) -> bool:
+    try:
+        Guard(settings, [("192.168.1.5", 8080)]).check_place(request(*headers))
+    except Forbidden as refusal:
+        return "--allow-host" not in str(refusal)  # a refusal says how to be let in
+    return True
+
+
+@pytest.mark.parametrize(
+    ("host", "good"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:8080", True),
+        ("chat.localhost:1", True),
+        ("127.0.0.1:8080", True),
+        ("10.1.2.3", True),
+        ("[::1]:8080", True),
+        ("[fe80::1]", True),
+        ("named.lan:80", True),
+        ("named.lan.", True),
+        ("a.wild.example", True),
+        ("bound.example:9", True),
+        ("evil.example", False),
+        ("evil.example:8080", False),
+        ("localhost.evil.example", False),
+        ("wild.example.evil.example", False),
+        ("notnamed.lan", False),
+        ("127.0.0.1.evil.example", False),
+        ("127.1.evil", False),
+        ("[::1", True),
+        ("<script>", False),
+        (":80", False),
+    ],
+)
+def test_hosts(host: str, good: bool):
+    settings = HttpSettings(listen=(("bound.example", 9),), allow_hosts=("named.lan", "*.wild.example"))
+    assert is_let_in(settings, ("Host", host)) is good
+
+
+def test_a_request_without_host_and_a_server_without_guard():
+    assert is_let_in(HttpSettings())
+    assert is_let_in(HttpSettings(guard=False), ("Host", "evil.example"), ("Origin", "http://evil.example"))
+
+
+@pytest.mark.parametrize(
+    ("origin", "good"),
+    [
+        ("http://localhost:3000", True),
+        ("https://127.0.0.1", True),
+        ("http://[::1]:3000", True),
+        ("tauri://localhost", True),
+        ("http://10.0.0.7:8080", True),
+        ("https://app.example", True),
+        ("http://named.lan:99", True),
+        ("http://10.0.0.7:8081", False),
+        ("http://10.0.0.8:8080", False),
+        ("https://app.example.evil", False),
+        ("http://evil.example", False),
+        ("null", False),
+        ("http://[", False),
+    ],
+)
+def test_origins(origin: str, good: bool):
+    settings = HttpSettings(allow_hosts=("named.lan",), cors=Cors(origins="https://app.example, https://b.example"))
+    assert is_let_in(settings, ("Host", "10.0.0.7:8080"), ("Origin", origin)) is good
+    everybody = HttpSettings(cors=Cors(origins="*"))
+    assert is_let_in(everybody, ("Host", "10.0.0.7:8080"), ("Origin", origin))
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("headers", "good"),
+    [
+        ([], False),
+        ([("Authorization", "Bearer one")], True),
+        ([("Authorization", "bearer two")], True),
+        ([("Authorization", "two")], True),
+        ([("Authorization", basic("anybody", "two"))], True),
+        ([("Authorization", basic("two", "wrong"))], False),
+        ([("Authorization", "Basic !!!")], False),
+        ([("x-api-key", "one")], True),
+        ([("X-Api-Key", "Bearer one")], True),
+        ([("Authorization", "Bearer wrong"), ("x-api-key", "one")], False),
+        ([("Authorization", ""), ("x-api-key", "one")], True),
+        ([("Authorization", "Bearer "), ("x-api-key", "one")], True),
+        ([("Authorization", "Bearer onetwo")], False),
+        ([("Authorization", "Bearer on")], False),
+        ([("Authorization", "Bearer \xff")], False),
+        ([("Authorization", "Bearer schl\xfcssel")], False),
+    ],
+)
+def test_keys(headers: list[tuple[str, str]], good: bool):
+    guard = Guard(HttpSettings(api_keys=("one", "two", "schlüssel")), [])
+    assert guard.knows(request(*headers)) is good
+
+
+def test_a_key_beyond_ascii_works_in_the_bytes_that_clients_send():
+    guard = Guard(HttpSettings(api_keys=("schlüssel",)), [])
+    assert guard.knows(request(("Authorization", "Bearer " + "schlüssel".encode().decode("latin-1"))))
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin", "allowed"),
+    [
+        ("*", "http://evil.example", "http://evil.example"),
+        ("*", "anything at all", "anything at all"),
+        ("*", None, ""),
+        ("localhost", "http://localhost:3000", "http://localhost:3000"),
+        ("localhost", "http://[::1]:3000", "http://[::1]:3000"),
+        ("localhost", "http://evil.example", None),
+        ("localhost", "ftp://localhost", None),
+        ("localhost", None, None),
+        ("https://a.example,https://b.example", "http://evil.example", "https://a.example,https://b.example"),
+    ],
+)
+def test_cors(origins: str, origin: str | None, allowed: str | None):
+    guard = Guard(HttpSettings(cors=Cors(origins=origins)), [])
+    given = [("Origin", origin)] if origin is not None else []
+    headers = dict(guard.cors_headers(request(*given)))
+    assert headers.get(b"Access-Control-Allow-Origin") == (None if allowed is None else allowed.encode())
+    assert b"Access-Control-Allow-Methods" not in headers
+    preflight = dict(guard.cors_headers(request(*given, method="OPTIONS")))
+    assert preflight[b"Access-Control-Allow-Credentials"] == b"true"
+    assert preflight[b"Access-Control-Allow-Methods"] == b"GET, POST, DELETE, OPTIONS"
+    assert preflight[b"Access-Control-Allow-Headers"] == b"*"
+
+
+async def test_over_the_wire_refusals_carry_cors_and_the_order_is_place_key_route(open_server: OpenServer):
+    here = ("Origin", "http://localhost:3000")
+    async with open_server(api_keys=("secret",)) as server:
+        refused = await server.ask("GET", "/v1/models", headers=[here])
+        assert (refused.status, refused.error["message"]) == (401, "Invalid API Key")
+        assert refused.error["reason"] == "invalid_api_key"
+        assert ("Access-Control-Allow-Origin", "http://localhost:3000") in refused.headers
+        assert (await server.ask("GET", "/no/such/path")).status == 401
+        assert (await server.ask("GET", "/", headers=[("Host", "evil.example")])).status == 403
+        assert (await server.ask("GET", "/health", headers=[("Origin", "http://evil.example")])).status == 403
+        assert (await server.ask("POST", CHAT, chat())).status == 401
+        preflight = await server.ask("OPTIONS", CHAT, headers=[here, ("Access-Control-Request-Method", "POST")])
+        assert (preflight.status, preflight.body) == (200, b"")
+        for path in ("/health", "/v1/health", "/", "/ui/"):
+            assert (await server.ask("GET", path)).status == 200
+        key = ("Authorization", "Bearer secret")
+        assert (await server.ask("GET", "/no/such/path", headers=[key])).status == 404
+        answer = await server.ask("POST", CHAT, chat(), headers=[key, here])
+        assert answer.status == 200
+        assert [value for name, value in answer.headers if name.lower() == "access-control-allow-origin"] == [here[1]]
+
+
+async def test_a_stranger_learns_nothing_about_the_models(open_server: OpenServer):
+    async with open_server(api_keys=("secret",)) as server:
+        assert (await server.ask("GET", "/health")).json == {"status": "ok"}
+        assert b"alpha" not in (await server.ask("GET", "/")).body
+        known = await server.ask("GET", "/health", headers=[("x-api-key", "secret")])
+        assert known.json == {"status": "ok", "pool": {"capacity": 4, "servers": []}, "models": []}
+        assert b"alpha" in (await server.ask("GET", "/", headers=[("x-api-key", "secret")])).body
+
+
+async def test_the_clients_key_stays_here(open_server: OpenServer):
+    async with open_server(api_keys=("secret",)) as server:
+        headers = [("Authorization", "Bearer secret"), ("x-api-key", "secret"), ("Cookie", "a=b"), ("X-Own", "kept")]
+        answer = await server.ask("POST", CHAT, chat(echo=True), headers=headers)
+        head = answer.json["head"]
+        assert "secret" not in head
+        assert "Cookie" not in head
+        assert "X-Own: kept" in head
+
+
+async def test_the_api_prefix_is_in_front_of_everything(open_server: OpenServer):
+    async with open_server(api_prefix="/llm/api") as server:
+        assert (await server.ask("GET", "/llm/api/v1/models")).status == 200
+        assert (await server.ask("GET", "/v1/models")).status == 404
+        assert (await server.ask("GET", "/health")).status == 200
+        assert (await server.ask("GET", "/llm/api/health")).status == 200
+        answer = await server.ask("POST", f"/llm/api{CHAT}?a=b%2Fc", chat(echo=True))
+        assert answer.json["head"].startswith(f"POST {CHAT}?a=b%2Fc HTTP/1.1\r\n")
+        assert b"http://localhost/llm/api/v1" in (await server.ask("GET", "/llm/api/")).body

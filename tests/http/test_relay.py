@@ -1,0 +1,261 @@
+"""Requests reach the engine, and its answers the client, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import trio
+from http_harness import CHAT, Appliance, OpenServer, chat, model
+
+from appliance.upstream.client import exchange
+
+JSON = ("Content-Type", "application/json")
+VOLATILE = re.compile(rb'"(?:id|created)":\s*(?:"[^"]*"|\d+)')
+
+
+async def direct(server: Appliance, model: str, body: bytes, target: str = CHAT) -> tuple[int, bytes]:
+    """The same request, to the engine itself."""
+    lease = server.fleet.lease_nowait(model)
+    assert lease is not None
+    with lease as address:
+        async with exchange(address, "POST", target, [(b"Content-Type", b"application/json")], body) as response:
+            return response.status, await response.read(1 << 26)
+
+
+async def test_two_hundred_streams_at_once_are_what_the_engine_says(open_server: OpenServer):
+    async with open_server() as server:
+        bodies = [json.dumps(chat(stream=True, tokens=5 + n % 40, token_delay=0.001)).encode() for n in range(200)]
+        assert (await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})).status == 200
+        answers: dict[int, bytes] = {}
+
+        async def ask(number: int) -> None:
+            answer = await server.ask("POST", CHAT, bodies[number], [JSON], patience=40)
+            assert not answer.cut
+            answers[number] = answer.body
+
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(ask, number)
+        for number in (0, 1, 39):
+            _, expected = await direct(server, "alpha", bodies[number])
+            for same in range(number, 200, 40):
+                assert VOLATILE.sub(b"", answers[same]) == VOLATILE.sub(b"", expected)
+
+
+async def test_the_request_arrives_as_it_was_sent(open_server: OpenServer):
+    body = b' {"model" :"al", "fake":{"echo":true},\t"x": 1.50, "messages":[], "y":"\\u00e9 \xc3\xa9"}\r\n '
+    async with open_server() as server:
+        sent = [JSON, ("X-CaSe", "Kept"), ("X-Twice", "1"), ("X-Twice", "2"), ("Accept-Encoding", "gzip")]
+        answer = await server.ask("POST", f"{CHAT}?q=%20%2F&model=beta", body, sent)
+        assert answer.json["body"].encode("latin-1") == body
+        head = answer.json["head"].split("\r\n")
+        assert head[0] == f"POST {CHAT}?q=%20%2F&model=beta HTTP/1.1"
+        assert {"X-CaSe: Kept", "X-Twice: 1", "X-Twice: 2", "Connection: close"} <= set(head)
+        names = [line.partition(":")[0].lower() for line in head[1:]]
+        assert names.count("host") == names.count("content-length") == 1
+        assert "accept-encoding" not in names
+
+
+async def test_the_answers_head_keeps_its_case_and_loses_what_is_the_engines_own(open_server: OpenServer):
+    async with open_server() as server:
+        answer = await server.ask("POST", CHAT, chat(), [("Origin", "http://localhost:1")])
+        names = [name for name, _ in answer.headers]
+        assert names.count("Content-Length") == 1
+        assert [value for name, value in answer.headers if name.lower() == "server"] == ["llama-appliance"]
+        assert "Keep-Alive" not in names
+        stream = await server.ask("POST", CHAT, chat(stream=True))
+        assert stream.header("transfer-encoding") == "chunked"
+        assert stream.header("X-Accel-Buffering") == "no"
+        assert stream.header("content-length") is None
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 429, 500, 503])
+async def test_the_engines_own_refusals_pass_unchanged(open_server: OpenServer, status: int):
+    async with open_server() as server:
+        for stream in (False, True):
+            answer = await server.ask("POST", CHAT, chat(stream=stream, status=status))
+            assert answer.status == status
+            assert answer.error["fake"] is True
+
+
+async def test_how_the_model_is_chosen(open_server: OpenServer):
+    form = (
+        b'--XX\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\r\n'
+        b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nal\r\n--XX--\r\n'
+    )
+    async with open_server() as server:
+        assert (await server.ask("POST", CHAT, chat("al"))).json["model"] == "alpha"
+        assert (await server.ask("POST", CHAT, chat("ALPHA"))).json["model"] == "alpha"
+        assert (await server.ask("POST", f"{CHAT}?model=alpha", chat(None))).json["model"] == "alpha"
+        assert (await server.ask("POST", CHAT, json.dumps(chat("al")).encode())).json["model"] == "alpha"
+        adapters = await server.ask("POST", "/lora-adapters?model=alpha", b"[]")
+        assert adapters.json == {"success": True}
+        heard = await server.ask(
+            "POST", "/v1/audio/transcriptions", form, [("Content-Type", "multipart/form-data; boundary=XX")]
+        )
+        assert heard.status != 400 or "model" not in heard.error["message"]
+        assert server.state("alpha") == "loaded"
+        missing = await server.ask("POST", CHAT, chat(None))
+        assert (missing.status, missing.error["param"]) == (400, "model")
+        unknown = await server.ask("POST", CHAT, chat("alpah"))
+        assert (unknown.status, unknown.error["reason"]) == (404, "model_not_found")
+        assert "'alpha'" in unknown.error["message"]
+        assert server.state("beta") == "unknown"
+
+
+async def test_the_only_model_needs_no_name(open_server: OpenServer, fake_model: Path):
+    async with open_server(models=[model(fake_model, "only")]) as server:
+        assert (await server.ask("POST", CHAT, chat(None))).json["model"] == "only"
+        assert (await server.ask("POST", CHAT, chat("other"))).status == 404
+
+
+async def test_a_broken_model_says_why_and_starts_nothing(open_server: OpenServer, fake_model: Path):
+    async with open_server(
+        models=[model(fake_model, "bad", error="it is truncated"), model(fake_model, "b")]
+    ) as server:
+        answer = await server.ask("POST", CHAT, chat("bad"))
+        assert (answer.status, answer.error["reason"]) == (500, "invalid_model_file")
+        assert "it is truncated" in answer.error["message"]
+        assert server.state("bad") == "unknown"
+
+
+async def test_asking_never_loads(open_server: OpenServer):
+    async with open_server() as server:
+        for path in ("/slots", "/props", "/metrics", "/lora-adapters"):
+            answer = await server.ask("GET", f"{path}?model=alpha")
+            assert (answer.status, answer.error["reason"]) == (400, "model_not_loaded"), path
+            assert (await server.ask("GET", f"{path}?model=nope")).status == 404
+        assert server.state("alpha") == "unknown"
+        await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
+        for path in ("/slots", "/props", "/lora-adapters"):
+            answer = await server.ask("GET", f"{path}?model=al")
+            assert (answer.status, answer.cut) == (200, False), path
+            assert (await server.ask("HEAD", f"{path}?model=al")).body == b""
+
+
+def last_error(events: list[str]) -> tuple[str | None, dict[str, object]]:
+    """Name and data of the last record."""
+    lines = dict(line.split(": ", 1) for line in events[-1].split("\n"))
+    return lines.get("event"), json.loads(lines["data"])
+
+
+DIALECTS = [(CHAT, None), ("/v1/completions", None), ("/v1/messages", "error"), ("/v1/responses", "error")]
+
+
+@pytest.mark.parametrize(("path", "name"), DIALECTS)
+@pytest.mark.parametrize(
+    "fault", [{"die_after_tokens": 3, "exit_code": 7}, {"die_after_tokens": 3, "die_mid_record": True}]
+)
+async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
+    open_server: OpenServer, path: str, name: str | None, fault: dict[str, object]
+):
+    async with open_server() as server:
+        answer = await server.ask("POST", path, chat(stream=True, **fault) | {"prompt": "x", "input": "x"})
+        assert (answer.status, answer.cut) == (200, False)
+        for event in answer.events[:-1]:
+            assert json.loads(event.rpartition("data: ")[2])
+        found, data = last_error(answer.events)
+        assert found == name
+        error = data["error"]
+        assert isinstance(error, dict)
+        assert error["reason"] == "upstream_failed"
+        assert f"exit status {fault.get('exit_code', 1)}" in error["message"]
+        assert answer.header("transfer-encoding") == "chunked"
+        again = await server.ask("POST", path, chat() | {"prompt": "x", "input": "x"})
+        assert again.status == 200
+
+
+async def test_an_engine_that_dies_before_it_answers_is_a_502_with_its_exit_status(open_server: OpenServer):
+    async with open_server() as server:
+        for path in (CHAT, "/v1/messages"):
+            answer = await server.ask("POST", path, chat(die_before_head=True, exit_code=42))
+            assert (answer.status, answer.error["reason"]) == (502, "upstream_failed")
+            assert "exit status 42" in answer.error["message"]
+        assert answer.json["type"] == "error"
+        assert answer.error["type"] == "api_error"
+
+
+@pytest.mark.parametrize("fault", [{"close_without_answer": True}, {"not_http": True}])
+async def test_an_engine_that_answers_nonsense_is_a_502(open_server: OpenServer, fault: dict[str, object]):
+    async with open_server() as server:
+        answer = await server.ask("POST", CHAT, chat(**fault))
+        assert (answer.status, answer.error["code"]) == (502, 502)
+        assert (await server.ask("POST", CHAT, chat())).status == 200
+
+
+async def test_a_plain_answer_cut_short_is_never_taken_for_whole(open_server: OpenServer):
+    async with open_server() as server:
+        answer = await server.ask("POST", CHAT, chat(die_after_tokens=3))
+        assert answer.cut or answer.status == 502
+
+
+async def test_a_stream_cut_by_a_living_engine_ends_with_an_error(open_server: OpenServer):
+    async with open_server() as server:
+        answer = await server.ask("POST", CHAT, chat(stream=True, close_after_tokens=2))
+        assert last_error(answer.events)[1]["error"]["reason"] == "upstream_failed"  # pyright: ignore
+        assert server.state("alpha") == "loaded"
+
+
+async def test_a_model_that_cannot_start_says_why(open_server: OpenServer, fake_model: Path):
+    async with open_server(models=[model(fake_model, "bad", args=("--fail-to-load", "--exit-code", "9"))]) as server:
+        answer = await server.ask("POST", CHAT, chat("bad"))
+        assert (answer.status, answer.error["reason"]) == (500, "model_failed_to_start")
+        assert "9" in answer.error["message"]
+        entry = (await server.ask("GET", "/v1/models")).json["data"][0]
+        assert entry["status"]["failed"] is True
+        assert entry["status"]["exit_code"] == 9
+
+
+async def test_a_slow_load_is_bridged_with_comments_and_then_the_stream(open_server: OpenServer, fake_model: Path):
+    slow = model(fake_model, "slow", args=("--load-delay", "0.6"))
+    async with open_server(models=[slow], ping_after=0.15) as server:
+        answer = await server.ask("POST", CHAT, chat("slow", stream=True))
+        comments = [event for event in answer.events if event == ": ping"]
+        assert len(comments) >= 2
+        assert answer.events[: len(comments)] == comments
+        assert answer.events[-1] == "data: [DONE]"
+        assert answer.header("content-type") == "text/event-stream"
+        assert "0123" not in (await server.ask("POST", CHAT, chat("slow"))).body.decode()
+
+
+@pytest.mark.parametrize(("path", "name"), [(CHAT, None), ("/v1/messages", "error"), ("/v1/responses", "error")])
+async def test_an_error_after_comments_becomes_a_record(
+    open_server: OpenServer, fake_model: Path, path: str, name: str | None
+):
+    slow = model(fake_model, "slow", args=("--load-delay", "0.4"))
+    async with open_server(models=[slow], ping_after=0.1) as server:
+        answer = await server.ask("POST", path, chat("slow", stream=True, status=429) | {"input": "x"})
+        assert (answer.status, answer.events[0]) == (200, ": ping")
+        found, data = last_error(answer.events)
+        assert found == name
+        assert data["error"]["code"] == 429  # pyright: ignore
+
+
+async def test_a_failing_load_after_comments_becomes_a_record(open_server: OpenServer, fake_model: Path):
+    bad = model(fake_model, "bad", args=("--load-delay", "0.4", "--fail-to-load"))
+    async with open_server(models=[bad], ping_after=0.1) as server:
+        answer = await server.ask("POST", CHAT, chat("bad", stream=True))
+        assert answer.events[0] == ": ping"
+        assert last_error(answer.events)[1]["error"]["reason"] == "model_failed_to_start"  # pyright: ignore
+
+
+async def test_without_stream_nothing_is_sent_early(open_server: OpenServer):
+    async with open_server(ping_after=0.05) as server:
+        answer = await server.ask("POST", CHAT, chat(slow_prompt=0.3))
+        assert (answer.status, answer.json["object"]) == (200, "chat.completion")
+
+
+async def test_a_slow_reader_slows_its_own_engine_only(open_server: OpenServer):
+    async with open_server() as server, server.connect() as slow:
+        await slow.send("POST", CHAT, json.dumps(chat(stream=True, tokens=20_000, token_size=2000)).encode())
+        await slow.head()
+        await trio.sleep(0.5)
+        before = server.fleet.known("alpha")
+        quick = await server.ask("POST", CHAT, chat(stream=True))
+        assert quick.events[-1] == "data: [DONE]"
+        assert before is not None
+        assert before.leases == 1
+        assert await server.slots_busy("alpha") == 1

@@ -1,0 +1,135 @@
+"""The server ends when it said it would, whatever its clients do."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+
+import pytest
+import trio
+from http_harness import CHAT, LOCAL, Appliance, OpenServer, chat
+
+from appliance.core.settings import HttpSettings
+from appliance.errors import UsageError
+from appliance.http.server import serve
+
+
+async def end(server: Appliance, *, within: float) -> float:
+    """Ask the server to end; how long it took."""
+    began = trio.current_time()
+    server.shutdown.set()
+    with trio.fail_after(within):
+        await server.ended.wait()
+    return trio.current_time() - began
+
+
+async def test_idle_connections_are_closed_at_once(open_server: OpenServer):
+    async with open_server(grace=5.0) as server, server.connect() as quiet, server.connect() as used:
+        await used.send("GET", "/health")
+        assert (await used.answer()).status == 200
+        await quiet.stream.send_all(b"GET /hea")
+        await trio.sleep(0.05)
+        assert await end(server, within=1) < 0.5
+        assert await used.stream.receive_some(1) == b""
+
+
+async def test_a_request_under_way_may_finish(open_server: OpenServer):
+    async with open_server(grace=5.0) as server, server.connect() as client:
+        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=30, token_delay=0.02)).encode())
+        await client.head()
+        server.shutdown.set()
+        body = b""
+        while chunk := await client.data():
+            body += chunk
+        assert body.endswith(b"data: [DONE]\n\n")
+        with trio.fail_after(1):
+            await server.ended.wait()
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+async def test_a_stream_cut_off_at_the_end_of_the_grace_says_so(open_server: OpenServer, path: str):
+    async with open_server(grace=0.5) as server, server.connect() as client:
+        await client.send("POST", path, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
+        await client.head()
+        await client.data()
+        assert await end(server, within=2) < 0.5 + 1
+        body = b""
+        while chunk := await client.data():
+            body += chunk
+        last = body.decode().strip().rpartition("data: ")[2]
+        assert json.loads(last)["error"]["reason"] == "shutting_down"
+
+
+async def test_a_plain_request_at_the_end_of_the_grace_is_a_503(open_server: OpenServer):
+    async with open_server(grace=0.3) as server, server.connect() as client:
+        await client.send("POST", CHAT, json.dumps(chat(slow_prompt=20)).encode())
+        await trio.sleep(0.2)
+        await end(server, within=2)
+        answer = await client.answer()
+        assert (answer.status, answer.error["reason"]) == (503, "shutting_down")
+
+
+async def test_a_client_that_stopped_reading_cannot_hold_it(open_server: OpenServer):
+    async with open_server(grace=0.5) as server, server.connect() as client:
+        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=200_000, token_size=2000)).encode())
+        await client.head()
+        await trio.sleep(0.3)
+        took = await end(server, within=3)
+        assert took < 0.5 + 1
+
+
+async def test_half_sent_requests_and_bodies_cannot_hold_it(open_server: OpenServer):
+    async with open_server(grace=0.3) as server, server.connect() as body, server.connect() as unread:
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode()
+        await body.stream.send_all(head + b"{")
+        await unread.stream.send_all(head.replace(b"1000", b"100000000000"))
+        assert (await unread.answer()).status == 413
+        await trio.sleep(0.05)
+        assert await end(server, within=2) < 0.3 + 1
+
+
+async def test_log_readers_end_at_once(open_server: OpenServer):
+    async with open_server(grace=5.0) as server, server.connect() as reader:
+        await reader.send("GET", "/logs/stream")
+        await reader.head()
+        assert await end(server, within=1) < 0.5
+        assert await reader.data() == b""
+
+
+async def test_the_port_is_free_again_at_once(open_server: OpenServer):
+    async with open_server(grace=0.2) as server, server.connect() as client:
+        await client.send("POST", CHAT, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
+        await client.head()
+        await end(server, within=2)
+        async with open_server(listen=(("127.0.0.1", server.port),)) as again:
+            assert (await again.ask("GET", "/health")).status == 200
+
+
+async def test_a_stalled_reader_is_cut_off_and_its_engine_freed(open_server: OpenServer):
+    async with open_server(write_stall=0.4) as server, server.connect() as client:
+        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=200_000, token_size=2000)).encode())
+        await client.head()
+        await server.wait_idle("alpha", within=4)
+
+
+async def refuse(settings: HttpSettings, server: Appliance) -> str:
+    with pytest.raises(UsageError) as caught:
+        await serve(settings, server.fleet, server.catalog, shutdown=trio.Event())
+    return str(caught.value)
+
+
+async def test_a_port_in_use_is_told_with_who_has_it(open_server: OpenServer, free_port: Callable[[], int]):
+    async with open_server() as server:
+        words = await refuse(HttpSettings(listen=(("127.0.0.1", server.port),)), server)
+        assert f"127.0.0.1:{server.port}" in words
+        assert "another llama-appliance" in words
+        assert "--listen" in words
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            words = await refuse(HttpSettings(listen=(*LOCAL, ("127.0.0.1", taken.getsockname()[1]))), server)
+            assert "another program" in words
+        assert "no such address" in await refuse(HttpSettings(listen=(("192.0.2.1", free_port()),)), server)
+        assert "not known" in await refuse(HttpSettings(listen=(("no.such.host.invalid", 1),)), server)
+        assert "65535" in await refuse(HttpSettings(listen=(("127.0.0.1", 99999),)), server)

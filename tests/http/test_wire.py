@@ -1,0 +1,266 @@
+"""Bytes that no decent client sends, and some that a decent one does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+
+import pytest
+import trio
+from http_harness import CHAT, Appliance, OpenServer, chat
+
+from appliance.http import connection as connection_module
+from appliance.http import server as server_module
+
+MIB = 1 << 20
+
+
+def post(body: bytes, *extra: str, path: str = CHAT, version: str = "1.1", length: int | None = None) -> bytes:
+    lines = [f"POST {path} HTTP/{version}", "Host: localhost", *extra]
+    if length is not None or not any("encoding" in line for line in extra):
+        lines.append(f"Content-Length: {len(body) if length is None else length}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def status(wire: bytes) -> int:
+    return int(wire.split(b" ", 2)[1])
+
+
+async def is_well(server: Appliance, caplog: pytest.LogCaptureFixture) -> bool:
+    """It still serves, and nothing a client did has reached the log."""
+    answer = await server.ask("POST", CHAT, chat())
+    return answer.status == 200 and not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+GARBAGE = [
+    (b"\r\n\r\n\r\n\r\nhello\r\n\r\n", 400),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100 + b"\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+    (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", 400),
+    (b"GET /\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\nHost: localhost\nX: y\n\n", 200),
+    (b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Header: x\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n", 400),
+    (b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
+    (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+    (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000 + b"\r\n\r\n", 431),
+    (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
+    (b"CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404),
+    (b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 200),
+    (b"GET %00%ff/../../etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404),
+    (b"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 200),
+    (post(b"zz\r\nhello", "Transfer-encoding: chunked"), 400),
+    (post(b"5\r\nhelloworld\r\n0\r\n\r\n", "Transfer-encoding: chunked"), 400),
+    (post(b"5" * 100 + b"\r\nhello\r\n", "Transfer-encoding: chunked"), 400),
+]
+
+
+@pytest.mark.parametrize(("wire", "expected"), GARBAGE, ids=range(len(GARBAGE)))
+async def test_garbage_is_refused_with_words(
+    open_server: OpenServer, caplog: pytest.LogCaptureFixture, wire: bytes, expected: int
+):
+    async with open_server() as server:
+        closing = wire if expected >= 400 else wire.replace(b"X: y\n", b"Connection: close\n")
+        got = await server.exchange(closing)
+        assert status(got) == expected
+        head, _, body = got.partition(b"\r\n\r\n")
+        assert b"server: llama-appliance" in head.lower()
+        if expected >= 400:
+            assert json.loads(body)["error"]["code"] == expected
+        assert await is_well(server, caplog)
+
+
+async def test_random_bytes_kill_nothing(open_server: OpenServer, caplog: pytest.LogCaptureFixture):
+    chance = random.Random(11)
+    good = post(json.dumps(chat(stream=True)).encode())
+    async with open_server() as server:
+
+        async def attack(seed: int) -> None:
+            wire = bytearray(good)
+            for _ in range(chance.randint(1, 8)):
+                wire[chance.randrange(len(wire))] = chance.randrange(256)
+            async with server.connect() as client:
+                try:
+                    await client.stream.send_all(bytes(wire))
+                    with trio.move_on_after(0.3):
+                        await client.stream.receive_some(100)
+                except trio.BrokenResourceError:
+                    pass
+
+        async with trio.open_nursery() as nursery:
+            for seed in range(200):
+                nursery.start_soon(attack, seed)
+        assert await is_well(server, caplog)
+
+
+async def test_an_upgrade_to_http2_is_not_taken_up(open_server: OpenServer):
+    offer = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n"
+    async with open_server() as server:
+        assert status(await server.exchange(offer + b"HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n")) == 200
+
+
+async def test_a_websocket_is_refused_politely(open_server: OpenServer):
+    offer = (
+        b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    async with open_server() as server:
+        got = await server.exchange(offer)
+        assert status(got) == 404
+
+
+async def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_read(open_server: OpenServer):
+    async with open_server() as server:
+        began = trio.current_time()
+        async with server.connect() as client:
+            await client.stream.send_all(post(b"", length=101 * MIB))
+            answer = await client.answer()
+        assert (answer.status, answer.error["reason"], answer.header("connection")) == (413, "body_too_large", "close")
+        assert trio.current_time() - began < 1
+
+
+async def test_the_answer_to_a_refused_upload_reaches_a_client_that_sends_first(open_server: OpenServer):
+    async with open_server(max_body=MIB) as server:
+        for extra in ((), ("Transfer-encoding: chunked",)):
+            body = b"x" * (30 * MIB)
+            wire = post(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if extra else body, *extra)
+            got = await server.exchange(wire)
+            assert status(got) == 413
+            assert b"body_too_large" in got
+
+
+async def test_a_hundred_megabytes_go_through(open_server: OpenServer):
+    body = json.dumps(chat()).encode()[:-1] + b', "x": "' + b"y" * (100 * MIB - 200) + b'"}'
+    async with open_server() as server:
+        answer = await server.ask("POST", CHAT, body, patience=40)
+        assert (answer.status, answer.json["object"]) == (200, "chat.completion")
+
+
+async def test_all_bodies_together_are_bounded(open_server: OpenServer):
+    async with open_server(max_bodies=1000) as server, server.connect() as holder:
+        await holder.stream.send_all(post(b'{"model":"alpha"', length=900))
+        await trio.sleep(0.05)
+        full = await server.ask("POST", CHAT, b" " * 200)
+        assert (full.status, full.error["reason"]) == (503, "busy")
+        assert full.header("retry-after") == "1"
+        assert (await server.ask("POST", CHAT, chat())).status == 200
+
+
+async def test_a_body_that_stops_coming_is_a_408(open_server: OpenServer):
+    async with open_server(body_stall=0.3) as server:
+        got = await server.exchange(post(b'{"model"', length=100))
+        assert status(got) == 408
+        assert b"body_timeout" in got
+
+
+async def test_a_head_that_comes_drop_by_drop_is_a_408(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection_module, "HEAD_TIMEOUT", 0.5)
+    async with open_server() as server, server.connect() as client:
+        began = trio.current_time()
+
+        async def drip() -> None:
+            try:
+                for letter in b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1000:
+                    await client.stream.send_all(bytes([letter]))
+                    await trio.sleep(0.02)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drip)
+            assert (await client.answer()).status == 408
+            nursery.cancel_scope.cancel()
+        assert 0.4 < trio.current_time() - began < 2
+
+
+async def test_an_idle_connection_is_closed_in_time(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection_module, "IDLE_TIMEOUT", 0.3)
+    async with open_server() as server, server.connect() as client:
+        await client.send("GET", "/health")
+        assert (await client.answer()).status == 200
+        with trio.fail_after(2):
+            assert await client.stream.receive_some(10) == b""
+
+
+async def test_too_many_connections_are_turned_away(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
+    async with open_server() as server, server.connect(), server.connect(), server.connect():
+        await trio.sleep(0.05)
+        async with server.connect() as fourth:
+            answer = await fourth.answer()
+            assert (answer.status, answer.error["reason"]) == (503, "busy")
+
+
+async def test_one_connection_serves_many_requests_also_pipelined(open_server: OpenServer):
+    async with open_server() as server:
+        async with server.connect() as client:
+            for number in range(5):
+                await client.send("POST", CHAT, json.dumps(chat(stream=number % 2 == 1)).encode())
+                assert (await client.answer()).status == 200
+                client.next_request()
+            await client.send("GET", "/nope")
+            assert (await client.answer()).status == 404
+            client.next_request()
+            await client.send("GET", "/health")
+            assert (await client.answer()).status == 200
+        body = json.dumps(chat()).encode()
+        last = post(body, "Connection: close")
+        got = await server.exchange(post(body) * 5 + b"GET /health HTTP/1.1\r\nHost: x.localhost\r\n\r\n" + last)
+        assert got.count(b"HTTP/1.1 200") == 7
+        assert got.count(b'"chat.completion"') == 6
+
+
+async def test_http_1_0_gets_a_body_that_ends_with_the_connection(open_server: OpenServer):
+    async with open_server() as server:
+        got = await server.exchange(post(json.dumps(chat(stream=True)).encode(), version="1.0"))
+        head, _, body = got.partition(b"\r\n\r\n")
+        assert status(got) == 200
+        assert b"chunked" not in head.lower()
+        assert body.startswith(b"data: {")
+        assert body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_http_1_0_sees_a_broken_stream_as_broken(open_server: OpenServer):
+    async with open_server() as server:
+        wire = post(json.dumps(chat(stream=True, die_after_tokens=2)).encode(), version="1.0")
+        assert b'"upstream_failed"' in await server.exchange(wire)
+
+
+async def test_expect_100_continue(open_server: OpenServer):
+    async with open_server() as server, server.connect() as client:
+        body = json.dumps(chat()).encode()
+        await client.stream.send_all(post(b"", "Expect: 100-continue", length=len(body)))
+        with trio.fail_after(2):
+            assert (await client.stream.receive_some(1000)).startswith(b"HTTP/1.1 100")
+        await client.stream.send_all(body)
+        assert (await client.stream.receive_some(1000)).startswith(b"HTTP/1.1 200")
+
+
+async def test_head_and_options(open_server: OpenServer):
+    async with open_server() as server:
+        for path in ("/health", "/v1/models", "/", "/metrics"):
+            answer = await server.ask("HEAD", path)
+            assert (answer.status, answer.body) == (200, b"")
+            assert int(answer.header("content-length") or 0) > 0
+        for path in ("/", "/v1/models", "/nowhere", CHAT):
+            answer = await server.ask("OPTIONS", path)
+            assert (answer.status, answer.body, answer.header("content-type")) == (200, b"", "text/html")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"[]", b"", b'{"model": 7}', b"\xff" * 100, b'{"a":' * 100_000, b'{"model":"alpha","stream":"x"}'],
+)
+async def test_bodies_that_cannot_be_read_start_nothing(open_server: OpenServer, body: bytes):
+    async with open_server() as server:
+        answer = await server.ask("POST", CHAT, body)
+        assert (answer.status, answer.error["code"], answer.error["type"]) == (400, 400, "invalid_request_error")
+        assert server.fleet.status() == []
+        kept = await server.ask("POST", "/v1/messages", body)
+        assert kept.json["type"] == "error"
