@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class SetupError(Exception):
 
 
 @contextmanager
-def exclusive(path: Path, what: str) -> Iterator[None]:
+def exclusive(path: Path, what: str) -> Generator[None, None, None]:
     """Hold the lock file ``path``, waiting for another process that holds it. The system frees it if its owner dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
@@ -98,15 +98,16 @@ def venv_python(venv: Path) -> Path:
 
 def make_venv(venv: Path) -> None:
     """Make a virtual environment that `pip_of` can install into. Needs no root; raises SetupError when nothing can."""
-    attempts = [[sys.executable, "-m", "venv", str(venv)]]
-    if importlib.util.find_spec("ensurepip") is None:  # Debian and Ubuntu without the package python3-venv
-        attempts = []
+    attempts: list[list[str]] = []
+    if importlib.util.find_spec("ensurepip"):
+        attempts.append([sys.executable, "-m", "venv", str(venv)])
+    else:  # Debian and Ubuntu without the package python3-venv
         if importlib.util.find_spec("pip"):
             attempts.append([sys.executable, "-m", "venv", "--without-pip", str(venv)])
         if importlib.util.find_spec("virtualenv"):
             attempts.append([sys.executable, "-m", "virtualenv", str(venv)])
-        if uv := shutil.which("uv"):
-            attempts.append([uv, "venv", "--seed", "--allow-existing", "--python", sys.executable, str(venv)])
+        if shutil.which("uv"):
+            attempts.append(["uv", "venv", "--seed", "--allow-existing", "--python", sys.executable, str(venv)])
     output = "this Python has no ensurepip, and neither pip, virtualenv nor uv is here"
     for attempt in attempts:
         done = subprocess.run(attempt, env=_clean_environment(), capture_output=True, text=True, check=False)
@@ -272,7 +273,8 @@ def install_embedded(pip: Sequence[str]) -> None:
 
 def run_setup(args: Sequence[str]) -> int:
     """Install and stop."""
-    if unknown := [arg for arg in args if arg != "--dev"]:
+    unknown = [arg for arg in args if arg != "--dev"]
+    if unknown:
         raise SetupError(f"setup knows --dev, not {' '.join(unknown)}")
     print(ensure("dev" if args else "serve"))
     return 0
@@ -298,7 +300,7 @@ def run_check(args: Sequence[str]) -> int:
         "format": [*ruff, "format", "--check", "."],
         "lint": [*ruff, "check", "."],
         "types": [script(python, "pyright"), "--pythonpath", str(python)],
-        "imports": [script(python, "lint-imports"), "--no-cache"],
+        "imports": [script(python, "lint-imports"), "--no-cache", "--no-logo"],
         "words": [str(python), str(ROOT / ".ci" / "banned.py")],
     }
     failed: list[str] = []
@@ -353,8 +355,8 @@ def become(command: Sequence[str], folder: Path | None = None) -> int:
     """Let ``command`` take this process's place, in ``folder``; where a process cannot be replaced, wait for it."""
     if folder is not None:
         os.chdir(folder)
-    if not WINDOWS:
-        os.execv(command[0], command)
+    if sys.platform != "win32":
+        os.execv(command[0], list(command))
     for number in (signal.SIGINT, signal.SIGBREAK):  # Ctrl-C reaches the whole console: the child answers it
         signal.signal(number, signal.SIG_IGN)
     return subprocess.run(command, check=False).returncode

@@ -60,6 +60,7 @@ class Writer:
             }
         )
         self.unknown_share = unknown_share
+        self.hurry = 1.0  # share of questions typed in a hurry; the trainer begins with tidy ones
         self._known = list(accumulate(i.weight + 1.0 for i in self.grammar.known))
         self._unknown = list(accumulate(i.weight for i in self.grammar.unknown))
 
@@ -71,7 +72,7 @@ class Writer:
     def turn(self) -> Turn:
         intent = self.intent()
         question = self.grammar.sample(intent, self.rng)
-        if intent.name != "odd":
+        if intent.name != "odd" and self.rng.random() < self.hurry:
             question = noise.as_typed(question, self.rng)
         return Turn(question, intent.answer)
 

@@ -20,12 +20,13 @@ from vocabulary import Encoder, Row, build
 SEED = 20260
 STEPS = 1900
 WARM_UP = 40
-FLAT = 0.35  # of all steps; then the rate falls in a straight line
+FLAT = 0.12  # of all steps; then the rate falls in a straight line
 LONG_FROM = 0.6
 LONG_EVERY = 10
 BATCH_TOKENS = 2048
 POOL = 2048
-BRIEF_SHARES = (0.85, 0.62)  # in the first and in the second half
+BRIEF_SHARES = (0.85, 0.65)  # in the first and in the second half
+HURRY = (0.5, 0.9)
 
 
 def batches(rows: list[Row], rng: random.Random) -> list[list[Row]]:
@@ -43,8 +44,9 @@ def stream(writer: Writer, encoder: Encoder, rng: random.Random, steps: int) -> 
     """Batches for ever; `steps` only tells when the second half begins."""
     given = 0
     while True:
-        share = BRIEF_SHARES[given > steps / 2]
-        for batch in batches([encoder.row(writer.conversation(share)) for _ in range(POOL)], rng):
+        second = given > steps / 2
+        writer.hurry = HURRY[second]
+        for batch in batches([encoder.row(writer.conversation(BRIEF_SHARES[second])) for _ in range(POOL)], rng):
             given += 1
             yield batch
 
@@ -92,7 +94,7 @@ def train(model: Llama, encoder: Encoder, steps: int) -> None:
     peaks = [o.param_groups[0]["lr"] for o in optimisers]
     writer, rng = Writer(SEED + 1), random.Random(SEED)
     check = Writer(SEED + 2)
-    held_out = [encoder.row(check.conversation()) for _ in range(300)]
+    held_out = [encoder.row(check.conversation(1.0)) for _ in range(400)]
     supply = stream(writer, encoder, rng, steps)
     started, seen, average = time.monotonic(), 0, 0.0
     for step in range(steps):

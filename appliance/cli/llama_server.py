@@ -59,7 +59,11 @@ def llama_server(words: tuple[str, ...]) -> AppSettings | AsyncCommand | int:
     if unknown is not None:
         say(f"error: invalid argument: {unknown}")
         return EXIT_OURS
-    from_argv = llama_flags.split(words)
+    try:
+        from_argv = llama_flags.split(words)
+    except UsageError as mistake:
+        say(f"error: {mistake}")
+        return EXIT_OURS
     if llama_flags.partition(from_argv, ANSWERED_BY_ENGINE)[0]:
         return partial(_run_engine, words)
     return single_mode(from_argv, os.environ)

@@ -9,6 +9,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
+try:
+    import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]  line editing for input()
+except ImportError:
+    pass  # Windows edits lines by itself
+
 import click
 import trio
 from msgspec import Struct
@@ -22,6 +27,7 @@ from appliance.cli.remote import (
     JSON_HEADERS,
     NotRunning,
     Server,
+    ServerFailed,
     ask_raw,
     parse_server,
     refuse,
@@ -31,7 +37,7 @@ from appliance.cli.remote import (
 from appliance.cli.status import EXIT_INTERRUPTED, say, say_error
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import find_engine
+from appliance.engines.found import ENGINE_HELP, find_engine
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.upstream.client import Response, exchange
@@ -39,6 +45,7 @@ from appliance.upstream.client import Response, exchange
 FROM_STDIN = "-"
 MAX_PROMPT = 16 << 20
 GOODBYE = "/bye"
+PROMPT = ">>> "
 
 T = TypeVar("T")
 
@@ -63,7 +70,7 @@ class Choices(Struct, frozen=True, kw_only=True):
 @click.option("--max-tokens", type=click.IntRange(1), help="Longest answer, in tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer of the server as JSON.")
 @server_options
-@click.option("--engine", metavar="ENGINE", help="Engine to use when no server runs: a path, or 'embedded'.")
+@click.option("--engine", metavar="ENGINE", help=f"When no server runs: {ENGINE_HELP}")
 @catalog_options
 def run_model(
     model: str,
@@ -147,11 +154,15 @@ async def _answers(server: Server) -> bool:
 
 @asynccontextmanager
 async def _ask_server(server: Server, body: bytes) -> AsyncGenerator[Response]:
+    answering = False
     try:
         async with exchange(server.address, "POST", server.prefix + CHAT_PATH, JSON_HEADERS, body) as response:
             await refuse_errors(server, response)
+            answering = True
             yield response
     except UpstreamFailed as cause:
+        if answering:
+            raise ServerFailed(f"the answer broke off: {cause.why} ({server.url})") from None
         raise NotRunning(server, cause.why) from None
 
 
@@ -208,8 +219,10 @@ def _next_line() -> str | None:
     process prints nothing, and only the main thread gets line editing and Ctrl-C right.
     """
     while True:
+        if not sys.stdout.isatty():  # it holds the answers and nothing else
+            click.echo(PROMPT, nl=False, err=True)
         try:
-            line = input(">>> ").strip()
+            line = input(PROMPT if sys.stdout.isatty() else "").strip()
         except EOFError:
             say("")
             return None

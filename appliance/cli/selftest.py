@@ -23,7 +23,7 @@ from appliance.cli.status import EXIT_OURS, PROGRAM
 from appliance.cli.version import in_words
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import Engine, find_engine
+from appliance.engines.found import ENGINE_HELP, Engine, find_engine
 from appliance.errors import ApplianceError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.upstream.client import Address, Response, exchange
@@ -86,7 +86,7 @@ class Answer(Struct, frozen=True):
 
 
 @click.command()
-@click.option("--engine", metavar="ENGINE", help="llama-server program, folder with engine.json, or 'embedded'.")
+@click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
 @click.option("--model", metavar="MODEL", help="Model id or .gguf file; default: the starter model.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def selftest(engine: str | None, model: str | None, as_json: bool) -> AsyncCommand:

@@ -10,9 +10,10 @@ import click
 
 from appliance.cli.model_options import catalog_options, sources_of
 from appliance.cli.plan import AppSettings
-from appliance.cli.values import KEY_VARIABLE, ListenAddress, Size, api_keys, refuse_open_door
+from appliance.cli.values import KEY_VARIABLE, ListenAddress, Seconds, Size, api_keys, refuse_open_door
 from appliance.core import llama_flags
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, Cors, FleetSettings, HttpSettings
+from appliance.engines.found import ENGINE_HELP
 from appliance.errors import UsageError
 from appliance.fleet.command import OWNED
 
@@ -67,7 +68,7 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @click.option(
     "--preload", multiple=True, metavar="MODEL", help="Load this model at the start. May be given several times."
 )
-@click.option("--engine", metavar="ENGINE", help="llama-server program, folder with engine.json, or 'embedded'.")
+@click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
 @click.option("--threads", type=click.IntRange(1), help="CPU threads of each model process.")
 @click.option("--api-key", "keys", multiple=True, metavar="KEY", help=f"Let in only who has a key (or {KEY_VARIABLE}).")
 @click.option("--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="Keys, one per line.")
@@ -84,26 +85,23 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 )
 @click.option(
     "--load-timeout",
-    type=click.FloatRange(0.1),
+    type=Seconds(0.1),
     default=FLEET.load_timeout,
     show_default=True,
-    metavar="SECONDS",
     help="Longest time a model may take to load.",
 )
 @click.option(
     "--stop-timeout",
-    type=click.FloatRange(0),
+    type=Seconds(),
     default=FLEET.stop_timeout,
     show_default=True,
-    metavar="SECONDS",
     help="Time a model process gets to end by itself.",
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0),
+    type=Seconds(),
     default=HTTP.grace,
     show_default=True,
-    metavar="SECONDS",
     help="Time requests get to finish after the first Ctrl-C.",
 )
 @click.option("--max-body", type=Size(), default=HTTP.max_body, help="Largest request; default 100M.")

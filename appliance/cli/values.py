@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from appliance.errors import UsageError
 
 KEY_VARIABLE = "LLAMA_APPLIANCE_API_KEY"
 MAX_KEY_FILE = 1 << 20
+MAX_SECONDS = 1_000_000
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -45,6 +47,24 @@ class Size(click.ParamType[int]):
         if match is None or int(match[1]) == 0:
             self.fail(f"{value!r} is not a size such as 100M or 1G", param, ctx)
         return int(match[1]) * SIZE_UNITS[match[2]]
+
+
+class Seconds(click.ParamType[float]):
+    """A length of time; neither endless nor not a number, which no clock can be set to."""
+
+    name = "SECONDS"
+
+    def __init__(self, minimum: float = 0) -> None:
+        self._minimum = minimum
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not self._minimum <= seconds <= MAX_SECONDS:
+            self.fail(f"{value!r} is not a number of seconds from {self._minimum:g} to {MAX_SECONDS}", param, ctx)
+        return seconds
 
 
 def api_keys(options: Iterable[str], file: Path | None, environ: Mapping[str, str], variable: str) -> tuple[str, ...]:

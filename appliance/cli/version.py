@@ -11,7 +11,7 @@ from msgspec import Struct
 from appliance import __version__
 from appliance.cli.show import print_json
 from appliance.cli.status import PROGRAM
-from appliance.engines.found import Engine, find_engine
+from appliance.engines.found import ENGINE_HELP, Engine, find_engine
 from appliance.errors import EngineNotFound
 
 
@@ -27,7 +27,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.option("--engine", metavar="ENGINE", help="llama-server program, folder with engine.json, or 'embedded'.")
+@click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def version(engine: str | None, as_json: bool) -> None:
     """Show the versions of the program, Python and platform, and the engine that would be used.

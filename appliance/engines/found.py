@@ -28,6 +28,9 @@ EMBEDDED = "embedded"
 WHEEL = "xllamacpp"
 MANIFEST = "engine.json"
 EXECUTABLE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
+ENGINE_HELP = f"llama-server program, folder with {MANIFEST}, or '{EMBEDDED}' (or {ENGINE_VARIABLE})."
+"""What ``--engine`` takes, for the help of every verb that has it."""
+
 MAX_MANIFEST = 1 << 20
 """A manifest is a few hundred bytes; anything longer than this is something else."""
 

@@ -236,6 +236,7 @@ class Fleet:
         def command(port: int) -> tuple[str, ...]:
             return model_command(
                 self.engine.command,
+                backend=self.engine.backend,
                 model_id=model.id,
                 path=str(model.path),
                 port=port,

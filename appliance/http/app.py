@@ -81,10 +81,14 @@ class Control:
     async def page(self) -> Response:
         if not self._settings.page:
             raise RouteNotFound(request.method, request.path)
-        models = list_models(self._catalog.snapshot.models, self._fleet) if _trusted() else None
+        models, folder = None, None
+        if _trusted():
+            models, folder = list_models(self._catalog.snapshot.models, self._fleet), self._catalog.sources.models_dir
         host = request.host or page.written(*self._bound[0])
         base = f"http://{host}{self._settings.api_prefix}"
-        response = Response(page.render(base, self._bound, models, self._fleet.engine), content_type=page.CONTENT_TYPE)
+        response = Response(
+            page.render(base, self._bound, self._fleet.engine, models, folder), content_type=page.CONTENT_TYPE
+        )
         response.headers["Content-Security-Policy"] = page.POLICY
         response.headers["Cache-Control"] = "no-store"
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -270,6 +274,6 @@ async def _refuse_http(error: HTTPException) -> Response:
 
 async def _admit_bug(error: Exception) -> Response:
     bug = secrets.token_hex(4)
-    log.error("internal error %s at %s %s; this is a bug", bug, request.method, request.path, exc_info=error)
+    log.error("internal error %s at %s %r; this is a bug", bug, request.method, request.path, exc_info=error)
     info = errors.describe_bug(bug)
     return Response(errors.body(info), info.code, content_type="application/json; charset=utf-8")

@@ -96,7 +96,7 @@ class Gateway:
                 await _explain(sink, request, errors.describe(error, dialect), headers)
             except Exception:
                 bug = secrets.token_hex(4)
-                log.exception("internal error %s at %s %s; this is a bug", bug, request.method, request.path)
+                log.exception("internal error %s at %s %r; this is a bug", bug, request.method, request.path)
                 await _explain(sink, request, errors.describe_bug(bug, dialect), errors.headers(None, close=True))
         return True
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from string import Template
 
 import msgspec
@@ -82,10 +83,10 @@ $models
 </section>
 <section>
 <h2>Add a model</h2>
-<p>Put a <code>.gguf</code> file into the models folder (<code>--models-dir</code>), or name one when you start the
-server: <code>llama-appliance serve --model FILE</code>. What other programs have put into the Hugging Face cache is
-found by itself.</p>
-<p class="soft">New files are seen after <code>GET /v1/models?reload=1</code>.</p>
+<p>Put a <code>.gguf</code> file into the models folder$folder, or name one when you start the server:
+<code>llama-appliance serve --model FILE</code>. What other programs have put into the Hugging Face cache is found by
+itself.</p>
+<p class="soft">A running server sees new files after <code>GET /v1/models?reload=1</code>.</p>
 </section>
 </main>
 </body>
@@ -109,8 +110,10 @@ class _List(Struct):
     data: list[_Entry]
 
 
-def render(base: str, bound: Sequence[tuple[str, int]], models: Object | None, engine: Engine) -> str:
-    """``base`` is the address the visitor used; ``models`` the list of ``GET /models``, None for strangers."""
+def render(
+    base: str, bound: Sequence[tuple[str, int]], engine: Engine, models: Object | None, folder: Path | None
+) -> str:
+    """``base`` is the address the visitor used. Strangers are told neither the ``models`` nor where their folder is."""
     entries = msgspec.convert(models, _List).data if models is not None else []
     loaded = [entry.id for entry in entries if entry.status.value == "loaded"]
     usable = [entry.id for entry in entries if entry.status.error is None]
@@ -128,6 +131,7 @@ def render(base: str, bound: Sequence[tuple[str, int]], models: Object | None, e
         engine=escape(" ".join(part for part in (engine.name, engine.version, f"({engine.backend})") if part)),
         addresses="\n".join(map(_row, addresses.items())),
         models=_models(entries) if models is not None else _KEY_NEEDED,
+        folder=f" <code>{escape(str(folder))}</code>" if folder else "",
         base=escape(base),
         example=escape((loaded or usable or ["MODEL"])[0]),
     )

@@ -55,7 +55,8 @@ class Pipeline:
         if not route.loads:
             await self._ask(model, request, body, receive, sink)
             return
-        pinger = Pinger(sink, self._settings.ping_after) if head.stream and route.streams else None
+        wants_pings = head.stream and route.streams and self._settings.ping_after > 0
+        pinger = Pinger(sink, self._settings.ping_after) if wants_pings else None
         work = _Exchange(self._fleet, request, route, body, sink, pinger)
         await _while_client_stays(receive, partial(work.run, model))
 

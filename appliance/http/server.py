@@ -186,12 +186,12 @@ async def _listen(addresses: Sequence[tuple[str, int]]) -> list[trio.SocketListe
 
 async def _listen_on(host: str, port: int) -> list[trio.SocketListener]:
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if not 0 <= port <= 65535:  # glibc would take it modulo 65536
+        raise UsageError(f"cannot listen on {where}: a port is a number from 0 to 65535")
     try:
         return await trio.open_tcp_listeners(port, host=host)
     except socket.gaierror:
         raise UsageError(f"cannot listen on {where}: the host name is not known; use an address (--listen)") from None
-    except OverflowError:
-        raise UsageError(f"cannot listen on {where}: a port is a number from 0 to 65535") from None
     except OSError as error:
         code = error.errno
         why = error.strerror or str(error)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -74,7 +75,7 @@ class Report:
         began = time.monotonic()
         try:
             return measure()
-        except (Failed, OSError) as cause:
+        except (Failed, OSError, HTTPException) as cause:
             self.skipped.append(f"{what}: {cause}")
             return None
         finally:

@@ -14,6 +14,7 @@ from processes import HOST, Failed
 HERE = Path(__file__).resolve().parent
 CHUNKS = 201
 """Records of one stream: 200 chunks and [DONE]."""
+LOAD_TIMEOUT = 60.0
 MODEL = "bench"
 WRK_SCRIPT = """wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
@@ -79,7 +80,8 @@ def run_json(peers: Peers, port: int, connections: int, seconds: int) -> float:
     script.write_text(WRK_SCRIPT % body(stream=False).decode())
     url = f"http://{HOST}:{port}/v1/chat/completions"
     wrk = [peers.wrk, "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
-    text = subprocess.run(wrk, capture_output=True, text=True, check=True).stdout
+    done = _finish(wrk)
+    text = done.stdout
     if "Non-2xx" in text or "Socket errors" in text:
         raise Failed(next(line.strip() for line in text.splitlines() if "Non-2xx" in line or "errors" in line))
     return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("Requests/sec:"))
@@ -89,8 +91,17 @@ def _run_load(peers: Peers, port: int, kind: str, connections: int, amount: int)
     file = peers.folder / f"{kind}.request"
     file.write_bytes(_request(stream=kind == "stream"))
     argv = [*peers.load, str(port), kind, str(connections), str(amount), str(file)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Failed(done.stderr.strip() or f"the clients exited with status {done.returncode}")
+    done = _finish(argv)
     counts: dict[str, float] = json.loads(done.stdout)
     return counts
+
+
+def _finish(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run the clients to their end. Failed when they fail, or do not end."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LOAD_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"the clients were not done after {LOAD_TIMEOUT:g} s") from None
+    if done.returncode:
+        raise Failed(done.stderr.strip() or f"the clients exited with status {done.returncode}")
+    return done

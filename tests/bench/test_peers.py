@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -11,7 +10,16 @@ from pathlib import Path
 import pytest
 from contestants import contestant
 from peers import CHUNKS, HERE, Peers, prepare, run_json, run_streams
-from processes import HOST, Failed, cpu, free_port, running, wait_listening
+from processes import Failed, cpu, free_port, running, wait_listening
+
+CUTTING_RELAY = """
+import socket, sys
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
+    while True:
+        with listener.accept()[0] as client:
+            whole = client.recv(9999).startswith(b"GET")
+            client.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\ndata: " % (6 if whole else 999))
+"""
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the bench runs on POSIX systems")
 
@@ -38,13 +46,13 @@ def test_every_record_and_request_is_counted(peers: Peers, upstream: int) -> Non
     assert run_json(peers._replace(wrk=None), upstream, 2, 1) > 100
 
 
-def test_a_relay_that_answers_with_less_is_noticed(peers: Peers, tmp_path: Path) -> None:
-    code = "import socket,sys\ns=socket.create_server(('127.0.0.1',int(sys.argv[1])))\nwhile 1:\n c=s.accept()[0]; c.recv(9999)"
+def test_a_relay_that_cuts_its_answers_off_is_noticed(peers: Peers, tmp_path: Path) -> None:
+    relay = tmp_path / "relay.py"
+    relay.write_text(CUTTING_RELAY)
     port = free_port()
-    with running([sys.executable, "-c", f"{code}; c.close()", str(port)], tmp_path / "log"):
-        while socket.socket().connect_ex((HOST, port)):
-            pass
-        with pytest.raises(Failed):
+    with running([sys.executable, str(relay), str(port)], tmp_path / "log") as process:
+        wait_listening(process, port)
+        with pytest.raises(Failed, match="1 answers broke off"):
             run_streams(peers, port, 1, 1)
 
 

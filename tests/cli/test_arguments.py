@@ -28,8 +28,10 @@ from appliance.cli.plan import AppSettings
         ("serve --models-dir /no/such/folder", "does not exist"),
         ("serve --models-max -1", "-1"),
         ("serve --models-max many", "many"),
-        ("serve --load-timeout 0", "0"),
-        ("serve --grace soon", "soon"),
+        ("serve --load-timeout 0", "'0' is not a number of seconds from 0.1"),
+        ("serve --grace soon", "'soon' is not a number of seconds from 0 to"),
+        ("serve --grace inf", "'inf' is not a number of seconds"),
+        ("serve --stop-timeout nan", "'nan' is not a number of seconds"),
         ("serve --max-body 0", "is not a size"),
         ("serve --threads 0", "0"),
         ("serve --api-key-file /no/such/file", "cannot be read"),
@@ -81,9 +83,10 @@ def test_a_mistake_is_told_in_one_line(command: Command, line: str, message: str
         ("llama-server -m x --foo 1", "error: invalid argument: --foo"),
         ("llama-server foo", "error: invalid argument: foo"),
         ("llama-server -m x --no-ui y", "error: invalid argument: y"),
+        ("llama-server -m x --port", "error: --port needs a value"),
     ],
 )
-def test_an_unknown_flag_is_told_as_llama_server_tells_it(command: Command, line: str, message: str) -> None:
+def test_a_flag_llama_server_cannot_read_is_told_its_way(command: Command, line: str, message: str) -> None:
     outcome = command(*line.split())
     assert (outcome.status, outcome.out, outcome.err) == (1, "", message + "\n")
 

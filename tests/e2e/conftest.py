@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from program import COMMAND, Server
 
 from appliance.engines import embedded
-from appliance.engines.found import EXECUTABLE, Places, list_engines
+from appliance.engines.found import EMBEDDED, list_engines
 
 REQUIRED = "LLAMA_APPLIANCE_REQUIRE_ENGINE"
 """Set where both engines must be there: a missing one is then a failure and not a skip."""
@@ -25,41 +25,39 @@ def _installed() -> None:
         pytest.fail(f"{COMMAND} is missing; install the project: pip install --no-build-isolation -e .")
 
 
-def _missing(what: str) -> None:
+def _missing(what: str) -> NoReturn:
     message = f"{what} is not on this machine"
     if os.environ.get(REQUIRED):
         pytest.fail(message)
     pytest.skip(message)
 
 
-def _built_engine() -> str:
+def _find_built() -> str | None:
     """A llama-server that was compiled: from the user's cache, else from PATH."""
-    for engine in list_engines(Places.of_this_machine()):
-        if engine.name != embedded_name():
-            return engine.command[0]
-    if on_path := shutil.which(EXECUTABLE):
-        return on_path
-    _missing("a compiled llama-server (llama-builds/build.py makes one)")
-    raise AssertionError
-
-
-def embedded_name() -> str:
-    return "embedded"
-
-
-@pytest.fixture(scope="session", params=["embedded", "built"])
-def engine(request: pytest.FixtureRequest) -> str:
-    """A value for ``--engine``."""
-    if request.param == "built":
-        return _built_engine()
-    if not embedded.available():
-        _missing("the embedded engine")
-    return "embedded"
+    return next((engine.command[0] for engine in list_engines() if engine.name != EMBEDDED), None)
 
 
 @pytest.fixture(scope="session")
 def built_engine() -> str:
-    return _built_engine()
+    """The path of a real llama-server."""
+    return _find_built() or _missing("a compiled llama-server (llama-builds/build.py makes one)")
+
+
+@pytest.fixture(scope="session", params=[EMBEDDED, "built"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """A value for ``--engine``, each in turn."""
+    if request.param == "built":
+        return request.getfixturevalue("built_engine")
+    return EMBEDDED if embedded.available() else _missing("the embedded engine")
+
+
+@pytest.fixture(scope="session")
+def every_engine() -> list[str]:
+    """Values for ``--engine``: all that are here."""
+    found = [engine for engine in (EMBEDDED if embedded.available() else None, _find_built()) if engine]
+    if not found or (len(found) < 2 and os.environ.get(REQUIRED)):
+        _missing("an engine")
+    return found
 
 
 @pytest.fixture

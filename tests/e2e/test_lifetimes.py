@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import StartServer
-from program import Server, http, run_command, wait_gone
+from program import COMMAND, Server, fresh_environment, http, run_command, wait_gone
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 INTERRUPT = signal.CTRL_BREAK_EVENT if sys.platform == "win32" else signal.SIGINT
@@ -39,10 +41,8 @@ def send(server: Server, body: object) -> socket.socket:
     client = socket.create_connection((server.host, server.port), timeout=10)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sent = json.dumps(body).encode()
-    client.sendall(
-        b"POST /completion HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-        % (server.port, len(sent), sent)
-    )
+    head = f"POST /completion HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: {len(sent)}\r\n\r\n"
+    client.sendall(head.encode() + sent)
     assert client.recv(64).startswith(b"HTTP/1.1 200")
     return client
 
@@ -57,14 +57,15 @@ def test_a_killed_program_leaves_no_process(start_server: StartServer, engine: s
         wait_gone(children, 2)
 
 
-def test_an_idle_model_process_lives_on(start_server: StartServer, engine: str) -> None:
+def test_an_idle_model_process_lives_on(start_server: StartServer, every_engine: list[str]) -> None:
     """Longer than idle worker threads live, whose end must not be taken for the program's."""
-    server = serve(start_server, engine)
-    before = {child.pid for child in server.children()}
+    servers = [serve(start_server, engine) for engine in every_engine]
+    before = [{child.pid for child in server.children()} for server in servers]
     time.sleep(16)
-    assert {child.pid for child in server.children()} == before
-    assert http(server, "POST", "/v1/chat/completions", CHAT).status == 200
-    assert {child.pid for child in server.children()} == before
+    for server, pids in zip(servers, before, strict=True):
+        assert {child.pid for child in server.children()} == pids
+        assert http(server, "POST", "/v1/chat/completions", CHAT).status == 200
+        assert {child.pid for child in server.children()} == pids
 
 
 def test_an_interrupted_program_ends_at_once_when_nothing_is_under_way(
@@ -117,33 +118,65 @@ def test_a_second_signal_ends_at_once(start_server: StartServer, built_engine: s
     wait_gone(children, 1)
 
 
+STUCK = """
+import pathlib, time, trio
+
+set_event = trio.Event.set
+
+def stuck(event):
+    while pathlib.Path("stuck").exists():
+        time.sleep(1)
+    set_event(event)
+
+trio.Event.set = stuck
+"""
+"""Runs in the program before its own code: from the moment a file appears, its event loop hangs."""
+
+
 @posix_only
 def test_the_watchdog_ends_a_program_that_hangs(start_server: StartServer, tmp_path: Path, built_engine: str) -> None:
-    """A module that blocks the event loop for ever once the program is told to stop, loaded from outside."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import trio, time\n"
-        "class Stuck(trio.Event):\n"
-        "    def set(self):\n"
-        "        while True:\n"
-        "            time.sleep(1)\n"
-        "import appliance.main\n"
-        "appliance.main.trio.Event = Stuck\n"
-    )
+    (tmp_path / "sitecustomize.py").write_text(STUCK)
     server = start_server(
-        *("serve", "--listen", "127.0.0.1:0", "--engine", built_engine, "--grace", "0"),
+        *("serve", "--listen", "127.0.0.1:0", "--engine", built_engine, "--threads", "1", "--grace", "0"),
         env={"PYTHONPATH": str(tmp_path)},
-        listening=False,
     )
-    until = time.monotonic() + 20
-    while "listening" not in server.told() and time.monotonic() < until:
-        time.sleep(0.05)
+    assert http(server, "POST", "/v1/chat/completions", CHAT).status == 200
     children = server.children()
+    (tmp_path / "stuck").touch()
     began = time.monotonic()
     server.signal(signal.SIGTERM)
     assert server.wait(8) == 1
     assert time.monotonic() - began > 4
-    assert "Timeout" in server.told()
+    assert "in stuck" in server.told()  # it shows where
     wait_gone(children, 1)
+
+
+@posix_only
+def test_the_watchdog_needs_no_reader_of_standard_error(tmp_path: Path, fake_engine: Path) -> None:
+    """The program hangs because it tells of a failed preload and nobody reads; so would the watchdog's last words."""
+    argv = [str(COMMAND), "serve", "--listen", "127.0.0.1:0", "--engine", str(fake_engine), "--grace", "0"]
+    argv += ["--preload", "starter"]
+    env = {**fresh_environment(tmp_path), "FAKE_LOAD_DELAY": "1.5", "FAKE_FAIL_TO_LOAD": "1"}
+    reader, writer = os.pipe()
+    try:
+        process = subprocess.Popen(argv, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
+        assert b"listening" in os.read(reader, 4096)
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b" " * 4096)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b" ")
+        os.set_blocking(writer, True)
+        time.sleep(2.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(9) == -signal.SIGALRM
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reader)
+        os.close(writer)
 
 
 def test_a_second_copy_on_the_same_port_says_so(server: Server, tmp_path: Path, engine: str) -> None:
@@ -198,10 +231,6 @@ def test_no_model_process_has_a_key_on_its_command_line_or_listens_for_others(se
 def test_standard_streams_that_nobody_reads_or_that_are_closed_do_no_harm(
     start_server: StartServer, built_engine: str, tmp_path: Path
 ) -> None:
-    import subprocess
-
-    from program import COMMAND, fresh_environment
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import h11
+import msgspec
 import trio
 
 from appliance.catalog.catalog import Catalog, Snapshot
@@ -219,7 +220,7 @@ async def open_appliance(
     catalog.snapshot = Snapshot(
         models if models is not None else [model(model_file, "alpha", "al"), model(model_file, "beta")]
     )
-    http_settings = http or HttpSettings(listen=LOCAL, **settings)  # pyright: ignore[reportArgumentType]
+    http_settings = http or msgspec.convert({"listen": LOCAL, **settings}, HttpSettings)
     fleet_settings = fleet or FleetSettings(stop_timeout=2.0)
     shutdown, ended = trio.Event(), trio.Event()
     async with open_fleet(fleet_settings, engine) as owner, trio.open_nursery() as nursery:

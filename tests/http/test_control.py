@@ -90,7 +90,7 @@ MISSING = (
     "GET /v1/streams",
     f"GET {CHAT}",
     "BREW /",
-    "GET //health",
+    "GET /health/x",
 )
 
 
@@ -148,6 +148,7 @@ async def test_the_page_is_html_without_script_and_escapes_everything(open_serve
         assert "<b>" not in page
         assert "&lt;script&gt;" in page
         assert f"127.0.0.1:{server.port}" in page
+        assert "http://localhost/v1" in page
         policy = answer.header("content-security-policy") or ""
         assert policy.startswith("default-src 'none'; style-src 'sha256-")
         assert (await server.ask("HEAD", "/")).status == 200

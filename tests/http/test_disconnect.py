@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,19 @@ async def send(client: Client, body: dict[str, object], path: str = CHAT) -> Non
     await client.send("POST", path, json.dumps(body).encode())
 
 
-async def wait_until_leased(server: Appliance, model_id: str, field: str = "leases") -> None:
-    with trio.fail_after(5):
-        while (status := server.fleet.known(model_id)) is None or getattr(status, field) == 0:
+async def until(is_so: Callable[[], bool], within: float = AT_ONCE) -> None:
+    with trio.fail_after(within):
+        while not is_so():  # noqa: ASYNC110  most of what is waited for tells nobody
             await trio.sleep(0.01)
+
+
+async def wait_until_leased(server: Appliance, model_id: str, field: str = "leases") -> None:
+    await until(lambda: getattr(server.fleet.known(model_id), field, 0) > 0, 5)
+
+
+def nobody_waits(server: Appliance, model_id: str) -> bool:
+    status = server.fleet.known(model_id)
+    return status is None or status.waiting == 0
 
 
 @pytest.mark.parametrize("ping_after", [15.0, 0.05])
@@ -64,9 +74,7 @@ async def test_while_the_model_loads(open_server: OpenServer, fake_model: Path):
         async with server.connect() as client:
             await send(client, chat("slow"))
             await wait_until_leased(server, "slow", "waiting")
-        with trio.fail_after(AT_ONCE):
-            while (status := server.fleet.known("slow")) and status.waiting:
-                await trio.sleep(0.01)
+        await until(lambda: nobody_waits(server, "slow"))
 
 
 async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
@@ -76,9 +84,7 @@ async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
         async with server.connect() as client:
             await send(client, chat("beta"))
             await wait_until_leased(server, "beta", "waiting")
-        with trio.fail_after(AT_ONCE):
-            while (status := server.fleet.known("beta")) and status.waiting:
-                await trio.sleep(0.01)
+        await until(lambda: nobody_waits(server, "beta"))
         assert server.state("alpha") == "loaded"
 
 
@@ -112,9 +118,7 @@ async def test_a_log_reader(open_server: OpenServer):
         async with server.connect() as reader:
             await reader.send("GET", "/logs/stream")
             await reader.head()
-        with trio.fail_after(AT_ONCE):
-            while trio.lowlevel.current_statistics().tasks_living > before:
-                await trio.sleep(0.01)
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= before)
 
 
 def open_files() -> int:
@@ -149,9 +153,7 @@ async def test_a_thousand_abandoned_requests_leave_nothing_behind(open_server: O
                 for number in range(1000):
                     nursery.start_soon(abandon, number, places)
         await server.wait_idle("alpha", within=5)
-        with trio.fail_after(5):
-            while trio.lowlevel.current_statistics().tasks_living > tasks or open_files() > files:
-                await trio.sleep(0.02)
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks and open_files() <= files, 5)
         text = (await server.ask("GET", "/metrics")).body.decode()
         assert "llama_appliance_requests_under_way 1" in text
         assert "llama_appliance_request_bodies_bytes 0" in text

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from http_harness import CHAT, OpenServer, chat
 
 from appliance import errors as hierarchy
 from appliance.core.sse import Dialect
@@ -78,3 +79,21 @@ def test_the_body_says_everything_a_client_may_look_for(error: ApplianceError):
 
 def test_retry_after_is_whole_seconds_and_not_too_early():
     assert (b"Retry-After", b"2") in errors.headers(Busy("full", retry_after=1.2), close=False)
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", CHAT), ("POST", "/v1/messages"), ("GET", "/v1/models")])
+async def test_a_bug_costs_one_request_and_tells_the_client_nothing_but_its_number(
+    open_server: OpenServer, caplog: pytest.LogCaptureFixture, method: str, path: str
+):
+    async with open_server() as server:
+        good = server.catalog.snapshot
+        server.catalog.snapshot = None  # pyright: ignore[reportAttributeAccessIssue]
+        answer = await server.ask(method, path, chat() if method == "POST" else None)
+        assert (answer.status, answer.error["reason"]) == (500, "internal_error")
+        number = re.fullmatch(r"internal error ([0-9a-f]{8}); the log says more", answer.error["message"])
+        assert number
+        assert number[1] in caplog.text
+        assert "AttributeError" in caplog.text
+        assert b"NoneType" not in answer.body
+        server.catalog.snapshot = good
+        assert (await server.ask("POST", CHAT, chat())).status == 200

@@ -242,6 +242,12 @@ async def test_a_failing_load_after_comments_becomes_a_record(open_server: OpenS
         assert last_error(answer.events)[1]["error"]["reason"] == "model_failed_to_start"  # pyright: ignore
 
 
+async def test_comments_can_be_switched_off(open_server: OpenServer):
+    async with open_server(ping_after=0.0) as server:
+        answer = await server.ask("POST", CHAT, chat(stream=True, slow_prompt=0.2))
+        assert ": ping" not in answer.events
+
+
 async def test_without_stream_nothing_is_sent_early(open_server: OpenServer):
     async with open_server(ping_after=0.05) as server:
         answer = await server.ask("POST", CHAT, chat(slow_prompt=0.3))

@@ -47,14 +47,20 @@ async def relay(
 
 async def main(port: int, upstream_port: int) -> None:
     async def serve(stream: trio.SocketStream) -> None:
+        try:
+            async with stream:
+                await serve_requests(stream)
+        except (trio.BrokenResourceError, h11.RemoteProtocolError):
+            pass  # a client, or the upstream, left in the middle
+
+    async def serve_requests(stream: trio.SocketStream) -> None:
         client = h11.Connection(h11.SERVER)
-        async with stream:
-            while isinstance(request := await next_event(client, stream), h11.Request):
-                body = await read_body(client, stream)
-                await relay(request, body, upstream_port, client, stream)
-                if client.our_state is h11.MUST_CLOSE:
-                    return
-                client.start_next_cycle()
+        while isinstance(request := await next_event(client, stream), h11.Request):
+            body = await read_body(client, stream)
+            await relay(request, body, upstream_port, client, stream)
+            if client.our_state is h11.MUST_CLOSE:
+                return
+            client.start_next_cycle()
 
     await trio.serve_tcp(serve, port, host="127.0.0.1")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -86,6 +87,23 @@ def test_logs_are_followed_as_they_come(server: Server, tmp_path: Path) -> None:
         follower.kill()
 
 
+def test_a_preload_that_fails_is_told_and_the_rest_is_served(
+    start_server: StartServer, built_engine: str, tmp_path: Path
+) -> None:
+    server = start_server(
+        *("serve", "--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--engine", built_engine, "--threads", "1"),
+        *("--preload", "nobody", "--preload", "starter"),
+    )
+    until = time.monotonic() + 20
+    while server_models(server) != ["starter"]:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    first, *rest = server.told().splitlines()
+    assert re.fullmatch(r"llama-appliance \S+ listening on http://127.0.0.1:\d+ and http://127.0.0.1:\d+", first)
+    assert "cannot preload: model 'nobody' not found" in "\n".join(rest)
+    assert run_command("ls", "--url", first.split()[-1], cwd=tmp_path).returncode == 0
+
+
 def test_names_nobody_has(server: Server, tmp_path: Path) -> None:
     for argv in (
         ("run", "startr", "hi"),
@@ -112,18 +130,18 @@ def test_ls_works_without_a_server_and_shows_what_is_wrong(tmp_path: Path) -> No
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "broken.gguf").write_bytes(b"GGUF and then nothing")
-    (folder / "[red]odd[/red].gguf").write_bytes(b"not a model")
+    (folder / "[red]odd.gguf").write_bytes(b"not a model")
     done = run_command("ls", "--models-dir", str(folder), cwd=tmp_path)
     assert done.returncode == 0
     header, *rows = done.stdout.splitlines()
     assert header.split() == ["ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "SOURCE", "STATE"]
-    assert [row.split()[0] for row in rows] == ["[red]odd[/red]", "broken", "starter"]
+    assert [row.split()[0] for row in rows] == ["[red]odd", "broken", "starter"]
     assert "broken cannot be used: " in done.stderr
     assert str(folder) in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     facts = json.loads(run_command("ls", "--models-dir", str(folder), "--json", cwd=tmp_path).stdout)
     assert {model["id"]: bool(model["error"]) for model in facts["models"]} == {
-        "[red]odd[/red]": True,
+        "[red]odd": True,
         "broken": True,
         "starter": False,
     }

@@ -1,0 +1,38 @@
+"""Facts as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.cli.show import human_count, human_size, print_table
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (2_095_872, "2.1 MB"),
+        (670_000, "670 kB"),
+        (4_370_000_000, "4.4 GB"),
+        (7 * 10**12, "7.0 TB"),
+    ],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert human_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(7, "7"), (1000, "1k"), (110_000_000, "110M"), (7_240_000_000, "7.2B"), (8_030_000_000, "8B")]
+)
+def test_counts(count: int, text: str) -> None:
+    assert human_count(count) == text
+
+
+def test_a_table_in_a_pipe_is_plain_whole_and_takes_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "organisation/" + "very-" * 60 + "long"
+    print_table(("ID", "SIZE"), [(long, "1 B"), ("[bold]x[/bold]", "10 GB")], right=("SIZE",))
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split() == ["ID", "SIZE"]
+    assert first == f"{long}    1 B"
+    assert second.split() == ["[bold]x[/bold]", "10", "GB"]

@@ -1,0 +1,163 @@
+"""``llama-appliance llama-server``: a program that expects llama-server must not notice the difference."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from conftest import StartServer
+from program import Server, http, run_command, wait_gone
+
+from appliance.engines.found import ENGINE_VARIABLE
+
+CHAT = {"messages": [{"role": "user", "content": "Hello!"}], "temperature": 0}
+
+
+@pytest.fixture
+def stand_in(start_server: StartServer, engine: str, starter_model: Path):
+    def start(*argv: str, env: dict[str, str] | None = None, listening: bool = True) -> Server:
+        more = {ENGINE_VARIABLE: engine, **(env or {})}
+        words: Sequence[str] = ("llama-server", "--model", str(starter_model), "-t", "1", "--port", "0", *argv)
+        return start_server(*words, env=more, listening=listening)
+
+    return start
+
+
+def wait_healthy(server: Server) -> None:
+    """As llama-server's own tests wait: /health, every 10 ms."""
+    until = time.monotonic() + 30
+    while http(server, "GET", "/health").status != 200:
+        assert server.process.poll() is None, server.told()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_it_serves_the_one_model_whatever_the_request_names(stand_in, starter_model: Path) -> None:
+    server = stand_in("--ctx-size", "2048", "--no-slots")
+    wait_healthy(server)
+    answers = [
+        http(server, "POST", "/v1/chat/completions", {**CHAT, **more}) for more in ({}, {"model": "gpt"}, {"model": ""})
+    ]
+    texts = [answer.json()["choices"][0]["message"]["content"] for answer in answers]
+    assert len(set(texts)) == 1
+    listed = http(server, "GET", "/v1/models").json()
+    assert [model["id"] for model in listed["data"]] == [starter_model.name]
+    assert listed["models"]
+    props = http(server, "GET", "/props").json()
+    assert props["default_generation_settings"]["n_ctx"] == 2048
+    assert http(server, "GET", "/slots").status == 501
+    assert http(server, "POST", "/tokenize", {"content": "Hello"}).json()["tokens"]
+    assert http(server, "GET", "/models/load").status == 404
+
+
+def test_aliases_keys_prefix_and_pages_from_everywhere(stand_in) -> None:
+    server = stand_in("--alias", "zeta,alpha", "--api-prefix", "/llama", env={"LLAMA_API_KEY": "secret"})
+    until = time.monotonic() + 30
+    while http(server, "GET", "/llama/v1/models", Authorization="Bearer secret").status != 200:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    listed = http(server, "GET", "/llama/v1/models", Authorization="Bearer secret", Origin="http://page.example")
+    (model,) = listed.json()["data"]
+    assert (model["id"], sorted(model["aliases"])) == ("alpha", ["alpha", "zeta"])
+    assert listed.headers["Access-Control-Allow-Origin"] == "http://page.example"
+    refused = http(server, "POST", "/llama/v1/chat/completions", CHAT)
+    assert refused.status == 401
+    assert refused.json()["error"]["message"] == "Invalid API Key"
+    assert http(server, "POST", "/llama/v1/chat/completions", CHAT, x_api_key="secret").status == 200
+
+
+def test_the_environment_is_read_as_llama_server_reads_it(
+    start_server: StartServer, engine: str, starter_model
+) -> None:
+    server = start_server(
+        "llama-server",
+        env={
+            ENGINE_VARIABLE: engine,
+            "LLAMA_ARG_MODEL": str(starter_model),
+            "LLAMA_ARG_PORT": "0",
+            "LLAMA_ARG_THREADS": "1",
+            "LLAMA_ARG_N_PREDICT": "2",
+        },
+    )
+    wait_healthy(server)
+    answer = http(server, "POST", "/v1/chat/completions", CHAT).json()
+    assert answer["usage"]["completion_tokens"] == 2
+
+
+def test_a_model_that_cannot_be_loaded_ends_it(
+    start_server: StartServer, engine: str, tmp_path: Path, starter_model: Path
+) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(starter_model.read_bytes().replace(b"llama.block_count", b"llama.block_cuont"))
+    for path in (damaged, tmp_path / "missing.gguf"):
+        server = start_server(
+            *("llama-server", "-m", str(path), "--port", "0", "-t", "1"),
+            env={ENGINE_VARIABLE: engine},
+            listening=False,
+        )
+        assert server.wait(30) == 1
+        assert path.name in server.told()
+        assert "Traceback" not in server.told()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
+def test_sigterm_ends_it_within_three_seconds_however_busy(stand_in) -> None:
+    server = stand_in()
+    wait_healthy(server)
+    children = server.children()
+    body = json.dumps({"prompt": "Once", "stream": True, "ignore_eos": True, "n_predict": 8000}).encode()
+    with socket.create_connection((server.host, server.port), timeout=10) as client:
+        head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        assert client.recv(64).startswith(b"HTTP/1.1 200")
+        server.signal(signal.SIGTERM)
+        assert server.wait(4) == 0
+    wait_gone(children, 0.5)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
+def test_it_is_not_healthy_while_the_model_loads_and_can_be_ended_then(
+    start_server: StartServer, fake_engine: Path, starter_model: Path
+) -> None:
+    server = start_server(
+        *("llama-server", "-m", str(starter_model), "--port", "0"),
+        env={ENGINE_VARIABLE: str(fake_engine), "FAKE_LOAD_DELAY": "60"},
+    )
+    answer = http(server, "GET", "/health")
+    assert answer.status == 503
+    assert answer.json()["error"]["type"] == "unavailable_error"
+    children = server.children()
+    server.signal(signal.SIGTERM)
+    assert server.wait(3) == 0
+    wait_gone(children, 0.5)
+
+
+def test_version_and_help_are_the_engines_own(engine: str, tmp_path: Path) -> None:
+    env = {ENGINE_VARIABLE: engine}
+    version = run_command("llama-server", "--version", cwd=tmp_path, env=env)
+    assert version.returncode == 0
+    assert "version" in version.stdout + version.stderr
+    helped = run_command("llama-server", "--help", cwd=tmp_path, env=env)
+    assert helped.returncode == 0
+    assert "--ctx-size" in helped.stdout + helped.stderr
+
+
+def test_unknown_flags_are_refused_as_the_real_program_refuses_them(built_engine: str, tmp_path: Path) -> None:
+    for words in (["--foo"], ["-m", "x", "--bar", "1"], ["stray"]):
+        ours = run_command("llama-server", *words, cwd=tmp_path)
+        real = subprocess.run([built_engine, *words], capture_output=True, text=True, timeout=30)
+        assert ours.returncode == real.returncode == 1
+        assert ours.stderr.splitlines()[0] == real.stderr.splitlines()[0]
+
+
+def test_without_a_model_it_says_what_to_do(tmp_path: Path) -> None:
+    done = run_command("llama-server", "--port", "0", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "llama-appliance serve" in done.stderr

@@ -1,0 +1,146 @@
+"""``run`` in a terminal: a conversation typed by hand, and what Ctrl-C means in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from conftest import StartServer
+from program import COMMAND, STARTER_QUESTION, Server, fresh_environment, run_command
+
+if sys.platform == "win32":
+    pytest.skip("there is no pseudo-terminal", allow_module_level=True)
+
+import pty
+
+PROMPT = ">>> "
+
+
+class Terminal:
+    """The command in a pseudo-terminal of its own."""
+
+    def __init__(self, *argv: str, cwd: Path) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [str(COMMAND), *argv],
+            cwd=cwd,
+            env={**fresh_environment(cwd), "TERM": "dumb"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(theirs)
+        self.seen = ""
+
+    def wait_for(self, pattern: str, seconds: float = 20) -> str:
+        """What appeared since the last call, up to the end of the match."""
+        until = time.monotonic() + seconds
+        while (match := re.search(pattern, self.seen)) is None:
+            left = until - time.monotonic()
+            assert left > 0, f"{pattern!r} did not appear in {self.seen!r}"
+            if select.select([self._ours], [], [], left)[0]:
+                self.seen += self._read()
+        taken, self.seen = self.seen[: match.end()], self.seen[match.end() :]
+        return taken
+
+    def _read(self) -> str:
+        try:
+            return os.read(self._ours, 65536).decode("utf-8", "replace").replace("\r\n", "\n")
+        except OSError:
+            raise AssertionError(f"the program ended: {self.seen!r}") from None
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+
+def _take_terminal() -> None:
+    """Make the pseudo-terminal the process's controlling one, so that a typed Ctrl-C is a signal."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture
+def terminals() -> Generator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+
+
+def test_a_conversation(server: Server, tmp_path: Path, terminals: list[Terminal]) -> None:
+    alone = run_command("run", "starter", STARTER_QUESTION, "--url", server.url, cwd=tmp_path).stdout.strip()
+    terminal = Terminal("run", "starter", "--url", server.url, cwd=tmp_path)
+    terminals.append(terminal)
+    terminal.wait_for(PROMPT)
+    terminal.type(f"{STARTER_QUESTION}\n")
+    assert alone in terminal.wait_for(PROMPT)
+    terminal.type("\x03")
+    terminal.wait_for(r"/bye or Ctrl-D ends\)\n")
+    terminal.wait_for(PROMPT)
+    terminal.type("And what is your name?\n")
+    assert len(terminal.wait_for(PROMPT).split()) > 3
+    terminal.type("/bye\n")
+    assert terminal.process.wait(10) == 0
+
+
+def test_ctrl_c_stops_an_answer_and_ctrl_d_the_chat(
+    fake_engine: Path, start_server: StartServer, tmp_path: Path, terminals: list[Terminal]
+) -> None:
+    slow = {"FAKE_TOKENS": "1000", "FAKE_TOKEN_DELAY": "0.05"}
+    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", str(fake_engine), env=slow)
+    terminal = Terminal("run", "starter", "--url", server.url, cwd=tmp_path)
+    terminals.append(terminal)
+    terminal.wait_for(PROMPT)
+    terminal.type("Tell me everything.\n")
+    terminal.wait_for(r"\n\w+ \w+")
+    began = time.monotonic()
+    terminal.type("\x03")
+    terminal.wait_for(PROMPT)
+    assert time.monotonic() - began < 5
+    terminal.type("\x04")
+    assert terminal.process.wait(10) == 0
+
+
+def test_ctrl_c_ends_a_single_question_with_130(fake_engine: Path, start_server: StartServer, tmp_path: Path) -> None:
+    slow = {"FAKE_TOKENS": "1000", "FAKE_TOKEN_DELAY": "0.05"}
+    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", str(fake_engine), env=slow)
+    for more in (("--url", server.url), ("--engine", str(fake_engine))):
+        argv = [str(COMMAND), "run", "starter", "Tell me everything.", *more]
+        env = {**fresh_environment(tmp_path), **slow}
+        with subprocess.Popen(argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
+            assert asking.stdout is not None
+            assert asking.stderr is not None
+            assert asking.stdout.read(1)
+            asking.send_signal(signal.SIGINT)
+            assert asking.wait(10) == 130
+            assert b"Traceback" not in asking.stderr.read()
+            asking.stdout.read()
+
+
+def test_an_answer_that_breaks_off_is_told(fake_engine: Path, start_server: StartServer, tmp_path: Path) -> None:
+    dying = {"FAKE_TOKENS": "20", "FAKE_DIE_AFTER_TOKENS": "5"}
+    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", str(fake_engine), env=dying)
+    for more in (("--url", server.url), ("--engine", str(fake_engine))):
+        done = run_command("run", "starter", "Tell me everything.", *more, cwd=tmp_path, env=dying)
+        assert done.returncode == 1
+        assert len(done.stdout.split()) >= 2
+        assert "llama-appliance: error: " in done.stderr
+        assert "Traceback" not in done.stderr
