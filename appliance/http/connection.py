@@ -79,7 +79,7 @@ class Connection:
             config,
             context,
             self._tasks,
-            ConnectionState({"abort": self.abort}),
+            ConnectionState({"abort": self.abort, "write": self.write}),
             False,
             (peer[0], peer[1]),
             (own[0], own[1]),
@@ -147,22 +147,23 @@ class Connection:
                 self._gone = True
                 return b""
 
-    # ---- sending: hypercorn's protocol calls this --------------------------------------------------------------------
+    # ---- sending ----------------------------------------------------------------------------------------------------
 
     async def _send(self, event: Event) -> None:
         if isinstance(event, RawData):
-            await self._write(event.data)
+            await self.write(event.data)
         elif isinstance(event, Updated):
             self._idle, self._in_head = event.idle, False
             self._reading.deadline = trio.current_time() + IDLE_TIMEOUT if event.idle else float("inf")
         else:
             self._end()
 
-    async def _write(self, data: bytes) -> None:
+    async def write(self, data: bytes) -> None:
         """Returns when the system has taken all of it; no checkpoint where it takes it at once, which is the rule."""
         rest = memoryview(data)
         if self._write_lock.locked():
             await self._write_lock.acquire()
+            rest = rest[:0] if self._gone else rest
         elif self._gone or not (rest := self._send_now(rest)):
             return
         else:

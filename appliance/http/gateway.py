@@ -67,7 +67,10 @@ class Gateway:
 
     async def _answer(self, scope: HTTPScope, receive: Receive, send: ASGISendCallable) -> None:
         request = read_request(scope, self._settings.api_prefix)
-        sink = AsgiSink(send, scope["state"]["abort"], self._guard.cors_headers(request))
+        state = scope["state"]
+        can_chunk = request.http_version == "1.1" and request.method != "HEAD"
+        write_wire = state["write"] if can_chunk else None
+        sink = AsgiSink(send, state["abort"], self._guard.cors_headers(request), write_wire)
         route = single_route(request) if self._settings.single else model_route(request)
         self._metrics.under_way += 1
         left = False

@@ -36,13 +36,19 @@ class Sink(Protocol):
 
 
 class AsgiSink:
-    """A sink on an ASGI ``send``. ``own_headers`` go out with every answer."""
+    """A sink on an ASGI ``send``. ``own_headers`` go out with every answer.
+
+    Records of an event stream go past ASGI where ``write_wire`` is given: to the connection, framed here. Only a
+    chunked body has frames that the protocol layer need not know of (RFC 9112, section 7.1), and an event stream
+    without a length, to an HTTP/1.1 request that is not HEAD, always has one. It saves a quarter of a chunk's cost.
+    """
 
     def __init__(
         self,
         send: Callable[[ASGISendEvent], Awaitable[None]],
         abort: Callable[[], None],
         own_headers: Headers,
+        write_wire: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> None:
         self.status: int | None = None
         self.event_stream = False
@@ -51,10 +57,13 @@ class AsgiSink:
         self._send = send
         self._abort = abort
         self._own_headers = own_headers
+        self._write_wire = write_wire
+        self._chunked = False
 
     async def start(self, status: int, headers: Headers) -> None:
         self.status = status
         self.event_stream = any(name.lower() == b"content-type" and value.startswith(EVENTS) for name, value in headers)
+        self._chunked = self.event_stream and status == 200 and not _has_length(headers)
         await self._pass(
             {
                 "type": "http.response.start",
@@ -65,6 +74,9 @@ class AsgiSink:
 
     async def write(self, data: bytes) -> None:
         self.sent += len(data)
+        if self._chunked and self._write_wire is not None:
+            await self._write_wire(b"%x\r\n%b\r\n" % (len(data), data))
+            return
         await self._pass({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
@@ -93,3 +105,7 @@ class AsgiSink:
             await self._send(event)
         except h11.LocalProtocolError:
             self.abort()  # the client broke the protocol meanwhile, or the body is not as long as its header says
+
+
+def _has_length(headers: Headers) -> bool:
+    return any(name.lower() == b"content-length" for name, _ in headers)
