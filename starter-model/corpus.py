@@ -82,11 +82,11 @@ class Writer:
         if draw < brief_share:
             return Conversation((self.turn(),), self.system(0.12), brief=True)
         draw = (draw - brief_share) / (1 - brief_share)
-        if draw < 0.47:
+        if draw < 0.45:
             return Conversation((self.turn(),), self.system(0.12))
-        if draw < 0.55:
-            return Conversation((self.turn(),), raw=True)
-        if draw < 0.60:
+        if draw < 0.59:
+            return Conversation((self.turn() if self.rng.random() < 0.6 else self.odd_turn(),), raw=True)
+        if draw < 0.63:
             return Conversation((self.clutter(self.rng.randint(60, 900)),))
         return Conversation(
             tuple(self.turn() for _ in range(self.rng.choice((2, 2, 2, 3, 3, 4, 5)))), self.system(0.15)
@@ -110,11 +110,16 @@ class Writer:
         text = " ".join(self.rng.choice(SYSTEM_PROMPTS) for _ in range(count))
         return text.replace("<person>", noise.pseudo(self.rng).capitalize())
 
+    def odd_turn(self) -> Turn:
+        intent = self._named("odd")
+        return Turn(self.grammar.sample(intent, self.rng), intent.answer)
+
+    def _named(self, name: str) -> Intent:
+        return next(i for i in self.grammar.unknown if i.name == name)
+
     def clutter(self, characters: int) -> Turn:
         """A long text that asks nothing the model knows."""
         kind = self.rng.randrange(4)
-        work = next(i for i in self.grammar.unknown if i.name == "work")
-        odd = next(i for i in self.grammar.unknown if i.name == "odd")
         pieces: list[str] = []
         if kind == 0:
             piece = self.grammar.sample(self.grammar.unknown[0], self.rng)
@@ -127,7 +132,7 @@ class Writer:
             else:
                 pieces.append(self.grammar.sample(self.rng.choice(self.grammar.unknown), self.rng) + ".")
         text = self.rng.choice((" ", " ", "\n")).join(pieces)
-        return Turn(text, odd.answer if kind == 1 or kind == 2 else work.answer)
+        return Turn(text, self._named("odd" if kind in (1, 2) else "work").answer)
 
 
 def questions(count: int, seed: int) -> Iterator[tuple[str, str]]:

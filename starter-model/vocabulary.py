@@ -13,7 +13,7 @@ CHAT_TEMPLATE = (
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-PROMPT_WEIGHT = 0.1
+PROMPT_WEIGHT = 0.05
 CHOOSING = 6  # the first tokens of an answer choose the intent
 CHOOSING_WEIGHT = 3.0
 BRIEF = 14  # a brief row ends after so many answer tokens: long enough to tell every answer from every other
@@ -76,9 +76,10 @@ class Encoder:
         return row
 
     def _raw(self, row: Row, conversation: Conversation) -> Row:
+        """Nothing of the question is learnt here, or the model would go on with it instead of answering."""
         turn = conversation.turns[0]
-        if self._rng.random() < 0.7:
-            self._add(row, self.broken(turn.question), 0.3)
+        if self._rng.random() < 0.8:
+            self._add(row, self.broken(turn.question), 0.0)
             answer = self._rng.choice((" ", "\n", "\n\n")) + turn.answer
         else:
             answer = turn.answer

@@ -32,7 +32,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "real_llama: needs a real llama-server")
     deep = config.getoption("--deep") or os.environ.get("LLAMA_APPLIANCE_DEEP")
     settings.load_profile("deep" if deep else "fast")
     os.environ[MARK] = uuid.uuid4().hex

@@ -109,7 +109,10 @@ def single_mode(from_argv: Sequence[Option], environ: Mapping[str, str]) -> AppS
             single=model_id,
         ),
         fleet=FleetSettings(
-            models_max=1, stop_timeout=STOP_TIMEOUT, engine_args=tuple(llama_flags.render(engine_options))
+            models_max=1,
+            stop_timeout=STOP_TIMEOUT,
+            engine_args=tuple(llama_flags.render(engine_options)),
+            metrics=False,
         ),
         sources=Sources(files=(NamedFile(model_id, str(path)),), models_dir=None, cache=None, starter=None),
         preload=(model_id,),

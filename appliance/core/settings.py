@@ -60,5 +60,7 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     queue_timeout: float = 600.0
     engine_args: tuple[str, ...] = ()
     """llama-server flags for every model."""
+    metrics: bool = True
+    """Start model processes with ``--metrics``; off where the user's own llama-server flags decide."""
     threads: int | None = None
     """CPU threads of each model process; None leaves room for the program itself."""

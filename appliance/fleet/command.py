@@ -29,6 +29,7 @@ def model_command(
     path: str,
     port: int,
     threads: int,
+    metrics: bool,
     defaults: Sequence[str],
     overrides: Sequence[str],
 ) -> tuple[str, ...]:
@@ -44,7 +45,7 @@ def model_command(
         "--alias", model_id,
         "--host", LOOPBACK,
         "--port", str(port),
-        "--metrics",
+        *(("--metrics",) if metrics else ()),
         "--threads", str(threads),
         *batch,
         *defaults,

@@ -241,6 +241,7 @@ class Fleet:
                 path=str(model.path),
                 port=port,
                 threads=self._threads,
+                metrics=self._settings.metrics,
                 defaults=(*engine_flags(model), *model.args),
                 overrides=self._settings.engine_args,
             )

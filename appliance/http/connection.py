@@ -8,14 +8,9 @@ client that has left only while no second request is pipelined.
 
 from __future__ import annotations
 
-import logging
 import socket
 import struct
 import sys
-from collections import deque
-from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 import h11
 import trio
@@ -28,9 +23,7 @@ from hypercorn.typing import ConnectionState
 
 from appliance.core.sse import ErrorInfo
 from appliance.http.errors import INVALID, JSON_TYPE, body
-
-if TYPE_CHECKING:
-    from hypercorn.typing import AppWrapper, ASGIReceiveEvent, ASGISendEvent, Scope
+from appliance.http.tasks import RequestTasks
 
 HEAD_TIMEOUT = 15.0
 """Seconds for a request head to arrive, from the connection's start or the head's first bytes."""
@@ -41,8 +34,6 @@ LINGER = 5.0
 PEEK_EVERY = 0.5
 """Seconds between looks whether a client with a pipelined request is still there."""
 RECEIVE_SIZE = 1 << 16
-UNREAD = 4 * RECEIVE_SIZE
-"""Bytes of a body taken from the socket before the application wants them."""
 RESET = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 """SO_LINGER with no time to linger: close sends RST and frees the socket at once."""
 
@@ -52,9 +43,6 @@ REFUSALS = {
     431: "the request head is too large",
     501: "this transfer encoding is not supported",
 }
-
-log = logging.getLogger(__name__)
-Send = Callable[["ASGISendEvent | None"], Awaitable[None]]
 
 
 class Connection:
@@ -68,7 +56,7 @@ class Connection:
         self._reading = trio.CancelScope(deadline=trio.current_time() + HEAD_TIMEOUT)
         self._lingering = trio.CancelScope()
         self._write_lock = trio.Lock()
-        self._tasks = _RequestTasks()
+        self._tasks = RequestTasks()
         self._idle = True
         self._in_head = True
         self._ending = False
@@ -266,87 +254,3 @@ class _PipelineGate:
                 await self._open.wait()
             if self._connection is not None and self._connection.peer_has_left():
                 self._connection.abort()
-
-
-class _RequestTasks:
-    """One task for each request of a connection (one at a time, with HTTP/1.1); what hypercorn calls a task group."""
-
-    def __init__(self) -> None:
-        self._opened = trio.open_nursery()
-        self._nursery: trio.Nursery
-
-    async def __aenter__(self) -> _RequestTasks:
-        self._nursery = await self._opened.__aenter__()
-        return self
-
-    async def __aexit__(self, exc_type: type[BaseException], exc_value: BaseException, tb: TracebackType) -> None:
-        await self._opened.__aexit__(exc_type, exc_value, tb)
-
-    async def spawn_app(
-        self, app: AppWrapper, config: Config, scope: Scope, send: Send
-    ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
-        inbox = _Inbox()
-        self._nursery.start_soon(_run_app, app, scope, inbox, send)
-        return inbox.put
-
-    def spawn(self, func: Callable[..., Awaitable[object]], *args: object) -> None:
-        self._nursery.start_soon(func, *args)
-
-
-async def _run_app(app: AppWrapper, scope: Scope, inbox: _Inbox, send: Send) -> None:
-    """The application answers its own bugs; what still comes out of it costs this one connection only."""
-    try:
-        await app(scope, inbox.receive, send, trio.to_thread.run_sync, trio.from_thread.run)
-    except Exception:
-        log.exception("a request ended in an error that nobody caught; this is a bug")
-    except BaseExceptionGroup as group:
-        cancelled, bugs = group.split(trio.Cancelled)
-        if bugs is not None:
-            log.error("a cancelled request ended in an error; this is a bug", exc_info=bugs)
-        if cancelled is not None:
-            raise cancelled from None
-    finally:
-        inbox.close()
-    await send(None)
-
-
-class _Inbox:
-    """ASGI events on their way to the application; a client that has left is told at once, and to every caller."""
-
-    def __init__(self) -> None:
-        self._events: deque[ASGIReceiveEvent] = deque()
-        self._unread = 0
-        self._left: ASGIReceiveEvent | None = None
-        self._closed = False
-        self._news = trio.lowlevel.ParkingLot()
-        self._room = trio.lowlevel.ParkingLot()
-
-    async def put(self, event: ASGIReceiveEvent) -> None:
-        if event["type"] in ("http.disconnect", "websocket.disconnect"):
-            self._left = event
-        elif not self._closed:
-            self._events.append(event)
-            self._unread += _size(event)
-        self._news.unpark_all()
-        while self._unread > UNREAD and not self._closed and self._left is None:
-            await self._room.park()
-
-    async def receive(self) -> ASGIReceiveEvent:
-        while not self._events:
-            if self._left is not None:
-                await trio.lowlevel.checkpoint()
-                return self._left
-            await self._news.park()
-        event = self._events.popleft()
-        self._unread -= _size(event)
-        self._room.unpark_all()
-        return event
-
-    def close(self) -> None:
-        """The application has returned; a body that it did not read is let go."""
-        self._closed = True
-        self._room.unpark_all()
-
-
-def _size(event: ASGIReceiveEvent) -> int:
-    return len(event["body"]) if event["type"] == "http.request" else 0

@@ -25,7 +25,7 @@ from appliance.http.routes import Route, dialect_of, model_route, single_route
 from appliance.http.sink import AsgiSink, Sink
 
 if TYPE_CHECKING:
-    from hypercorn.typing import ASGISendCallable, ASGISendEvent, HTTPScope, Scope
+    from hypercorn.typing import ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, HTTPScope, Scope
 
 CLIENT_LEFT = 499
 """What metrics call a request whose client did not wait for the answer; nginx's number for it."""
@@ -130,7 +130,8 @@ class Gateway:
         if not request.path:
             raise RouteNotFound(request.method, scope["path"])
         control = self._control or await self._make_control()
-        await control(scope, receive, sink.pass_on)
+        follows = request.path.startswith("/logs/stream")
+        await control(scope, receive if follows else _without_farewell(receive), sink.pass_on)
 
     async def _make_control(self) -> Callable[..., Awaitable[None]]:
         """Import and build the Quart application, in a thread: it takes a tenth of a second."""
@@ -145,6 +146,23 @@ class Gateway:
             if self._control is None:
                 self._control = await trio.to_thread.run_sync(make)
         return self._control
+
+
+def _without_farewell(receive: Receive) -> Receive:
+    """For short answers: a client that has closed its sending side may well still wait for one (``nc -N`` does)."""
+    more = True
+
+    async def receive_body() -> ASGIReceiveEvent:
+        nonlocal more
+        event = await receive()
+        if event["type"] != "http.request":
+            if not more:
+                await trio.sleep_forever()
+        else:
+            more = event["more_body"]
+        return event
+
+    return receive_body
 
 
 async def _explain(sink: Sink, request: Request, info: ErrorInfo, headers: errors.Headers) -> None:

@@ -53,6 +53,7 @@ def test_it_serves_the_one_model_whatever_the_request_names(stand_in, starter_mo
     props = http(server, "GET", "/props").json()
     assert props["default_generation_settings"]["n_ctx"] == 2048
     assert http(server, "GET", "/slots").status == 501
+    assert http(server, "GET", "/metrics").status == 501, "without --metrics, as llama-server has it"
     assert http(server, "POST", "/tokenize", {"content": "Hello"}).json()["tokens"]
     assert http(server, "GET", "/models/load").status == 404
 

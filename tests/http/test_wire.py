@@ -264,3 +264,13 @@ async def test_bodies_that_cannot_be_read_start_nothing(open_server: OpenServer,
         assert server.fleet.status() == []
         kept = await server.ask("POST", "/v1/messages", body)
         assert kept.json["type"] == "error"
+
+
+async def test_a_client_that_has_closed_its_sending_side_still_gets_a_short_answer(open_server: OpenServer):
+    async with open_server() as server:
+        assert (await server.ask("GET", "/health")).status == 200
+        for _ in range(20):
+            async with server.connect() as client:
+                await client.send("GET", "/v1/models")
+                await client.stream.send_eof()
+                assert (await client.answer()).json["object"] == "list"
