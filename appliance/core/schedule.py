@@ -1,16 +1,16 @@
 """Which model processes run: events in, effects out.
 
-Theory. A model is *absent*, STARTING, READY, DRAINING (asked to go, still leased) or STOPPING. A process exists in every
-state but absent, and at most ``capacity`` processes exist. A caller holds a *ticket*; a ticket is queued (no process of
-its model can take it yet), waiting (its model is starting), leased, or ended. Rules:
+Theory. A model is *absent*, STARTING, READY, DRAINING (asked to go, still leased) or STOPPING. A process exists in
+every state but absent, and at most ``capacity`` processes exist. A caller holds a *ticket*; a ticket is queued (no
+process of its model can take it yet), waiting (its model is starting), leased, or ended. Rules:
 
 1. A ticket for a READY model is granted at once; for a STARTING one it waits for that start; otherwise it queues.
 2. Tickets for the same model share one queue entry and one start.
-3. Entries are served first come, first served. An entry starts when a process slot is free; else it waits for a slot that
-   is already being freed and not spoken for; else the least recently used READY model without leases is stopped for it.
-   When there is none, it and all entries behind it wait.
-4. A start that succeeds grants all its tickets in the same step, so nothing can be evicted between "ready" and the first
-   byte. A start that fails refuses them all; the next request tries again.
+3. Entries are served first come, first served. An entry starts when a process slot is free; else it waits for a slot
+   that is already being freed and not spoken for; else the least recently used READY model without leases is stopped
+   for it. When there is none, it and all entries behind it wait.
+4. A start that succeeds grants all its tickets in the same step, so nothing can be evicted between "ready" and the
+   first byte. A start that fails refuses them all; the next request tries again.
 5. A leased model is stopped only when `expire` says that its leases have had their time after `unload`.
 6. Every ticket ends exactly once: by `release`, or by a Refuse (after which `release` does nothing).
 

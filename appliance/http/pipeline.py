@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -16,7 +15,6 @@ from appliance.core.settings import HttpSettings
 from appliance.errors import (
     ApplianceError,
     BadRequest,
-    Busy,
     ModelLoading,
     ModelNotLoaded,
     UpstreamFailed,
@@ -31,7 +29,6 @@ from appliance.upstream.client import Headers, exchange, forwardable
 
 END_NOTICED = 0.25
 """Seconds that the fleet is given to notice why a connection broke; a child's exit is seen within milliseconds."""
-NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
 
 class Pipeline:
@@ -134,10 +131,6 @@ class _Exchange:
                     await relay(response, self._sink, self._route.dialect)
             except UpstreamFailed as error:
                 raise await self._explain(model, error) from None
-            except OSError as error:
-                if error.errno in NO_RESOURCES:
-                    raise Busy(f"the system is out of resources ({error.strerror})") from None
-                raise
 
     async def _explain(self, model: Model, error: UpstreamFailed) -> UpstreamFailed:
         """Say how the process ended, if it has."""

@@ -6,18 +6,24 @@ that nobody wants the answer any more. Leaving `exchange` closes the socket at o
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 
 import h11
 import trio
 from msgspec import Struct
+from trio.socket import SocketType
 
-from appliance.errors import UpstreamFailed
+from appliance.core.http_body import BodyError, body_of
+from appliance.errors import Busy, UpstreamFailed
 
 RECEIVE_SIZE = 1 << 16
 MAX_HEAD = 1 << 16
 """Largest response head accepted; llama-server's is a few hundred bytes."""
+
+BROKE = "it closed the connection without a whole answer"
+NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
 HOP_BY_HOP = frozenset(
     (
@@ -64,10 +70,11 @@ def forwardable(headers: Headers) -> list[tuple[bytes, bytes]]:
 class Response:
     """A response whose head has arrived. ``headers`` keep their case; hop-by-hop ones are gone."""
 
-    def __init__(self, address: Address, stream: trio.SocketStream, connection: h11.Connection, head: h11.Response):
+    def __init__(self, address: Address, sock: SocketType, method: str, head: h11.Response, begun: bytes) -> None:
         self._address = address
-        self._stream = stream
-        self._connection = connection
+        self._sock = sock
+        self._begun = begun
+        self._body = body_of(method, head.status_code, head.headers.raw_items())
         self.status: int = head.status_code
         self.headers: list[tuple[bytes, bytes]] = [
             (raw, value) for raw, value in head.headers.raw_items() if raw.lower() not in HOP_BY_HOP
@@ -78,10 +85,23 @@ class Response:
 
     async def receive(self) -> bytes:
         """The next bytes of the body as they came, b"" after the last. Raises UpstreamFailed when cut short."""
-        event = await _next_event(self._address, self._stream, self._connection)
-        if isinstance(event, h11.Data):
-            return bytes(event.data)
-        return b""
+        body = self._body
+        try:
+            if self._begun:
+                begun, self._begun = self._begun, b""
+                if content := body.feed(begun):
+                    return content
+            while not body.complete:
+                if data := await self._sock.recv(RECEIVE_SIZE):
+                    if content := body.feed(data):
+                        return content
+                else:
+                    body.end()
+            return b""
+        except BodyError as cause:
+            raise UpstreamFailed(self._address.label, f"its answer is broken: {cause}") from None
+        except OSError:
+            raise UpstreamFailed(self._address.label, BROKE) from None
 
     async def read(self, limit: int) -> bytes:
         """The whole body; UpstreamFailed when it is longer than ``limit`` bytes."""
@@ -100,25 +120,41 @@ async def exchange(
     """Send one request and yield the response as soon as its head is here.
 
     The caller passes headers through `forwardable` first. Raises UpstreamFailed for a refused or broken connection and
-    for anything that is not HTTP. There is no time limit: put a cancel scope around it.
+    for anything that is not HTTP, Busy when this process or the system has no sockets left. There is no time limit: put
+    a cancel scope around it.
     """
-    sock = trio.socket.socket(trio.socket.AF_INET6 if ":" in address.host else trio.socket.AF_INET)
+    sock = _socket(address)
     try:
         try:
             await sock.connect((address.host, address.port))
         except OSError as cause:
-            raise UpstreamFailed(address.label, f"it does not accept connections ({cause.strerror or cause})") from None
-        stream = trio.SocketStream(sock)
+            raise _failure(address, f"it does not accept connections ({cause.strerror or cause})", cause) from None
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
-        await _send(stream, connection, _head(address, method, target, headers, body), body)
-        head = await _next_event(address, stream, connection)
-        while isinstance(head, h11.InformationalResponse):
-            head = await _next_event(address, stream, connection)
-        if not isinstance(head, h11.Response):
-            raise UpstreamFailed(address.label, "it closed the connection without an answer")
-        yield Response(address, stream, connection, head)
+        try:
+            await _send(sock, connection, _head(address, method, target, headers, body), body)
+            if (head := await _read_head(sock, connection)) is None:
+                raise UpstreamFailed(address.label, BROKE)
+            response = Response(address, sock, method, head, connection.trailing_data[0])
+        except (h11.RemoteProtocolError, BodyError) as cause:
+            raise UpstreamFailed(address.label, f"its answer is not HTTP ({cause})") from None
+        except OSError as cause:
+            raise _failure(address, BROKE, cause) from None
+        yield response
     finally:
         sock.close()
+
+
+def _socket(address: Address) -> SocketType:
+    try:
+        return trio.socket.socket(trio.socket.AF_INET6 if ":" in address.host else trio.socket.AF_INET)
+    except OSError as cause:
+        raise _failure(address, f"no socket can be made ({cause.strerror})", cause) from None
+
+
+def _failure(address: Address, why: str, cause: OSError) -> UpstreamFailed | Busy:
+    if cause.errno in NO_RESOURCES:
+        return Busy(f"the system is out of resources ({cause.strerror})")
+    return UpstreamFailed(address.label, why)
 
 
 def _head(address: Address, method: str, target: str, headers: Headers, body: bytes) -> h11.Request:
@@ -131,26 +167,28 @@ def _head(address: Address, method: str, target: str, headers: Headers, body: by
     return h11.Request(method=method, target=target, headers=[*own, *headers])
 
 
-async def _send(stream: trio.SocketStream, connection: h11.Connection, head: h11.Request, body: bytes) -> None:
-    out = connection.send(head) or b""
-    parts = [out] if not body else [out, connection.send(h11.Data(data=body)) or b""]
+async def _send(sock: SocketType, connection: h11.Connection, head: h11.Request, body: bytes) -> None:
+    parts = [connection.send(head) or b""]
+    if body:
+        parts.append(connection.send(h11.Data(data=body)) or b"")
     parts.append(connection.send(h11.EndOfMessage()) or b"")
     try:
         for part in parts if len(body) > RECEIVE_SIZE else (b"".join(parts),):
-            if part:
-                await stream.send_all(part)
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
+            rest = memoryview(part)
+            while rest:
+                rest = rest[await sock.send(rest) :]
+    except (BrokenPipeError, ConnectionResetError):
         return  # it stopped reading: its answer, or the lack of one, is read next and tells why
 
 
-async def _next_event(address: Address, stream: trio.SocketStream, connection: h11.Connection) -> h11.Event:
-    try:
-        while True:
-            event = connection.next_event()
-            if isinstance(event, h11.Event):
-                return event
-            connection.receive_data(await stream.receive_some(RECEIVE_SIZE))
-    except h11.RemoteProtocolError as cause:
-        raise UpstreamFailed(address.label, f"its answer ended early or is not HTTP ({cause})") from None
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        raise UpstreamFailed(address.label, "it broke the connection") from None
+async def _read_head(sock: SocketType, connection: h11.Connection) -> h11.Response | None:
+    """The final head, None when the connection is closed before it."""
+    while True:
+        event = connection.next_event()
+        if isinstance(event, h11.Response):
+            return event
+        if isinstance(event, h11.InformationalResponse):
+            continue
+        if not (data := await sock.recv(RECEIVE_SIZE)):
+            return None
+        connection.receive_data(data)
