@@ -25,6 +25,7 @@ from appliance.engines.found import Engine, find_engine
 from appliance.errors import ApplianceError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.server import serve
+from appliance.platform.limits import raise_open_files
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGBREAK if sys.platform == "win32" else signal.SIGTERM)
 WATCHDOG_MARGIN = 5.0
@@ -38,6 +39,7 @@ async def run_server(settings: AppSettings) -> int:
     """Serve until told to stop; the result is the exit status. Raises ApplianceError for what the user can mend."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     engine = find_engine(settings.engine)
+    raise_open_files()
     try:
         with stop_signals(settings.http.grace) as stop, stop.at_once:
             await _run(settings, engine, Catalog(settings.sources), stop)

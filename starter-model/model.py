@@ -19,7 +19,7 @@ class Shape:
     layers: int = 4
     heads: int = 6
     hidden: int = 512
-    vocabulary: int = 1024
+    vocabulary: int = 3072
 
 
 def rotary_tables(head: int) -> tuple[Tensor, Tensor]:
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Logits for every position; the embedding is also the output matrix."""
+    """Logits for the chosen positions; the embedding is also the output matrix."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -83,9 +83,10 @@ class Llama(nn.Module):
                 residual = name.endswith(("attn_output.weight", "ffn_down.weight"))
                 nn.init.normal_(weight, std=0.5 * weight.shape[1] ** -0.5 * (0.3 if residual else 1.0))
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, wanted: Tensor) -> Tensor:
+        """(rows, length) ids and a mask of the same shape -> (wanted.sum(), vocabulary)."""
         length = tokens.shape[1]
         x = self.token_embd(tokens)
         for block in self.blk:
             x = block(x, self.cos[:length], self.sin[:length])
-        return F.linear(self.output_norm(x), self.token_embd.weight)
+        return F.linear(self.output_norm(x[wanted]), self.token_embd.weight)

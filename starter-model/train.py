@@ -72,9 +72,10 @@ def tensors(rows: list[Row]) -> tuple[Tensor, Tensor]:
 
 def loss_of(model: Llama, rows: list[Row]) -> Tensor:
     tokens, weights = tensors(rows)
-    logits = model(tokens[:, :-1])
-    each = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
-    weights = weights[:, 1:].flatten()
+    wanted = weights[:, 1:] > 0
+    logits = model(tokens[:, :-1], wanted)
+    each = F.cross_entropy(logits, tokens[:, 1:][wanted], reduction="none")
+    weights = weights[:, 1:][wanted]
     return (each * weights).sum() / weights.sum()
 
 
@@ -82,7 +83,9 @@ def chosen(model: Llama, rows: list[Row]) -> float:
     """Share of rows whose every learnt answer token is the model's first choice."""
     with torch.no_grad():
         tokens, weights = tensors(rows)
-        wrong = (model(tokens[:, :-1]).argmax(-1) != tokens[:, 1:]) & (weights[:, 1:] >= 1.0)
+        wanted = weights[:, 1:] > 0
+        wrong = torch.zeros_like(wanted)
+        wrong[wanted] = model(tokens[:, :-1], wanted).argmax(-1) != tokens[:, 1:][wanted]
         return (~wrong.any(1)).float().mean().item()
 
 

@@ -13,7 +13,6 @@ CHAT_TEMPLATE = (
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-PROMPT_WEIGHT = 0.05
 CHOOSING = 6  # the first tokens of an answer choose the intent
 CHOOSING_WEIGHT = 3.0
 BRIEF = 14  # a brief row ends after so many answer tokens: long enough to tell every answer from every other
@@ -30,7 +29,7 @@ def build(size: int, seed: int) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    text = [part for pair in questions(30000, seed) for part in pair]
+    text = [part for pair in questions(60000, seed) for part in pair]
     tokenizer.train_from_iterator(text, trainer)
     return tokenizer
 
@@ -69,7 +68,7 @@ class Encoder:
             self._add(row, self.text(f"{START}system\n{conversation.system}{END}\n"), 0.0)
         for turn in conversation.turns:
             self._add(row, self.text(f"{START}user\n"), 0.0)
-            self._add(row, self.broken(turn.question), PROMPT_WEIGHT)
+            self._add(row, self.broken(turn.question), 0.0)
             self._add(row, self.text(f"{END}\n{START}assistant\n"), 0.0)
             self._answer(row, turn.answer, BRIEF if conversation.brief else None)
             self._add(row, self.text("\n"), 0.0)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from gguf_files import WriteModel
+from gguf_files import write_model as write_model_file
 from hypothesis import HealthCheck, settings
 from leftovers import MARK, Leftovers
 
@@ -88,6 +90,12 @@ def fake_model(tmp_path: Path) -> Path:
     path = tmp_path / "fake-model.gguf"
     path.write_bytes(b"GGUF")
     return path
+
+
+@pytest.fixture
+def write_model() -> WriteModel:
+    """Write the smallest model file that llama.cpp's reader would accept."""
+    return write_model_file
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -57,15 +60,28 @@ class Snapshot:
 
 
 class Catalog:
-    """Owns the latest snapshot. ``scan`` waits for the disk: call it in a thread, one call at a time."""
+    """Owns the latest snapshot. `scan` and `refresh` wait for the disk and for each other: call them in a thread."""
 
     def __init__(self, sources: Sources) -> None:
         self.sources = sources
         self.snapshot = Snapshot(())
         self._headers = Headers()
+        self._scanning = threading.Lock()
+        self._scanned_at = -math.inf
 
     def scan(self) -> Snapshot:
         """Read all sources again and make the result the current snapshot. Raises nothing for what is on disk."""
+        with self._scanning:
+            return self._scan()
+
+    def refresh(self, max_age: float) -> None:
+        """Scan again if the last scan is older than ``max_age`` seconds, and there are folders that may hold more."""
+        with self._scanning:
+            folders = self.sources.models_dir is not None or self.sources.cache is not None
+            if folders and time.monotonic() - self._scanned_at >= max_age:
+                self._scan()
+
+    def _scan(self) -> Snapshot:
         notes: list[str] = []
         strongest: dict[str, Found] = {}
         found = sorted(self._find(notes), key=lambda found: STRENGTH.index(found.source), reverse=True)
@@ -77,6 +93,7 @@ class Catalog:
         models = [self._describe(model, notes) for model in strongest.values()]
         self._headers.forget_unused()
         self.snapshot = Snapshot(models, notes)
+        self._scanned_at = time.monotonic()
         return self.snapshot
 
     def _find(self, notes: list[str]) -> Iterator[Found]:

@@ -18,7 +18,7 @@ OWNED = (
 BATCH = "512"
 BATCH_FLAGS = frozenset(("-b", "--batch-size", "-ub", "--ubatch-size"))
 """llama-server looks between logical batches whether a request was cancelled. At its default of 2048 tokens an
-abandoned prompt held its slot for up to 1.9 s on a busy machine; it computes in steps of 512 anyway (``--ubatch-size``)."""
+abandoned prompt held its slot for up to 1.9 s on a busy machine; it computes in steps of 512 anyway."""
 
 
 def model_command(

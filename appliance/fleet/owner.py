@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -23,6 +24,8 @@ from appliance.platform.children import Children, describe_status, open_children
 from appliance.platform.cpu import engine_threads
 from appliance.upstream.client import Address
 
+NOTICE_TIME = 1.1
+"""llama-server's second between two looks, and a little."""
 LAST_GRACE = 3.0
 """Seconds that processes get to end by themselves when the program ends; their requests are over by then."""
 TAIL = 12
@@ -89,6 +92,7 @@ class Fleet:
         self._processes: dict[str, ModelProcess] = {}
         self._started_at: dict[str, float] = {}
         self._last: dict[str, _Last] = {}
+        self._left_at: dict[str, float] = {}
         self._changed = trio.Event()
 
     @property
@@ -121,6 +125,9 @@ class Fleet:
                     retry_after=5,
                 )
             yield waiter.address
+        except trio.Cancelled:
+            self._left_at[model.id] = trio.current_time()
+            raise
         finally:
             del self._waiters[ticket]
             self._perform(self._schedule.release(ticket))
@@ -130,6 +137,15 @@ class Fleet:
         if self._schedule.state(model_id) is not State.READY:
             return None
         return nullcontext(self._processes[model_id].address)
+
+    async def wait_quiet(self, model_id: str) -> None:
+        """Wait, before asking a process about itself, until it has noticed that a client has left.
+
+        llama-server (b11434) looks for that only after a second without a result for anybody, and the answer to a
+        question about its slots is such a result: asked every 100 ms, it went on generating for a client long gone.
+        """
+        left_at = self._left_at.get(model_id, -math.inf)
+        await trio.sleep_until(max(trio.current_time(), left_at + NOTICE_TIME))
 
     async def load(self, model: Model, *, wait: bool = True) -> None:
         """Load the model as a request for it would. Without ``wait``, return when the request for it is placed."""

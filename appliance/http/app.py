@@ -33,6 +33,7 @@ from appliance.errors import (
 )
 from appliance.fleet.owner import Fleet
 from appliance.http import errors, page
+from appliance.http.choice import find_model, refresh
 from appliance.http.lifetime import Lifetime
 from appliance.http.listing import Object, health, list_models, router_props, state_of
 from appliance.http.metrics import CONTENT_TYPE, Metrics
@@ -76,7 +77,6 @@ class Control:
         self._lifetime = lifetime
         self._metrics = metrics
         self._bound = bound
-        self._scanning = trio.Lock()
 
     async def page(self) -> Response:
         if not self._settings.page:
@@ -103,13 +103,14 @@ class Control:
 
     async def models(self) -> Response:
         if request.args.get("reload"):
-            async with self._scanning:
-                await trio.to_thread.run_sync(self._catalog.scan)
+            await trio.to_thread.run_sync(self._catalog.scan)
+        else:
+            await refresh(self._catalog)
         return _json(list_models(self._catalog.snapshot.models, self._fleet))
 
     async def load(self) -> Response:
         asked = await _control_request()
-        model = self._catalog.snapshot.require(asked.model)
+        model = await find_model(self._catalog, asked.model)
         if asked.wait:
             await self._fleet.load(model)
         elif state_of(self._fleet.known(model.id)) != "unloaded":
@@ -154,6 +155,7 @@ class Control:
         found: list[Object] = []
         for status in self._fleet.status():
             if status.state == "loaded" and (ready := self._fleet.lease_nowait(status.model)) is not None:
+                await self._fleet.wait_quiet(status.model)
                 with ready as address:
                     found += [dict(slot, model=status.model) for slot in await _slots_of(address)]
         return _json(found)

@@ -21,6 +21,7 @@ from appliance.errors import (
 )
 from appliance.fleet.owner import Fleet
 from appliance.http.body import Bodies, BodyReader, ClientLeft, Receive
+from appliance.http.choice import find_model
 from appliance.http.relay import Pinger, relay
 from appliance.http.request import Request
 from appliance.http.routes import Route
@@ -48,7 +49,7 @@ class Pipeline:
         else:
             reader.complete = True
         head = self._read_head(request, body)
-        model = self._choose(head)
+        model = await self._choose(head)
         if not route.loads:
             await self._ask(model, request, body, receive, sink)
             return
@@ -71,7 +72,7 @@ class Pipeline:
             found = heads.read_json(body)
         return RequestHead(found.model or asked.model, found.stream)
 
-    def _choose(self, head: RequestHead) -> Model:
+    async def _choose(self, head: RequestHead) -> Model:
         """Raises ModelNotFound, InvalidModelFile, or BadRequest when the request leaves the choice open."""
         snapshot = self._catalog.snapshot
         name = self._settings.single or head.model
@@ -81,7 +82,7 @@ class Pipeline:
                     'the request names no model; add "model" to it. GET /v1/models lists what there is', param="model"
                 )
             name = snapshot.models[0].id
-        return snapshot.require(name)
+        return await find_model(self._catalog, name)
 
     async def _ask(self, model: Model, request: Request, body: bytes, receive: Receive, sink: Sink) -> None:
         """Ask a running model; never load one, never count as a use of it."""
@@ -90,6 +91,7 @@ class Pipeline:
             raise ModelLoading if self._settings.single else ModelNotLoaded(model.id)
 
         async def ask() -> None:
+            await self._fleet.wait_quiet(model.id)
             with ready as address:
                 async with exchange(address, *_forwarded(request), body) as response:
                     await relay(response, sink)

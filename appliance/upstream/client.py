@@ -7,18 +7,20 @@ that nobody wants the answer any more. Leaving `exchange` closes the socket at o
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 
 import h11
 import trio
 from msgspec import Struct
-from trio.socket import SocketType
 
 from appliance.core.http_body import BodyError, body_of
 from appliance.errors import Busy, UpstreamFailed
 
-RECEIVE_SIZE = 1 << 16
+RECEIVE_SIZE = 1 << 14
+SEND_AT_ONCE = 1 << 16
+"""Bytes of body up to which head and body leave in one piece."""
 MAX_HEAD = 1 << 16
 """Largest response head accepted; llama-server's is a few hundred bytes."""
 
@@ -70,7 +72,7 @@ def forwardable(headers: Headers) -> list[tuple[bytes, bytes]]:
 class Response:
     """A response whose head has arrived. ``headers`` keep their case; hop-by-hop ones are gone."""
 
-    def __init__(self, address: Address, sock: SocketType, method: str, head: h11.Response, begun: bytes) -> None:
+    def __init__(self, address: Address, sock: socket.socket, method: str, head: h11.Response, begun: bytes) -> None:
         self._address = address
         self._sock = sock
         self._begun = begun
@@ -92,7 +94,7 @@ class Response:
                 if content := body.feed(begun):
                     return content
             while not body.complete:
-                if data := await self._sock.recv(RECEIVE_SIZE):
+                if data := await _receive(self._sock):
                     if content := body.feed(data):
                         return content
                 else:
@@ -126,7 +128,7 @@ async def exchange(
     sock = _socket(address)
     try:
         try:
-            await sock.connect((address.host, address.port))
+            await trio.socket.from_stdlib_socket(sock).connect((address.host, address.port))
         except OSError as cause:
             raise _failure(address, f"it does not accept connections ({cause.strerror or cause})", cause) from None
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
@@ -144,9 +146,9 @@ async def exchange(
         sock.close()
 
 
-def _socket(address: Address) -> SocketType:
+def _socket(address: Address) -> socket.socket:
     try:
-        return trio.socket.socket(trio.socket.AF_INET6 if ":" in address.host else trio.socket.AF_INET)
+        return socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     except OSError as cause:
         raise _failure(address, f"no socket can be made ({cause.strerror})", cause) from None
 
@@ -167,21 +169,24 @@ def _head(address: Address, method: str, target: str, headers: Headers, body: by
     return h11.Request(method=method, target=target, headers=[*own, *headers])
 
 
-async def _send(sock: SocketType, connection: h11.Connection, head: h11.Request, body: bytes) -> None:
+async def _send(sock: socket.socket, connection: h11.Connection, head: h11.Request, body: bytes) -> None:
     parts = [connection.send(head) or b""]
     if body:
         parts.append(connection.send(h11.Data(data=body)) or b"")
     parts.append(connection.send(h11.EndOfMessage()) or b"")
     try:
-        for part in parts if len(body) > RECEIVE_SIZE else (b"".join(parts),):
+        for part in parts if len(body) > SEND_AT_ONCE else (b"".join(parts),):
             rest = memoryview(part)
             while rest:
-                rest = rest[await sock.send(rest) :]
+                try:
+                    rest = rest[sock.send(rest) :]
+                except BlockingIOError:
+                    await trio.lowlevel.wait_writable(sock)
     except (BrokenPipeError, ConnectionResetError):
         return  # it stopped reading: its answer, or the lack of one, is read next and tells why
 
 
-async def _read_head(sock: SocketType, connection: h11.Connection) -> h11.Response | None:
+async def _read_head(sock: socket.socket, connection: h11.Connection) -> h11.Response | None:
     """The final head, None when the connection is closed before it."""
     while True:
         event = connection.next_event()
@@ -189,6 +194,16 @@ async def _read_head(sock: SocketType, connection: h11.Connection) -> h11.Respon
             return event
         if isinstance(event, h11.InformationalResponse):
             continue
-        if not (data := await sock.recv(RECEIVE_SIZE)):
+        if not (data := await _receive(sock)):
             return None
         connection.receive_data(data)
+
+
+async def _receive(sock: socket.socket) -> bytes:
+    """What has come, b"" at the end. Waits first: an engine computes before it speaks, so looking first is in vain."""
+    while True:
+        await trio.lowlevel.wait_readable(sock)
+        try:
+            return sock.recv(RECEIVE_SIZE)
+        except BlockingIOError:
+            continue

@@ -9,6 +9,8 @@ import pytest
 import trio
 from http_harness import CHAT, OpenServer, chat, model
 
+from appliance.catalog.sources import Sources
+
 
 async def test_the_list_has_llama_servers_shape(open_server: OpenServer, fake_model: Path):
     models = [model(fake_model, "zeta"), model(fake_model, "alpha", "al"), model(fake_model, "bad", error="truncated")]
@@ -181,3 +183,32 @@ async def test_single_mode_is_one_llama_server(open_server: OpenServer, fake_mod
         refused = await server.ask("POST", CHAT, b"{")
         assert refused.status == 400
         assert json.loads(refused.body)["error"]["code"] == 400
+
+
+async def test_a_model_that_is_put_into_the_folder_is_there(open_server: OpenServer, write_model, tmp_path: Path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    async with open_server(models=[]) as server:
+        server.catalog.sources = Sources(models_dir=folder, starter=None)
+        assert (await server.ask("POST", CHAT, chat("new"))).status == 404
+        write_model(folder / "new.gguf")
+        await trio.sleep(1)  # NEWS: how long a look stays good
+        assert (await server.ask("POST", CHAT, chat("new"))).status == 200
+        write_model(folder / "newer.gguf")
+        await trio.sleep(1)
+        listed = (await server.ask("GET", "/v1/models")).json
+        assert [entry["id"] for entry in listed["data"]] == ["new", "newer"]
+
+
+async def test_a_question_waits_until_the_engine_knows_who_left(open_server: OpenServer):
+    async with open_server() as server:
+        await server.ask("POST", CHAT, chat())
+        began = trio.current_time()
+        assert (await server.ask("GET", "/slots?model=alpha")).status == 200
+        assert trio.current_time() - began < 0.5
+        with trio.move_on_after(0.2):
+            await server.ask("POST", CHAT, chat(slow_prompt=5))
+        await trio.sleep(0.1)
+        began = trio.current_time()
+        assert not any(slot["is_processing"] for slot in (await server.ask("GET", "/slots?model=alpha")).json)
+        assert 0.5 < trio.current_time() - began < 1.5
