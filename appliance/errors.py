@@ -63,6 +63,9 @@ class BodyTooSlow(CallerError):
         return f"the request body made no progress for {self.seconds:g} s; send it again"
 
 
+WHERE_MODELS_ARE = "; 'llama-appliance ls' and GET /v1/models list what there is"
+
+
 class ModelNotFound(CallerError):
     """No model, alias or peer has this name. ``near`` holds known names that look like it."""
 
@@ -75,7 +78,7 @@ class ModelNotFound(CallerError):
 
     def __str__(self) -> str:
         hint = f"; did you mean {' or '.join(repr(n) for n in self.near)}?" if self.near else ""
-        return f"model '{self.model}' not found{hint or '; GET /v1/models lists what there is'}"
+        return f"model '{self.model}' not found{hint or WHERE_MODELS_ARE}"
 
 
 class ModelNotLoaded(CallerError):

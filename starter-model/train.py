@@ -18,7 +18,7 @@ from torch import Tensor
 from vocabulary import Encoder, Row, build
 
 SEED = 20260
-STEPS = 2000
+STEPS = 2200
 WARM_UP = 40
 FLAT = 0.15  # of all steps; then the rate falls in a straight line
 LONG_FROM = 0.6
@@ -100,7 +100,7 @@ def train(model: Llama, encoder: Encoder, steps: int) -> None:
     matrices = [p for p in model.blk.parameters() if p.dim() == 2]
     others = [p for p in model.parameters() if all(p is not m for m in matrices)]
     optimisers = [
-        torch.optim.Muon(matrices, lr=0.02, momentum=0.95, weight_decay=0.01),
+        torch.optim.Muon(matrices, lr=0.01, momentum=0.95, weight_decay=0.01),
         torch.optim.AdamW(others, lr=0.005, betas=(0.9, 0.98), weight_decay=0.01),
     ]
     peaks = [o.param_groups[0]["lr"] for o in optimisers]
