@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
@@ -97,21 +97,19 @@ async def stream_answer(ask: Ask, request: ChatRequest, write: Callable[[str], N
     raise UpstreamFailed(request.model, f"its stream ended without {DONE}")
 
 
-def _choices(model: str, decoder: Decoder, data: bytes) -> list[Choice | None]:
-    """The choices that these bytes complete; None stands for the end of the stream."""
-    found: list[Choice | None] = []
+def _choices(model: str, decoder: Decoder, data: bytes) -> Iterator[Choice | None]:
+    """The choices that these bytes complete, those before an error included; None stands for the end of the stream."""
     try:
         for event in decoder.feed(data):
             if event.data == DONE:
-                found.append(None)
+                yield None
                 continue
             chunk = _decode_chunk(event.data)
             if chunk.error is not None:
                 raise UpstreamFailed(model, chunk.error.message)
-            found.extend(chunk.choices[:1])
+            yield from chunk.choices[:1]
     except (RecordTooLong, msgspec.MsgspecError) as cause:
         raise UpstreamFailed(model, f"its stream cannot be read: {cause}") from None
-    return found
 
 
 _decode_chunk = msgspec.json.Decoder(Chunk).decode

@@ -24,7 +24,6 @@ SEND_AT_ONCE = 1 << 16
 MAX_HEAD = 1 << 16
 """Largest response head accepted; llama-server's is a few hundred bytes."""
 
-BROKE = "it closed the connection without a whole answer"
 NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
 HOP_BY_HOP = frozenset(
@@ -94,16 +93,16 @@ class Response:
                 if content := body.feed(begun):
                     return content
             while not body.complete:
-                if data := await _receive(self._sock):
-                    if content := body.feed(data):
-                        return content
-                else:
+                data = await _receive(self._sock)
+                if not data:
                     body.end()
+                elif content := body.feed(data):
+                    return content
             return b""
         except BodyError as cause:
-            raise UpstreamFailed(self._address.label, f"its answer is broken: {cause}") from None
+            raise UpstreamFailed(self._address.label, f"its answer ended early or is garbled: {cause}") from None
         except OSError:
-            raise UpstreamFailed(self._address.label, BROKE) from None
+            raise UpstreamFailed(self._address.label, "it broke the connection") from None
 
     async def read(self, limit: int) -> bytes:
         """The whole body; UpstreamFailed when it is longer than ``limit`` bytes."""
@@ -135,12 +134,12 @@ async def exchange(
         try:
             await _send(sock, connection, _head(address, method, target, headers, body), body)
             if (head := await _read_head(sock, connection)) is None:
-                raise UpstreamFailed(address.label, BROKE)
+                raise UpstreamFailed(address.label, "it closed the connection without an answer")
             response = Response(address, sock, method, head, connection.trailing_data[0])
         except (h11.RemoteProtocolError, BodyError) as cause:
             raise UpstreamFailed(address.label, f"its answer is not HTTP ({cause})") from None
         except OSError as cause:
-            raise _failure(address, BROKE, cause) from None
+            raise _failure(address, "it broke the connection", cause) from None
         yield response
     finally:
         sock.close()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Generator
 
 import psutil
 import pytest
@@ -53,34 +54,55 @@ def wait_gone(pids: list[int], seconds: float) -> list[int]:
     return left
 
 
+@pytest.fixture
+def program() -> Generator[subprocess.Popen[str]]:
+    """The program, with three children that have a child each."""
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def pids_below(program: subprocess.Popen[str]) -> list[int]:
+    assert program.stdout is not None
+    pids = [int(pid) for _ in range(3) for pid in program.stdout.readline().split()]
+    assert len(pids) == 6
+    assert all(map(alive, pids))
+    return pids
+
+
+def wardens_of(program: subprocess.Popen[str]) -> set[int]:
+    found: set[int] = set()
+    for process in psutil.Process(program.pid).children():
+        try:
+            if "llama-appliance-warden" in process.cmdline():
+                found.add(process.pid)
+        except psutil.Error:
+            pass  # it ended while we looked
+    return found
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
-def test_no_process_outlives_the_program(number: signal.Signals) -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
-        pids = [int(pid) for _ in range(3) for pid in program.stdout.readline().split()]
-        assert len(pids) == 6
-        assert all(map(alive, pids))
-        program.send_signal(number)
-        program.wait(5)
+def test_no_process_outlives_the_program(program: subprocess.Popen[str], number: signal.Signals) -> None:
+    pids = pids_below(program)
+    program.send_signal(number)
+    program.wait(5)
     assert wait_gone(pids, 2.0) == []
 
 
-def test_a_killed_warden_is_replaced() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
-        pids = [int(pid) for _ in range(3) for pid in program.stdout.readline().split()]
-        (warden,) = [p for p in psutil.Process(program.pid).children() if "llama-appliance-warden" in p.cmdline()]
-        warden.kill()
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            wardens = [p for p in psutil.Process(program.pid).children() if "llama-appliance-warden" in p.cmdline()]
-            if wardens and wardens[0].pid != warden.pid:
-                break
-            time.sleep(0.02)
-        time.sleep(0.1)  # the new warden reads what it is told
-        assert all(map(alive, pids))
-        program.kill()
-        program.wait(5)
+def test_a_killed_warden_is_replaced(program: subprocess.Popen[str]) -> None:
+    pids = pids_below(program)
+    (first,) = wardens_of(program)
+    psutil.Process(first).kill()
+    deadline = time.monotonic() + 5
+    while not wardens_of(program) - {first}:
+        assert time.monotonic() < deadline, "no new warden"
+        time.sleep(0.02)
+    time.sleep(0.2)  # the new warden reads what it is told
+    assert all(map(alive, pids))
+    program.kill()
+    program.wait(5)
     assert wait_gone(pids, 2.0) == []
 
 
