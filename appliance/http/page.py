@@ -86,7 +86,7 @@ $models
 <p>Put a <code>.gguf</code> file into the models folder$folder, or name one when you start the server:
 <code>llama-appliance serve --model FILE</code>. What other programs have put into the Hugging Face cache is found by
 itself.</p>
-<p class="soft">A running server sees new files after <code>GET /v1/models?reload=1</code>.</p>
+<p class="soft">A running server sees new files by itself.</p>
 </section>
 </main>
 </body>
