@@ -11,11 +11,11 @@ import socket
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 
-import h11
 import trio
 from msgspec import Struct
 
 from appliance.core.http_body import BodyError, body_of
+from appliance.core.http_head import HeadError, ResponseHead, read_response, write_request
 from appliance.errors import Busy, UpstreamFailed
 
 RECEIVE_SIZE = 1 << 14
@@ -71,14 +71,14 @@ def forwardable(headers: Headers) -> list[tuple[bytes, bytes]]:
 class Response:
     """A response whose head has arrived. ``headers`` keep their case; hop-by-hop ones are gone."""
 
-    def __init__(self, address: Address, sock: socket.socket, method: str, head: h11.Response, begun: bytes) -> None:
+    def __init__(self, address: Address, sock: socket.socket, method: str, head: ResponseHead, begun: bytes) -> None:
         self._address = address
         self._sock = sock
         self._begun = begun
-        self._body = body_of(method, head.status_code, head.headers.raw_items())
-        self.status: int = head.status_code
+        self._body = body_of(method, head.status, head.headers)
+        self.status = head.status
         self.headers: list[tuple[bytes, bytes]] = [
-            (raw, value) for raw, value in head.headers.raw_items() if raw.lower() not in HOP_BY_HOP
+            (name, value) for name, value in head.headers if name.lower() not in HOP_BY_HOP
         ]
         self.streaming: bool = any(
             name.lower() == b"content-type" and value.startswith(b"text/event-stream") for name, value in self.headers
@@ -124,19 +124,20 @@ async def exchange(
     for anything that is not HTTP, Busy when this process or the system has no sockets left. There is no time limit: put
     a cancel scope around it.
     """
+    request = _head(address, method, target, headers, body)
     sock = _socket(address)
     try:
         try:
             await trio.socket.from_stdlib_socket(sock).connect((address.host, address.port))
         except OSError as cause:
             raise _failure(address, f"it does not accept connections ({cause.strerror or cause})", cause) from None
-        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         try:
-            await _send(sock, connection, _head(address, method, target, headers, body), body)
-            if (head := await _read_head(sock, connection)) is None:
+            await _send(sock, request, body)
+            found = await _read_head(sock)
+            if found is None:
                 raise UpstreamFailed(address.label, "it closed the connection without an answer")
-            response = Response(address, sock, method, head, connection.trailing_data[0])
-        except (h11.RemoteProtocolError, BodyError) as cause:
+            response = Response(address, sock, method, *found)
+        except (HeadError, BodyError) as cause:
             raise UpstreamFailed(address.label, f"its answer is not HTTP ({cause})") from None
         except OSError as cause:
             raise _failure(address, "it broke the connection", cause) from None
@@ -158,23 +159,19 @@ def _failure(address: Address, why: str, cause: OSError) -> UpstreamFailed | Bus
     return UpstreamFailed(address.label, why)
 
 
-def _head(address: Address, method: str, target: str, headers: Headers, body: bytes) -> h11.Request:
+def _head(address: Address, method: str, target: str, headers: Headers, body: bytes) -> bytes:
     host = f"[{address.host}]" if ":" in address.host else address.host
     own = [(b"Host", f"{host}:{address.port}".encode()), (b"Connection", b"close")]
     if address.key is not None:
         own.append((b"Authorization", b"Bearer " + address.key.encode()))
     if body or method not in ("GET", "HEAD"):
         own.append((b"Content-Length", str(len(body)).encode()))
-    return h11.Request(method=method, target=target, headers=[*own, *headers])
+    return write_request(method, target, [*own, *headers])
 
 
-async def _send(sock: socket.socket, connection: h11.Connection, head: h11.Request, body: bytes) -> None:
-    parts = [connection.send(head) or b""]
-    if body:
-        parts.append(connection.send(h11.Data(data=body)) or b"")
-    parts.append(connection.send(h11.EndOfMessage()) or b"")
+async def _send(sock: socket.socket, head: bytes, body: bytes) -> None:
     try:
-        for part in parts if len(body) > SEND_AT_ONCE else (b"".join(parts),):
+        for part in (head, body) if len(body) > SEND_AT_ONCE else (head + body,):
             rest = memoryview(part)
             while rest:
                 try:
@@ -185,17 +182,21 @@ async def _send(sock: socket.socket, connection: h11.Connection, head: h11.Reque
         return  # it stopped reading: its answer, or the lack of one, is read next and tells why
 
 
-async def _read_head(sock: socket.socket, connection: h11.Connection) -> h11.Response | None:
-    """The final head, None when the connection is closed before it."""
-    while True:
-        event = connection.next_event()
-        if isinstance(event, h11.Response):
-            return event
-        if isinstance(event, h11.InformationalResponse):
-            continue
-        if not (data := await _receive(sock)):
-            return None
-        connection.receive_data(data)
+async def _read_head(sock: socket.socket) -> tuple[ResponseHead, bytes] | None:
+    """The final head and what came after it; None when the connection is closed before it."""
+    received = b""
+    while data := await _receive(sock):
+        received += data
+        while (end := received.find(b"\r\n\r\n")) >= 0:
+            head = read_response(received[: end + 4])
+            received = received[end + 4 :]
+            if head.status >= 200:
+                return head, received
+        if len(received) > MAX_HEAD:
+            raise HeadError("its head is too long")
+    if received:
+        raise HeadError("it ends in the middle of the head")
+    return None
 
 
 async def _receive(sock: socket.socket) -> bytes:
