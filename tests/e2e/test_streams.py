@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 import trio
+from conftest import StartServer
 from program import Server, post
 
 STREAMS = 200
+ONE_SLOT = ("--parallel", "1", "--batch-size", "512")
 QUESTIONS = ("Hello!", "What is the capital of France?", "Tell me a joke.", "How do I add a model?")
 VARYING = re.compile(rb'"(id|created|timings|usage)":("[^"]*"|\d+|\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 """What differs between two answers to one question: names, clocks, and how much the cache held."""
@@ -38,7 +40,19 @@ def direct(engine: str, starter_model: Path, tmp_path: Path, free_port: Any) -> 
     """The same engine with the same model, started by hand; its port."""
     port: int = free_port()
     command = [sys.executable, "-m", "appliance.engines.embedded"] if engine == "embedded" else [engine]
-    command += ["-m", str(starter_model), "--alias", "starter", "--port", str(port), "--threads", "1", "-c", "8192"]
+    command += [
+        "-m",
+        str(starter_model),
+        "--alias",
+        "starter",
+        "--port",
+        str(port),
+        "--threads",
+        "1",
+        "-c",
+        "8192",
+        *ONE_SLOT,
+    ]
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
     with (tmp_path / "direct.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env)
@@ -62,7 +76,9 @@ def same_in_every_run(stream: bytes) -> bytes:
     return VARYING.sub(rb'"\1":0', stream)
 
 
-async def test_two_hundred_streams_at_once(server: Server, direct: int) -> None:
+async def test_two_hundred_streams_at_once(start_server: StartServer, engine: str, direct: int) -> None:
+    """One slot each: llama.cpp computes several sequences together with other roundings than one alone."""
+    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--", *ONE_SLOT)
     wanted: dict[str, bytes] = {}
     for question in QUESTIONS:
         status, stream = await post(direct, "/v1/chat/completions", request(question))
