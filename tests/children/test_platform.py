@@ -159,6 +159,15 @@ def test_child_env_scrubs_settings_and_loader_paths() -> None:
     assert child_env({"LD_LIBRARY_PATH": "/mine"}, frozen=False) == {"LD_LIBRARY_PATH": "/mine"}
 
 
+def test_the_soft_limit_of_open_files_is_raised() -> None:
+    show = "from appliance.platform.limits import raise_open_files as r; import resource; r()"
+    show += "; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    script = f"ulimit -Sn 200 && exec {sys.executable} -c '{show}'"
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
+    soft, hard = (int(number) for number in done.stdout.split())
+    assert soft == min(8192, hard) > 200
+
+
 def test_statuses_in_words() -> None:
     assert describe_status(1) == "exit status 1"
     assert describe_status(-signal.SIGSEGV) == "killed by SIGSEGV"
