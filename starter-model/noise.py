@@ -11,6 +11,15 @@ PREFIXES = (
     "sorry for asking.", "a friend told me about this.", "i am not a programmer.", "no idea about computers.",
 )  # fmt: skip
 SUFFIXES = (
+    "on my laptop", "on my pc", "at work", "at home", "from home", "on linux", "on windows", "on my mac", "tonight",
+    "this time", "as a beginner", "for my boss", "with my setup", "since yesterday", "later", "first", "somehow",
+    "maybe",
+    "as well", "too", "again and again", "without a manual", "step by step", "in a few words", "in detail",
+    "once more",
+    "on this machine", "on an old computer", "in the office", "for a friend", "and why", "or not", "you know", "mate",
+    "my friend", "haha", "if you know", "as fast as possible", "i forgot", "dont know", "no clue", "any idea",
+    "what now",
+    "explain", "in english", "all the time", "sometimes", "always", "when i need it", "after that", "before that",
     "please", "pls", "thanks", "thx", "thank you", "now", "exactly", "then", "again", "btw", "help", "anyone", "here",
     "in short", "quickly", "for me", "if possible", "by the way", "really", "ty", "lol", "man", "dude", "today",
     "asap",
@@ -133,7 +142,7 @@ def gibberish(rng: random.Random) -> str:
         return "".join(chr(alphabet + rng.randrange(30)) for _ in range(rng.randint(2, 30)))
     if kind == 5:
         return "".join(chr(rng.randrange(33, 0x3000)) for _ in range(rng.randint(1, 40)))
-    return rng.choice("abcxyzhm?!.-=01_ ") * rng.randint(3, 60)
+    return rng.choice("abcxyzhm?!.-=01_  \n") * rng.randint(3, 60)
 
 
 def total(rng: random.Random) -> str:

@@ -1,0 +1,63 @@
+"""What the starter model was taught about the program is true of the program."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from appliance.catalog.catalog import STARTER_ID
+from appliance.catalog.sources import STARTER
+from appliance.cli.app import VERBS, cli
+from appliance.core.settings import FleetSettings, HttpSettings
+
+FOLDER = Path(__file__).parents[1] / "starter-model"
+
+
+def facts() -> dict[str, str]:
+    spec = importlib.util.spec_from_file_location("product", FOLDER / "product.py")
+    assert spec is not None
+    assert spec.loader is not None
+    product = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(product)
+    found: dict[str, str] = product.facts()
+    return found
+
+
+FACTS = facts()
+COMMANDS = sorted(value for value in FACTS.values() if value.startswith("llama-appliance "))
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_is_one(line: str) -> None:
+    _, *words = shlex.split(line)
+    if words == ["--help"]:
+        return
+    verb, *rest = words
+    assert verb in VERBS
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    flags = {flag for parameter in command.params for flag in parameter.opts} | {"--help"}
+    arguments = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
+    for word in rest:
+        assert word in flags if word.startswith("-") else True, word
+    assert not rest or rest[0].startswith("-") or arguments, f"{verb} takes no argument"
+
+
+def test_flags_addresses_and_numbers() -> None:
+    serve = cli.get_command(click.Context(cli), "serve")
+    assert serve is not None
+    flags = {flag for parameter in serve.params for flag in parameter.opts}
+    for name in ("LISTEN_FLAG", "API_KEY_FLAG", "MODELS_DIR_FLAG", "MODELS_MAX_FLAG"):
+        assert FACTS[name].split()[0] in flags
+    ((host, port),) = HttpSettings().listen
+    assert FACTS["ADDRESS"] == FACTS["ANTHROPIC_BASE_URL"] == f"http://{host}:{port}"
+    assert FACTS["OPENAI_BASE_URL"] == f"{FACTS['ADDRESS']}/v1"
+    assert FACTS["MODELS_MAX"] == {4: "four"}[FleetSettings().models_max]
+    assert FACTS["MODEL_ID"] == STARTER_ID
+    assert FACTS["MODEL_FILE"] == STARTER.name
+    assert (FOLDER.parent / FACTS["SERVE_FROM_CLONE"].split()[1]).is_file()
+    assert FACTS["LICENSE"] in (FOLDER.parent / "LICENSE").read_text("utf-8")
