@@ -12,7 +12,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.errors import UpstreamFailed
+from appliance.errors import Busy, UpstreamFailed
 from appliance.fleet.command import LOOPBACK
 from appliance.platform.children import REAP_TIME, Child, Children
 from appliance.platform.env import child_env
@@ -153,8 +153,8 @@ class ModelProcess:
                     async with exchange(self.address, "GET", "/v1/models") as response:
                         if response.status == 200:
                             self._became_ready()
-                except UpstreamFailed:
-                    pass  # not listening yet
+                except (UpstreamFailed, Busy):
+                    pass  # not listening yet, or no descriptor left to ask with
 
     async def _give_up(self, child: Child, load_timeout: float) -> None:
         with trio.move_on_after(load_timeout):
