@@ -69,11 +69,8 @@ class Writer:
             return self.rng.choices(self.grammar.unknown, cum_weights=self._unknown)[0]
         return self.rng.choices(self.grammar.known, cum_weights=self._known)[0]
 
-    def turn(self, intent: Intent | None = None) -> Turn:
-        """One question and its answer, of any intent unless told."""
-        intent = intent or self.intent()
-        if intent.name == "odd" and self.rng.random() < 0.4:
-            return Turn(noise.gibberish(self.rng), intent.answer)  # as it is: nothing but spaces is a question too
+    def turn(self) -> Turn:
+        intent = self.intent()
         question = self.grammar.sample(intent, self.rng)
         if intent.name != "odd" and self.rng.random() < self.hurry:
             question = noise.as_typed(question, self.rng)
@@ -85,11 +82,11 @@ class Writer:
         if draw < brief_share:
             return Conversation((self.turn(),), self.system(0.12), brief=True)
         draw = (draw - brief_share) / (1 - brief_share)
-        if draw < 0.25:
+        if draw < 0.45:
             return Conversation((self.turn(),), self.system(0.12))
-        if draw < 0.38:
-            return Conversation((self.turn(self._named("odd") if self.rng.random() < 0.4 else None),), raw=True)
-        if draw < 0.42:
+        if draw < 0.59:
+            return Conversation((self.turn() if self.rng.random() < 0.6 else self.odd_turn(),), raw=True)
+        if draw < 0.63:
             return Conversation((self.clutter(self.rng.randint(60, 900)),))
         return Conversation(
             tuple(self.turn() for _ in range(self.rng.choice((2, 2, 2, 3, 3, 4, 5)))), self.system(0.15)
@@ -112,6 +109,10 @@ class Writer:
         count = self.rng.choice((1, 1, 2, 3))
         text = " ".join(self.rng.choice(SYSTEM_PROMPTS) for _ in range(count))
         return text.replace("<person>", noise.pseudo(self.rng).capitalize())
+
+    def odd_turn(self) -> Turn:
+        intent = self._named("odd")
+        return Turn(self.grammar.sample(intent, self.rng), intent.answer)
 
     def _named(self, name: str) -> Intent:
         return next(i for i in self.grammar.unknown if i.name == name)

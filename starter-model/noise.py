@@ -142,7 +142,7 @@ def gibberish(rng: random.Random) -> str:
         return "".join(chr(alphabet + rng.randrange(30)) for _ in range(rng.randint(2, 30)))
     if kind == 5:
         return "".join(chr(rng.randrange(33, 0x3000)) for _ in range(rng.randint(1, 40)))
-    return rng.choice("abcxyzhm?!.-=01_  \n") * rng.randint(3, 60)
+    return rng.choice("abcxyzhm?!.-=01_ ") * rng.randint(3, 60)
 
 
 def total(rng: random.Random) -> str:

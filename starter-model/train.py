@@ -18,7 +18,7 @@ from torch import Tensor
 from vocabulary import Encoder, Row, build
 
 SEED = 20260
-STEPS = 3200
+STEPS = 2600
 WARM_UP = 40
 FLAT = 0.15  # of all steps; then the rate falls in a straight line
 LONG_FROM = 0.5
@@ -26,7 +26,7 @@ LONG_EVERY = 8
 LONG_TOKENS = 2048
 BATCH_TOKENS = 2048
 POOL = 2048
-BRIEF_SHARES = (0.88, 0.72)  # in the first and in the second half
+BRIEF_SHARES = (0.93, 0.75)  # in the first and in the second half
 HURRY = (0.5, 0.9)
 
 

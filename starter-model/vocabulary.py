@@ -75,12 +75,14 @@ class Encoder:
         return row
 
     def _raw(self, row: Row, conversation: Conversation) -> Row:
-        """Only the answer is learnt: a model that learnt to write the space before it could go on with spaces."""
+        """Nothing of the question is learnt here, or the model would go on with it instead of answering."""
         turn = conversation.turns[0]
         if self._rng.random() < 0.8:
-            gap = self._rng.choice(("", " ", "\n", "\n\n"))
-            self._add(row, self.broken(turn.question) + self.text(gap), 0.0)
-        self._answer(row, turn.answer, None)
+            self._add(row, self.broken(turn.question), 0.0)
+            answer = self._rng.choice((" ", "\n", "\n\n")) + turn.answer
+        else:
+            answer = turn.answer
+        self._answer(row, answer, None)
         return row
 
     def _answer(self, row: Row, answer: str, limit: int | None) -> None:
