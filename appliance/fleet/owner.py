@@ -142,7 +142,7 @@ class Fleet:
         """Wait, before asking a process about itself, until it has noticed that a client has left.
 
         llama-server (b11434) looks for that only after a second without a result for anybody, and the answer to a
-        question about its slots is such a result: asked every 100 ms, it went on generating for a client long gone.
+        question about its slots is such a result: asked every 20 ms, it went on generating for a client long gone.
         """
         left_at = self._left_at.get(model_id, -math.inf)
         await trio.sleep_until(max(trio.current_time(), left_at + NOTICE_TIME))
