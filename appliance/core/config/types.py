@@ -1,0 +1,376 @@
+"""The configuration as values: field names are the file's keys, defaults are the file's defaults.
+
+This is the schema: the decoder, ``config show``, ``config schema`` and the tests of the documentation walk these types.
+Keys and defaults are llama-swap's (0bdb3720), except those whose description begins with "Addition:". Times are whole
+seconds unless a field says otherwise. A `Config` made by `core.config.load` is *normalised*: macros are expanded, ports
+given, inherited values filled in, old spellings moved to their new place.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+Json = object
+"""Any JSON value; of mappings and lists, plain dicts and lists."""
+Scalars = str | int | float | bool
+NonNegative = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+
+DEFAULT_LIMIT = 10
+"""Requests of one model at once where ``concurrencyLimit`` is 0."""
+GROUP_OF_THE_REST = "(default)"
+
+
+def told(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class _Keys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Timeouts(_Keys, frozen=True):
+    """Connection timeouts towards a model's server; 0 is none."""
+
+    connect: Annotated[int, told("TCP connect"), Meta(ge=0)] = 30
+    keepalive: Annotated[int, told("TCP keep-alive probes"), Meta(ge=0)] = 30
+    response_header: Annotated[int, told("Wait for the answer's head"), Meta(ge=0)] = field(
+        default=0, name="responseHeader"
+    )
+    tls_handshake: Annotated[int, told("TLS handshake"), Meta(ge=0)] = field(default=10, name="tlsHandshake")
+    expect_continue: Annotated[int, told("Accepted, unused: no request waits for 100 Continue"), Meta(ge=0)] = field(
+        default=1, name="expectContinue"
+    )
+    idle_conn: Annotated[int, told("Accepted, unused: connections are not kept"), Meta(ge=0)] = field(
+        default=90, name="idleConn"
+    )
+
+
+class PeerTimeouts(Timeouts, frozen=True):
+    """The same towards a peer."""
+
+    response_header: Annotated[int, told("Wait for the answer's head"), Meta(ge=0)] = field(
+        default=60, name="responseHeader"
+    )
+
+
+class Filters(_Keys, frozen=True):
+    """Edits of JSON request bodies, in this order. Keys are dotted paths."""
+
+    strip_params: Annotated[str, told("Comma list of paths that are deleted; never `model`")] = field(
+        default="", name="stripParams"
+    )
+    set_params: Annotated[dict[str, Json], told("Paths that are set, in sorted order; never `model`")] = field(
+        default_factory=dict[str, Json], name="setParams"
+    )
+    set_params_by_id: Annotated[
+        dict[str, dict[str, Json]], told("The same by the name the client asked for; each key becomes an alias")
+    ] = field(default_factory=dict[str, dict[str, Json]], name="setParamsByID")
+
+
+class PeerFilters(_Keys, frozen=True):
+    strip_params: Annotated[str, told("Comma list of paths that are deleted; never `model`")] = field(
+        default="", name="stripParams"
+    )
+    set_params: Annotated[dict[str, Json], told("Paths that are set, in sorted order; never `model`")] = field(
+        default_factory=dict[str, Json], name="setParams"
+    )
+    set_params_by_id: Annotated[dict[str, dict[str, Json]], told("The same by the name the client asked for")] = field(
+        default_factory=dict[str, dict[str, Json]], name="setParamsByID"
+    )
+
+
+class Compat(_Keys, frozen=True):
+    ignore_websockets: Annotated[
+        bool, told("Websockets of this model are outside scheduling: 409 unless it is ready, never a use")
+    ] = field(default=False, name="ignoreWebsockets")
+
+
+Modality = Literal["text", "audio", "image"]
+
+
+class Capabilities(_Keys, frozen=True):
+    """What a model can do, for listings. All empty is the same as not configured."""
+
+    inputs: Annotated[list[Modality], told("What it takes")] = field(default_factory=list[Modality], name="in")
+    outputs: Annotated[list[Modality], told("What it gives")] = field(default_factory=list[Modality], name="out")
+    tools: Annotated[bool, told("It calls functions")] = False
+    reranker: Annotated[bool, told("It ranks documents")] = False
+    context: Annotated[int, told("Context length in tokens"), Meta(ge=0)] = 0
+
+
+Memory = dict[str, str | int]
+"""Device (``ram``, ``gpu0``, ``gpu1`` ...) to bytes: a number, or text as in ``12GiB``, ``500MB``."""
+
+
+class ModelConfig(_Keys, frozen=True):
+    """One model: a command that serves it and how requests reach it."""
+
+    cmd: Annotated[str, told("The command that starts the server; lines that begin with # are comments")] = ""
+    cmd_stop: Annotated[str, told("The command that stops it; ${PID} is its process id. Empty: SIGTERM")] = field(
+        default="", name="cmdStop"
+    )
+    proxy: Annotated[str, told("Where the server listens")] = "http://localhost:${PORT}"
+    aliases: Annotated[list[str], told("Other names of the model")] = field(default_factory=list[str])
+    env: Annotated[list[str], told("NAME=value for the process, after the program's own environment")] = field(
+        default_factory=list[str]
+    )
+    check_endpoint: Annotated[str, told("Path that answers 200 when the model is ready; none: ready at once")] = field(
+        default="/health", name="checkEndpoint"
+    )
+    ttl: Annotated[int, told("Unload after so long without a request; 0 never, -1 as globalTTL"), Meta(ge=-1)] = -1
+    unload_timeout: Annotated[int, told("Time to stop before it is killed; 0 as the global one"), Meta(ge=0)] = field(
+        default=0, name="unloadTimeout"
+    )
+    unlisted: Annotated[bool, told("Not in /v1/models")] = False
+    use_model_name: Annotated[str, told("The model's name in requests to its server")] = field(
+        default="", name="useModelName"
+    )
+    name: Annotated[str, told("Display name")] = ""
+    description: Annotated[str, told("Display text")] = ""
+    concurrency_limit: Annotated[int, told("Requests at once, queued ones included; 0 is 10")] = field(
+        default=0, name="concurrencyLimit"
+    )
+    filters: Annotated[Filters, told("Edits of request bodies")] = field(default_factory=Filters)
+    macros: Annotated[dict[str, Scalars], told("Text blocks for this model; same names replace the global ones")] = (
+        field(default_factory=dict[str, Scalars])
+    )
+    metadata: Annotated[dict[str, Json], told("Anything, shown in /v1/models under meta.llamaswap")] = field(
+        default_factory=dict[str, Json]
+    )
+    send_loading_state: Annotated[
+        bool | UnsetType, told("Tell streaming chat clients that the model loads; absent: as the global one")
+    ] = field(default=UNSET, name="sendLoadingState")
+    timeouts: Annotated[Timeouts, told("Connection timeouts")] = field(default_factory=Timeouts)
+    compat: Annotated[Compat, told("Switches for odd clients")] = field(default_factory=Compat)
+    capabilities: Annotated[Capabilities, told("What it can do, for listings")] = field(default_factory=Capabilities)
+    health_check_timeout: Annotated[
+        int, told("Addition: as the global healthCheckTimeout, for this model; 0 inherits"), Meta(ge=0)
+    ] = field(default=0, name="healthCheckTimeout")
+    pinned: Annotated[bool, told("Addition: never unloaded to make room, and not by ttl")] = False
+    memory: Annotated[Memory, told("Addition: what it takes, by device; absent: measured while it runs")] = field(
+        default_factory=dict[str, str | int]
+    )
+    patience: Annotated[
+        int, told("Addition: how long its requests let another model's keep it waiting; -1 as the global one")
+    ] = -1
+    min_loaded_time: Annotated[
+        int, told("Addition: stays loaded at least so long once it is ready; -1 as the global one"), Meta(ge=-1)
+    ] = field(default=-1, name="minLoadedTime")
+    argv: Annotated[list[str], told("Addition: cmd split into words; shown, and ignored when read")] = field(
+        default_factory=list[str]
+    )
+
+    @property
+    def limit(self) -> int:
+        """Requests at once, queued ones included."""
+        return self.concurrency_limit if self.concurrency_limit > 0 else DEFAULT_LIMIT
+
+
+class Group(_Keys, frozen=True):
+    swap: Annotated[bool, told("Loading a member unloads the other members")] = True
+    exclusive: Annotated[bool, told("Loading a member unloads the members of other groups")] = True
+    persistent: Annotated[bool, told("Not unloaded for other groups")] = False
+    members: Annotated[list[str], told("Model ids")] = field(default_factory=list[str])
+
+
+class MatrixConfig(_Keys, frozen=True):
+    vars: Annotated[dict[str, str], told("Short name to model id")] = field(default_factory=dict[str, str])
+    evict_costs: Annotated[
+        dict[str, Annotated[int, Meta(ge=1)]], told("Short name or model id to the cost of unloading it; default 1")
+    ] = field(default_factory=dict[str, int])
+    sets: Annotated[dict[str, str], told("Name to expression: which models may run together")] = field(
+        default_factory=dict[str, str]
+    )
+
+
+class RouterSettings(_Keys, frozen=True):
+    groups: Annotated[dict[str, Group], told("Groups of models")] = field(default_factory=dict[str, Group])
+    matrix: Annotated[MatrixConfig | None, told("Which models may run together")] = None
+
+
+class RouterConfig(_Keys, frozen=True):
+    use: Annotated[Literal["group", "matrix"], told("Which policy decides who runs beside whom")] = "group"
+    settings: Annotated[RouterSettings, told("The policies")] = field(default_factory=RouterSettings)
+
+
+class FifoSettings(_Keys, frozen=True):
+    priority: Annotated[dict[str, int], told("Model to priority; higher is served first, default 0")] = field(
+        default_factory=dict[str, int]
+    )
+
+
+class SchedulerSettings(_Keys, frozen=True):
+    fifo: Annotated[FifoSettings, told("The queue")] = field(default_factory=FifoSettings)
+
+
+class SchedulerConfig(_Keys, frozen=True):
+    use: Annotated[Literal["fifo"], told("The kind of queue")] = "fifo"
+    settings: Annotated[SchedulerSettings, told("Its settings")] = field(default_factory=SchedulerSettings)
+
+
+class Routing(_Keys, frozen=True):
+    router: Annotated[RouterConfig, told("Who may run beside whom")] = field(default_factory=RouterConfig)
+    scheduler: Annotated[SchedulerConfig, told("Who is served first")] = field(default_factory=SchedulerConfig)
+
+
+class Peer(_Keys, frozen=True):
+    """Another server and the models it is asked for."""
+
+    proxy: Annotated[str, told("Base URL")] = ""
+    api_key: Annotated[str, told("Sent as Authorization: Bearer and x-api-key; never the client's own key")] = field(
+        default="", name="apiKey"
+    )
+    models: Annotated[
+        list[str], told("Its models; Addition: left out, they are read from its /v1/models and kept up to date")
+    ] = field(default_factory=list[str])
+    filters: Annotated[PeerFilters, told("Edits of request bodies")] = field(default_factory=PeerFilters)
+    timeouts: Annotated[PeerTimeouts, told("Connection timeouts")] = field(default_factory=PeerTimeouts)
+
+
+class Profile(_Keys, frozen=True):
+    """A set of names that mean other models while the profile is active."""
+
+    description: Annotated[str, told("Display text")] = ""
+    pins: Annotated[dict[str, str | None], told("Name to model, alias, peer model or selector; null: not found")] = (
+        field(default_factory=dict[str, str | None])
+    )
+
+
+class SelectorSettings(_Keys, frozen=True):
+    spillover: Annotated[int, told("Requests at one target before the next is started"), Meta(ge=1)] = 1
+
+
+class Selector(_Keys, frozen=True):
+    """A name that stands for several models."""
+
+    strategy: Annotated[Literal["pin", "warm", "spillover"], told("How the target is chosen")] = "pin"
+    targets: Annotated[list[str], told("Models, aliases or peer models")] = field(default_factory=list[str])
+    settings: Annotated[SelectorSettings, told("Settings of the strategy")] = field(default_factory=SelectorSettings)
+    name: Annotated[str, told("Display name")] = ""
+    description: Annotated[str, told("Display text")] = ""
+
+
+class StoreConfig(_Keys, frozen=True):
+    path: Annotated[str, told("SQLite file of the activity log")] = ""
+
+
+class ActivityUi(_Keys, frozen=True):
+    session_id: Annotated[list[str], told("Request headers that name a client's session; [] is off")] = field(
+        default_factory=lambda: ["X-Session-ID", "X-Litellm-Session-Id"]
+    )
+
+
+class Ui(_Keys, frozen=True):
+    activity: Annotated[ActivityUi, told("The activity page")] = field(default_factory=ActivityUi)
+
+
+class Performance(_Keys, frozen=True):
+    disabled: Annotated[bool, told("Take no samples of the machine")] = False
+    every: Annotated[str, told("Pause between samples, with a unit, as in 5s or 1m30s; at least 5s")] = "5s"
+
+
+class OnStartup(_Keys, frozen=True):
+    preload: Annotated[list[str], told("Models loaded at the start, one after the other")] = field(
+        default_factory=list[str]
+    )
+
+
+class Hooks(_Keys, frozen=True):
+    on_startup: Annotated[OnStartup, told("At the start")] = field(default_factory=OnStartup)
+
+
+class UpstreamConfig(_Keys, frozen=True):
+    ignore_paths: Annotated[list[str], told("Regular expressions: /upstream/ paths that never start a model")] = field(
+        default_factory=lambda: [r".*\.(js|json|css|png|gif|jpg|jpeg|ico|txt)$"], name="ignorePaths"
+    )
+
+
+class ServerPool(_Keys, frozen=True):
+    num_servers: Annotated[Positive | None, told("Addition: models loaded at once, as modelsMax")] = None
+
+
+class Config(_Keys, frozen=True):
+    """A whole configuration."""
+
+    health_check_timeout: Annotated[int, told("Longest time a model may take to be ready; at least 15")] = field(
+        default=120, name="healthCheckTimeout"
+    )
+    log_requests: Annotated[bool, told("Accepted, unused")] = field(default=False, name="logRequests")
+    log_level: Annotated[str, told("debug, info, warn or error")] = field(default="info", name="logLevel")
+    log_time_format: Annotated[str, told("Time stamp of log lines; empty: none")] = field(
+        default="", name="logTimeFormat"
+    )
+    log_to_stdout: Annotated[Literal["proxy", "upstream", "both", "none"], told("Which log goes to the console")] = (
+        field(default="proxy", name="logToStdout")
+    )
+    metrics_max_in_memory: Annotated[int, told("Activity rows kept without store.path")] = field(
+        default=1000, name="metricsMaxInMemory"
+    )
+    capture_buffer: Annotated[int, told("MiB for captured requests and responses; 0 is off"), Meta(ge=0)] = field(
+        default=5, name="captureBuffer"
+    )
+    store: Annotated[StoreConfig | None, told("Where the activity log is kept; absent: in memory")] = None
+    ui: Annotated[Ui, told("The page")] = field(default_factory=Ui)
+    performance: Annotated[Performance, told("Samples of the machine")] = field(default_factory=Performance)
+    global_ttl: Annotated[int, told("ttl of models that have none; 0 never"), Meta(ge=0)] = field(
+        default=0, name="globalTTL"
+    )
+    unload_timeout: Annotated[int, told("Time a model gets to stop before it is killed; 0 is 10"), Meta(ge=0)] = field(
+        default=10, name="unloadTimeout"
+    )
+    start_port: Annotated[int, told("First value of ${PORT}"), Meta(ge=1)] = field(default=5800, name="startPort")
+    send_loading_state: Annotated[bool, told("Tell streaming chat clients that the model loads")] = field(
+        default=False, name="sendLoadingState"
+    )
+    include_aliases_in_list: Annotated[bool, told("Aliases are entries of /v1/models, too")] = field(
+        default=False, name="includeAliasesInList"
+    )
+    macros: Annotated[dict[str, Scalars], told("Text blocks for ${NAME}; order matters")] = field(
+        default_factory=dict[str, Scalars]
+    )
+    api_keys: Annotated[list[str], told("Let in only who has one of these")] = field(
+        default_factory=list[str], name="apiKeys"
+    )
+    models: Annotated[dict[str, ModelConfig], told("Id to model")] = field(default_factory=dict[str, ModelConfig])
+    groups: Annotated[dict[str, Group] | None, told("Old place of routing.router.settings.groups")] = None
+    matrix: Annotated[MatrixConfig | None, told("Old place of routing.router.settings.matrix")] = None
+    routing: Annotated[Routing, told("Who runs beside whom, and who is served first")] = field(default_factory=Routing)
+    hooks: Annotated[Hooks, told("What is done at events")] = field(default_factory=Hooks)
+    peers: Annotated[dict[str, Peer], told("Other servers")] = field(default_factory=dict[str, Peer])
+    profiles: Annotated[dict[str, Profile], told("Switchable sets of names")] = field(
+        default_factory=dict[str, Profile]
+    )
+    selectors: Annotated[dict[str, Selector], told("Names that stand for several models")] = field(
+        default_factory=dict[str, Selector]
+    )
+    upstream: Annotated[UpstreamConfig, told("The /upstream/ routes")] = field(default_factory=UpstreamConfig)
+    models_max: Annotated[NonNegative | None, told("Addition: models loaded at once; 0 or absent: no limit")] = field(
+        default=None, name="modelsMax"
+    )
+    memory: Annotated[Memory, told("Addition: what all loaded models together may take, by device")] = field(
+        default_factory=dict[str, str | int]
+    )
+    patience: Annotated[
+        int,
+        told("Addition: seconds after which a waiting request stops new ones for the models in its way; -1 never"),
+        Meta(ge=-1),
+    ] = 10
+    min_loaded_time: Annotated[
+        int, told("Addition: a model stays loaded at least so long once it is ready"), Meta(ge=0)
+    ] = field(default=0, name="minLoadedTime")
+    queue_timeout: Annotated[int, told("Addition: a request waits at most so long for its model"), Meta(ge=1)] = field(
+        default=600, name="queueTimeout"
+    )
+    queue_limit: Annotated[int, told("Addition: requests that may wait at once, of all models"), Meta(ge=1)] = field(
+        default=1000, name="queueLimit"
+    )
+    loading_jokes: Annotated[bool, told("Addition: jokes while a model loads, as llama-swap tells them")] = field(
+        default=False, name="loadingJokes"
+    )
+    plugins_dir: Annotated[str, told("Addition: folder of agent plugins")] = ""
+    server_pool: Annotated[ServerPool, told("Addition: Llama Smart Proxy's name for modelsMax")] = field(
+        default_factory=ServerPool
+    )
