@@ -108,6 +108,28 @@ class RouteNotFound(CallerError):
         return f"there is no route {self.method} {self.path}"
 
 
+class NotFound(CallerError):
+    """A thing other than a model or a route that the path or body names, and that is not (or no longer) there."""
+
+    reason = "not_found"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class RequestCancelled(CallerError):
+    """A request that was ended on demand while it was under way. Sending it again is not what was wanted."""
+
+    reason = "cancelled"
+
+    def __str__(self) -> str:
+        return "the request was cancelled while it was under way"
+
+
 class Unauthorized(CallerError):
     """No credential, or not one of the configured keys."""
 
@@ -134,6 +156,29 @@ class UsageError(CallerError):
     """A command line, environment or configuration that cannot be used."""
 
     reason = "usage"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class InvalidConfig(UsageError):
+    """A configuration with mistakes; ``problems`` are all of them, each one line with its place."""
+
+    reason = "invalid_config"
+
+    def __init__(self, problems: Sequence[object]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class Conflict(CallerError):
+    """A request that would have to start a model, and must not."""
+
+    reason = "conflict"
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -194,6 +239,20 @@ class UpstreamFailed(ModelError):
         return f"the engine of model '{self.model}' failed: {self.why}"
 
 
+class PeerFailed(ModelError):
+    """Another server that was asked for a model, and did not answer."""
+
+    reason = "peer_failed"
+
+    def __init__(self, peer: str, why: str) -> None:
+        super().__init__(peer, why)
+        self.peer = peer
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"peer '{self.peer}' failed: {self.why}"
+
+
 class EngineNotFound(ModelError):
     """No llama.cpp build on this machine can be used."""
 
@@ -226,6 +285,24 @@ class Busy(ApplianceError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class TooManyRequests(ApplianceError):
+    """One model has as many requests, queued ones included, as its ``concurrencyLimit`` allows."""
+
+    reason = "concurrency_limit"
+    retry_after = 1.0
+
+    def __init__(self, model: str, limit: int) -> None:
+        super().__init__(model, limit)
+        self.model = model
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"Too many requests: model '{self.model}' has {self.limit} under way or waiting; send it again later, "
+            "or raise the model's concurrencyLimit"
+        )
 
 
 class ModelLoading(ApplianceError):

@@ -21,11 +21,19 @@ from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.cli.plan import AppSettings
 from appliance.cli.status import EXIT_BUG, EXIT_OURS, PROGRAM, say
 from appliance.cli.version import in_words
+from appliance.core.config.types import Config
+from appliance.core.config.units import parse_duration
 from appliance.engines.found import Engine, find_engine
-from appliance.errors import ApplianceError
-from appliance.fleet.owner import Fleet, open_fleet
+from appliance.errors import ApplianceError, EngineNotFound
+from appliance.fleet.owner import open_fleet
+from appliance.http.front import Owners, model_states
+from appliance.http.program_log import ProgramLog
 from appliance.http.server import serve
+from appliance.peers.owner import open_peers
 from appliance.platform.limits import raise_open_files
+from appliance.platform.samples import open_samples
+from appliance.store.activity import DEFAULT_KEEP, open_activity
+from appliance.upkeep import configuration_of, echo_engine_log, following_files, logging_into, tell_console
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGBREAK if sys.platform == "win32" else signal.SIGTERM)
 WATCHDOG_MARGIN = 5.0
@@ -37,12 +45,13 @@ SHOWN_MODELS = 8
 
 async def run_server(settings: AppSettings) -> int:
     """Serve until told to stop; the result is the exit status. Raises ApplianceError for what the user can mend."""
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    engine = find_engine(settings.engine)
+    if settings.config is None:
+        logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    engine = _engine(settings)
     raise_open_files()
     try:
-        with stop_signals(settings.http.grace) as stop, stop.at_once:
-            await _run(settings, engine, Catalog(settings.sources), stop)
+        with stop_signals(settings.http.grace + _stop_time(settings.config)) as stop, stop.at_once:
+            await _run(settings, engine, Catalog(settings.sources, settings.config), stop)
             return 0
     except ExceptionGroup:
         logging.getLogger(__name__).critical("this is a bug in llama-appliance", exc_info=True)
@@ -50,61 +59,113 @@ async def run_server(settings: AppSettings) -> int:
     return EXIT_OURS  # the second signal cut everything short
 
 
-async def _run(settings: AppSettings, engine: Engine, catalog: Catalog, stop: Stop) -> None:
+async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, stop: Stop) -> None:
     """The nest. What fails as expected leaves it as a value, so that a group of exceptions always means a bug."""
     failure: ApplianceError | None = None
+    config = settings.config
     async with (
+        open_activity(*_activity_log(config)) as activity,
         _scanning(catalog) as scanned,
+        open_samples(_sampling(config)) as samples,
         open_fleet(settings.fleet, engine) as fleet,
+        open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
         trio.open_nursery() as serving,
     ):
-        try:
-            bound = await serving.start(partial(serve, settings.http, fleet, catalog, shutdown=stop.asked))
-        except ApplianceError as error:
-            failure = error
-        else:
-            say(f"{PROGRAM} {__version__} listening on {' and '.join(_url(host, port) for host, port in bound)}")
-            async with _until(stop.asked):
-                await scanned.wait()
-                failure = await _start_up(settings, engine, fleet, catalog)
-            if failure is not None:
-                stop.asked.set()
+        owners = Owners(
+            fleet=fleet,
+            catalog=catalog,
+            peers=peers,
+            activity=activity,
+            samples=samples,
+            program_log=ProgramLog(fleet.logs),
+            configuration=configuration_of(settings, fleet, catalog, peers),
+        )
+        with logging_into(owners.program_log):
+            try:
+                bound = await serving.start(partial(serve, settings.http, owners, shutdown=stop.asked))
+            except ApplianceError as error:
+                failure = error
+            else:
+                say(f"{PROGRAM} {__version__} listening on {' and '.join(_url(host, port) for host, port in bound)}")
+                async with _until(stop.asked):
+                    await scanned.wait()
+                    failure = await _beside_serving(settings, engine, owners)
+                if failure is not None:
+                    stop.asked.set()
     if failure is not None:
         raise failure
 
 
-async def _start_up(settings: AppSettings, engine: Engine, fleet: Fleet, catalog: Catalog) -> ApplianceError | None:
+async def _beside_serving(settings: AppSettings, engine: Engine | None, owners: Owners) -> ApplianceError | None:
     """What is done once the program listens and knows its models; an error ends it."""
-    if settings.http.single is None:
-        _introduce(engine, catalog)
-        for name in settings.preload:
-            if error := await _load(fleet, catalog, name):
+    if settings.http.single is not None:
+        return await _serve_single(settings.http.single, owners)
+    _introduce(engine, owners.catalog)
+    async with following_files(owners.configuration, watch=settings.watch_config), trio.open_nursery() as nursery:
+        nursery.start_soon(tell_console, owners)
+        configured = settings.config.hooks.on_startup.preload if settings.config is not None else ()
+        for name in (*configured, *settings.preload):
+            if error := await _load(owners, name):
                 say(f"cannot preload: {error}")
-        return None
+        await trio.sleep_forever()
+    return None
+
+
+async def _serve_single(model: str, owners: Owners) -> ApplianceError | None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_echo_log, fleet)
-        if error := await _load(fleet, catalog, settings.http.single):
+        nursery.start_soon(echo_engine_log, owners.fleet)
+        if error := await _load(owners, model):
             nursery.cancel_scope.cancel()
             return error
         say("main: model loaded")
     return None
 
 
-async def _load(fleet: Fleet, catalog: Catalog, name: str) -> ApplianceError | None:
+async def _load(owners: Owners, name: str) -> ApplianceError | None:
     try:
-        await fleet.load(catalog.snapshot.require(name))
+        await owners.fleet.load(owners.catalog.snapshot.require(name))
     except ApplianceError as error:
         return error
     return None
 
 
-def _introduce(engine: Engine, catalog: Catalog) -> None:
+def _engine(settings: AppSettings) -> Engine | None:
+    """None where there is none, and the configuration brings its own. Raises EngineNotFound, and UsageError."""
+    try:
+        return find_engine(settings.engine)
+    except EngineNotFound:
+        if settings.config is None or not settings.config.models or settings.engine is not None:
+            raise
+        return None
+
+
+def _activity_log(config: Config | None) -> tuple[Path | None, int]:
+    """Where the activity log is kept, and how many rows of it where that is memory."""
+    if config is None:
+        return None, DEFAULT_KEEP
+    return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
+
+
+def _sampling(config: Config | None) -> float | None:
+    """Seconds between samples of the machine, None for none at all."""
+    performance = Config().performance if config is None else config.performance
+    return None if performance.disabled else parse_duration(performance.every)
+
+
+def _stop_time(config: Config | None) -> float:
+    """Seconds that configured servers may take to stop when the program ends, beyond the usual."""
+    return max((model.unload_timeout for model in config.models.values()), default=0) if config is not None else 0
+
+
+def _introduce(engine: Engine | None, catalog: Catalog) -> None:
     """What somebody who has just started the program wants to know."""
     usable = [model.id for model in catalog.snapshot.models if not model.error]
     more = f" and {len(usable) - SHOWN_MODELS} more" if len(usable) > SHOWN_MODELS else ""
-    say(f"  engine: {in_words(engine)}")
+    if engine is not None:
+        say(f"  engine: {in_words(engine)}")
     say(f"  models: {', '.join(usable[:SHOWN_MODELS])}{more}" if usable else "  models: none yet")
-    say(f"  more models: put .gguf files into {catalog.sources.models_dir}")
+    if catalog.sources.models_dir is not None:
+        say(f"  more models: put .gguf files into {catalog.sources.models_dir}")
     if usable:
         say(f'  try: {PROGRAM} run {STARTER_ID if STARTER_ID in usable else usable[0]} "Hello"')
     for model in catalog.snapshot.models:
@@ -141,13 +202,6 @@ async def _until(event: trio.Event) -> AsyncGenerator[None]:
         nursery.start_soon(cut, nursery.cancel_scope)
         yield
         nursery.cancel_scope.cancel()
-
-
-async def _echo_log(fleet: Fleet) -> None:
-    """What the model process prints goes to standard error, where users of llama-server look for it."""
-    async for line in fleet.logs.follow(None):
-        text = line.partition("] ")[2]
-        await trio.to_thread.run_sync(say, text, abandon_on_cancel=True)  # nobody may be reading
 
 
 class Stop:

@@ -12,7 +12,7 @@ import pytest
 from appliance.catalog.catalog import STARTER_ID
 from appliance.catalog.sources import STARTER
 from appliance.cli.app import VERBS, cli
-from appliance.core.settings import FleetSettings, HttpSettings
+from appliance.core.settings import DEFAULT_MODELS_MAX, HttpSettings
 
 FOLDER = Path(__file__).parents[1] / "starter-model"
 
@@ -57,7 +57,7 @@ def test_flags_addresses_and_numbers() -> None:
     ((host, port),) = HttpSettings().listen
     assert FACTS["ADDRESS"] == FACTS["ANTHROPIC_BASE_URL"] == f"http://{host}:{port}"
     assert FACTS["OPENAI_BASE_URL"] == f"{FACTS['ADDRESS']}/v1"
-    assert FACTS["MODELS_MAX"] == {4: "four"}[FleetSettings().models_max]
+    assert FACTS["MODELS_MAX"] == {4: "four"}[DEFAULT_MODELS_MAX]
     assert FACTS["MODEL_ID"] == STARTER_ID
     assert FACTS["MODEL_FILE"] == STARTER.name
     assert (FOLDER.parent / FACTS["SERVE_FROM_CLONE"].split()[1]).is_file()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from appliance.catalog.files import why
@@ -14,9 +15,11 @@ from appliance.catalog.found import Found
 from appliance.catalog.headers import Header, Headers
 from appliance.catalog.hub_cache import scan_cache
 from appliance.catalog.sources import Sources
+from appliance.core.config.types import Config
 from appliance.core.gguf import GgufInfo, merge_shards
 from appliance.core.model import STRENGTH, Model
 from appliance.core.naming import Named, Names, is_speakable, shard_of, stem_of
+from appliance.core.routing import Router
 from appliance.errors import InvalidModelFile, ModelNotFound
 
 STARTER_ID = "starter"
@@ -40,9 +43,11 @@ NOT_SERVABLE = {
 
 
 class Snapshot:
-    """The models of one scan. Immutable."""
+    """The models of one scan, and the configuration they go with. Immutable."""
 
-    def __init__(self, models: Iterable[Model], notes: Iterable[str] = ()) -> None:
+    def __init__(self, models: Iterable[Model], notes: Iterable[str] = (), config: Config | None = None) -> None:
+        self.config = config
+        self.router = Router(config or Config())
         self.models: tuple[Model, ...] = tuple(sorted(models, key=lambda model: model.id))
         self.notes: tuple[str, ...] = tuple(notes)
         """What was passed over, and why, in sentences for a log or ``doctor``."""
@@ -71,9 +76,12 @@ class Snapshot:
 class Catalog:
     """Owns the latest snapshot. `scan` and `refresh` wait for the disk and for each other: call them in a thread."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, config: Config | None = None) -> None:
         self.sources = sources
-        self.snapshot = Snapshot(())
+        self.snapshot = Snapshot(_configured(config), config=config)
+        self._config = config
+        self._found: list[Model] = []
+        self._notes: list[str] = []
         self._headers = Headers()
         self._scanning = threading.Lock()
         self._scanned_at = -math.inf
@@ -82,6 +90,11 @@ class Catalog:
         """Read all sources again and make the result the current snapshot. Raises nothing for what is on disk."""
         with self._scanning:
             return self._scan()
+
+    def adopt(self, config: Config | None) -> None:
+        """Follow another configuration at once; what was found on disk stays until the next scan."""
+        self._config = config
+        self._publish()
 
     def refresh(self, max_age: float) -> None:
         """Scan again if the last scan is older than ``max_age`` seconds, and there are folders that may hold more."""
@@ -101,9 +114,17 @@ class Catalog:
                 notes.append(f"a model whose name cannot be written down was passed over: {model.id!r}")
         models = [self._describe(model, notes) for model in strongest.values()]
         self._headers.forget_unused()
-        self.snapshot = Snapshot(models, notes)
+        self._found, self._notes = models, notes
         self._scanned_at = time.monotonic()
-        return self.snapshot
+        return self._publish()
+
+    def _publish(self) -> Snapshot:
+        """Again, if another thread has brought another configuration meanwhile."""
+        while True:
+            config = self._config
+            self.snapshot = Snapshot(_stronger(_configured(config), self._found), self._notes, config)
+            if self._config is config:
+                return self.snapshot
 
     def _find(self, notes: list[str]) -> Iterator[Found]:
         sources = self.sources
@@ -146,6 +167,39 @@ class Catalog:
         if header.error:
             notes.append(f"model '{model_id}' goes without {path}: {header.error}")
         return header.info
+
+
+def _configured(config: Config | None) -> list[Model]:
+    if config is None:
+        return []
+    return [
+        Model(
+            id=model_id,
+            aliases=tuple(model.aliases),
+            source="config",
+            config=model,
+            size=_weights(model.argv),
+            input_modalities=tuple(model.capabilities.inputs) or ("text",),
+        )
+        for model_id, model in config.models.items()
+    ]
+
+
+def _weights(argv: Sequence[str]) -> int:
+    """Bytes of the model file that a llama-server command names, for an estimate of what it takes; else 0."""
+    for flag, value in pairwise(argv):
+        if flag in ("-m", "--model"):
+            try:
+                return Path(value).stat().st_size
+            except OSError:
+                return 0
+    return 0
+
+
+def _stronger(configured: Sequence[Model], found: Iterable[Model]) -> list[Model]:
+    """A configured model hides one on disk that has the same name."""
+    ids = {model.id for model in configured}
+    return [*configured, *(model for model in found if model.id not in ids)]
 
 
 def _tolerant(models: Iterator[Found], root: Path, notes: list[str]) -> Iterator[Found]:

@@ -26,6 +26,7 @@ VERBS = {
     "load": "Load a model into the running server.",
     "unload": "Unload a model from the running server.",
     "logs": "Show what the model processes print.",
+    "config": "Check and explain a configuration file.",
     "selftest": "Prove that the engine and the starter model work here.",
     "version": "Show versions of the program, Python, platform and engine.",
     "llama-server": "Stand in for llama-server: its flags, its behaviour.",
@@ -116,6 +117,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.control import unload as command
         case "logs":
             from appliance.cli.control import logs as command
+        case "config":
+            from appliance.cli.config import config as command
         case "selftest":
             from appliance.cli.selftest import selftest as command
         case "version":

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
+from msgspec import structs
 
 from appliance.catalog.sources import STARTER, Sources, resolve_sources
+from appliance.core.config.types import Config
 
 T = TypeVar("T")
 
@@ -25,6 +27,14 @@ def catalog_options(command: Callable[..., T]) -> Callable[..., T]:
     ):
         command = option(command)
     return command
+
+
+def sources_beside(config: Config, models: tuple[str, ...], models_dir: str | None, no_starter: bool) -> Sources:
+    """The same beside a configuration: one that has models of its own is joined only by what is named here."""
+    found = sources_of(models, models_dir, no_starter)
+    if not config.models:
+        return found
+    return structs.replace(found, models_dir=found.models_dir if models_dir else None, cache=None, starter=None)
 
 
 def sources_of(models: tuple[str, ...], models_dir: str | None, no_starter: bool) -> Sources:

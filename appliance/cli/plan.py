@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from appliance.catalog.configuration import Files
 from appliance.catalog.sources import Sources
+from appliance.core.config.types import Config
 from appliance.core.settings import FleetSettings, HttpSettings
 
 
@@ -16,6 +18,12 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     http: HttpSettings
     fleet: FleetSettings
     sources: Sources
+    files: Files | None = None
+    """Where the configuration was read from; None: there is none."""
+    config: Config | None = None
+    watch_config: bool = False
+    allow_unauthenticated: bool = False
+    """Listening beyond this machine without a key was asked for."""
     engine: str | None = None
     preload: tuple[str, ...] = ()
 

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import click
 
-from appliance.cli.model_options import catalog_options, sources_of
+from appliance.catalog.configuration import Files
+from appliance.cli.config import source_options
+from appliance.cli.model_options import catalog_options, sources_beside, sources_of
 from appliance.cli.plan import AppSettings
+from appliance.cli.status import say
 from appliance.cli.values import KEY_VARIABLE, ListenAddress, Seconds, Size, api_keys, refuse_open_door
 from appliance.core import llama_flags
-from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, Cors, FleetSettings, HttpSettings
+from appliance.core.config.types import Config
+from appliance.core.settings import DEFAULT_HOST, DEFAULT_MODELS_MAX, DEFAULT_PORT, Cors, FleetSettings, HttpSettings
 from appliance.engines.found import ENGINE_HELP
 from appliance.errors import UsageError
 from appliance.fleet.command import OWNED
@@ -57,13 +61,13 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     metavar="HOST:PORT",
     help=f"Where to listen; 0 takes a free port. May be given several times. Default {DEFAULT_HOST}:{DEFAULT_PORT}.",
 )
+@source_options
+@click.option("--watch-config", is_flag=True, help="Read the configuration again whenever its files change.")
 @catalog_options
 @click.option(
     "--models-max",
     type=click.IntRange(0),
-    default=FLEET.models_max,
-    show_default=True,
-    help="Models loaded at once; 0 is unlimited.",
+    help=f"Models loaded at once; 0 is unlimited. Default {DEFAULT_MODELS_MAX}, with a configuration what that says.",
 )
 @click.option(
     "--preload", multiple=True, metavar="MODEL", help="Load this model at the start. May be given several times."
@@ -107,10 +111,13 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @click.option("--max-body", type=Size(), default=HTTP.max_body, help="Largest request; default 100M.")
 def serve(
     listen: tuple[tuple[str, int], ...],
+    config_file: Path | None,
+    config_dir: Path | None,
+    watch_config: bool,
     models: tuple[str, ...],
     models_dir: str | None,
     no_starter: bool,
-    models_max: int,
+    models_max: int | None,
     preload: tuple[str, ...],
     engine: str | None,
     threads: int | None,
@@ -125,18 +132,22 @@ def serve(
     max_body: int,
     engine_flags: tuple[str, ...],
 ) -> AppSettings:
-    """Run the server: OpenAI, Anthropic and llama.cpp APIs for every model there is.
+    """Run the server: OpenAI, Anthropic, llama.cpp and llama-swap APIs for every model there is.
 
-    A model is loaded when it is first asked for. Flags after -- go to every model's llama-server. Ctrl-C lets requests
-    finish for the length of --grace; a second Ctrl-C ends at once.
+    With --config it runs what a llama-swap configuration says, which a SIGHUP reads again. A model is loaded when it is
+    first asked for. Flags after -- go to every model's llama-server. Ctrl-C lets requests finish for the length of
+    --grace; a second Ctrl-C ends at once.
 
     \b
     Examples:
       llama-appliance serve
+      llama-appliance serve --config llama-swap.yaml --watch-config
       llama-appliance serve --models-dir ~/models --models-max 2 --preload qwen3-8b
       llama-appliance serve --listen 0.0.0.0:8080 --api-key "$KEY"
       llama-appliance serve -- --ctx-size 16384 --n-gpu-layers 99
     """
+    files = Files(config=config_file, config_dir=config_dir) if config_file or config_dir else None
+    config = _read(files, watch_config)
     http = HttpSettings(
         listen=listen or HTTP.listen,
         api_keys=api_keys(keys, api_key_file, os.environ, KEY_VARIABLE),
@@ -147,7 +158,7 @@ def serve(
         max_bodies=max(HTTP.max_bodies, max_body),
     )
     if not allow_unauthenticated:
-        refuse_open_door(http)
+        refuse_open_door(http, config.api_keys if config is not None else ())
     return AppSettings(
         http=http,
         fleet=FleetSettings(
@@ -157,7 +168,25 @@ def serve(
             engine_args=engine_args(engine_flags),
             threads=threads,
         ),
-        sources=sources_of(models, models_dir, no_starter),
+        sources=sources_of(models, models_dir, no_starter)
+        if config is None
+        else sources_beside(config, models, models_dir, no_starter),
+        files=files,
+        config=config,
+        watch_config=watch_config,
+        allow_unauthenticated=allow_unauthenticated,
         engine=engine,
         preload=preload,
     )
+
+
+def _read(files: Files | None, watch: bool) -> Config | None:
+    """The configuration, its warnings told. Raises InvalidConfig with all that is wrong with it."""
+    if files is None:
+        if watch:
+            raise UsageError("--watch-config needs a configuration to watch; name one with --config or --config-dir")
+        return None
+    loaded = files.read()
+    for warning in loaded.warnings:
+        say(str(warning))
+    return loaded.require()

@@ -105,9 +105,9 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def refuse_open_door(http: HttpSettings) -> None:
-    """Raise UsageError when other machines could use the server without a key."""
-    if http.api_keys:
+def refuse_open_door(http: HttpSettings, configured: Iterable[str] = ()) -> None:
+    """Raise UsageError when other machines could use the server without a key; ``configured`` are further keys."""
+    if http.api_keys or any(configured):
         return
     for host, _ in http.listen:
         if not is_loopback(host):

@@ -115,6 +115,12 @@ def read_multipart(body: bytes, boundary: bytes) -> RequestHead:
     return RequestHead(model or None, fields.get("stream", b"").strip().lower() in (b"true", b"1"))
 
 
+def read_form(body: bytes) -> RequestHead:
+    """A body of type ``application/x-www-form-urlencoded``."""
+    fields = read_query(body)
+    return RequestHead(fields.get("model") or None, fields.get("stream", "").lower() in ("true", "1"))
+
+
 def _wrong_type(message: str) -> BadRequest:
     match = _WRONG_TYPE.match(message)
     if match is None:

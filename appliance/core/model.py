@@ -6,23 +6,30 @@ from typing import Literal
 
 from msgspec import Struct
 
+from appliance.core.config.types import ModelConfig
 from appliance.core.gguf import GgufInfo
 
-Source = Literal["path", "models_dir", "cache", "starter"]
-"""Where a model was found: named on the command line, in a models folder, in the Hugging Face cache, shipped along."""
+Source = Literal["config", "path", "models_dir", "cache", "starter"]
+"""Where a model was found: in the configuration, named on the command line, in a models folder, in the Hugging Face
+cache, shipped along."""
 
-STRENGTH: tuple[Source, ...] = ("starter", "cache", "models_dir", "path")
+STRENGTH: tuple[Source, ...] = ("starter", "cache", "models_dir", "path", "config")
 """Of two models with one id the stronger source's is served; weakest first."""
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """A model on disk. With ``error`` it is listed and cannot be started; ``info`` is then None or incomplete."""
+    """A model on disk, or a configured command that serves one.
+
+    With ``error`` it is listed and cannot be started; ``info`` is then None or incomplete.
+    """
 
     id: str
     aliases: tuple[str, ...] = ()
     source: Source
-    path: str
-    """Absolute; of a sharded model the first shard, which is what the engine is given."""
+    path: str = ""
+    """Absolute; of a sharded model the first shard, which is what the engine is given. Empty for a configured one."""
+    config: ModelConfig | None = None
+    """The command that serves it; without one the program's own engine does."""
     mmproj: str | None = None
     """Projector that lets it see or hear."""
     draft: str | None = None

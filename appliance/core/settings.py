@@ -8,6 +8,7 @@ MIB = 1 << 20
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
+DEFAULT_MODELS_MAX = 4
 
 
 class Cors(Struct, frozen=True, kw_only=True):
@@ -53,11 +54,16 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
 class FleetSettings(Struct, frozen=True, kw_only=True):
     """How many model processes run, and how long each phase of their lives may take, in seconds."""
 
-    models_max: int = 4
-    """Model processes at once; 0 is unlimited (llama-server's ``--models-max``)."""
+    models_max: int | None = None
+    """Model processes at once; 0 is unlimited (llama-server's ``--models-max``). None: `DEFAULT_MODELS_MAX`, or what a
+    configuration says, which may be nothing."""
     load_timeout: float = 600.0
     stop_timeout: float = 10.0
     queue_timeout: float = 600.0
+    queue_limit: int = 1000
+    """Requests that may wait at once, of all models."""
+    patience: float = 10.0
+    """A request that has waited so long stops new ones for the models in its way."""
     engine_args: tuple[str, ...] = ()
     """llama-server flags for every model."""
     metrics: bool = True

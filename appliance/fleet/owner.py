@@ -3,55 +3,52 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial
 
 import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.core.model import Model, engine_flags
-from appliance.core.schedule import Drain, Effect, Grant, Refuse, Schedule, Start, State, Stop
+from appliance.core.config.types import Config
+from appliance.core.effects import Drain, Effect, Grant, Refuse, Start, State, Stop
+from appliance.core.model import Model
+from appliance.core.policy import FreePolicy, policy_of
+from appliance.core.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnloaded
 from appliance.fleet.child import Exited, ModelProcess
-from appliance.fleet.command import model_command
+from appliance.fleet.launch import configured_launch, engine_launch, port_conflict, same_launch
 from appliance.fleet.logs import Logs
-from appliance.platform.children import Children, describe_status, open_children
+from appliance.fleet.place import Place
+from appliance.fleet.status import ChildStatus, Observer
+from appliance.fleet.terms import limits_of, terms_of
+from appliance.platform.children import REAP_TIME, Children, describe_status, open_children
 from appliance.platform.cpu import engine_threads
+from appliance.platform.memory import process_memory
 from appliance.upstream.client import Address
 
 NOTICE_TIME = 1.1
 """llama-server's second between two looks, and a little."""
 LAST_GRACE = 3.0
-"""Seconds that processes get to end by themselves when the program ends; their requests are over by then."""
+"""Seconds that engines get to end by themselves when the program ends; their requests are over by then."""
 TAIL = 12
 """Log lines that a failed start shows."""
 PORT_ATTEMPTS = 3
 PORT_TAKEN = ("couldn't bind", "address already in use")
 """What llama-server prints (lower-cased) when somebody took its port between our look and its bind."""
+PORT_RELEASE = 2.0
+"""Seconds that a configured port gets to become free: what a container published goes a moment after its client."""
+PORT_LOOK = 0.05
+MEASURE_AFTER = 1.0
+MEASURE_EVERY = 30.0
 
-
-class ChildStatus(Struct, frozen=True, kw_only=True):
-    """One model process, or the last one a model had, as others may see it. Times are unix seconds."""
-
-    model: str
-    state: str
-    pid: int | None = None
-    port: int | None = None
-    leases: int = 0
-    waiting: int = 0
-    argv: tuple[str, ...] = ()
-    exit_code: int | None = None
-    error: str | None = None
-    started_at: float | None = None
-    progress: msgspec.Raw | None = None
-    """llama-server's own loading progress, JSON."""
-    ready_info: msgspec.Raw | None = None
-    """llama-server's own description of the loaded model, JSON."""
+log = logging.getLogger(__name__)
 
 
 class _Waiter:
@@ -77,15 +74,20 @@ class Fleet:
     Made by `open_fleet`. Every method that is not async is atomic.
     """
 
-    def __init__(self, settings: FleetSettings, engine: Engine, children: Children, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, settings: FleetSettings, engine: Engine | None, children: Children, nursery: trio.Nursery
+    ) -> None:
         self.engine = engine
         self.logs = Logs()
         self.closing = False
+        self.observer: Observer | None = None
+        self._config: Config | None = None
         self._settings = settings
         self._threads = settings.threads or engine_threads()
         self._children = children
         self._nursery = nursery
-        self._schedule = Schedule(settings.models_max)
+        self._schedule = Schedule(limits_of(None, settings), FreePolicy())
+        self._alarm = trio.CancelScope()
         self._tickets = itertools.count()
         self._waiters: dict[int, _Waiter] = {}
         self._models: dict[str, Model] = {}
@@ -98,45 +100,86 @@ class Fleet:
     @property
     def capacity(self) -> int:
         """How many model processes may run at once, 0 for any number."""
-        return self._settings.models_max
+        return self._schedule.limits.capacity
+
+    @property
+    def queued(self) -> int:
+        """How many requests are in the queue."""
+        return self._schedule.queued()
+
+    # ---- what applies ------------------------------------------------------------------------------------------------
+
+    def adopt(self, config: Config | None, models: Iterable[Model]) -> list[str]:
+        """Follow this configuration from now on; the result are the ids of models whose process is out of date.
+
+        What has not changed goes on running. Such a process is stopped when its requests under way have ended, and who
+        waits for its model gets the new one.
+        """
+        self._config = config
+        current = {model.id: model for model in models}
+        outdated = [m for m in self._processes if not same_launch(self._models[m], current.get(m))]
+        self._models |= {model_id: model for model_id, model in current.items() if model_id in self._models}
+        policy = FreePolicy() if config is None else policy_of(config)
+        self._perform(self._schedule.adopt(limits_of(config, self._settings), policy, _now()))
+        for model_id in outdated:
+            terms = terms_of(self._models[model_id], config, self._settings)
+            self._perform(self._schedule.retire(model_id, terms, _now()))
+        return outdated
 
     # ---- using models ------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def lease(self, model: Model) -> AsyncGenerator[Address]:
+    async def lease(self, model: Model, place: Place | None = None) -> AsyncGenerator[Address]:
         """Hold the model loaded for the length of the block; queues, loads and evicts first as needed.
 
-        Raises ModelFailedToStart, ModelUnloaded, Busy (waited longer than the queue timeout) and ShuttingDown.
-        Leaving, for whatever reason and at whatever moment, gives the lease back.
+        ``place`` tells meanwhile how far it is. Raises ModelFailedToStart, ModelUnloaded, TooManyRequests, Busy (no
+        room in the queue, or waited longer than the queue timeout) and ShuttingDown. Leaving, for whatever reason and
+        at whatever moment, gives the lease back.
         """
         ticket = next(self._tickets)
         waiter = self._waiters[ticket] = _Waiter()
+        asked_at = _now()
         try:
             self._models[model.id] = model
-            self._perform(self._schedule.request(ticket, model.id))
-            with trio.move_on_after(self._settings.queue_timeout):
+            terms = terms_of(model, self._config, self._settings)
+            self._perform(self._schedule.request(ticket, model.id, terms, asked_at))
+            if place is not None:
+                place.take(lambda: self._schedule.position(ticket, _now()), lambda: self._progress(model.id))
+            with trio.move_on_after(self._queue_timeout):
                 await waiter.answered.wait()
             if waiter.error is not None:
                 raise waiter.error.with_traceback(None)
             if waiter.address is None:
-                raise Busy(
-                    f"model '{model.id}' waited {self._settings.queue_timeout:g} s for a place; all "
-                    f"{self.capacity} are in use",
-                    retry_after=5,
-                )
+                raise Busy(f"model '{model.id}' waited {self._queue_timeout:g} s for its turn", retry_after=5)
+            if self.observer is not None:
+                self.observer.waited(model.id, _now() - asked_at)
             yield waiter.address
         except trio.Cancelled:
-            self._left_at[model.id] = trio.current_time()
+            self._left_at[model.id] = _now()
             raise
         finally:
+            if place is not None:
+                place.leave()
             del self._waiters[ticket]
-            self._perform(self._schedule.release(ticket))
+            self._perform(self._schedule.release(ticket, _now()))
+
+    @property
+    def _queue_timeout(self) -> float:
+        return self._settings.queue_timeout if self._config is None else self._config.queue_timeout
+
+    def _progress(self, model_id: str) -> msgspec.Raw | None:
+        process = self._processes.get(model_id)
+        return process.state.payload if process is not None and process.state.state == "loading" else None
+
+    def is_ready(self, model_id: str) -> bool:
+        """Whether a request for it would be served at once."""
+        return self._schedule.state(model_id) is State.READY
 
     def lease_nowait(self, model_id: str) -> AbstractContextManager[Address] | None:
         """The address of a model that is loaded now, without counting as a use: for introspection. Never loads."""
         if self._schedule.state(model_id) is not State.READY:
             return None
-        return nullcontext(self._processes[model_id].address)
+        return nullcontext(self._processes[model_id].launch.address)
 
     async def wait_quiet(self, model_id: str) -> None:
         """Wait, before asking a process about itself, until it has noticed that a client has left.
@@ -159,7 +202,7 @@ class Fleet:
         """Stop the model's process, letting its requests finish within the stop timeout. False: it had none."""
         running = self._schedule.state(model_id) is not None or self._schedule.waiting(model_id) > 0
         process = self._processes.get(model_id)
-        self._perform(self._schedule.unload(model_id))
+        self._perform(self._schedule.unload(model_id, _now()))
         while wait and process is not None and self._processes.get(model_id) is process:
             await self._changed.wait()
         return running
@@ -200,12 +243,12 @@ class Fleet:
             model=model_id,
             state="sleeping" if asleep else "loaded" if state is State.READY else _SHOWN[state],
             pid=process.pid,
-            port=process.port,
+            port=process.launch.address.port,
             leases=self._schedule.leases(model_id),
             waiting=self._schedule.waiting(model_id),
-            argv=tuple(process.argv),
+            argv=process.launch.argv,
             started_at=self._started_at.get(model_id),
-            progress=process.state.payload if process.state.state == "loading" else None,
+            progress=self._progress(model_id),
             ready_info=process.ready_info,
         )
 
@@ -215,21 +258,33 @@ class Fleet:
         for effect in effects:
             match effect:
                 case Start(model_id):
+                    log.info("loading model '%s'", model_id)
                     self._nursery.start_soon(self._own_process, self._models[model_id])
-                case Stop(model_id):
+                case Stop(model_id, why):
+                    log.info("stopping model '%s' (%s)", model_id, why)
+                    if why == "evicted" and self.observer is not None:
+                        self.observer.evicted(model_id)
                     if process := self._processes.get(model_id):
                         process.stop()
                 case Drain(model_id):
                     self._nursery.start_soon(self._expire_later, model_id)
                 case Grant(ticket, model_id):
                     waiter = self._waiters[ticket]
-                    waiter.address = self._processes[model_id].address
+                    waiter.address = self._processes[model_id].launch.address
                     waiter.answered.set()
                 case Refuse(ticket, error):
                     self._waiters[ticket].error = error
                     self._waiters[ticket].answered.set()
+        self._alarm.deadline = -math.inf if self._ended else self._schedule.deadline(_now())
         self._changed.set()
         self._changed = trio.Event()
+
+    async def keep_time(self) -> None:
+        """Tell the schedule of the time until all has ended; run by `open_fleet`."""
+        while not self._ended:
+            with trio.CancelScope(deadline=self._schedule.deadline(_now())) as self._alarm:
+                await trio.sleep_forever()
+            self._perform(self._schedule.tick(_now()))
 
     async def _own_process(self, model: Model) -> None:
         """The one task that owns the model's process, from its start to the schedule's knowledge of its end."""
@@ -237,59 +292,95 @@ class Fleet:
         try:
             exited = await self._run_process(model)
             for _ in range(PORT_ATTEMPTS - 1):
-                if exited.was_ready or not self._port_was_taken(model.id):
+                if exited.was_ready or model.config is not None or not self._port_was_taken(model.id):
                     break
                 exited = await self._run_process(model)
             error = self._note_end(model.id, exited)
         except OSError as cause:
-            error = ModelFailedToStart(model.id, f"cannot execute {self.engine.command[0]}: {cause.strerror}")
-            self._last[model.id] = _Last((), None, str(error))
+            error = ModelFailedToStart(model.id, f"its command cannot be executed: {cause.strerror or cause}")
+            self._note_failure(model.id, error)
+        except ApplianceError as cause:
+            error = cause
+            self._note_failure(model.id, error)
         finally:
             self._processes.pop(model.id, None)
-            self._perform(self._schedule.exited(model.id, error))
+            self._perform(self._schedule.exited(model.id, error, _now()))
 
     async def _run_process(self, model: Model) -> Exited:
-        def command(port: int) -> tuple[str, ...]:
-            return model_command(
-                self.engine.command,
-                backend=self.engine.backend,
-                model_id=model.id,
-                path=str(model.path),
-                port=port,
-                threads=self._threads,
-                metrics=self._settings.metrics,
-                defaults=(*engine_flags(model), *model.args),
-                overrides=self._settings.engine_args,
-            )
-
-        process = ModelProcess(
-            model.id, command, lambda line: self.logs.append(model.id, line), self._settings.stop_timeout
-        )
+        """Raises OSError, and ApplianceError for what is wrong before the process exists."""
+        if model.config is None:
+            launch = engine_launch(model, self.engine, self._settings, self._threads)
+        else:
+            launch = configured_launch(model.id, model.config)
+        process = ModelProcess(launch, lambda line: self.logs.append(model.id, line))
         if self._schedule.state(model.id) is State.STOPPING:
             process.stop()  # unloaded before this task's first step
         self._processes[model.id] = process
         self._started_at[model.id] = time.time()
-        return await process.run(
-            self._children,
-            load_timeout=self._settings.load_timeout,
-            on_ready=lambda: self._perform(self._schedule.ready(model.id)),
-        )
+        began = _now()
+        if model.config is not None:
+            await self._wait_for_port(model, launch.address)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._measure, model.id, process)
+            exited = await process.run(self._children, on_ready=partial(self._on_ready, model.id, began))
+            nursery.cancel_scope.cancel()
+        return exited
+
+    def _on_ready(self, model_id: str, began: float) -> None:
+        seconds = _now() - began
+        log.info("model '%s' is ready after %.2f s", model_id, seconds)
+        if self.observer is not None:
+            self.observer.loaded(model_id, seconds)
+        self._perform(self._schedule.ready(model_id, _now()))
+
+    async def _wait_for_port(self, model: Model, address: Address) -> None:
+        """Raises ModelFailedToStart when somebody else keeps the port that the command is about to take."""
+        assert model.config is not None
+        until = _now() + PORT_RELEASE
+        while conflict := port_conflict(model.config, address):
+            if _now() >= until:
+                raise ModelFailedToStart(model.id, conflict)
+            await trio.sleep(PORT_LOOK)
+
+    async def _measure(self, model_id: str, process: ModelProcess) -> None:
+        """Find out what the process takes, where it matters."""
+        while not self.is_ready(model_id):
+            await self._changed.wait()
+        await trio.sleep(MEASURE_AFTER)
+        while True:
+            if process.pid is not None and (devices := self._schedule.limits.memory):
+                taken = await trio.to_thread.run_sync(process_memory, process.pid, tuple(devices))
+                self._schedule.measured(model_id, taken)
+            await trio.sleep(MEASURE_EVERY)
 
     def _note_end(self, model_id: str, exited: Exited) -> ApplianceError:
         """Remember how the process ended; the error is for those who waited for its start."""
         wanted = self._schedule.state(model_id) is State.STOPPING
-        argv = tuple(self._processes[model_id].argv)
+        launch = self._processes[model_id].launch
         if wanted:
-            self._last[model_id] = _Last(argv, None, None)
+            self._last[model_id] = _Last(launch.argv, None, None)
             return ModelUnloaded(model_id)
         why = (
-            f"it was not ready within {self._settings.load_timeout:g} s"
-            if exited.timed_out
-            else describe_status(exited.status)
+            f"it was not ready within {launch.load_timeout:g} s" if exited.timed_out else describe_status(exited.status)
         )
         error = ModelFailedToStart(model_id, why, self.logs.tail(model_id, TAIL))
-        self._last[model_id] = _Last(argv, exited.status, f"it died: {why}" if exited.was_ready else str(error))
+        self._last[model_id] = _Last(launch.argv, exited.status, f"it died: {why}" if exited.was_ready else str(error))
+        if exited.was_ready:
+            log.warning("model '%s' died: %s", model_id, why)
+            if self.observer is not None:
+                self.observer.died(model_id)
+        else:
+            self._tell_failure(error, model_id)
         return error
+
+    def _note_failure(self, model_id: str, error: ApplianceError) -> None:
+        self._last[model_id] = _Last((), None, str(error))
+        self._tell_failure(error, model_id)
+
+    def _tell_failure(self, error: ApplianceError, model_id: str) -> None:
+        log.warning("%s", error)
+        if self.observer is not None:
+            self.observer.load_failed(model_id)
 
     def _port_was_taken(self, model_id: str) -> bool:
         if self._schedule.state(model_id) is not State.STARTING:
@@ -299,7 +390,7 @@ class Fleet:
 
     async def _expire_later(self, model_id: str) -> None:
         process = self._processes.get(model_id)
-        with trio.move_on_after(self._settings.stop_timeout):
+        with trio.move_on_after(process.launch.stop_timeout if process else self._settings.stop_timeout):
             while process is not None and self._processes.get(model_id) is process:
                 await self._changed.wait()
             return
@@ -315,22 +406,35 @@ class Fleet:
         except ApplianceError:
             pass  # noted where `status` shows it
 
-    def close(self) -> None:
-        """Take no new work and ask every process to end; `open_fleet` waits for them."""
+    @property
+    def _ended(self) -> bool:
+        return self.closing and not self._schedule.models()
+
+    def close(self) -> float:
+        """Take no new work and ask every process to end; the result is how many seconds they may take."""
         self.closing = True
+        launches = [process.launch for process in self._processes.values()]
+        grace = max(
+            (min(one.stop_timeout, LAST_GRACE) if one.protocol else one.stop_timeout for one in launches), default=0.0
+        )
         self._perform(self._schedule.close())
         for model_id in list(self._schedule.models()):
-            self._perform(self._schedule.unload(model_id))
+            self._perform(self._schedule.unload(model_id, _now()))
+        return grace + REAP_TIME
+
+
+def _now() -> float:
+    return trio.current_time()
 
 
 _SHOWN = {State.STARTING: "loading", State.DRAINING: "stopping", State.STOPPING: "stopping"}
 
 
 @asynccontextmanager
-async def open_fleet(settings: FleetSettings, engine: Engine) -> AsyncGenerator[Fleet]:
+async def open_fleet(settings: FleetSettings, engine: Engine | None) -> AsyncGenerator[Fleet]:
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills."""
     async with open_children() as children, trio.open_nursery() as nursery:
         fleet = Fleet(settings, engine, children, nursery)
+        nursery.start_soon(fleet.keep_time)
         yield fleet
-        fleet.close()
-        nursery.cancel_scope.deadline = trio.current_time() + min(settings.stop_timeout, LAST_GRACE)
+        nursery.cancel_scope.deadline = _now() + fleet.close()

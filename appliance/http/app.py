@@ -7,44 +7,40 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterable, Sequence
-from types import TracebackType
 
 import msgspec
 import trio
 from msgspec import Raw, Struct
 from quart import Response, request
-from quart.wrappers.response import ResponseBody
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.core.head import read_json
-from appliance.core.settings import HttpSettings
 from appliance.errors import (
     ApplianceError,
     BadRequest,
     BodyTooLarge,
     BodyTooSlow,
     ModelLoading,
-    ModelNotFound,
     RouteNotFound,
     UpstreamFailed,
 )
-from appliance.fleet.owner import Fleet
 from appliance.http import errors, page
+from appliance.http.answers import json_answer
 from appliance.http.choice import find_model, refresh
-from appliance.http.lifetime import Lifetime
+from appliance.http.events import Sources
+from appliance.http.front import Front
 from appliance.http.listing import Object, health, list_models, router_props, state_of
-from appliance.http.metrics import CONTENT_TYPE, Metrics
+from appliance.http.metrics import CONTENT_TYPE
+from appliance.http.record_routes import Records
+from appliance.http.swap_api import SwapApi, add_routes
+from appliance.http.view import View
+from appliance.platform.hardware import detect
 from appliance.upstream.client import Address, exchange
 
 MAX_CONTROL_BODY = 1 << 20
-LOG_LINES = 100_000
-"""More than the log rings hold."""
 SLOTS_TIME = 5.0
 MAX_SLOTS = 16 << 20
-TEXT = "text/plain; charset=utf-8"
 
 log = logging.getLogger(__name__)
 
@@ -62,32 +58,23 @@ _CONTROL = msgspec.json.Decoder(ControlRequest)
 class Control:
     """Answers to the program's own routes; every method is one route."""
 
-    def __init__(
-        self,
-        settings: HttpSettings,
-        fleet: Fleet,
-        catalog: Catalog,
-        lifetime: Lifetime,
-        metrics: Metrics,
-        bound: Sequence[tuple[str, int]],
-    ) -> None:
-        self._settings = settings
-        self._fleet = fleet
-        self._catalog = catalog
-        self._lifetime = lifetime
-        self._metrics = metrics
-        self._bound = bound
+    def __init__(self, front: Front, view: View) -> None:
+        self._front = front
+        self._view = view
+        self._settings = front.settings
+        self._fleet = front.fleet
+        self._catalog = front.catalog
 
     async def page(self) -> Response:
         if not self._settings.page:
             raise RouteNotFound(request.method, request.path)
         models, folder = None, None
         if _trusted():
-            models, folder = list_models(self._catalog.snapshot.models, self._fleet), self._catalog.sources.models_dir
-        host = request.host or page.written(*self._bound[0])
+            models, folder = self._listing(), self._catalog.sources.models_dir
+        host = request.host or page.written(*self._front.bound[0])
         base = f"http://{host}{self._settings.api_prefix}"
         response = Response(
-            page.render(base, self._bound, self._fleet.engine, models, folder), content_type=page.CONTENT_TYPE
+            page.render(base, self._front.bound, self._fleet.engine, models, folder), content_type=page.CONTENT_TYPE
         )
         response.headers["Content-Security-Policy"] = page.POLICY
         response.headers["Cache-Control"] = "no-store"
@@ -99,14 +86,17 @@ class Control:
         single = self._settings.single
         if single is not None and state_of(self._fleet.known(single)) not in ("loaded", "sleeping"):
             raise ModelLoading
-        return _json(health(self._fleet, trusted=_trusted()))
+        return json_answer(health(self._fleet, trusted=_trusted()))
 
     async def models(self) -> Response:
         if request.args.get("reload"):
             await trio.to_thread.run_sync(self._catalog.scan)
         else:
             await refresh(self._catalog)
-        return _json(list_models(self._catalog.snapshot.models, self._fleet))
+        return json_answer(self._listing())
+
+    def _listing(self) -> Object:
+        return list_models(self._view)
 
     async def load(self) -> Response:
         asked = await _control_request()
@@ -117,7 +107,7 @@ class Control:
             raise BadRequest("model is already running", param="model")
         else:
             await self._fleet.load(model, wait=False)
-        return _json({"success": True})
+        return json_answer({"success": True})
 
     async def unload(self) -> Response:
         asked = await _control_request()
@@ -127,28 +117,15 @@ class Control:
             raise BadRequest("model is not found", param="model")
         if not await self._fleet.unload(model_id, wait=asked.wait):
             raise BadRequest("model is not running", param="model")
-        return _json({"success": True})
-
-    async def logs(self) -> Response:
-        lines = self._fleet.logs.tail(None, LOG_LINES)
-        return Response("".join(f"{line}\n" for line in lines), content_type=TEXT)
-
-    async def follow_logs(self, model: str | None = None) -> Response:
-        model_id = None if model is None else self._logged(self._catalog.snapshot, model)
-        if request.method == "HEAD":
-            return Response("", content_type=TEXT)
-        body = LogBody(self._fleet, model_id, self._lifetime, history="no-history" not in request.args)
-        response = Response(body, content_type=TEXT)
-        response.timeout = None
-        response.headers["X-Accel-Buffering"] = "no"
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
+        return json_answer({"success": True})
 
     async def props(self) -> Response:
-        return _json(router_props(self._fleet))
+        return json_answer(router_props(self._fleet))
 
     async def metrics(self) -> Response:
-        return Response(self._metrics.render(self._fleet.status()), content_type=CONTENT_TYPE)
+        machine = self._front.owners.samples.latest
+        text = await trio.to_thread.run_sync(self._front.metrics.render, self._fleet.status(), machine)
+        return Response(text, content_type=CONTENT_TYPE)
 
     async def slots(self) -> Response:
         """The slots of every loaded model, each with its model's id. Wakes and loads nothing."""
@@ -158,45 +135,16 @@ class Control:
                 await self._fleet.wait_quiet(status.model)
                 with ready as address:
                     found += [dict(slot, model=status.model) for slot in await _slots_of(address)]
-        return _json(found)
-
-    def _logged(self, snapshot: Snapshot, name: str) -> str:
-        model = snapshot.find(name)
-        if model is not None:
-            return model.id
-        if self._fleet.logs.knows(name):
-            return name
-        raise ModelNotFound(name, snapshot.near(name))
+        return json_answer(found)
 
 
-class LogBody(ResponseBody):
-    """Log lines until the client leaves or the server begins to end."""
-
-    def __init__(self, fleet: Fleet, model_id: str | None, lifetime: Lifetime, *, history: bool) -> None:
-        self._lines = fleet.logs.follow(model_id, history=history)
-        self._lifetime = lifetime
-
-    async def __aenter__(self) -> AsyncIterable[bytes]:
-        return self
-
-    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
-        pass
-
-    def __aiter__(self) -> LogBody:
-        return self
-
-    async def __anext__(self) -> bytes:
-        with self._lifetime.follower():
-            await trio.lowlevel.checkpoint()  # held lines come without one, and there may be many
-            return f"{await anext(self._lines)}\n".encode()
-        raise StopAsyncIteration
-
-
-def create_app(control: Control, settings: HttpSettings) -> QuartTrio:
+def create_app(front: Front) -> QuartTrio:
     """The ASGI application of these routes. The gateway has checked Host, Origin and key before."""
+    view = View(front.fleet, front.catalog, front.peers, front.profile)
+    control = Control(front, view)
     app = QuartTrio("appliance.http", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_CONTROL_BODY
-    app.config["BODY_TIMEOUT"] = settings.body_stall
+    app.config["BODY_TIMEOUT"] = front.settings.body_stall
     app.config["RESPONSE_TIMEOUT"] = None  # the connection bounds stalled writes; Quart would cut streams silently
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.url_map.strict_slashes = False
@@ -209,16 +157,21 @@ def create_app(control: Control, settings: HttpSettings) -> QuartTrio:
         app.add_url_rule(path, f"models {path}", control.models)
     app.add_url_rule("/models/load", "load", control.load, methods=["POST"])
     app.add_url_rule("/models/unload", "unload", control.unload, methods=["POST"])
-    app.add_url_rule("/logs", "logs", control.logs)
-    app.add_url_rule("/logs/stream", "log stream", control.follow_logs)
-    app.add_url_rule("/logs/stream/<path:model>", "log stream of a model", control.follow_logs)
     app.add_url_rule("/props", "props", control.props)
     app.add_url_rule("/slots", "slots", control.slots)
     app.add_url_rule("/metrics", "metrics", control.metrics)
+    add_routes(app, _swap_api(front, view))
     app.register_error_handler(ApplianceError, _refuse)
     app.register_error_handler(HTTPException, _refuse_http)
     app.register_error_handler(Exception, _admit_bug)
     return app
+
+
+def _swap_api(front: Front, view: View) -> SwapApi:
+    owners = front.owners
+    sources = Sources(view, front.logs, front.inflight, front.rows, front.lifetime)
+    records = Records(owners.activity, lambda: front.recorder.captures, owners.samples, detect)
+    return SwapApi(sources, records, owners.configuration.reload if owners.configuration is not None else None)
 
 
 async def _control_request() -> ControlRequest:
@@ -248,10 +201,6 @@ async def _slots_of(address: Address) -> list[Object]:
 def _trusted() -> bool:
     """Whether the gateway found a good key, or none is needed."""
     return bool(request.scope["state"].get("trusted"))
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, content_type="application/json; charset=utf-8")
 
 
 async def _refuse(error: ApplianceError) -> Response:

@@ -14,8 +14,10 @@ from appliance.errors import (
     BodyTooSlow,
     Busy,
     CallerError,
+    Conflict,
     EngineNotFound,
     Forbidden,
+    InvalidConfig,
     InvalidModelFile,
     ModelError,
     ModelFailedToStart,
@@ -23,8 +25,12 @@ from appliance.errors import (
     ModelNotFound,
     ModelNotLoaded,
     ModelUnloaded,
+    NotFound,
+    PeerFailed,
+    RequestCancelled,
     RouteNotFound,
     ShuttingDown,
+    TooManyRequests,
     Unauthorized,
     UpstreamFailed,
     UsageError,
@@ -38,18 +44,24 @@ TABLE: dict[type[ApplianceError], tuple[int, str]] = {
     CallerError: (400, INVALID),
     BadRequest: (400, INVALID),
     UsageError: (400, INVALID),
+    InvalidConfig: (400, INVALID),
     ModelNotLoaded: (400, INVALID),
+    RequestCancelled: (400, INVALID),
     Unauthorized: (401, "authentication_error"),
     Forbidden: (403, "permission_error"),
     ModelNotFound: (404, "not_found_error"),
     RouteNotFound: (404, "not_found_error"),
+    NotFound: (404, "not_found_error"),
     BodyTooSlow: (408, INVALID),
+    Conflict: (409, INVALID),
     BodyTooLarge: (413, INVALID),
+    TooManyRequests: (429, "rate_limit_error"),
     ModelError: (500, "server_error"),
     InvalidModelFile: (500, "server_error"),
     ModelFailedToStart: (500, "server_error"),
     EngineNotFound: (500, "server_error"),
     UpstreamFailed: (502, "server_error"),
+    PeerFailed: (502, "server_error"),
     Busy: (503, "unavailable_error"),
     ModelLoading: (503, "unavailable_error"),
     ModelUnloaded: (503, "unavailable_error"),
@@ -63,6 +75,7 @@ _ANTHROPIC_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
+    429: "rate_limit_error",
     503: "overloaded_error",
 }
 """https://docs.anthropic.com/en/api/errors; everything else is ``api_error``."""
@@ -95,7 +108,7 @@ def body(info: ErrorInfo, dialect: Dialect = Dialect.OPENAI) -> bytes:
 def headers(error: ApplianceError | None, *, close: bool) -> Headers:
     """Headers of an error answer. ``close``: the request's body was not read to its end."""
     found: Headers = [JSON_TYPE]
-    if isinstance(error, Busy):
+    if isinstance(error, Busy | TooManyRequests):
         found.append((b"Retry-After", str(math.ceil(error.retry_after)).encode()))
     if isinstance(error, Unauthorized):
         found.append((b"WWW-Authenticate", b"Bearer"))

@@ -4,55 +4,44 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import trio
 
-from appliance.catalog.catalog import Catalog
-from appliance.core.settings import HttpSettings
+from appliance.core.log_lines import is_quiet, request_line
 from appliance.core.sse import ErrorInfo, error_record
 from appliance.errors import ApplianceError, BadRequest, RouteNotFound, ShuttingDown
-from appliance.fleet.owner import Fleet
 from appliance.http import errors
 from appliance.http.body import BodyReader, ClientLeft, Receive
-from appliance.http.guard import Guard
-from appliance.http.lifetime import Lifetime
-from appliance.http.metrics import Metrics
+from appliance.http.front import Front
 from appliance.http.pipeline import Pipeline
+from appliance.http.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.http.request import Request, read_request
-from appliance.http.routes import Route, dialect_of, model_route, single_route
+from appliance.http.routes import COMFY, UPSTREAM, Route, dialect_of, model_route, passed_route, single_route
 from appliance.http.sink import AsgiSink, Sink
+from appliance.http.sockets import Sockets
 
 if TYPE_CHECKING:
-    from hypercorn.typing import ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, HTTPScope, Scope
+    from hypercorn.typing import ASGIReceiveEvent, ASGISendCallable, HTTPScope, Scope
 
-CLIENT_LEFT = 499
-"""What metrics call a request whose client did not wait for the answer; nginx's number for it."""
 OWN = "own"
+FOLLOWED = ("/logs/stream", "/api/events")
+"""Answers without an end: whoever writes them has to notice that the client leaves."""
 
 log = logging.getLogger(__name__)
 
 
 class Gateway:
-    """One server's front. Made by `server.serve`; keeps no task of its own."""
+    """One server's front door. Made by `server.serve`; keeps no task of its own."""
 
-    def __init__(
-        self,
-        settings: HttpSettings,
-        fleet: Fleet,
-        catalog: Catalog,
-        lifetime: Lifetime,
-        bound: Sequence[tuple[str, int]],
-    ) -> None:
-        self._settings = settings
-        self._fleet = fleet
-        self._catalog = catalog
-        self._lifetime = lifetime
-        self._bound = bound
-        self._guard = Guard(settings, bound)
-        self._pipeline = Pipeline(settings, fleet, catalog)
-        self._metrics = Metrics(self._pipeline.bodies)
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._settings = front.settings
+        self._guard = front.guard
+        self._pipeline = Pipeline(front)
+        self._sockets = Sockets(front, self._pipeline)
         self._control: Callable[..., Awaitable[None]] | None = None
         self._making_control = trio.Lock()
 
@@ -61,35 +50,81 @@ class Gateway:
             case "http":
                 await self._answer(scope, receive, send)
             case "websocket":
-                await _refuse_websocket(scope["path"], send)
+                with suppress(ShuttingDown):
+                    await self._sockets.answer(scope, receive, send)
             case "lifespan":
                 return
 
     async def _answer(self, scope: HTTPScope, receive: Receive, send: ASGISendCallable) -> None:
+        began = trio.current_time()
         request = read_request(scope, self._settings.api_prefix)
         state = scope["state"]
         can_chunk = request.http_version == "1.1" and request.method != "HEAD"
         write_wire = state["write"] if can_chunk else None
-        sink = AsgiSink(send, state["abort"], self._guard.cors_headers(request), write_wire)
-        route = single_route(request) if self._settings.single else model_route(request)
-        self._metrics.under_way += 1
+        own = AsgiSink(send, state["abort"], self._guard.cors_headers(request), write_wire)
+        route = self._route(request)
+        record = Record(request, route.name if route is not None else request.path)
+        metered = route is not None and route.metered
+        sink: Sink = self._front.recorder.watch(record, own) if metered else own
+        metrics = self._front.metrics
+        metrics.under_way += 1
         left = False
         try:
-            left = not await self._answer_or_explain(scope, request, route, receive, sink)
+            left = not await self._answer_or_explain(scope, request, route, receive, own, sink, record)
         finally:
-            self._metrics.under_way -= 1
-            status = CLIENT_LEFT if left or sink.status is None else sink.status
-            self._metrics.count(route.name if route else OWN, status, sink.sent)
+            metrics.under_way -= 1
+            status = CLIENT_LEFT if left or own.status is None else own.status
+            metrics.count(route.name if route else OWN, status, own.sent)
+            if isinstance(sink, RecordingSink) and route is not None:
+                self._front.recorder.finish(record, sink, route.name, status)
+            self._note(request, status, own.sent, trio.current_time() - began)
+
+    def _route(self, request: Request) -> Route | None:
+        """How a request for a model is treated; None for the program's own routes."""
+        if self._settings.single:
+            return single_route(request)
+        if request.path.startswith(COMFY):
+            return passed_route(request.method, "")
+        if request.path.startswith(UPSTREAM):
+            return passed_route(request.method, self._front.targets.rest_of(request.path.removeprefix(UPSTREAM)))
+        return model_route(request)
+
+    def _note(self, request: Request, status: int, sent: int, seconds: float) -> None:
+        """The line of the request in the program's log; never what was said in it."""
+        if is_quiet(request.path):
+            return
+        line = request_line(
+            address=request.client,
+            method=request.method,
+            path=request.path,
+            protocol=f"HTTP/{request.http_version}",
+            status=status,
+            size=sent,
+            agent=request.header(b"user-agent") or "",
+            seconds=seconds,
+        )
+        self._front.owners.program_log.say("info", line)
 
     async def _answer_or_explain(
-        self, scope: HTTPScope, request: Request, route: Route | None, receive: Receive, sink: AsgiSink
+        self,
+        scope: HTTPScope,
+        request: Request,
+        route: Route | None,
+        receive: Receive,
+        own: AsgiSink,
+        sink: Sink,
+        record: Record,
     ) -> bool:
         """Whatever goes wrong becomes an answer here. False: the client left before it had one."""
         dialect = dialect_of(request.path)
-        with self._pipeline.bodies.reading() as reader:
+        with self._front.bodies.reading() as reader:
             try:
-                with self._lifetime.request() as life:
-                    await self._dispatch(scope, request, route, reader, receive, sink)
+                with self._front.lifetime.request() as life:
+                    if await self._let_in(request, own):
+                        if route is None:
+                            await self._answer_itself(scope, request, receive, own)
+                        else:
+                            await self._pass_on(request, route, reader, receive, sink, record)
                 if life.cancelled_caught:
                     raise ShuttingDown
             except ClientLeft:
@@ -103,44 +138,43 @@ class Gateway:
                 await _explain(sink, request, errors.describe_bug(bug, dialect), errors.headers(None, close=True))
         return True
 
-    async def _dispatch(
-        self,
-        scope: HTTPScope,
-        request: Request,
-        route: Route | None,
-        reader: BodyReader,
-        receive: Receive,
-        sink: AsgiSink,
-    ) -> None:
+    async def _let_in(self, request: Request, sink: AsgiSink) -> bool:
+        """False when it has its answer already. Raises what is wrong with the request or its sender."""
         if request.method == "OPTIONS":
             await sink.start(200, ((b"Content-Type", b"text/html"), (b"Content-Length", b"0")))
             await sink.end()
-            return
+            return False
         if request.http_version not in ("1.0", "1.1"):
             raise BadRequest(f"HTTP/{request.http_version} is not spoken here; use HTTP/1.1")
         self._guard.check_place(request)
-        trusted = self._guard.knows(request)
-        if not (trusted or request.public):
+        if not request.public:
             self._guard.check_key(request)
-        if route is not None:
-            await self._pipeline.answer(request, route, reader, receive, sink)
-            return
-        scope["state"]["trusted"] = trusted
+        return True
+
+    async def _pass_on(
+        self, request: Request, route: Route, reader: BodyReader, receive: Receive, sink: Sink, record: Record
+    ) -> None:
+        if request.path.startswith((UPSTREAM, COMFY)) and not self._settings.single:
+            await self._pipeline.pass_through(request, route, reader, receive, sink, record)
+        else:
+            await self._pipeline.answer(request, route, reader, receive, sink, record)
+
+    async def _answer_itself(self, scope: HTTPScope, request: Request, receive: Receive, sink: AsgiSink) -> None:
+        scope["state"]["trusted"] = self._guard.knows(request)
         scope["path"] = request.path or "/"
         if not request.path:
             raise RouteNotFound(request.method, scope["path"])
         control = self._control or await self._make_control()
-        follows = request.path.startswith("/logs/stream")
+        follows = request.path.startswith(FOLLOWED)
         await control(scope, receive if follows else _without_farewell(receive), sink.pass_on)
 
     async def _make_control(self) -> Callable[..., Awaitable[None]]:
         """Import and build the Quart application, in a thread: it takes a tenth of a second."""
 
         def make() -> Callable[..., Awaitable[None]]:
-            from appliance.http.app import Control, create_app
+            from appliance.http.app import create_app
 
-            control = Control(self._settings, self._fleet, self._catalog, self._lifetime, self._metrics, self._bound)
-            return create_app(control, self._settings)
+            return create_app(self._front)
 
         async with self._making_control:
             if self._control is None:
@@ -180,11 +214,3 @@ async def _explain(sink: Sink, request: Request, info: ErrorInfo, headers: error
         await sink.end()
     else:
         sink.abort()
-
-
-async def _refuse_websocket(path: str, send: ASGISendCallable) -> None:
-    info = errors.describe(RouteNotFound("WEBSOCKET", path))
-    head = {"type": "websocket.http.response.start", "status": info.code, "headers": [errors.JSON_TYPE]}
-    body = {"type": "websocket.http.response.body", "body": errors.body(info), "more_body": False}
-    for event in (head, body):
-        await send(cast("ASGISendEvent", event))  # a TypedDict needs its literal in one piece

@@ -32,6 +32,14 @@ class Guard:
         listed = settings.cors.origins
         self._origins = () if listed in ("*", "localhost") else tuple(o.strip().lower() for o in listed.split(","))
 
+    def adopt(self, keys: Iterable[str]) -> None:
+        """These keys let in from now on; none lets everybody in."""
+        self._keys = [key.encode() for key in keys]
+
+    @property
+    def asks_for_key(self) -> bool:
+        return bool(self._keys)
+
     def check_place(self, request: Request) -> None:
         """Refuse a Host that is not ours (DNS rebinding) and an Origin that is somebody else's page. Raises Forbidden.
 

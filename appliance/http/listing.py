@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
@@ -11,7 +12,9 @@ from msgspec import Raw
 from appliance import __version__
 from appliance.core.gguf import GgufInfo
 from appliance.core.model import Model
-from appliance.fleet.owner import ChildStatus, Fleet
+from appliance.fleet.owner import Fleet
+from appliance.fleet.status import ChildStatus
+from appliance.http.view import View
 
 Object = dict[str, object]
 
@@ -25,15 +28,17 @@ def state_of(status: ChildStatus | None) -> str:
     return "unloaded" if status is None else SHOWN.get(status.state, status.state)
 
 
-def list_models(models: tuple[Model, ...], fleet: Fleet) -> Object:
-    """``GET /v1/models``: one entry for each model, sorted by id."""
-    known = {status.model: status for status in fleet.status()}
-    program = fleet.engine.command[0]
-    return {"data": [_entry(model, known.get(model.id), program) for model in models], "object": "list"}
+def list_models(view: View) -> Object:
+    """``GET /v1/models``: one entry for each model, and for each name that stands for one, sorted by id."""
+    known = {status.model: status for status in view.fleet.status()}
+    program = view.fleet.engine.command[:1] if view.fleet.engine is not None else ()
+    base = {model.id: _entry(model, known.get(model.id), program) for model in view.catalog.snapshot.models}
+    return {"data": view.entries(base, int(time.time())), "object": "list"}
 
 
 def router_props(fleet: Fleet) -> Object:
     """``GET /props`` without a model; ``role`` is how a client knows a router."""
+    engine = fleet.engine
     return {
         "role": "router",
         "max_instances": fleet.capacity,
@@ -42,10 +47,10 @@ def router_props(fleet: Fleet) -> Object:
         "model_path": "none",
         "default_generation_settings": {"params": None, "n_ctx": 0},
         "ui_settings": {},
-        "build_info": _build_info(fleet.engine.version),
+        "build_info": _build_info(engine.version if engine else None),
         "cors_proxy_enabled": False,
         "version": __version__,
-        "engine": {"name": fleet.engine.name, "backend": fleet.engine.backend, "version": fleet.engine.version},
+        "engine": {"name": engine.name, "backend": engine.backend, "version": engine.version} if engine else None,
     }
 
 
@@ -59,9 +64,10 @@ def health(fleet: Fleet, *, trusted: bool) -> Object:
     return {"status": "ok", "pool": {"capacity": fleet.capacity, "servers": servers}, "models": loaded}
 
 
-def _entry(model: Model, status: ChildStatus | None, program: str) -> Object:
+def _entry(model: Model, status: ChildStatus | None, program: Sequence[str]) -> Object:
     state = state_of(status)
-    told: Object = {"value": state, "args": list(status.argv) if status and status.argv else [program]}
+    argv = status.argv if status and status.argv else model.config.argv if model.config else program
+    told: Object = {"value": state, "args": list(argv)}
     if status is not None and state == "loading" and status.progress is not None:
         told["progress"] = status.progress
     if status is not None and state == "unloaded" and status.error is not None:

@@ -111,7 +111,7 @@ class _List(Struct):
 
 
 def render(
-    base: str, bound: Sequence[tuple[str, int]], engine: Engine, models: Object | None, folder: Path | None
+    base: str, bound: Sequence[tuple[str, int]], engine: Engine | None, models: Object | None, folder: Path | None
 ) -> str:
     """``base`` is the address the visitor used. Strangers are told neither the ``models`` nor where their folder is."""
     entries = msgspec.convert(models, _List).data if models is not None else []
@@ -128,13 +128,19 @@ def render(
     return _PAGE.substitute(
         style=STYLE,
         version=escape(__version__),
-        engine=escape(" ".join(part for part in (engine.name, engine.version, f"({engine.backend})") if part)),
+        engine=escape(_engine(engine)),
         addresses="\n".join(map(_row, addresses.items())),
         models=_models(entries) if models is not None else _KEY_NEEDED,
         folder=f" <code>{escape(str(folder))}</code>" if folder else "",
         base=escape(base),
         example=escape((loaded or usable or ["MODEL"])[0]),
     )
+
+
+def _engine(engine: Engine | None) -> str:
+    if engine is None:
+        return "none (models run by the configuration's commands)"
+    return " ".join(part for part in (engine.name, engine.version, f"({engine.backend})") if part)
 
 
 def written(host: str, port: int) -> str:

@@ -39,6 +39,9 @@ class Pinger:
                 await self._sink.write(PING)
                 await trio.sleep(self._interval)
 
+    def ready(self) -> None:
+        """The model is there; its answer may still take long."""
+
     def stop(self) -> None:
         self._scope.cancel()
 

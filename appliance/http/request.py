@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from appliance.core.head import read_query
+from appliance.core.log_lines import client_address
 
 if TYPE_CHECKING:
-    from hypercorn.typing import HTTPScope
+    from hypercorn.typing import HTTPScope, WebsocketScope
 
-PUBLIC_PATHS = frozenset(("/", "/health", "/v1/health"))
+PUBLIC_PATHS = frozenset(("/", "/health", "/v1/health", "/wol-health", "/favicon.ico", "/upstream"))
 PAGE_PREFIX = "/ui/"
 
 
@@ -26,13 +27,14 @@ class Request(Struct, frozen=True, kw_only=True):
     query: Mapping[str, str]
     headers: Sequence[tuple[bytes, bytes]]
     http_version: str
+    client: str = ""
+    """Who asks: as proxies on the way tell it, else ``peer``."""
+    peer: str = ""
+    """The other end of the connection."""
 
     def header(self, name: bytes) -> str | None:
         """The first header of this (lower-case) name."""
-        for key, value in self.headers:
-            if key.lower() == name:
-                return value.decode("latin-1")
-        return None
+        return _first(self.headers, name)
 
     @property
     def public(self) -> bool:
@@ -40,7 +42,7 @@ class Request(Struct, frozen=True, kw_only=True):
         return self.path in PUBLIC_PATHS or self.path.startswith(PAGE_PREFIX) or self.path == "/ui"
 
 
-def read_request(scope: HTTPScope, api_prefix: str) -> Request:
+def read_request(scope: HTTPScope | WebsocketScope, api_prefix: str) -> Request:
     """The request in an ASGI scope. A path outside the API prefix keeps an empty ``path``, which no route has."""
     path, raw = scope["path"], scope["raw_path"].decode("ascii")
     if not raw.startswith("/") and "://" in raw:  # absolute form, as a proxy sends it
@@ -51,11 +53,19 @@ def read_request(scope: HTTPScope, api_prefix: str) -> Request:
         path = path.removeprefix(api_prefix) if inside else ""
         raw = raw.removeprefix(api_prefix)
     query = scope["query_string"]
+    peer = scope["client"][0] if scope["client"] else ""
+    headers = list(scope["headers"])
     return Request(
-        method=scope["method"],
+        method=scope["method"] if scope["type"] == "http" else "GET",
         path=path,
         target=f"{raw}?{query.decode('ascii')}" if query else raw,
         query=read_query(query) if query else {},
-        headers=list(scope["headers"]),
+        headers=headers,
         http_version=scope["http_version"],
+        client=client_address(_first(headers, b"x-forwarded-for"), _first(headers, b"x-real-ip"), peer),
+        peer=peer,
     )
+
+
+def _first(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> str | None:
+    return next((value.decode("latin-1") for name, value in headers if name.lower() == wanted), None)

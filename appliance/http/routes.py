@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core.sse import Dialect
 from appliance.http.request import PAGE_PREFIX, Request
@@ -17,6 +17,12 @@ class Route(Struct, frozen=True, kw_only=True):
     streams: bool = False
     """``stream: true`` asks for server-sent events here."""
     dialect: Dialect = Dialect.OPENAI
+    strip: str = ""
+    """What the path loses on its way to the model's server."""
+    loading_state: bool = False
+    """``sendLoadingState`` applies: an OpenAI chat."""
+    metered: bool = True
+    """It is written into the activity log."""
 
 
 _GENERATE = (
@@ -49,17 +55,57 @@ _ANSWER = (
     "/props",
     "/lora-adapters",
 )
-_POST = {
+_MEDIA = (
+    "/v1/audio/speech",
+    "/v1/audio/voices",
+    "/v1/images/generations",
+    "/v1/images/edits",
+    "/sdapi/v1/txt2img",
+    "/sdapi/v1/img2img",
+)
+"""Of other servers that a configuration may start; llama-server has none of them."""
+_QUIET = (
+    "/v1/chat/completions/control",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/props",
+    "/lora-adapters",
+)
+"""Questions that cost no tokens, and that llama-swap does not write down either."""
+_OWN_PATH = {
     **{path: Route(name=path, streams=True) for path in _GENERATE},
-    **{path: Route(name=path) for path in _ANSWER},
+    **{path: Route(name=path, metered=path not in _QUIET) for path in (*_ANSWER, *_MEDIA)},
     **{path: Route(name=path, streams=True, dialect=Dialect.RESPONSES) for path in ("/responses", "/v1/responses")},
+    "/v1/chat/completions": Route(name="/v1/chat/completions", streams=True, loading_state=True),
     "/v1/messages": Route(name="/v1/messages", streams=True, dialect=Dialect.ANTHROPIC),
     "/v1/messages/count_tokens": Route(name="/v1/messages/count_tokens", dialect=Dialect.ANTHROPIC),
+    "/audioapi/v1/tasks/run": Route(name="/audioapi/v1/tasks/run", strip="/audioapi"),
 }
-_SLOT = Route(name="/slots/:id")
+_VERSIONLESS = (
+    "/chat/completions",
+    "/responses",
+    "/completions",
+    "/messages",
+    "/messages/count_tokens",
+    "/embeddings",
+    "/rerank",
+    "/reranking",
+)
+"""Asked for below ``/v``, and passed on without it: for servers whose base URL has its version in it."""
+_POST = _OWN_PATH | {
+    f"/v{path}": structs.replace(_OWN_PATH[f"/v1{path}"], name=f"/v{path}", strip="/v", loading_state=False)
+    for path in _VERSIONLESS
+}
+_SLOT = Route(name="/slots/:id", metered=False)
+_LISTS = {path: Route(name=path, metered=False) for path in ("/v1/audio/voices", "/sdapi/v1/loras")}
+"""Asked for with GET and ``?model=``; they start the model, as in llama-swap."""
+UPSTREAM = "/upstream/"
+COMFY = "/comfyui/"
+COMFY_MODEL = "comfyui_auto"
 _ASK_MODEL = ("/props", "/slots", "/metrics")
 """The child's with ``?model=``, the program's own without."""
-_ASK = {path: Route(name=path, loads=False) for path in (*_ASK_MODEL, "/lora-adapters")}
+_ASK = {path: Route(name=path, loads=False, metered=False) for path in (*_ASK_MODEL, "/lora-adapters")}
 
 
 def model_route(request: Request) -> Route | None:
@@ -68,6 +114,8 @@ def model_route(request: Request) -> Route | None:
         if request.path.startswith("/slots/"):
             return _SLOT
         return _POST.get(request.path)
+    if request.method in ("GET", "HEAD") and request.path in _LISTS:
+        return _LISTS[request.path]
     if request.method in ("GET", "HEAD") and (request.path not in _ASK_MODEL or request.query.get("model")):
         return _ASK.get(request.path)
     return None
@@ -80,7 +128,15 @@ def single_route(request: Request) -> Route | None:
         return None
     if known := model_route(request):
         return known
-    return Route(name="other", loads=request.method == "POST")
+    return Route(name="other", loads=request.method == "POST", metered=False)
+
+
+def passed_route(method: str, path: str) -> Route:
+    """How a request below ``/upstream/<model>`` is noted: as the model route that its rest is, else not at all."""
+    known = _POST.get(path) if method == "POST" else None
+    if known is None:
+        return Route(name=UPSTREAM, metered=False)
+    return structs.replace(known, strip="", loading_state=False)
 
 
 def dialect_of(path: str) -> Dialect:

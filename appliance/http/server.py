@@ -14,12 +14,11 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
-from appliance.catalog.catalog import Catalog
 from appliance.core.settings import HttpSettings
 from appliance.errors import Busy, UsageError
-from appliance.fleet.owner import Fleet
 from appliance.http.connection import Connection
 from appliance.http.errors import body, describe
+from appliance.http.front import Front, Owners
 from appliance.http.gateway import Gateway
 from appliance.http.lifetime import Lifetime
 
@@ -43,8 +42,7 @@ log = logging.getLogger(__name__)
 
 async def serve(
     settings: HttpSettings,
-    fleet: Fleet,
-    catalog: Catalog,
+    owners: Owners,
     *,
     shutdown: trio.Event,
     task_status: trio.TaskStatus[Sequence[tuple[str, int]]] = trio.TASK_STATUS_IGNORED,
@@ -56,9 +54,8 @@ async def serve(
     listeners = await _listen(settings.listen)
     try:
         bound = [_address_of(listener) for listener in listeners]
-        lifetime = Lifetime()
-        gateway = Gateway(settings, fleet, catalog, lifetime, bound)
-        clients = _Clients(ASGIWrapper(gateway), settings.write_stall)
+        front = Front(settings, owners, bound)
+        clients = _Clients(ASGIWrapper(Gateway(front)), settings.write_stall)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
@@ -67,7 +64,7 @@ async def serve(
                 await shutdown.wait()
                 accepting.cancel_scope.cancel()
             _close(listeners)
-            await clients.end(lifetime, settings.grace)
+            await clients.end(front.lifetime, settings.grace)
             connections.cancel_scope.cancel()
     finally:
         _close(listeners)

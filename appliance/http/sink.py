@@ -17,12 +17,21 @@ EVENTS = b"text/event-stream"
 class Sink(Protocol):
     """One answer. ``status`` is None until it has started; a write returns when the client's side has taken it."""
 
-    status: int | None
-    event_stream: bool
-    """It has started as server-sent events; every write ends at the end of a record."""
-    ended: bool
-    sent: int
-    """Bytes of body."""
+    @property
+    def status(self) -> int | None: ...
+
+    @property
+    def event_stream(self) -> bool:
+        """It has started as server-sent events; every write ends at the end of a record."""
+        ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    @property
+    def sent(self) -> int:
+        """Bytes of body."""
+        ...
 
     async def start(self, status: int, headers: Headers) -> None: ...
 

@@ -23,10 +23,18 @@ def child_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
         for name, value in environ.items()
         if name not in SCRUBBED and not name.upper().startswith(SCRUBBED_PREFIXES)
     }
-    if frozen:
-        for name in LOADER_PATHS:
-            original = env.pop(f"{name}_ORIG", None)
-            env.pop(name, None)
-            if original is not None:
-                env[name] = original
-    return env
+    return _restored(env) if frozen else env
+
+
+def own_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
+    """``environ`` for a command of the user's own: all of it, without what PyInstaller's bootloader put there."""
+    return _restored(dict(environ)) if frozen else dict(environ)
+
+
+def _restored(env: dict[str, str]) -> dict[str, str]:
+    for name in LOADER_PATHS:
+        original = env.pop(f"{name}_ORIG", None)
+        env.pop(name, None)
+        if original is not None:
+            env[name] = original
+    return {name: value for name, value in env.items() if not name.startswith("_PYI_")}

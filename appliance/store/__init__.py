@@ -1,3 +1,3 @@
-"""The only code that writes to disk for the program's own state.
+"""The only code that writes to disk for the program's own state: the activity log's SQLite file.
 
-Refuses to know what the state means; nothing lives here until something must be remembered."""
+Refuses to know what the state means: which rows there are, and what is asked about them, is said by ``core``."""

@@ -6,74 +6,37 @@ that nobody wants the answer any more. Leaving `exchange` closes the socket at o
 
 from __future__ import annotations
 
-import errno
-import socket
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import trio
-from msgspec import Struct
 
 from appliance.core.http_body import BodyError, body_of
 from appliance.core.http_head import HeadError, ResponseHead, read_response, write_request
-from appliance.errors import Busy, UpstreamFailed
+from appliance.errors import UpstreamFailed
+from appliance.upstream.address import HOP_BY_HOP, Address
+from appliance.upstream.address import Headers as Headers
+from appliance.upstream.address import address_of as address_of
+from appliance.upstream.address import forwardable as forwardable
+from appliance.upstream.address import forwardable_to_peer as forwardable_to_peer
+from appliance.upstream.connect import connect
+from appliance.upstream.wire import ConnectFailed as ConnectFailed
+from appliance.upstream.wire import Wire, failure
 
-RECEIVE_SIZE = 1 << 14
 SEND_AT_ONCE = 1 << 16
 """Bytes of body up to which head and body leave in one piece."""
 MAX_HEAD = 1 << 16
 """Largest response head accepted; llama-server's is a few hundred bytes."""
-
-NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
-
-HOP_BY_HOP = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    )
-)
-OWN_TO_THIS_HOP = HOP_BY_HOP | {
-    b"accept-encoding",
-    b"authorization",
-    b"content-length",
-    b"cookie",
-    b"expect",
-    b"host",
-    b"x-api-key",
-}
-"""Request headers that speak of the client's connection or prove the client's identity; a child never sees them."""
-
-
-class Address(Struct, frozen=True):
-    """Where one model process listens. ``key`` is its own random API key; ``label`` names it in errors."""
-
-    host: str
-    port: int
-    key: str | None
-    label: str
-
-
-Headers = Iterable[tuple[bytes, bytes]]
-
-
-def forwardable(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """The client's request headers that may travel on to a model process, names as received."""
-    return [(name, value) for name, value in headers if name.lower() not in OWN_TO_THIS_HOP]
+SWITCHING = 101
 
 
 class Response:
     """A response whose head has arrived. ``headers`` keep their case; hop-by-hop ones are gone."""
 
-    def __init__(self, address: Address, sock: socket.socket, method: str, head: ResponseHead, begun: bytes) -> None:
+    def __init__(self, address: Address, wire: Wire, method: str, head: ResponseHead, begun: bytes) -> None:
         self._address = address
-        self._sock = sock
+        self._wire = wire
         self._begun = begun
         self._body = body_of(method, head.status, head.headers)
         self.status = head.status
@@ -93,7 +56,7 @@ class Response:
                 if content := body.feed(begun):
                     return content
             while not body.complete:
-                data = await _receive(self._sock)
+                data = await self._wire.receive()
                 if not data:
                     body.end()
                 elif content := body.feed(data):
@@ -120,90 +83,89 @@ async def exchange(
 ) -> AsyncGenerator[Response]:
     """Send one request and yield the response as soon as its head is here.
 
-    The caller passes headers through `forwardable` first. Raises UpstreamFailed for a refused or broken connection and
-    for anything that is not HTTP, Busy when this process or the system has no sockets left. There is no time limit: put
-    a cancel scope around it.
+    The caller passes headers through `forwardable` or `forwardable_to_peer` first. Raises ConnectFailed while no byte
+    of the request has left, UpstreamFailed for a connection that broke later and for anything that is not HTTP, Busy
+    when this process or the system has no sockets left. There is no time limit but those of the address: put a cancel
+    scope around it.
     """
     request = _head(address, method, target, headers, body)
-    sock = _socket(address)
+    wire = await connect(address)
     try:
         try:
-            await trio.socket.from_stdlib_socket(sock).connect((address.host, address.port))
-        except OSError as cause:
-            raise _failure(address, f"it does not accept connections ({cause.strerror or cause})", cause) from None
-        try:
-            await _send(sock, request, body)
-            found = await _read_head(sock)
+            await _send(wire, request, body)
+            if address.header_timeout is None:
+                found = await read_head(wire)
+            else:
+                found = await _read_head_in_time(wire, address, address.header_timeout)
             if found is None:
                 raise UpstreamFailed(address.label, "it closed the connection without an answer")
-            response = Response(address, sock, method, *found)
+            response = Response(address, wire, method, found.head, found.rest)
         except (HeadError, BodyError) as cause:
             raise UpstreamFailed(address.label, f"its answer is not HTTP ({cause})") from None
         except OSError as cause:
-            raise _failure(address, "it broke the connection", cause) from None
+            raise failure(address, "it broke the connection", cause) from None
         yield response
     finally:
-        sock.close()
+        wire.close()
 
 
-def _socket(address: Address) -> socket.socket:
-    try:
-        return socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
-    except OSError as cause:
-        raise _failure(address, f"no socket can be made ({cause.strerror})", cause) from None
-
-
-def _failure(address: Address, why: str, cause: OSError) -> UpstreamFailed | Busy:
-    if cause.errno in NO_RESOURCES:
-        return Busy(f"the system is out of resources ({cause.strerror})")
-    return UpstreamFailed(address.label, why)
+def own_headers(address: Address) -> list[tuple[bytes, bytes]]:
+    """Host, and what proves who we are."""
+    own = [(b"Host", address.host_header or address.authority), *address.key_headers]
+    if address.key is not None:
+        own.append((b"Authorization", b"Bearer " + address.key.encode()))
+    return own
 
 
 def _head(address: Address, method: str, target: str, headers: Headers, body: bytes) -> bytes:
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    own = [(b"Host", f"{host}:{address.port}".encode()), (b"Connection", b"close")]
-    if address.key is not None:
-        own.append((b"Authorization", b"Bearer " + address.key.encode()))
+    own = own_headers(address)
+    own.append((b"Connection", b"close"))
     if body or method not in ("GET", "HEAD"):
         own.append((b"Content-Length", str(len(body)).encode()))
-    return write_request(method, target, [*own, *headers])
+    return write_request(method, address.target(target), [*own, *headers])
 
 
-async def _send(sock: socket.socket, head: bytes, body: bytes) -> None:
+async def _send(wire: Wire, head: bytes, body: bytes) -> None:
     try:
-        for part in (head, body) if len(body) > SEND_AT_ONCE else (head + body,):
-            rest = memoryview(part)
-            while rest:
-                try:
-                    rest = rest[sock.send(rest) :]
-                except BlockingIOError:
-                    await trio.lowlevel.wait_writable(sock)
+        if len(body) > SEND_AT_ONCE:
+            await wire.send(head)
+            await wire.send(body)
+        else:
+            await wire.send(head + body)
     except (BrokenPipeError, ConnectionResetError):
         return  # it stopped reading: its answer, or the lack of one, is read next and tells why
 
 
-async def _read_head(sock: socket.socket) -> tuple[ResponseHead, bytes] | None:
-    """The final head and what came after it; None when the connection is closed before it."""
+class Found(NamedTuple):
+    """A final head, its bytes, and what came after it."""
+
+    head: ResponseHead
+    raw: bytes
+    rest: bytes
+
+
+async def _read_head_in_time(wire: Wire, address: Address, seconds: float) -> Found | None:
+    with trio.move_on_after(seconds):
+        return await read_head(wire)
+    why = f"its answer did not begin within {seconds:g} s (timeouts.responseHeader)"
+    raise UpstreamFailed(address.label, why)
+
+
+async def read_head(wire: Wire, *, upgrade: bool = False) -> Found | None:
+    """The final head, which may be a 101 after an ``upgrade``; None when the connection is closed before it.
+
+    Raises HeadError and OSError.
+    """
     received = b""
-    while data := await _receive(sock):
+    while data := await wire.receive():
         received += data
         while (end := received.find(b"\r\n\r\n")) >= 0:
-            head = read_response(received[: end + 4])
-            received = received[end + 4 :]
-            if head.status >= 200:
-                return head, received
+            raw, received = received[: end + 4], received[end + 4 :]
+            head = read_response(raw)
+            if head.status >= 200 or (upgrade and head.status == SWITCHING):
+                return Found(head, raw, received)
         if len(received) > MAX_HEAD:
             raise HeadError("its head is too long")
     if received:
         raise HeadError("it ends in the middle of the head")
     return None
-
-
-async def _receive(sock: socket.socket) -> bytes:
-    """What has come, b"" at the end. Waits first: an engine computes before it speaks, so looking first is in vain."""
-    while True:
-        await trio.lowlevel.wait_readable(sock)
-        try:
-            return sock.recv(RECEIVE_SIZE)
-        except BlockingIOError:
-            continue

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from appliance.core.schedule import Drain, Effect, Grant, Refuse, Schedule, Start, State, Stop
-from appliance.errors import ModelFailedToStart, ModelUnloaded, ShuttingDown
+from appliance.core.config.types import Group, MatrixConfig
+from appliance.core.effects import Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
+from appliance.core.matrix import Matrix
+from appliance.core.policy import FreePolicy, GroupPolicy, MatrixPolicy, Policy
+from appliance.core.room import Limits
+from appliance.core.schedule import Schedule
+from appliance.errors import Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, TooManyRequests
 
 MODELS = ["a", "b", "c", "d", "e"]
 FAILED = ModelFailedToStart("x", "it broke")
+GIB = 1 << 30
+POLICIES: list[Policy] = [
+    FreePolicy(),
+    GroupPolicy({}),
+    GroupPolicy({"big": Group(members=["a", "b"]), "small": Group(swap=False, exclusive=False, members=["c", "d"])}),
+    GroupPolicy({"kept": Group(persistent=True, members=["a"]), "rest": Group(members=["b", "c", "d", "e"])}),
+    MatrixPolicy(
+        Matrix(MatrixConfig(sets={"s": "(a | b) & c", "t": "d & +s", "u": "e"}, evict_costs={"c": 5}), MODELS)
+    ),
+]
+LIMITS = [
+    Limits(capacity=2),
+    Limits(),
+    Limits(memory={"ram": 4 * GIB}),
+    Limits(capacity=3, memory={"ram": 5 * GIB, "gpu0": 2 * GIB}, queue=6),
+]
+TERMS = {
+    "a": Terms(memory={"ram": GIB}, priority=1),
+    "b": Terms(memory={"ram": 2 * GIB, "gpu0": GIB}, patience=3),
+    "c": Terms(memory={"ram": GIB, "gpu0": 2 * GIB}, min_loaded=4, limit=3),
+    "d": Terms(memory={"ram": 3 * GIB}, ttl=5, patience=math.inf),
+    "e": Terms(memory={"ram": GIB}, pinned=True, ttl=5, patience=0),
+}
 
 
 class Fleet(RuleBasedStateMachine):
@@ -18,12 +49,15 @@ class Fleet(RuleBasedStateMachine):
 
     tickets = Bundle("tickets")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.capacity = 2
-        self.schedule = Schedule(self.capacity)
+    @initialize(policy=st.sampled_from(POLICIES), limits=st.sampled_from(LIMITS))
+    def begin(self, policy: Policy, limits: Limits) -> None:
+        self.policy = policy
+        self.limits = limits
+        self.schedule = Schedule(limits, policy)
         self.number = 0
+        self.now = 0.0
         self.running: dict[str, str] = {}  # model -> starting | ready | stopping
+        self.ready_at: dict[str, float] = {}
         self.waiting: dict[int, str] = {}
         self.leased: dict[int, str] = {}
         self.dead: set[int] = set()  # leases whose process died under them
@@ -34,12 +68,16 @@ class Fleet(RuleBasedStateMachine):
         for effect in effects:
             match effect:
                 case Start(model):
-                    assert not self.closed
-                    assert model not in self.running
+                    self.check_start(model)
                     self.running[model] = "starting"
-                case Stop(model):
+                case Stop(model, why):
                     assert self.running[model] in ("starting", "ready")
                     assert model not in self.leased.values() or model in self.expired, "a leased model was stopped"
+                    if why != "unloaded":
+                        assert self.running[model] == "ready"
+                        assert not TERMS[model].pinned, "a pinned model was stopped"
+                    if why == "evicted":
+                        assert self.now >= self.ready_at[model] + TERMS[model].min_loaded
                     self.running[model] = "stopping"
                 case Drain(model):
                     assert model in self.leased.values()
@@ -50,11 +88,22 @@ class Fleet(RuleBasedStateMachine):
                 case Refuse(ticket, _):
                     del self.waiting[ticket]
 
+    def check_start(self, model: str) -> None:
+        """Nothing that the policy would evict for it runs, and there is room."""
+        assert not self.closed
+        assert model not in self.running
+        others = sorted(self.running)
+        assert not set(self.policy.plan(model, others).evict) & set(others), "it started beside what it evicts"
+        there = [*others, model]
+        assert not self.limits.capacity or len(there) <= self.limits.capacity
+        for device, most in self.limits.memory.items():
+            assert sum(TERMS[m].memory.get(device, 0) for m in there) <= most, f"{device} is overcommitted"
+
     @rule(target=tickets, model=st.sampled_from(MODELS))
     def request(self, model: str) -> int:
         self.number += 1
         self.waiting[self.number] = model
-        self.perform(self.schedule.request(self.number, model))
+        self.perform(self.schedule.request(self.number, model, TERMS[model], self.now))
         return self.number
 
     @rule(ticket=tickets)
@@ -62,32 +111,57 @@ class Fleet(RuleBasedStateMachine):
         self.waiting.pop(ticket, None)
         self.leased.pop(ticket, None)
         self.dead.discard(ticket)
-        self.perform(self.schedule.release(ticket))
+        self.perform(self.schedule.release(ticket, self.now))
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 3.0, 10.0]))
+    def time_passes(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (deadline := self.schedule.deadline(self.now)) <= end:
+            self.now = deadline
+            self.perform(self.schedule.tick(self.now))
+        self.now = end
 
     @precondition(lambda self: "starting" in self.running.values())
     @rule(data=st.data())
     def ready(self, data: st.DataObject) -> None:
-        model = data.draw(st.sampled_from([m for m, s in self.running.items() if s == "starting"]))
+        self.becomes_ready(data.draw(st.sampled_from([m for m, s in self.running.items() if s == "starting"])))
+
+    def becomes_ready(self, model: str) -> None:
         self.running[model] = "ready"
+        self.ready_at[model] = self.now
         waited = {t for t, m in self.waiting.items() if m == model}
-        self.perform(self.schedule.ready(model))
+        self.perform(self.schedule.ready(model, self.now))
         assert waited <= self.leased.keys(), "a waiter was not served when its model became ready"
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def exited(self, data: st.DataObject) -> None:
-        model = data.draw(st.sampled_from(sorted(self.running)))
+        self.exits(data.draw(st.sampled_from(sorted(self.running))))
+
+    def exits(self, model: str) -> None:
         del self.running[model]
         self.expired.discard(model)
         for ticket in [t for t, m in self.leased.items() if m == model]:
             del self.leased[ticket]
             self.dead.add(ticket)
-        self.perform(self.schedule.exited(model, FAILED))
+        self.perform(self.schedule.exited(model, FAILED, self.now))
 
     @rule(model=st.sampled_from(MODELS))
     def unload(self, model: str) -> None:
-        self.perform(self.schedule.unload(model))
+        self.perform(self.schedule.unload(model, self.now))
         assert model not in self.waiting.values()
+
+    @rule(model=st.sampled_from(MODELS))
+    def retire(self, model: str) -> None:
+        effects = self.schedule.retire(model, TERMS[model], self.now)
+        refused = [e.error for e in effects if isinstance(e, Refuse)]
+        assert all(isinstance(error, Busy) for error in refused), "who waited for the next process was refused"
+        self.perform(effects)
+
+    @rule(policy=st.sampled_from(POLICIES))
+    def adopt(self, policy: Policy) -> None:
+        self.policy = policy
+        self.perform(self.schedule.adopt(self.limits, policy, self.now))
 
     @rule(model=st.sampled_from(MODELS))
     def expire(self, model: str) -> None:
@@ -103,46 +177,47 @@ class Fleet(RuleBasedStateMachine):
         assert not self.waiting
 
     @invariant()
-    def capacity_holds(self) -> None:
-        assert len(self.running) <= self.capacity
-
-    @invariant()
     def views_agree(self) -> None:
         for model in MODELS:
             state = self.schedule.state(model)
             assert (state is None) == (model not in self.running)
             assert self.schedule.leases(model) == sum(m == model for m in self.leased.values())
             assert self.schedule.waiting(model) == sum(m == model for m in self.waiting.values())
+            assert not TERMS[model].limit or self.schedule.waiting(model) + self.schedule.leases(model) <= 3
+
+    @invariant()
+    def everybody_in_the_queue_has_a_place(self) -> None:
+        places = [self.schedule.position(ticket, self.now) for ticket in self.waiting]
+        assert sorted(p for p in places if p is not None) == list(range(1, self.schedule.queued() + 1))
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
-        """While somebody queues: a process is on its way up or down, or every one of them is in use."""
-        if any(m not in self.running for m in self.waiting.values()):
-            assert len(self.running) == self.capacity
+        """While somebody queues, something will wake the schedule: a process, a lease, or the time."""
+        if self.schedule.queued():
             moving = any(s in ("starting", "stopping") for s in self.running.values())
-            assert moving or all(m in self.leased.values() for m in self.running)
+            assert moving or self.leased or self.schedule.deadline(self.now) < math.inf
 
     def teardown(self) -> None:
-        """The world calms down: every start succeeds, every stop ends, every lease is given back."""
-        for _ in range(1000):
+        """The world calms down: every start succeeds, every stop ends, every lease is given back, time passes."""
+        for _ in range(200):
             if not (self.waiting or self.leased):
                 break
             for model, state in list(self.running.items()):
                 if state == "starting":
-                    self.running[model] = "ready"
-                    self.perform(self.schedule.ready(model))
+                    self.becomes_ready(model)
                 elif state == "stopping":
-                    del self.running[model]
-                    for ticket in [t for t, m in self.leased.items() if m == model]:
-                        del self.leased[ticket]
-                    self.perform(self.schedule.exited(model, FAILED))
+                    self.exits(model)
             for ticket in list(self.leased):
-                del self.leased[ticket]
-                self.perform(self.schedule.release(ticket))
+                self.release(ticket)
+            self.time_passes(1.0)
         assert not self.waiting, "somebody waits for ever"
 
 
 TestFleet = Fleet.TestCase
+
+
+def schedule_of(capacity: int, policy: Policy | None = None, **limits: int) -> Schedule:
+    return Schedule(Limits(capacity=capacity, **limits), policy or FreePolicy())
 
 
 def started(schedule: Schedule, *models: str) -> None:
@@ -153,37 +228,37 @@ def started(schedule: Schedule, *models: str) -> None:
 
 
 def test_equal_requests_share_one_start() -> None:
-    schedule = Schedule(4)
+    schedule = schedule_of(4)
     assert schedule.request(1, "a") == [Start("a")]
     assert schedule.request(2, "a") == []
     assert schedule.ready("a") == [Grant(1, "a"), Grant(2, "a")]
 
 
 def test_the_least_recently_used_idle_model_goes() -> None:
-    schedule = Schedule(2)
+    schedule = schedule_of(2)
     started(schedule, "a", "b")
     schedule.request(1, "a")
     schedule.release(1)
-    assert schedule.request(2, "c") == [Stop("b")]
+    assert schedule.request(2, "c") == [Stop("b", "evicted")]
     assert schedule.exited("b", FAILED) == [Start("c")]
 
 
 def test_busy_and_loading_models_stay_and_the_queue_is_served_in_order() -> None:
-    schedule = Schedule(2)
+    schedule = schedule_of(2)
     started(schedule, "a")
     schedule.request(1, "a")
     schedule.request(2, "b")
     assert schedule.request(3, "c") == []
     assert schedule.request(4, "d") == []
-    assert schedule.release(1) == [Stop("a")]
+    assert schedule.release(1) == [Stop("a", "evicted")]
     assert schedule.exited("a", FAILED) == [Start("c")]
     schedule.ready("b")
-    assert schedule.release(2) == [Stop("b")]
+    assert schedule.release(2) == [Stop("b", "evicted")]
     assert schedule.exited("b", FAILED) == [Start("d")]
 
 
 def test_a_waiter_that_leaves_evicts_nothing() -> None:
-    schedule = Schedule(1)
+    schedule = schedule_of(1)
     started(schedule, "a")
     schedule.request(1, "a")
     schedule.request(2, "b")
@@ -192,7 +267,7 @@ def test_a_waiter_that_leaves_evicts_nothing() -> None:
 
 
 def test_a_failed_start_refuses_its_waiters_and_the_next_request_tries_again() -> None:
-    schedule = Schedule(1)
+    schedule = schedule_of(1)
     schedule.request(1, "a")
     schedule.request(2, "a")
     assert schedule.exited("a", FAILED) == [Refuse(1, FAILED), Refuse(2, FAILED)]
@@ -201,7 +276,7 @@ def test_a_failed_start_refuses_its_waiters_and_the_next_request_tries_again() -
 
 
 def test_a_request_for_a_stopping_model_waits_for_its_next_process() -> None:
-    schedule = Schedule(1)
+    schedule = schedule_of(1)
     started(schedule, "a")
     assert schedule.unload("a") == [Stop("a")]
     assert schedule.request(1, "a") == []
@@ -209,7 +284,7 @@ def test_a_request_for_a_stopping_model_waits_for_its_next_process() -> None:
 
 
 def test_unload_lets_leases_finish() -> None:
-    schedule = Schedule(1)
+    schedule = schedule_of(1)
     started(schedule, "a")
     schedule.request(1, "a")
     assert schedule.unload("a") == [Drain("a")]
@@ -219,7 +294,7 @@ def test_unload_lets_leases_finish() -> None:
 
 
 def test_unload_refuses_those_who_wait() -> None:
-    schedule = Schedule(1)
+    schedule = schedule_of(1)
     schedule.request(1, "a")
     effects = schedule.unload("a")
     assert [type(e) for e in effects] == [Refuse, Stop]
@@ -229,7 +304,7 @@ def test_unload_refuses_those_who_wait() -> None:
 
 
 def test_after_close_everything_new_is_refused() -> None:
-    schedule = Schedule(1)
+    schedule = schedule_of(1)
     schedule.request(1, "a")
     assert [type(e.error) for e in schedule.close() if isinstance(e, Refuse)] == [ShuttingDown]
     (effect,) = schedule.request(2, "a")
@@ -238,15 +313,194 @@ def test_after_close_everything_new_is_refused() -> None:
 
 
 def test_zero_is_unlimited() -> None:
-    schedule = Schedule(0)
+    schedule = schedule_of(0)
     assert [schedule.request(n, f"m{n}") for n in range(50)] == [[Start(f"m{n}")] for n in range(50)]
 
 
 @pytest.mark.parametrize("event", ["ready", "exited"])
 def test_illegal_events_raise_and_change_nothing(event: str) -> None:
-    schedule = Schedule(1)
+    schedule = schedule_of(1)
     with pytest.raises(RuntimeError):
         schedule.ready("a") if event == "ready" else schedule.exited("a", FAILED)
     assert schedule.request(1, "a") == [Start("a")]
     with pytest.raises(RuntimeError):
         schedule.request(1, "b")
+
+
+def ready(schedule: Schedule, *models: str, now: float = 0.0, terms: Terms | None = None) -> None:
+    for number, model in enumerate(models, start=1000):
+        schedule.request(number, model, terms or Terms(), now)
+        schedule.ready(model, now)
+        schedule.release(number, now)
+
+
+def test_a_stream_of_requests_cannot_starve_another_model() -> None:
+    """Overlapping leases on a; b comes at 0 and gets its turn one lease after its patience."""
+    schedule = schedule_of(1)
+    ready(schedule, "a")
+    ticket, leased, granted = 10, [schedule.request(10, "a")], 0.0
+    assert schedule.request(1, "b", Terms(patience=2)) == []
+    for step in range(1, 100):
+        now = step * 0.5
+        effects = schedule.tick(now)
+        ticket += 1
+        leased.append(schedule.request(ticket, "a", Terms(), now))
+        effects += schedule.release(ticket - 1, now)  # each lease lasts until after the next one has begun
+        if Stop("a", "evicted") in effects:
+            granted = now
+            break
+    assert 2 <= granted <= 2.5
+    assert schedule.exited("a", FAILED, granted) == [Start("b")]
+    assert schedule.ready("b", granted) == [Grant(1, "b")]
+    assert schedule.waiting("a") == 1, "the request that came after b's patience waits behind it"
+
+
+def test_infinite_patience_is_the_reference_s_behaviour() -> None:
+    schedule = schedule_of(1)
+    ready(schedule, "a")
+    schedule.request(1, "a")
+    schedule.request(2, "b", Terms(patience=math.inf))
+    assert schedule.deadline(0) == math.inf
+    assert schedule.request(3, "a", Terms(), 1e6) == [Grant(3, "a")]
+
+
+def test_a_yielding_model_serves_again_when_nobody_waits_any_more() -> None:
+    schedule = schedule_of(1)
+    ready(schedule, "a")
+    schedule.request(1, "a")
+    schedule.request(2, "b", Terms(patience=1))
+    assert schedule.tick(1) == []
+    assert schedule.request(3, "a", Terms(), 1) == []
+    assert schedule.release(2, 2) == [Grant(3, "a")]
+
+
+def test_priority_goes_first_but_not_before_the_overdue() -> None:
+    schedule = schedule_of(1)
+    ready(schedule, "a")
+    schedule.request(1, "a")
+    schedule.request(2, "b", Terms(patience=5), 0)
+    schedule.request(3, "c", Terms(priority=9, patience=5), 1)
+    assert (schedule.position(2, 1), schedule.position(3, 1)) == (2, 1)
+    assert (schedule.position(2, 5), schedule.position(3, 5)) == (1, 2)
+    schedule.tick(5)
+    schedule.release(1, 5)
+    assert schedule.exited("a", FAILED, 5) == [Start("b")]
+
+
+def test_swaps_that_do_not_collide_go_on_in_parallel() -> None:
+    policy = GroupPolicy({n: Group(exclusive=False, members=[f"{n}1", f"{n}2"]) for n in ("x", "y")})
+    schedule = schedule_of(0, policy)
+    ready(schedule, "x1", "y1")
+    schedule.request(1, "x1")
+    assert schedule.request(2, "x2") == []
+    assert schedule.request(3, "y2") == [Stop("y1", "evicted")]
+    assert schedule.exited("y1", FAILED) == [Start("y2")]
+
+
+def test_the_default_group_swaps_one_for_another() -> None:
+    schedule = schedule_of(0, GroupPolicy({}))
+    ready(schedule, "a")
+    assert schedule.request(1, "b") == [Stop("a", "evicted")]
+    assert schedule.request(2, "c") == []
+    assert schedule.exited("a", FAILED) == [Start("b")]
+
+
+def test_memory_evicts_as_few_as_needed() -> None:
+    schedule = Schedule(Limits(memory={"ram": 10}), FreePolicy())
+    for model, size in (("small", 2), ("large", 7)):
+        ready(schedule, model, terms=Terms(memory={"ram": size}))
+    assert schedule.request(1, "new", Terms(memory={"ram": 6})) == [Stop("large", "evicted")]
+
+
+def test_what_a_model_really_took_counts_from_then_on() -> None:
+    schedule = Schedule(Limits(memory={"ram": 10}), FreePolicy())
+    ready(schedule, "a", terms=Terms(memory={"ram": 9}))
+    schedule.measured("a", {"ram": 3})
+    assert schedule.request(1, "b", Terms(memory={"ram": 7})) == [Start("b")]
+
+
+def test_a_model_that_can_never_fit_is_refused_at_once() -> None:
+    schedule = Schedule(Limits(memory={"gpu0": GIB}), FreePolicy())
+    (effect,) = schedule.request(1, "a", Terms(memory={"gpu0": 2 * GIB}))
+    assert isinstance(effect, Refuse)
+    assert isinstance(effect.error, ModelFailedToStart)
+    assert "2048 MiB of gpu0 (limit 1024 MiB)" in str(effect.error)
+
+
+def test_a_pinned_model_stays_and_whoever_cannot_run_beside_it_is_told() -> None:
+    schedule = schedule_of(0, GroupPolicy({}))
+    ready(schedule, "a", terms=Terms(pinned=True, ttl=1))
+    assert schedule.tick(100) == []
+    (effect,) = schedule.request(1, "b", Terms(), 100)
+    assert isinstance(effect, Refuse)
+    assert isinstance(effect.error, Busy)
+    assert "'a', which is pinned" in str(effect.error)
+
+
+def test_a_model_just_loaded_is_not_evicted() -> None:
+    schedule = schedule_of(1)
+    ready(schedule, "a", now=0, terms=Terms(min_loaded=4))
+    assert schedule.request(1, "b", Terms(), 1) == []
+    assert schedule.deadline(1) == 4
+    assert schedule.tick(4) == [Stop("a", "evicted")]
+
+
+def test_an_idle_model_goes_after_its_ttl() -> None:
+    schedule = schedule_of(0)
+    ready(schedule, "a", now=10, terms=Terms(ttl=5))
+    assert schedule.deadline(10) == 15
+    assert schedule.tick(14.9) == []
+    schedule.request(1, "a", Terms(ttl=5), 14.9)
+    assert schedule.deadline(15) == math.inf
+    schedule.release(1, 20)
+    assert schedule.tick(25) == [Stop("a", "idle")]
+
+
+def test_a_model_takes_no_more_requests_than_its_limit() -> None:
+    schedule = schedule_of(0)
+    terms = Terms(limit=2)
+    assert schedule.request(1, "a", terms) == [Start("a")]
+    assert schedule.request(2, "a", terms) == []
+    (effect,) = schedule.request(3, "a", terms)
+    assert isinstance(effect, Refuse)
+    assert isinstance(effect.error, TooManyRequests)
+    schedule.ready("a")
+    schedule.release(1)
+    assert schedule.request(4, "a", terms) == [Grant(4, "a")]
+
+
+def test_a_full_queue_refuses() -> None:
+    schedule = Schedule(Limits(capacity=1, queue=2), FreePolicy())
+    ready(schedule, "a")
+    schedule.request(1, "a")
+    refused: list[Sequence[Effect]] = [schedule.request(n, f"m{n}") for n in (2, 3, 4)]
+    assert refused[:2] == [[], []]
+    (effect,) = refused[2]
+    assert isinstance(effect, Refuse)
+    assert isinstance(effect.error, Busy)
+    assert schedule.request(5, "a") == [Grant(5, "a")], "what needs no queue is served"
+
+
+def test_a_process_out_of_date_finishes_its_leases_and_hands_its_waiters_on() -> None:
+    schedule = schedule_of(0)
+    schedule.request(1, "a")
+    assert schedule.retire("a") == [Stop("a")]
+    assert schedule.exited("a", FAILED) == [Start("a")]
+    assert schedule.ready("a") == [Grant(1, "a")]
+    assert schedule.retire("a") == []
+    assert schedule.request(2, "a") == []
+    assert schedule.release(1) == [Stop("a")]
+    assert schedule.exited("a", FAILED) == [Start("a")]
+
+
+def test_nobody_overtakes_an_entry_that_he_would_keep_waiting() -> None:
+    policy = GroupPolicy(
+        {"solo": Group(members=["x"]), "team": Group(swap=False, exclusive=False, members=["y1", "y2"])}
+    )
+    schedule = schedule_of(0, policy)
+    ready(schedule, "y1")
+    schedule.request(1, "y1")
+    assert schedule.request(2, "x") == []
+    assert schedule.request(3, "y2") == [], "y2 evicts nobody, but x would have to wait for it, too"
+    assert schedule.release(1) == [Stop("y1", "evicted")]
+    assert schedule.exited("y1", FAILED) == [Start("x")]

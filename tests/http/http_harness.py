@@ -13,12 +13,20 @@ import msgspec
 import trio
 
 from appliance.catalog.catalog import Catalog, Snapshot
+from appliance.catalog.configuration import Files
 from appliance.catalog.sources import Sources
+from appliance.cli.plan import AppSettings
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.engines.found import Engine
-from appliance.fleet.owner import Fleet, open_fleet
+from appliance.fleet.owner import open_fleet
+from appliance.http.front import Owners, model_states
+from appliance.http.program_log import ProgramLog
 from appliance.http.server import serve
+from appliance.peers.owner import open_peers
+from appliance.platform.samples import open_samples
+from appliance.store.activity import open_activity
+from appliance.upkeep import configuration_of, logging_into
 
 LOCAL = (("127.0.0.1", 0),)
 CHAT = "/v1/chat/completions"
@@ -115,10 +123,11 @@ class Client:
 class Appliance:
     """The server under test. ``ended`` is set when `serve` has returned."""
 
-    def __init__(self, port: int, fleet: Fleet, catalog: Catalog, shutdown: trio.Event, ended: trio.Event) -> None:
+    def __init__(self, port: int, owners: Owners, shutdown: trio.Event, ended: trio.Event) -> None:
         self.port = port
-        self.fleet = fleet
-        self.catalog = catalog
+        self.owners = owners
+        self.fleet = owners.fleet
+        self.catalog = owners.catalog
         self.shutdown = shutdown
         self.ended = ended
 
@@ -212,25 +221,52 @@ async def open_appliance(
     models: Sequence[Model] | None = None,
     http: HttpSettings | None = None,
     fleet: FleetSettings | None = None,
+    config: Path | None = None,
     **settings: object,
 ) -> AsyncGenerator[Appliance]:
-    """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given. Keyword arguments are `HttpSettings`."""
+    """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given, or those of the configuration file.
+
+    Other keyword arguments are `HttpSettings`.
+    """
     engine = Engine(name="fake", backend="cpu", version="b11434", command=tuple(command), source="the tests")
-    catalog = Catalog(Sources(starter=None))
-    catalog.snapshot = Snapshot(
-        models if models is not None else [model(model_file, "alpha", "al"), model(model_file, "beta")]
-    )
+    files = Files(config=config) if config is not None else None
+    configured = files.read().require() if files is not None else None
+    catalog = Catalog(Sources(starter=None), configured)
+    if configured is None:
+        catalog.snapshot = Snapshot(
+            models if models is not None else [model(model_file, "alpha", "al"), model(model_file, "beta")]
+        )
     http_settings = http or msgspec.convert({"listen": LOCAL, **settings}, HttpSettings)
     fleet_settings = fleet or FleetSettings(stop_timeout=2.0)
     shutdown, ended = trio.Event(), trio.Event()
-    async with open_fleet(fleet_settings, engine) as owner, trio.open_nursery() as nursery:
+    app = AppSettings(
+        http=http_settings, fleet=fleet_settings, sources=Sources(starter=None), files=files, config=configured
+    )
+    store = Path(configured.store.path) if configured is not None and configured.store is not None else None
+    async with (
+        open_activity(store, 1000) as activity,
+        open_samples(None) as samples,
+        open_fleet(fleet_settings, engine) as owner,
+        open_peers(configured, local_state=partial(model_states, owner), wait_changed=owner.wait_changed) as peers,
+        trio.open_nursery() as nursery,
+    ):
+        owners = Owners(
+            fleet=owner,
+            catalog=catalog,
+            peers=peers,
+            activity=activity,
+            samples=samples,
+            program_log=ProgramLog(owner.logs),
+            configuration=configuration_of(app, owner, catalog, peers),
+        )
 
         async def run(*, task_status: trio.TaskStatus[Sequence[tuple[str, int]]]) -> None:
-            await serve(http_settings, owner, catalog, shutdown=shutdown, task_status=task_status)
+            await serve(http_settings, owners, shutdown=shutdown, task_status=task_status)
             ended.set()
 
-        bound = await nursery.start(partial(run))
-        yield Appliance(bound[0][1], owner, catalog, shutdown, ended)
+        with logging_into(owners.program_log):
+            bound = await nursery.start(partial(run))
+            yield Appliance(bound[0][1], owners, shutdown, ended)
         shutdown.set()
         nursery.cancel_scope.cancel()
 

@@ -115,7 +115,7 @@ async def test_a_stalled_reader_is_cut_off_and_its_engine_freed(open_server: Ope
 
 async def refuse(settings: HttpSettings, server: Appliance) -> str:
     with trio.fail_after(5), pytest.raises(UsageError) as caught:
-        await serve(settings, server.fleet, server.catalog, shutdown=trio.Event())
+        await serve(settings, server.owners, shutdown=trio.Event())
     return str(caught.value)
 
 

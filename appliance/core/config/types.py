@@ -154,7 +154,9 @@ class ModelConfig(_Keys, frozen=True):
         default_factory=dict[str, str | int]
     )
     patience: Annotated[
-        int, told("Addition: how long its requests let another model's keep it waiting; -1 as the global one")
+        int,
+        told("Addition: how long its requests let another model's keep it waiting; -1 as the global one"),
+        Meta(ge=-1),
     ] = -1
     min_loaded_time: Annotated[
         int, told("Addition: stays loaded at least so long once it is ready; -1 as the global one"), Meta(ge=-1)

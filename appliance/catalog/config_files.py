@@ -1,0 +1,83 @@
+"""Configuration files on disk: which there are, and their text. What they say is `core.config.load`'s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from appliance.core.config.load import Source
+from appliance.errors import UsageError
+
+ENDINGS = (".yml", ".yaml")
+LARGEST = 16 << 20
+"""Bytes of one file; a configuration of a thousand models is about one MiB."""
+
+
+def read_sources(config: Path | None, config_dir: Path | None) -> list[Source]:
+    """The files in the order in which they are merged: ``config`` first, then the folder's own .yml and .yaml by name.
+
+    Raises UsageError naming the file and what to do about it, also when there is no file at all.
+    """
+    children = _children(config_dir) if config_dir is not None else []
+    if config is not None and config_dir is not None:
+        _refuse_twice(config, config_dir, children)
+    paths = [*([config] if config is not None else []), *children]
+    if not paths:
+        where = f" in {config_dir}" if config_dir is not None else ""
+        advice = (
+            f"add one that ends in {' or '.join(ENDINGS)}" if config_dir is not None else "name one with --config FILE"
+        )
+        raise UsageError(f"there is no configuration file{where}; {advice}")
+    return [_read(path) for path in paths]
+
+
+def config_paths(config: Path | None, config_dir: Path | None) -> list[Path]:
+    """The files that `read_sources` would read now, to look for changes. ``config`` need not exist; never raises."""
+    try:
+        children = _children(config_dir) if config_dir is not None else []
+    except UsageError:
+        children = []
+    return [*([config] if config is not None else []), *children]
+
+
+def _children(folder: Path) -> list[Path]:
+    """The folder's configuration files by name; folders in it are not entered."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.name.endswith(ENDINGS) and not path.is_dir())
+    except NotADirectoryError:
+        raise UsageError(f"{folder} is not a folder; name a file with --config") from None
+    except FileNotFoundError:
+        raise UsageError(f"there is no folder {folder}; check --config-dir") from None
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror or error}") from None
+
+
+def _refuse_twice(config: Path, folder: Path, children: list[Path]) -> None:
+    for child in children:
+        try:
+            same = child.samefile(config)
+        except OSError:
+            continue  # a file that is not there is told when it is read
+        if same:
+            raise UsageError(f"{config} is in {folder}, and would be read twice; leave out --config, or move the file")
+
+
+def _read(path: Path) -> Source:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}; check the path of the configuration") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder; name a file, or use --config-dir") from None
+    except OSError as error:
+        # Windows refuses to open a folder as a matter of permission.
+        if isinstance(error, PermissionError) and path.is_dir():
+            raise UsageError(f"{path} is a folder; name a file, or use --config-dir") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    if len(data) > LARGEST:
+        raise UsageError(f"{path} is larger than {LARGEST >> 20} MiB, which no configuration is; check the path")
+    try:
+        return Source(str(path), data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}:{line}: is not UTF-8 text; save the file as UTF-8") from None

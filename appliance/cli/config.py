@@ -1,0 +1,267 @@
+"""``config``: what a configuration file says, what is wrong with it, and what would be done by it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+from msgspec import Struct
+
+from appliance.catalog.config_files import read_sources
+from appliance.cli.show import print_json
+from appliance.cli.status import EXIT_USER, say
+from appliance.core.config.load import Loaded, load
+from appliance.core.config.nodes import Problem
+from appliance.core.config.show import schema as json_schema
+from appliance.core.config.show import shown
+from appliance.core.config.types import Config
+from appliance.core.policy import Eviction, policy_of
+from appliance.core.routing import Local, Remote, Router, Virtual
+from appliance.errors import UsageError
+
+T = TypeVar("T")
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """One problem as ``config check --json`` prints it."""
+
+    level: str
+    message: str
+    path: str
+    file: str | None
+    line: int | None
+    column: int | None
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """What ``config check --json`` prints."""
+
+    ok: bool
+    models: int
+    problems: list[Told]
+
+
+class Resolved(Struct, frozen=True, kw_only=True):
+    """What ``config resolve --json`` prints; both None for a name that nobody has."""
+
+    model: str | None = None
+    peer: tuple[str, str] | None = None
+
+
+class Planned(Struct, frozen=True, kw_only=True):
+    """What ``config plan --json`` prints."""
+
+    evict: tuple[str, ...]
+    set: str | None
+    target_set: tuple[str, ...]
+    cost: int
+
+
+def source_options(command: Callable[..., T]) -> Callable[..., T]:
+    """``--config`` and ``--config-dir``: the arguments of `loaded`."""
+    for option in (
+        click.option(
+            "--config-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder with .yml and .yaml files."
+        ),
+        click.option(
+            "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="Configuration file."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def config() -> None:
+    """Check and explain a configuration: llama-swap's files, and those with this program's additions.
+
+    \b
+    Examples:
+      llama-appliance config check --config config.yaml
+      llama-appliance config plan --config config.yaml --running llama,qwen --want gemma
+    """
+
+
+@config.command()
+@source_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> int:
+    """Say everything that is wrong or odd; exit status 2 when the configuration cannot be used.
+
+    \b
+    Example:
+      llama-appliance config check --config config.yaml
+    """
+    outcome = loaded(config_file, config_dir)
+    models = len(outcome.config.models) if outcome.config else 0
+    if as_json:
+        told = [_told(problem) for problem in outcome.problems]
+        print_json(Checked(ok=outcome.config is not None, models=models, problems=told))
+    else:
+        for problem in outcome.problems:
+            say(str(problem))
+        if outcome.config is not None:
+            click.echo(f"OK: {models} model{'' if models == 1 else 's'}")
+    return 0 if outcome.config is not None else EXIT_USER
+
+
+@config.command()
+@source_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of YAML.")
+def show(config_file: Path | None, config_dir: Path | None, as_json: bool) -> int:
+    """Print the configuration with macros, defaults, ports and inherited values filled in.
+
+    \b
+    Example:
+      llama-appliance config show --config config.yaml --json
+    """
+    used = _usable(config_file, config_dir)
+    if used is None:
+        return EXIT_USER
+    if as_json:
+        print_json(shown(used))
+    else:
+        from appliance.core.config.yaml_text import yaml_text
+
+        click.echo(yaml_text(shown(used)), nl=False)
+    return 0
+
+
+@config.command()
+@source_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("name")
+def resolve(config_file: Path | None, config_dir: Path | None, as_json: bool, name: str) -> int:
+    """Say which model, or which peer's model, a request for NAME reaches. Of a selector, when nothing is loaded.
+
+    \b
+    Example:
+      llama-appliance config resolve gpt-4o-mini --config config.yaml
+    """
+    used = _usable(config_file, config_dir)
+    if used is None:
+        return EXIT_USER
+    router = Router(used)
+    found = _resolved(used, router, name)
+    if as_json:
+        print_json(found)
+    elif found.model is not None:
+        click.echo(f"{name} is the model {found.model}")
+    elif found.peer is not None:
+        click.echo(f"{name} is the model {found.peer[1]} of the peer {found.peer[0]}")
+    else:
+        raise _not_in_it(name, router)
+    return 0
+
+
+@config.command()
+@source_options
+@click.option("--running", default="", metavar="NAME,...", help="Models that run.")
+@click.option("--want", required=True, metavar="NAME", help="The model that is asked for.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(config_file: Path | None, config_dir: Path | None, running: str, want: str, as_json: bool) -> int:
+    """Say which running models would be unloaded for another one, by the groups or the matrix, and why.
+
+    \b
+    Example:
+      llama-appliance config plan --config config.yaml --running llama,qwen --want gemma
+    """
+    used = _usable(config_file, config_dir)
+    if used is None:
+        return EXIT_USER
+    router = Router(used)
+    target = _local(used, router, want)
+    now = sorted({_local(used, router, name.strip()) for name in running.split(",") if name.strip()})
+    eviction = policy_of(used).plan(target, now)
+    if as_json:
+        print_json(Planned(evict=eviction.evict, set=eviction.set, target_set=eviction.target_set, cost=eviction.cost))
+    else:
+        click.echo(_why(used, target, now, eviction))
+    return 0
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON schema of configuration files, for editors.
+
+    \b
+    Example:
+      llama-appliance config schema > config-schema.json
+    """
+    print_json(json_schema())
+
+
+def loaded(config_file: Path | None, config_dir: Path | None) -> Loaded:
+    """Read the configuration with this process's environment. Raises UsageError where a file cannot be read."""
+    return load(read_sources(config_file, config_dir), os.environ, windows=sys.platform == "win32")
+
+
+def _usable(config_file: Path | None, config_dir: Path | None) -> Config | None:
+    """The configuration, None when it has errors; every problem is told."""
+    outcome = loaded(config_file, config_dir)
+    for problem in outcome.problems:
+        say(str(problem))
+    return outcome.config
+
+
+def _told(problem: Problem) -> Told:
+    at = problem.at
+    return Told(
+        level=problem.level,
+        message=problem.message,
+        path=problem.path,
+        file=at.file if at else None,
+        line=at.line if at else None,
+        column=at.column if at else None,
+    )
+
+
+def _resolved(used: Config, router: Router, name: str) -> Resolved:
+    match router.resolve(name):
+        case Local(model_id=id):
+            return Resolved(model=id)
+        case Remote(peers=((peer, model), *_)):
+            return Resolved(peer=(peer, model))
+        case Virtual(selector=selector) if selector.targets:
+            return _resolved(used, router, selector.targets[0])
+        case _:
+            return Resolved(peer=_may_have(used, name))
+
+
+def _may_have(used: Config, name: str) -> tuple[str, str] | None:
+    """The peer that tells its models only while the server runs, and the model it would be asked for."""
+    for id, peer in used.peers.items():
+        if not peer.models and name.startswith(f"{id}/"):
+            return id, name.removeprefix(f"{id}/")
+    return None
+
+
+def _local(used: Config, router: Router, name: str) -> str:
+    """The id of a model of this machine. Raises UsageError for a peer's model and for an unknown name."""
+    found = _resolved(used, router, name)
+    if found.peer is not None:
+        raise UsageError(f"'{name}' is a model of the peer '{found.peer[0]}'; only models of this machine are unloaded")
+    if found.model is None:
+        raise _not_in_it(name, router)
+    return found.model
+
+
+def _not_in_it(name: str, router: Router) -> UsageError:
+    near = router.near(name)
+    hint = f"; did you mean {' or '.join(repr(one) for one in near)}?" if near else ""
+    return UsageError(f"nothing in the configuration is called '{name}'{hint}")
+
+
+def _why(used: Config, target: str, now: list[str], eviction: Eviction) -> str:
+    if target in now and not eviction.evict:
+        return f"{target} runs already; nothing is unloaded"
+    router = used.routing.router.use
+    place = f"the {'set' if router == 'matrix' else 'group'} '{eviction.set}'" if eviction.set else f"no {router} set"
+    if not eviction.evict:
+        return f"nothing is unloaded: {target} may run beside what runs ({place})"
+    beside = f"; with {target} may run: {', '.join(eviction.target_set)}" if eviction.target_set else ""
+    return f"unloaded for {target}: {', '.join(eviction.evict)} (cost {eviction.cost}, {place}{beside})"

@@ -1,0 +1,184 @@
+"""The activity log's questions and its arithmetic: what a page is asked for, and how speeds become a histogram.
+
+Names, bounds and formulas are those of llama-swap 0bdb3720. Where the rows are kept is ``store.activity``'s business.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Literal, Protocol, TypeVar, get_args
+
+import msgspec
+from msgspec import Struct
+
+from appliance.errors import BadRequest
+from appliance.wire.activity import Histogram, Page
+
+DEFAULT_LIMIT = 25
+MAX_LIMIT = 999
+
+MIN_BINS = 5
+MAX_BINS = 20
+
+SortKey = Literal[
+    "id",
+    "time",
+    "model",
+    "req_path",
+    "resp_status_code",
+    "resp_content_type",
+    "cached",
+    "prompt",
+    "generated",
+    "drafted",
+    "prompt_speed",
+    "gen_speed",
+    "duration",
+]
+SORT_KEYS: tuple[SortKey, ...] = get_args(SortKey)
+
+Order = Literal["asc", "desc"]
+
+_Word = TypeVar("_Word", bound=str)
+
+_WHOLE = re.compile(r"[0-9]{1,18}")
+"""Every such number fits SQLite's 64 bits."""
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+_ORDERS: tuple[Order, ...] = get_args(Order)
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """One page of rows. Bounds are inclusive, None is unbounded, no models are all models."""
+
+    models: tuple[str, ...] = ()
+    start: datetime | None = None
+    end: datetime | None = None
+    min_id: int | None = None
+    max_id: int | None = None
+    limit: int = DEFAULT_LIMIT
+    page: int = 1
+    sort: SortKey = "id"
+    order: Order = "desc"
+
+
+def parse_query(parameters: Mapping[str, Sequence[str]]) -> Query:
+    """The parameters of GET /api/metrics/activity. Raises BadRequest, which names the parameter.
+
+    Unknown parameters are ignored, an empty one is as good as none, and of a repeated one the first counts; only
+    ``model`` may be repeated.
+    """
+    return Query(
+        models=parse_models(parameters),
+        start=_time(parameters, "start"),
+        end=_time(parameters, "end"),
+        min_id=_whole(parameters, "min_id", 0) or None,
+        max_id=_whole(parameters, "max_id", 0) or None,
+        limit=_whole(parameters, "limit", 1, MAX_LIMIT) or DEFAULT_LIMIT,
+        page=_whole(parameters, "page", 1) or 1,
+        sort=_word(parameters, "sort", SORT_KEYS, "id"),
+        order=_word(parameters, "order", _ORDERS, "desc"),
+    )
+
+
+def parse_models(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The ``model`` parameters of a page or of the statistics; blank ones do not count."""
+    return tuple(model for text in parameters.get("model", ()) if (model := text.strip()))
+
+
+def parse_id(text: str) -> int:
+    """The last part of /api/captures/{id}. Raises BadRequest."""
+    if not _WHOLE.fullmatch(text):
+        raise BadRequest(f"id must be the whole number of an activity row, not {_shown(text)}", param="id")
+    return int(text)
+
+
+def _first(parameters: Mapping[str, Sequence[str]], name: str) -> str:
+    values = parameters.get(name, ())
+    return values[0].strip() if values else ""
+
+
+def _whole(parameters: Mapping[str, Sequence[str]], name: str, least: int, most: int | None = None) -> int | None:
+    if not (text := _first(parameters, name)):
+        return None
+    number = int(text) if _WHOLE.fullmatch(text) else -1
+    if number < least or (most is not None and number > most):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise BadRequest(f"{name} must be a whole number {bounds}, not {_shown(text)}", param=name)
+    return number
+
+
+def _time(parameters: Mapping[str, Sequence[str]], name: str) -> datetime | None:
+    if not (text := _first(parameters, name)):
+        return None
+    try:
+        if not _RFC3339.fullmatch(text):
+            raise ValueError
+        return datetime.fromisoformat(text.upper())
+    except ValueError:
+        message = (
+            f"{name} must be an RFC 3339 time such as 2026-11-20T08:30:00Z, not {_shown(text)}; write + as %2B in a URL"
+        )
+        raise BadRequest(message, param=name) from None
+
+
+def _word(parameters: Mapping[str, Sequence[str]], name: str, words: Sequence[_Word], default: _Word) -> _Word:
+    if not (text := _first(parameters, name)):
+        return default
+    for word in words:
+        if word == text:
+            return word
+    raise BadRequest(f"{name} must be one of {', '.join(words)}, not {_shown(text)}", param=name)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "...")
+
+
+def with_captures(page: Page, has: Callable[[int], bool]) -> Page:
+    """The page with ``has_capture`` as it is now: captures come and go while rows stay."""
+    rows = tuple(msgspec.structs.replace(row, has_capture=has(row.id)) for row in page.data)
+    return msgspec.structs.replace(page, data=rows)
+
+
+def pages(total: int, limit: int) -> int:
+    return -(-total // limit)
+
+
+class Speeds(Protocol):
+    """Positive speeds, sorted, wherever they are; asked for what the arithmetic needs, never for all of them."""
+
+    @property
+    def count(self) -> int: ...
+
+    def at(self, ranks: Sequence[int]) -> Sequence[float]:
+        """The values with these places in ascending order, from 0."""
+        ...
+
+    def binned(self, low: float, width: float, bins: int) -> Sequence[int]:
+        """How many values each bin has; a value belongs to floor((value - low) / width), and at most to the last."""
+        ...
+
+
+def histogram(speeds: Speeds) -> Histogram | None:
+    """Bins by Sturges' rule, percentiles by linear interpolation between ranks; None without values."""
+    count = speeds.count
+    if count == 0:
+        return None
+    places = [percent / 100 * (count - 1) for percent in (50, 95, 99)]
+    low, high, *values = speeds.at([0, count - 1, *(rank for at in places for rank in (math.floor(at), math.ceil(at)))])
+    p50, p95, p99 = map(_between, places, values[::2], values[1::2])
+    width, bins = 0.0, [count]
+    if low != high:
+        number = min(max(math.ceil(math.log2(count)) + 1, MIN_BINS), MAX_BINS)
+        width = (high - low) / number
+        bins = list(speeds.binned(low, width, number))
+    return Histogram(bins=bins, min=low, max=high, bin_size=width, p50=p50, p95=p95, p99=p99)
+
+
+def _between(place: float, below: float, above: float) -> float:
+    return below + (place - math.floor(place)) * (above - below)

@@ -1,0 +1,283 @@
+"""The tree of a configuration as typed values; every value that does not fit is a problem with its place.
+
+Follows the reference's decoder where it is lenient: any single value is text where text is expected, an empty value is
+the default, ``yes`` and ``on`` are true where a switch is expected, a whole float is an int. Deliberate differences:
+
+- unknown keys are warned about, with the key that was probably meant, instead of vanishing;
+- keys that are not text (``7:``) are taken by their text, where llama-swap loses every model of the file;
+- an empty model (``m:``) has every default, where llama-swap's has none at all;
+- a fraction where a whole number is expected is cut off as in llama-swap, with a warning;
+- every problem of a file is found, not only the first.
+
+What is refused counts as absent, so that the rest can still be examined.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import msgspec.inspect as mi
+from msgspec import UNSET, Struct, UnsetType
+
+from appliance.core.config.keys import ANY, advice, bare, join
+from appliance.core.config.keys import root as schema_root
+from appliance.core.config.nodes import Mapping, Node, Position, Problem, Scalar, Sequence
+from appliance.core.config.places import Places, Report, did_you_mean
+from appliance.core.config.types import Config
+
+TRUE = ("y", "Y", "yes", "Yes", "YES", "on", "On", "ON")
+FALSE = ("n", "N", "no", "No", "NO", "off", "Off", "OFF")
+OLD_NAMES = {"strip_params": "stripParams"}
+"""Old spellings that are read when the new one is absent or empty."""
+INT64 = 1 << 63
+UINT64 = 1 << 64
+
+
+class Decoded(Struct, frozen=True):
+    """``config`` as the file says it, not yet normalised."""
+
+    config: Config
+    places: Places
+    problems: list[Problem]
+
+
+def decode(root: Mapping | None) -> Decoded:
+    """Give every value its type. Never raises for what a file says; see ``problems``."""
+    walk = _Walk()
+    values = walk.struct(schema_root(), root, "", "") if root is not None else {}
+    config = msgspec.convert(values, Config, dec_hook=_as_is)
+    return Decoded(config, walk.places, walk.report.problems)
+
+
+def plain(node: Node) -> object:
+    """The value without places: dicts with text keys, lists, and what JSON knows."""
+    match node:
+        case Scalar():
+            return _within_json(node.value)
+        case Sequence():
+            return [plain(item) for item in node.items]
+        case Mapping():
+            return {entry.key.text: plain(entry.value) for entry in node.entries}
+
+
+class _Walk:
+    """One pass over the tree beside the types. ``path`` is the value's own, ``pattern`` has ``<id>`` for free keys."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Position] = {}
+        self.places = Places(self.known)
+        self.report = Report(self.places)
+
+    def struct(self, info: mi.StructType, node: Mapping, path: str, pattern: str) -> dict[str, object]:
+        self.known[path] = node.at
+        fields = {field.encode_name: field for field in info.fields}
+        values: dict[str, object] = {}
+        old: dict[str, object] = {}
+        for entry in node.entries:
+            key = entry.key.text
+            name = OLD_NAMES.get(key, key) if key not in fields else key
+            if name not in fields:
+                self._unknown(info, entry.key, path, pattern)
+            elif not _is_null(entry.value):
+                value = self.value(fields[name].type, entry.value, join(path, key), join(pattern, name))
+                if value is not UNSET:
+                    (values if name == key else old)[name] = value
+        for name, value in old.items():
+            if not values.get(name):
+                values[name] = value
+        return values
+
+    def value(self, kind: mi.Type, node: Node, path: str, pattern: str) -> object | UnsetType:
+        """The value as ``kind``, UNSET where it cannot be that."""
+        if not _is_null(node):
+            self.known[path] = node.at
+        match bare(kind):
+            case mi.CustomType():
+                self._must_be_json(node, path)
+                return plain(node)
+            case mi.StructType() as info:
+                if _is_null(node):
+                    self.report.warn(path, "has no settings; every key has its default")
+                    return {}
+                if isinstance(node, Mapping):
+                    return self.struct(info, node, path, pattern)
+                return self._refuse(path, f"must be a mapping with keys of its own, and is {_told(node)}")
+            case mi.DictType(value_type=item):
+                return self._dict(item, node, path, pattern)
+            case mi.ListType(item_type=item):
+                return self._list(item, node, path, pattern)
+            case simple:
+                if isinstance(node, Scalar):
+                    return self._scalar(simple, node, path)
+                return self._refuse(path, f"must be {_named(simple)}, and is {_told(node)}")
+
+    def _dict(self, item: mi.Type, node: Node, path: str, pattern: str) -> object | UnsetType:
+        if _is_null(node):
+            return {}
+        if not isinstance(node, Mapping):
+            return self._refuse(path, f"must be a mapping of names to values, and is {_told(node)}")
+        values: dict[str, object] = {}
+        for entry in node.entries:
+            name = entry.key.text
+            here = join(path, name)
+            if name in values:
+                self.report.error(here, f"'{name}' occurs twice")
+                continue
+            self.known[here] = entry.key.at  # where there is no value
+            value = self.value(item, entry.value, here, join(pattern, ANY))
+            if value is not UNSET:
+                values[name] = value
+        return values
+
+    def _list(self, item: mi.Type, node: Node, path: str, pattern: str) -> object | UnsetType:
+        if _is_null(node):
+            return []
+        if not isinstance(node, Sequence):
+            # the value is not repeated: it may be a key of apiKeys
+            what = "a single value; put it in brackets" if isinstance(node, Scalar) else "a mapping"
+            return self._refuse(path, f"must be a list, and is {what}")
+        values = [self.value(item, each, f"{path}[{n}]", f"{pattern}[]") for n, each in enumerate(node.items)]
+        return [value for value in values if value is not UNSET]
+
+    def _scalar(self, kind: mi.Type, node: Scalar, path: str) -> object | UnsetType:
+        value = node.value
+        match kind:
+            case mi.StrType():
+                return "" if value is None else node.text
+            case mi.BoolType():
+                return self._bool(node, path)
+            case mi.IntType(ge=least):
+                return self._int(node, path, least)
+            case mi.LiteralType(values=allowed):
+                words = [str(word) for word in allowed]
+                if not node.text:
+                    del self.known[path]  # as if the key were not there
+                    return UNSET
+                if node.text in words:
+                    return node.text
+                advice = did_you_mean(node.text, words)
+                return self._refuse(path, f"must be {_one_of(words)}, and is '{node.text}'{advice}")
+            case mi.UnionType(types=kinds):
+                return self._union(kinds, node, path)
+            case _:
+                raise TypeError(f"the schema has a type that is not decoded: {kind}")
+
+    def _bool(self, node: Scalar, path: str) -> bool | UnsetType:
+        if isinstance(node.value, bool):
+            return node.value
+        if node.value is None:
+            return False
+        if node.text in TRUE or node.text in FALSE:
+            return node.text in TRUE
+        quoted = node.text in ("true", "false")
+        advice = f"; drop the quotes: {node.text}" if quoted and node.quoted else ""
+        return self._refuse(path, f"must be true or false, and is {_told(node)}{advice}")
+
+    def _int(self, node: Scalar, path: str, least: float | None) -> int | UnsetType:
+        number = 0 if node.value is None else node.value
+        if isinstance(number, float) and math.isfinite(number):
+            if not number.is_integer():
+                self.report.warn(path, f"must be a whole number; {node.text} is read as {int(number)}")
+            number = int(number)
+        if isinstance(number, bool) or not isinstance(number, int):
+            advice = f"; drop the quotes: {node.text}" if node.quoted and _numeric(node.text) else ""
+            return self._refuse(path, f"must be a whole number, and is {_told(node)}{advice}")
+        if not -INT64 <= number < INT64:
+            return self._refuse(path, f"{number} is too large")
+        if least is not None and number < least:
+            return self._refuse(path, f"must be {least:g} or more, and is {number}")
+        return number
+
+    def _union(self, kinds: tuple[mi.Type, ...], node: Scalar, path: str) -> object | UnsetType:
+        """Text or number or switch as YAML sees it; where the union has no place for that, its text."""
+        if node.value is None:
+            if any(isinstance(kind, mi.NoneType) for kind in kinds):
+                return None
+            return self._refuse(path, "must have a value, and is null")
+        for kind, cls in ((mi.BoolType, bool), (mi.IntType, int), (mi.FloatType, float)):
+            if type(node.value) is cls and any(isinstance(each, kind) for each in kinds):
+                return _within_json(node.value)
+        return node.text
+
+    def _must_be_json(self, node: Node, path: str) -> None:
+        match node:
+            case Scalar(value=float() as number) if not math.isfinite(number):
+                self.report.error(path, f"{node.text} is no JSON value and cannot be sent; write a number or null")
+            case Scalar():
+                pass
+            case Sequence():
+                for n, item in enumerate(node.items):
+                    self._must_be_json(item, f"{path}[{n}]")
+            case Mapping():
+                for entry in node.entries:
+                    self._must_be_json(entry.value, join(path, entry.key.text))
+
+    def _unknown(self, info: mi.StructType, key: Scalar, path: str, pattern: str) -> None:
+        here = join(path, key.text)
+        self.known.setdefault(here, key.at)
+        self.report.warn(here, f"unknown key, ignored; {advice(key.text, info, pattern)}")
+
+    def _refuse(self, path: str, message: str) -> UnsetType:
+        self.report.error(path, message)
+        return UNSET
+
+
+def _as_is(_kind: type, value: object) -> object:
+    return value
+
+
+def _is_null(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.value is None
+
+
+def _within_json(value: str | int | float | bool | None) -> str | int | float | bool | None:
+    """Integers that no JSON reader holds become floats, as in the reference."""
+    if isinstance(value, int) and not -INT64 <= value < UINT64:
+        return float(value) if abs(value) < 1 << 1023 else math.inf
+    return value
+
+
+def _numeric(text: str) -> bool:
+    try:
+        int(text, 0)
+    except ValueError:
+        return text.strip().lstrip("+-").isdecimal()
+    return True
+
+
+def _named(kind: mi.Type) -> str:
+    match kind:
+        case mi.IntType():
+            return "a whole number"
+        case mi.BoolType():
+            return "true or false"
+        case mi.LiteralType(values=values):
+            return _one_of([str(value) for value in values])
+        case mi.UnionType():
+            return "a single value"
+        case _:
+            return "text"
+
+
+def _told(node: Node) -> str:
+    match node:
+        case Sequence():
+            return "a list"
+        case Mapping():
+            return "a mapping"
+        case Scalar(value=None):
+            return "null"
+        case Scalar(value=str()):
+            return f"the text '{_short(node.text)}'"
+        case Scalar():
+            return _short(node.text)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:57] + "..."
+
+
+def _one_of(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

@@ -1,0 +1,266 @@
+"""Macros and ports: ``${NAME}`` in the values of a configuration becomes what it stands for.
+
+Every text value is expanded, keys only below ``filters.setParamsByID``. Each node keeps the place of its own text.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import urlsplit
+
+from msgspec import structs
+
+from appliance.core.config.macro_scope import MAX_TEXT, REFERENCE, Macro, Scope, TooLong, declared
+from appliance.core.config.nodes import Entry, Mapping, Node, Position, Problem, Scalar, Sequence
+from appliance.core.config.scalars import text_of
+from appliance.core.config.types import Config, Scalars
+from appliance.core.words import strip_comments
+
+_KNOWN_KEYS = frozenset(field.encode_name for field in structs.fields(Config))
+_FIRST_PORT = next(field.default for field in structs.fields(Config) if field.encode_name == "startPort")
+_LAST_PORT = 65535
+_Path = tuple[str, ...]
+
+
+NO_PORTS: dict[str, int] = {}
+
+
+def expand(root: Mapping, ports: dict[str, int] = NO_PORTS) -> tuple[Mapping, list[Problem]]:
+    """The configuration without macros: every ``macros`` key is gone, and each model that uses ports has its ``proxy``.
+
+    Models whose ``cmd`` contains ``${PORT}`` get ports from ``startPort`` on, in the order of their ids' bytes; those
+    in ``ports`` keep theirs, so that a model that runs stays the same when others come and go. ``${PID}`` stays in
+    ``cmdStop``, for the moment it runs.
+    """
+    expansion = _Expansion(root, ports)
+    return expansion.done(), expansion.problems
+
+
+class _Expansion:
+    def __init__(self, root: Mapping, ports: dict[str, int]) -> None:
+        self.problems: list[Problem] = []
+        self._root = root
+        self._kept = ports
+        self._globals, wrong = declared(root.get("macros"), "macros")
+        self.problems += wrong
+        self._owners: dict[str, str] = {}
+        """Macro declared inside of a model, to that model."""
+        self._next_port: int = _FIRST_PORT
+        self._out_of_ports = False
+        self._addresses: dict[tuple[str, int], str] = {}
+
+    def done(self) -> Mapping:
+        entries: list[Entry] = []
+        for entry in self._root.entries:
+            name = entry.key.text
+            if name not in ("macros", "models"):
+                value = self._node(entry.value, self._globals, (name,))
+                if name in _KNOWN_KEYS:
+                    self._leftovers(value, self._globals, (name,))
+                entries.append(Entry(entry.key, value))
+            elif name == "models":
+                entries.append(entry)  # they need startPort: after the loop
+        start = Mapping(tuple(entries), self._root.at).get("startPort")
+        if isinstance(start, Scalar) and isinstance(start.value, int) and start.value > 0:
+            self._next_port = start.value
+        self._kept = {model: port for model, port in self._kept.items() if port >= self._next_port}
+        return Mapping(tuple(self._models(entry) for entry in entries), self._root.at)
+
+    # ---- models ------------------------------------------------------------------------------------------------------
+
+    def _models(self, entry: Entry) -> Entry:
+        if entry.key.text != "models" or not isinstance(entry.value, Mapping):
+            return entry
+        scopes = {model.key.text: self._scope(model) for model in entry.value.entries}
+        done: dict[str, Node] = {}
+        for model in sorted(entry.value.entries, key=lambda each: each.key.text):  # code points sort as UTF-8 does
+            done[model.key.text] = self._model(model, scopes[model.key.text])
+        models = tuple(Entry(model.key, done[model.key.text]) for model in entry.value.entries)
+        return Entry(entry.key, Mapping(models, entry.value.at))
+
+    def _scope(self, model: Entry) -> Scope:
+        name = model.key.text
+        own, wrong = declared(
+            model.value.get("macros") if isinstance(model.value, Mapping) else None, _dotted(("models", name, "macros"))
+        )
+        self.problems += wrong
+        for macro in own.macros:
+            self._owners.setdefault(macro.name, name)
+        return self._globals.of_model(name, own)
+
+    def _model(self, entry: Entry, scope: Scope) -> Node:
+        name = entry.key.text
+        path = ("models", name)
+        if REFERENCE.search(name):
+            self._report(
+                "macros are not expanded in the id of a model; write the id in full", path, entry.key.at, "warning"
+            )
+        if isinstance(entry.value, Scalar) and entry.value.value is None:
+            why = "this model is empty and cannot start; give it a cmd, or remove the line"
+            self._report(why, path, entry.key.at, "warning")
+            return Mapping((), entry.value.at)
+        node = entry.value
+        if isinstance(node, Mapping):
+            kept = (_without_comments(each) for each in node.entries if each.key.text != "macros")
+            node = Mapping(tuple(kept), node.at)
+        node = self._node(node, scope, path)
+        if not isinstance(node, Mapping):
+            return node
+        command = node.get("cmd")
+        uses_port = isinstance(command, Scalar) and "${PORT}" in command.text
+        if isinstance(command, Scalar) and uses_port:
+            port = self._kept.get(name) or self._port(path, command.at)
+            node = _with_proxy(
+                self._values(node, Scope((Macro("PORT", port),)), path), f"http://localhost:{port}", command.at
+            )
+        self._leftovers(node, scope, path)
+        self._check_proxy(name, node)
+        return node
+
+    def _port(self, path: _Path, at: Position) -> int:
+        taken = set(self._kept.values())
+        while (port := self._next_port) in taken:
+            self._next_port += 1
+        self._next_port += 1
+        if port > _LAST_PORT and not self._out_of_ports:
+            self._out_of_ports = True
+            self._report(f"no port is left for this model; {_LAST_PORT} is the last, so lower startPort", path, at)
+        return port
+
+    def _check_proxy(self, model: str, node: Mapping) -> None:
+        """Without a port of ours, the configuration must say where the server listens."""
+        command, proxy = node.get("cmd"), node.get("proxy")
+        if not isinstance(command, Scalar) or command.value is None or not command.text.strip():
+            return
+        if proxy is None or (isinstance(proxy, Scalar) and proxy.value is None):
+            if not REFERENCE.search(command.text):  # else the port may be in what is missing
+                why = (
+                    "cmd does not use ${PORT}, so proxy must say where the server listens, as in http://localhost:8080"
+                )
+                self._report(why, ("models", model, "proxy"), command.at)
+        elif isinstance(proxy, Scalar) and (address := _address(proxy.text)):
+            first = self._addresses.setdefault(address, model)
+            if first != model:
+                why = f"this is the address of model '{first}', too; the two must never be loaded at the same time"
+                self._report(why, ("models", model, "proxy"), proxy.at, "warning")
+
+    # ---- values ------------------------------------------------------------------------------------------------------
+
+    def _node(self, node: Node, scope: Scope, path: _Path) -> Node:
+        match node:
+            case Scalar(value=str(text)) if "${" in text:
+                return self._scalar(node, text, scope, path)
+            case Scalar():
+                return node
+            case Sequence():
+                items = (self._node(item, scope, (*path, f"[{index}]")) for index, item in enumerate(node.items))
+                return Sequence(tuple(items), node.at)
+            case Mapping():
+                return self._values(node, scope, path)
+
+    def _values(self, node: Mapping, scope: Scope, path: _Path) -> Mapping:
+        entries: dict[str, Entry] = {}
+        for entry in node.entries:
+            key = self._key(entry.key, scope, path) if _keys_expand(path) else entry.key
+            if key.text in entries:
+                self._report(f"two keys become '{key.text}' once macros are expanded; change one", path, key.at)
+            else:
+                entries[key.text] = Entry(key, self._node(entry.value, scope, (*path, entry.key.text)))
+        return Mapping(tuple(entries.values()), node.at)
+
+    def _scalar(self, node: Scalar, text: str, scope: Scope, path: _Path) -> Scalar:
+        value = self._expanded(text, scope, path, node.at)
+        if value == text:
+            return node
+        return Scalar(value, text_of(value), node.at, quoted=isinstance(value, str))
+
+    def _key(self, key: Scalar, scope: Scope, path: _Path) -> Scalar:
+        text = text_of(self._expanded(key.text, scope, path, key.at))
+        return Scalar(text, text, key.at, quoted=key.quoted)
+
+    def _expanded(self, text: str, scope: Scope, path: _Path, at: Position) -> Scalars:
+        try:
+            return scope.expanded(text)
+        except TooLong:
+            self._report(f"this has more than {MAX_TEXT} characters with its macros expanded; use fewer", path, at)
+            return ""
+
+    # ---- what is left ------------------------------------------------------------------------------------------------
+
+    def _leftovers(self, node: Node, scope: Scope, path: _Path) -> None:
+        match node:
+            case Scalar(value=str(text)):
+                self._left_in(text, scope, path, node.at)
+            case Scalar():
+                pass
+            case Sequence():
+                for index, item in enumerate(node.items):
+                    self._leftovers(item, scope, (*path, f"[{index}]"))
+            case Mapping():
+                for entry in node.entries:
+                    if _keys_expand(path):
+                        self._left_in(entry.key.text, scope, path, entry.key.at)
+                    self._leftovers(entry.value, scope, (*path, entry.key.text))
+
+    def _left_in(self, text: str, scope: Scope, path: _Path, at: Position) -> None:
+        """One problem for one text: whoever reads them drops further ones at the same place as consequences."""
+        names = dict.fromkeys(REFERENCE.findall(text))
+        if reasons := [why for name in names if (why := self._why(name, scope, path)) is not None]:
+            self._report("; ".join(reasons), path, at)
+
+    def _why(self, name: str, scope: Scope, path: _Path) -> str | None:
+        in_model = path[0] == "models"
+        stop = in_model and path[2:] == ("cmdStop",)
+        match name:
+            case "PID":
+                return None if stop else "${PID} is known in cmdStop of a model only; remove it here"
+            case "PORT" if in_model:
+                return "${PORT} has no value because cmd does not use it; put ${PORT} into cmd, or write the port here"
+            case "PORT" | "MODEL_ID" if not in_model:
+                return f"${{{name}}} belongs to one model, so it has no value outside of models; write it out"
+            case _:
+                if (owner := self._owners.get(name)) and all(name != macro.name for macro in scope.macros):
+                    return (
+                        f"the macro '{name}' is declared for model '{owner}' only; declare it under the global macros"
+                    )
+                return scope.why_left(name, ("PORT", "PID") if stop else ("PORT",) if in_model else ())
+
+    def _report(self, message: str, path: _Path, at: Position, level: Literal["error", "warning"] = "error") -> None:
+        self.problems.append(Problem(message=message, path=_dotted(path), at=at, level=level))
+
+
+def _dotted(path: _Path) -> str:
+    return ".".join(path).replace(".[", "[")
+
+
+def _keys_expand(path: _Path) -> bool:
+    return len(path) == 4 and path[0] in ("models", "peers") and path[2:] == ("filters", "setParamsByID")
+
+
+def _without_comments(entry: Entry) -> Entry:
+    """Before expansion, so that a macro in a comment need not exist."""
+    value = entry.value
+    if entry.key.text not in ("cmd", "cmdStop") or not isinstance(value, Scalar) or not isinstance(value.value, str):
+        return entry
+    text = strip_comments(value.value)
+    return Entry(entry.key, Scalar(text, text, value.at, quoted=True)) if text != value.value else entry
+
+
+def _with_proxy(node: Mapping, proxy: str, at: Position) -> Mapping:
+    """With the default proxy, if there is none; its place is that of the cmd which chose the port."""
+    known = node.get("proxy")
+    if known is not None and not (isinstance(known, Scalar) and known.value is None):
+        return node
+    others = tuple(entry for entry in node.entries if entry.key.text != "proxy")
+    return Mapping((*others, Entry(Scalar("proxy", "proxy", at), Scalar(proxy, proxy, at, quoted=True))), node.at)
+
+
+def _address(url: str) -> tuple[str, int] | None:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None  # the check of proxy reports it
+    if not host or port is None:
+        return None
+    return "127.0.0.1" if host == "localhost" else host, port

@@ -1,0 +1,108 @@
+"""Text to value and back, in the dialect of Go's yaml.v3 (which llama-swap reads) and of Go's ``%v`` (which it writes).
+
+The dialect is YAML 1.2's with additions: ``0777`` is octal, ``_`` may stand in numbers, ``0b`` is binary. Only ``true``
+and ``false`` are booleans; ``on``, ``yes`` and ``12:30:45`` are text.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import Error as NotBase64
+from binascii import a2b_base64
+from decimal import Decimal
+from math import inf, isinf, isnan, nan
+
+from appliance.core.config.nodes import Plain
+
+_WORDS: dict[str, Plain] = {
+    "": None,
+    "~": None,
+    **dict.fromkeys(("null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), inf),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -inf),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), nan),
+}
+
+_INT = re.compile(
+    r"(?P<sign>[-+]?)(?:0[xX](?P<x>[0-9a-fA-F]+)|0[bB](?P<b>[01]+)|0[oO]?(?P<o>[0-7]+)|(?P<d>0|[1-9][0-9]*))"
+)
+_BASES = {"x": 16, "b": 2, "o": 8, "d": 10}
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_INT64 = range(-(2**63), 2**63)
+_UINT64 = range(2**64)
+
+_CORE = "tag:yaml.org,2002:"
+_KINDS = {"int": int, "float": float, "bool": bool, "null": type(None)}
+
+
+class WrongTag(ValueError):
+    """A tag whose value is not of its type. The text says so."""
+
+
+def typed(text: str) -> Plain:
+    """The value of a scalar without quotes and tag.
+
+    A date stays text (yaml.v3 makes it a timestamp, which no key takes). Whole numbers beyond 64 bits become floats,
+    numbers too large for a float stay text, as in Go.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in "+-.0123456789":
+        return text
+    digits = text if text[0] == "." else text.replace("_", "")
+    if found := _INT.fullmatch(digits):
+        kind = found.lastgroup or "d"
+        number = int(found[kind], _BASES[kind])
+        if (-number if found["sign"] == "-" else number) in _INT64 or (not found["sign"] and number in _UINT64):
+            return -number if found["sign"] == "-" else number
+    if _FLOAT.fullmatch(digits) and not isinf(value := float(digits)):
+        return value
+    return text
+
+
+def tagged(text: str, tag: str) -> Plain | None:
+    """The value of a scalar with a tag (``!``, or long form). Raises `WrongTag`; an unknown tag is a `KeyError`."""
+    kind = tag.removeprefix(_CORE)
+    if tag == "!" or kind in ("str", "timestamp"):
+        return text
+    if kind == "binary":
+        try:
+            return a2b_base64("".join(text.split()), strict_mode=True).decode()
+        except (NotBase64, UnicodeError):
+            raise WrongTag(f"'{text}' is not text in base64, as !!binary says") from None
+    wanted = _KINDS[kind]
+    value = typed(text)
+    if wanted is float and type(value) is int:
+        return float(value)
+    if type(value) is not wanted:
+        raise WrongTag(f"'{text}' is no {kind}, as the tag !!{kind} says; correct the value or remove the tag")
+    return value
+
+
+def text_of(value: str | int | float | bool) -> str:
+    """A value inside other text: ``true``, and floats as short as possible, with ``e`` from 1e21 and below 1e-4."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return _float_text(value)
+        case int() | str():
+            return str(value)
+
+
+def _float_text(value: float) -> str:
+    if isnan(value):
+        return "NaN"
+    if isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    number = Decimal(repr(value))  # repr gives the fewest digits that read back as the same float
+    exponent = number.adjusted()
+    if value == 0 or -4 <= exponent < 21:
+        whole = f"{number:f}"
+        return whole.rstrip("0").rstrip(".") if "." in whole else whole
+    sign, digits, _ = number.as_tuple()
+    text = "".join(map(str, digits)).rstrip("0")
+    fraction = "." + text[1:] if text[1:] else ""
+    return f"{'-' if sign else ''}{text[0]}{fraction}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"

@@ -1,0 +1,93 @@
+"""The JSON schema of a configuration file, for editors; made from the types, so it cannot say anything else."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+import msgspec.inspect as mi
+
+from appliance.core.config.decode import OLD_NAMES
+from appliance.core.config.types import Config
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+MACRO = r"\$\{[a-zA-Z0-9_.-]+\}"
+"""A number or a switch may be written as a macro."""
+
+Schema = dict[str, object]
+
+
+def schema() -> Schema:
+    """JSON schema (draft 2020-12): key names, types, bounds, allowed words, defaults and descriptions.
+
+    It takes what the decoder takes beside the exact type: macros, any single value for text, no value for the default.
+    """
+    parts: dict[str, Schema] = {}
+    _of(mi.type_info(Config), parts)
+    root = parts.pop(Config.__name__)
+    return {"$schema": DIALECT, "title": "Configuration of llama-appliance", **root, "$defs": parts}
+
+
+def _of(kind: mi.Type, parts: dict[str, Schema]) -> Schema:
+    """The schema of one type; structs go to ``parts`` and are referred to."""
+    match kind:
+        case mi.Metadata(type=inner):
+            return {**_of(inner, parts), **_notes(kind)}
+        case mi.StructType(cls=cls):
+            if cls.__name__ not in parts:
+                parts[cls.__name__] = {}  # taken, so that a type within itself would end here
+                parts[cls.__name__] = _object(kind, parts)
+            return {"$ref": f"#/$defs/{cls.__name__}"}
+        case mi.DictType(value_type=item):
+            return {"type": "object", "additionalProperties": _or_null(_of(item, parts))}
+        case mi.ListType(item_type=item):
+            return {"type": "array", "items": _of(item, parts)}
+        case mi.UnionType(types=kinds):
+            return {"anyOf": [_of(each, parts) for each in kinds]}
+        case mi.LiteralType(values=values):
+            return {"enum": list(values)}
+        case mi.IntType(ge=least):
+            number: Schema = {"type": "integer"} if least is None else {"type": "integer", "minimum": least}
+            return {"anyOf": [number, {"type": "string", "pattern": MACRO}]}
+        case mi.BoolType():
+            return {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": MACRO}]}
+        case mi.StrType():
+            return {"type": ["string", "number", "boolean"]}
+        case mi.FloatType():
+            return {"type": "number"}
+        case mi.NoneType():
+            return {"type": "null"}
+        case mi.CustomType():
+            return {}
+        case _:
+            raise TypeError(f"the schema has a type that cannot be told: {kind}")
+
+
+def _object(info: mi.StructType, parts: dict[str, Schema]) -> Schema:
+    properties: dict[str, Schema] = {}
+    for field in info.fields:
+        properties[field.encode_name] = {**_or_null(_of(field.type, parts)), **_default(field)}
+    for old, new in OLD_NAMES.items():
+        if new in properties:
+            properties[old] = {**properties[new], "deprecated": True, "description": f"Old name of {new}"}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _notes(kind: mi.Metadata) -> Schema:
+    # msgspec declares it as a bare dict
+    return cast("Schema | None", kind.extra_json_schema) or {}  # pyright: ignore[reportUnknownMemberType]
+
+
+def _or_null(told: Schema) -> Schema:
+    """A key without a value has its default."""
+    rule = {word: value for word, value in told.items() if word != "description"}
+    if not rule:
+        return told
+    notes = {word: value for word, value in told.items() if word == "description"}
+    return {**notes, "anyOf": [rule, {"type": "null"}]}
+
+
+def _default(field: mi.Field) -> Schema:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return {"default": msgspec.to_builtins(field.default_factory())}
+    return {} if field.default is msgspec.NODEFAULT else {"default": field.default}

@@ -1,0 +1,263 @@
+"""What a configuration means: inherited values filled in, old places moved, every rule checked.
+
+The order and the rules are llama-swap's. What it drops or mangles in silence is a warning where the file still works as
+it does there, and an error where it cannot work as it is meant: a group member that is no model, a server address that
+is no URL, sizes and patterns that cannot be read. Deliberate differences beside those:
+
+- the model ``healthCheckTimeout`` counts (llama-swap overwrites it with the global one);
+- a priority under an alias counts for the model (llama-swap never looks at it);
+- a peer may leave out its models.
+
+The rules of ``store.path`` need the disk; whoever opens the store checks them.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+
+from msgspec import UNSET, structs
+
+from appliance.core.config.names import Names, normal_aliases, normal_peers, normal_profiles, normal_selectors
+from appliance.core.config.nodes import Problem
+from appliance.core.config.places import Places, Report, did_you_mean
+from appliance.core.config.routes import normal_routing, why_not_together
+from appliance.core.config.types import (
+    Compat,
+    Config,
+    Hooks,
+    ModelConfig,
+    OnStartup,
+    ServerPool,
+    Ui,
+    UpstreamConfig,
+)
+from appliance.core.config.units import parse_duration, parse_size
+from appliance.core.config.urls import why_no_base_url
+from appliance.core.words import split_command
+
+LEAST_HEALTH_CHECK = 15
+LEAST_PERFORMANCE_PAUSE = 5
+UNLOAD_TIMEOUT = 10
+METRICS = 1000
+TASKKILL = "taskkill /f /t /pid ${PID}"
+COMFYUI = "comfyui_auto"
+"""The model behind /comfyui/: its page asks for much at once and keeps a websocket open."""
+COMFYUI_LIMIT = 50
+LAST_PORT = 65535
+
+LOG_LEVELS = ("debug", "info", "warn", "error")
+TIME_FORMATS = (
+    *("ansic", "unixdate", "rubydate", "rfc822", "rfc822z", "rfc850", "rfc1123", "rfc1123z", "rfc3339"),
+    *("rfc3339nano", "kitchen", "stamp", "stampmilli", "stampmicro", "stampnano"),
+)
+
+
+def normalise(config: Config, places: Places, windows: bool) -> tuple[Config, list[Problem]]:
+    """The configuration as the program uses it; to be used only when no problem is an error."""
+    report = Report(places)
+    config = _normal_globals(config, report)
+    models = normal_aliases(config.models, report)
+    models = {id: _normal_model(id, model, config, report, windows) for id, model in models.items()}
+    config = structs.replace(config, models=models, macros={})
+    names = Names(config)
+    routing = normal_routing(config, names, report)
+    config = structs.replace(
+        config,
+        groups=None,
+        matrix=None,
+        routing=routing,
+        hooks=Hooks(on_startup=OnStartup(preload=_normal_preload(config, names, report))),
+        peers=normal_peers(config, names, report),
+        selectors=normal_selectors(config, names, report),
+        profiles=normal_profiles(config, names, report),
+    )
+    if not any(problem.level == "error" for problem in report.problems):
+        _check_spillover(config, names, report)
+    return config, report.problems
+
+
+def _normal_globals(config: Config, report: Report) -> Config:
+    _check_keys(config.api_keys, report)
+    if config.store is not None and not config.store.path.strip():
+        report.error("store.path", "is empty; name a file, or remove 'store' to keep the activity log in memory")
+    if config.start_port > LAST_PORT:
+        report.error("startPort", f"must be at most {LAST_PORT}, and is {config.start_port}")
+    headers = structs.replace(config.ui.activity, session_id=_header_names(config.ui.activity.session_id))
+    return structs.replace(
+        config,
+        health_check_timeout=_floor("healthCheckTimeout", config.health_check_timeout, report),
+        log_level=_word("logLevel", config.log_level, LOG_LEVELS, "info", report),
+        log_time_format=_word("logTimeFormat", config.log_time_format, TIME_FORMATS, "", report),
+        metrics_max_in_memory=config.metrics_max_in_memory if config.metrics_max_in_memory > 0 else METRICS,
+        ui=Ui(activity=headers),
+        performance=structs.replace(config.performance, every=_normal_pause(config.performance.every, report)),
+        unload_timeout=config.unload_timeout or UNLOAD_TIMEOUT,
+        upstream=_normal_patterns(config.upstream, report),
+        models_max=_models_max(config, report),
+        server_pool=ServerPool(),
+        memory=_normal_memory("memory", config.memory, report),
+    )
+
+
+def _check_keys(keys: list[str], report: Report) -> None:
+    """The messages never repeat a key."""
+    for n, key in enumerate(keys):
+        if not key:
+            report.error(f"apiKeys[{n}]", "is empty, and would let nobody in; remove it, or set the variable behind it")
+        elif " " in key:
+            report.error(f"apiKeys[{n}]", "has a space in it, which no client can send; remove it")
+
+
+def _floor(path: str, seconds: int, report: Report) -> int:
+    if seconds < LEAST_HEALTH_CHECK:
+        report.warn(path, f"{seconds} is less than the minimum; {LEAST_HEALTH_CHECK} is used")
+    return max(seconds, LEAST_HEALTH_CHECK)
+
+
+def _word(path: str, text: str, words: tuple[str, ...], default: str, report: Report) -> str:
+    word = text.strip().lower()
+    if word in words or word == default:
+        return word
+    if word:
+        report.warn(path, f"'{text}' is unknown, '{default}' is used; known are {', '.join(words)}")
+    return default
+
+
+def _header_names(names: list[str]) -> list[str]:
+    """Trimmed, without blanks, each once however it is spelled."""
+    first: dict[str, str] = {}
+    for name in names:
+        if stripped := name.strip():
+            first.setdefault(stripped.lower(), stripped)
+    return list(first.values())
+
+
+def _normal_pause(every: str, report: Report) -> str:
+    path = "performance.every"
+    seconds = parse_duration(every)
+    if seconds is None:
+        advice = f"write {every}s for seconds" if every.strip().isdecimal() else "write it as in 5s or 1m30s"
+        report.error(path, f"'{every}' is no time with a unit; {advice}")
+    elif seconds == 0:
+        return "5s"
+    elif seconds < LEAST_PERFORMANCE_PAUSE:
+        report.error(path, f"{every} is too short; the least is {LEAST_PERFORMANCE_PAUSE}s")
+    return every
+
+
+def _normal_patterns(upstream: UpstreamConfig, report: Report) -> UpstreamConfig:
+    for n, pattern in enumerate(upstream.ignore_paths):
+        if why := _why_no_pattern(pattern):
+            report.error(f"upstream.ignorePaths[{n}]", f"'{pattern}' cannot be used as a regular expression: {why}")
+    return upstream if upstream.ignore_paths else UpstreamConfig()
+
+
+def _why_no_pattern(pattern: str) -> str | None:
+    """Patterns are RE2's in llama-swap; what has another meaning here, as ``[[:alpha:]]``, is refused."""
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always")
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            return str(error)
+    return next((str(doubt.message) for doubt in doubts if doubt.category is FutureWarning), None)
+
+
+def _models_max(config: Config, report: Report) -> int | None:
+    servers = config.server_pool.num_servers
+    if servers is None or config.models_max in (None, servers):
+        return servers if config.models_max is None else config.models_max
+    report.error(
+        "server_pool.num_servers", f"is {servers}, and modelsMax is {config.models_max}; they mean the same, remove one"
+    )
+    return config.models_max
+
+
+def _normal_memory(path: str, memory: Mapping[str, str | int], report: Report) -> dict[str, str | int]:
+    sizes: dict[str, str | int] = {}
+    for device, size in memory.items():
+        here = f"{path}.{device}"
+        if not re.fullmatch(r"ram|gpu\d+", device):
+            report.error(here, f"'{device}' is no device; devices are ram, gpu0, gpu1 and so on")
+        value = parse_size(size)
+        if value is None:
+            report.error(here, f"'{size}' is no size; write it as in 12GiB, 500MB, or in bytes")
+        sizes[device] = value or 0
+    return sizes
+
+
+def _normal_model(id: str, model: ModelConfig, config: Config, report: Report, windows: bool) -> ModelConfig:
+    path = f"models.{id}"
+    model = structs.replace(model, argv=split_command(model.cmd, windows=windows))
+    _check_model(path, id, model, report)
+    stop = model.cmd_stop
+    if windows and not stop and not report.places.given(f"{path}.cmdStop"):
+        stop = TASKKILL
+    limit, compat = model.concurrency_limit, model.compat
+    if id == COMFYUI:
+        limit, compat = max(limit, COMFYUI_LIMIT), Compat(ignore_websockets=True)
+    own_check = model.health_check_timeout
+    return structs.replace(
+        model,
+        cmd_stop=stop,
+        proxy=model.proxy if model.argv else model.proxy.replace("${PORT}", str(config.start_port)),
+        check_endpoint=model.check_endpoint.strip(),
+        ttl=config.global_ttl if model.ttl < 0 else model.ttl,
+        unload_timeout=model.unload_timeout or config.unload_timeout,
+        concurrency_limit=max(limit, 0),
+        compat=compat,
+        send_loading_state=config.send_loading_state if model.send_loading_state is UNSET else model.send_loading_state,
+        health_check_timeout=(
+            _floor(f"{path}.healthCheckTimeout", own_check, report) if own_check else config.health_check_timeout
+        ),
+        memory=_normal_memory(f"{path}.memory", model.memory, report),
+        patience=config.patience if model.patience < 0 else model.patience,
+        min_loaded_time=config.min_loaded_time if model.min_loaded_time < 0 else model.min_loaded_time,
+        macros={},
+    )
+
+
+def _check_model(path: str, id: str, model: ModelConfig, report: Report) -> None:
+    if not id.strip():
+        report.error(path, "a model needs a name")
+    if not model.argv:
+        report.warn(path, "has no cmd, and cannot be started")
+    if "${PORT}" in model.proxy:
+        if model.argv and "${" not in model.cmd:  # else a macro failed that may have had the port
+            report.error(f"{path}.proxy", f"{_portless(path, report)}, as in proxy: http://127.0.0.1:8080")
+    elif why := why_no_base_url(model.proxy):
+        report.error(f"{path}.proxy", f"{why}; write where the server listens, as in http://127.0.0.1:8080")
+    for n, text in enumerate(model.env):
+        if "=" not in text.removeprefix("="):
+            report.warn(f"{path}.env[{n}]", f"'{text}' is not of the form NAME=value, and has no effect")
+    if "model" in model.filters.set_params:
+        report.warn(f"{path}.filters.setParams.model", "is ignored; useModelName sets the model's name")
+
+
+def _portless(path: str, report: Report) -> str:
+    told = report.places.given(f"{path}.proxy")
+    what = "uses ${PORT}, which only a model has" if told else "is absent, and its default is only for a model"
+    return f"{what} whose cmd uses ${{PORT}}; write where the server listens"
+
+
+def _normal_preload(config: Config, names: Names, report: Report) -> list[str]:
+    ids: list[str] = []
+    for n, told in enumerate(config.hooks.on_startup.preload):
+        path = f"hooks.on_startup.preload[{n}]"
+        name = told.strip()
+        if (id := names.local(name)) is not None:
+            ids.append(id)
+        elif name:
+            report.warn(path, f"there is no model '{name}', nothing is loaded for it{did_you_mean(name, names.models)}")
+    return ids
+
+
+def _check_spillover(config: Config, names: Names, report: Report) -> None:
+    """The targets of a spillover must be able to run side by side, else it could never spill over."""
+    for id, selector in config.selectors.items():
+        if selector.strategy == "spillover":
+            ids = [real for target in selector.targets if (real := names.local(target)) is not None]
+            if why := why_not_together(config, ids):
+                report.error(f"selectors.{id}.targets", f"cannot be loaded side by side: {why}")

@@ -1,0 +1,168 @@
+"""The cheapest way to let a model run, in a matrix of sets.
+
+Theory. An expression stands for a family of model sets, its *alternatives*, in an order: a name is one alternative of
+one model; ``a | b`` has those of a, then those of b; ``a & b`` has each of a joined with each of b, as two nested loops
+give them. Every alternative of every set may run. The one chosen for a target holds it and the running models that cost
+most together; of equals the first. Sets are tried in the order of the file, but behind the sets they refer to.
+
+Products are never expanded. Only the target and the running models count in one question, so an alternative is as good
+as its *projection* on these, and one whose projection lies within another's can be dropped: every running model costs
+something. llama-swap drops at each operator; of equal projections the first stays, a greater one joins at the end. Ties
+depend on that order, so it is kept.
+
+Such a frontier can still be large (15 pairs of running models have 2^15), so it is built only where it must be. Parts
+of an ``&`` that share no model of the question are independent: the first best of each, joined, is the first best of
+all. Models are bits of an integer. An alternative carries all its models and is masked to be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+
+class Node:
+    """One operator or name. Immutable; sets that refer to another share its node."""
+
+    __slots__ = ("children", "first", "height", "joined", "support")
+
+    def __init__(self, children: Sequence[Node], *, joined: bool, support: int, first: int) -> None:
+        self.children = tuple(children)
+        self.joined = joined
+        """The children run together; else one of them does."""
+        self.support = support
+        """Every model that occurs below."""
+        self.first = first
+        """The first alternative."""
+        self.height: int = 1 + max((child.height for child in children), default=0)
+
+    @classmethod
+    def leaf(cls, bit: int) -> Node:
+        return cls((), joined=False, support=bit, first=bit)
+
+    @classmethod
+    def any_of(cls, children: Sequence[Node]) -> Node:
+        return cls(children, joined=False, support=_union(n.support for n in children), first=children[0].first)
+
+    @classmethod
+    def all_of(cls, children: Sequence[Node]) -> Node:
+        first = _union(child.first for child in children)
+        return cls(children, joined=True, support=_union(n.support for n in children), first=first)
+
+
+class Question:
+    """What one decision asks of many sets; holds the answers for the nodes that they share.
+
+    ``costs`` are those of the running models, each at least 1; ``target`` is the bit of a model that does not run, or
+    0. In the methods, ``must`` is that bit or 0: alternatives without it are left out; the node then has it somewhere.
+    """
+
+    def __init__(self, costs: Mapping[int, int], target: int) -> None:
+        self._costs = costs
+        self._relevant = _union(costs) | target
+        self._bests: dict[tuple[Node, int], tuple[int, int]] = {}
+        self._frontiers: dict[tuple[Node, int], Sequence[int]] = {}
+
+    def best(self, node: Node, must: int) -> tuple[int, int]:
+        """What the first best alternative keeps, in cost, and the alternative."""
+        if not node.support & self._relevant:
+            return 0, node.first
+        if not node.children:
+            return self._costs.get(node.support, 0), node.support
+        found = self._bests.get((node, must))
+        if found is None:
+            found = self._best_joined(node, must) if node.joined else self._best_of(node, must)
+            self._bests[node, must] = found
+        return found
+
+    def _best_of(self, node: Node, must: int) -> tuple[int, int]:
+        best = -1, 0
+        for child in self._able(node, must):
+            found = self.best(child, must)
+            if found[0] > best[0]:
+                best = found
+        return best
+
+    def _able(self, node: Node, must: int) -> list[Node]:
+        """Children that can give what is asked for; there is one. Those that share nothing with the question cannot."""
+        wanted = must or self._relevant
+        return [child for child in node.children if child.support & wanted]
+
+    def _best_joined(self, node: Node, must: int) -> tuple[int, int]:
+        kept = alternative = 0
+        for part in self._independent(node.children):
+            if len(part) == 1:
+                best = self.best(part[0], must & part[0].support)
+            else:
+                needed = must & _union(child.support for child in part)
+                best = max(((self._kept(one), one) for one in self._product(part, needed)), key=lambda found: found[0])
+            kept += best[0]
+            alternative |= best[1]
+        return kept, alternative
+
+    def _independent(self, children: Sequence[Node]) -> list[list[Node]]:
+        """The children in groups that share no model of the question; order is kept within a group."""
+        groups: list[tuple[int, list[int]]] = []
+        for number, child in enumerate(children):
+            relevant, numbers = child.support & self._relevant, [number]
+            apart: list[tuple[int, list[int]]] = []
+            for group in groups:
+                if group[0] & relevant:
+                    relevant |= group[0]
+                    numbers += group[1]
+                else:
+                    apart.append(group)
+            groups = [*apart, (relevant, numbers)]
+        return [[children[number] for number in sorted(numbers)] for _, numbers in groups]
+
+    def _kept(self, alternative: int) -> int:
+        return sum(cost for bit, cost in self._costs.items() if bit & alternative)
+
+    # ---- frontiers ---------------------------------------------------------------------------------------------------
+
+    def _frontier(self, node: Node, must: int) -> Sequence[int]:
+        """The alternatives that no other one contains, in order."""
+        if not node.support & self._relevant:
+            return (node.first,)
+        if not node.children:
+            return (node.support,)
+        found = self._frontiers.get((node, must))
+        if found is None:
+            if node.joined:
+                found = self._product(node.children, must)
+            else:
+                able = self._able(node, must)
+                found = self._greatest(one for child in able for one in self._frontier(child, must))
+            self._frontiers[node, must] = found
+        return found
+
+    def _product(self, children: Sequence[Node], must: int) -> Sequence[int]:
+        only_one_has_it = sum(child.support & must != 0 for child in children) == 1
+        joined: Sequence[int] = (0,)
+        for child in children:
+            needed = must & child.support if only_one_has_it else 0
+            right = self._frontier(child, needed)
+            joined = self._greatest(one | other for one in joined for other in right)
+        return joined if only_one_has_it else [one for one in joined if one & must == must]
+
+    def _greatest(self, alternatives: Iterable[int]) -> Sequence[int]:
+        """Without those whose projection is within another's; of equal ones the first, in the order they came."""
+        kept: dict[int, int] = {}
+        for alternative in alternatives:
+            projection = alternative & self._relevant
+            if projection in kept:
+                continue
+            for other in kept:
+                if projection & other == projection:
+                    break
+            else:
+                for less in [other for other in kept if other & projection == other]:
+                    del kept[less]
+                kept[projection] = alternative
+        return tuple(kept.values())
+
+
+def _union(masks: Iterable[int]) -> int:
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union

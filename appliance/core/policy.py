@@ -1,0 +1,94 @@
+"""Who must go so that a model may run: the rules of the configuration, apart from memory and numbers.
+
+A policy is asked about one target and every model that has a process, whatever its state. It knows no time and no use:
+whether an evicted model is still at work, and who waits for whom, is ``core.schedule``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from appliance.core.config.types import GROUP_OF_THE_REST, Config, Group
+from appliance.core.matrix import DEFAULT_COST, Eviction, Matrix
+
+
+class Policy(Protocol):
+    """Answers are pure, and the same for the same question."""
+
+    def plan(self, target: str, running: Sequence[str]) -> Eviction:
+        """Whom ``target`` displaces of the ``running``, in their order; itself never."""
+        ...
+
+    def cost_of(self, model: str) -> int:
+        """What it costs to evict the model, at least 1; higher is worse."""
+        ...
+
+
+class FreePolicy:
+    """Every model may run beside every other one."""
+
+    def plan(self, target: str, running: Sequence[str]) -> Eviction:
+        return Eviction((), None, _together(target, running, ()))
+
+    def cost_of(self, model: str) -> int:
+        return DEFAULT_COST
+
+
+class GroupPolicy:
+    """Groups of llama-swap (0bdb3720). A model in no group is in the group ``(default)``, also one that no file names.
+
+    A target displaces the others of its group if that group swaps, and the members of other groups if its group is
+    exclusive and theirs is not persistent. Nothing else: a model of a group that is not exclusive displaces no other
+    group, even an exclusive one that runs. That is one-sided, and files rely on it. It holds for a target that runs
+    already, too.
+    """
+
+    def __init__(self, groups: Mapping[str, Group]) -> None:
+        self._groups = {GROUP_OF_THE_REST: Group(), **groups}
+        self._home = {member: name for name, group in groups.items() for member in group.members}
+
+    def plan(self, target: str, running: Sequence[str]) -> Eviction:
+        home = self._home_of(target)
+        group = self._groups[home]
+        evict = tuple(
+            model
+            for model in running
+            if model != target
+            and (group.swap if (other := self._home_of(model)) == home else self._displaces(group, other))
+        )
+        return Eviction(evict, home, _together(target, running, evict), len(evict) * DEFAULT_COST)
+
+    def cost_of(self, model: str) -> int:
+        return DEFAULT_COST
+
+    def _home_of(self, model: str) -> str:
+        return self._home.get(model, GROUP_OF_THE_REST)
+
+    def _displaces(self, group: Group, other: str) -> bool:
+        return group.exclusive and not self._groups[other].persistent
+
+
+class MatrixPolicy:
+    """The sets of a matrix."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self._matrix = matrix
+
+    def plan(self, target: str, running: Sequence[str]) -> Eviction:
+        return self._matrix.solve(target, running)
+
+    def cost_of(self, model: str) -> int:
+        return self._matrix.cost_of(model)
+
+
+def policy_of(config: Config) -> Policy:
+    """The policy of a normalised configuration. Raises `MatrixError` where it was not checked."""
+    router = config.routing.router
+    if router.use == "matrix" and router.settings.matrix is not None:
+        return MatrixPolicy(Matrix(router.settings.matrix, config.models))
+    return GroupPolicy(router.settings.groups)
+
+
+def _together(target: str, running: Sequence[str], evict: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted({target, *running}.difference(evict)))

@@ -1,0 +1,66 @@
+"""Room for one more model: how many may be loaded, how much memory they may take, and who goes when it is short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+NO_MEMORY: Mapping[str, int] = {}
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What all loaded models together must keep to. ``capacity`` 0 is any number of processes."""
+
+    capacity: int = 0
+    memory: Mapping[str, int] = NO_MEMORY
+    """Bytes by device; a device that is not named has no limit."""
+    queue: int = 1000
+    """Tickets that may be queued at once."""
+
+
+class Occupant(Struct, frozen=True, kw_only=True):
+    """A process that has a place, or a queued model that is promised one."""
+
+    model: str
+    memory: Mapping[str, int] = NO_MEMORY
+    fixed: bool = False
+    """It never goes to make room: pinned, or promised a place and not there yet."""
+    held: bool = False
+    """It may go, but not yet: in use, starting, or loaded too short a time ago."""
+    cost: int = 1
+    last_used: int = 0
+
+    @property
+    def order(self) -> tuple[bool, int, int]:
+        """Who goes first: the free before the held, the cheap before the dear, the long unused before others."""
+        return self.held, self.cost, self.last_used
+
+
+def fits(limits: Limits, memory: Iterable[Mapping[str, int]]) -> bool:
+    """Whether models that take so much may be loaded together."""
+    taken = list(memory)
+    if limits.capacity and len(taken) > limits.capacity:
+        return False
+    return all(sum(one.get(device, 0) for one in taken) <= most for device, most in limits.memory.items())
+
+
+def make_room(limits: Limits, needed: Mapping[str, int], staying: Sequence[Occupant]) -> list[str] | None:
+    """Who else must go so that one more model fits beside ``staying``; None when not even all of them suffice.
+
+    Takes those who go first until it fits, then lets everybody stay after all who was not needed.
+    """
+    stay = list(staying)
+    going: list[Occupant] = []
+    for occupant in sorted((o for o in staying if not o.fixed), key=lambda o: o.order):
+        if fits(limits, [needed, *(o.memory for o in stay)]):
+            break
+        stay.remove(occupant)
+        going.append(occupant)
+    if not fits(limits, [needed, *(o.memory for o in stay)]):
+        return None
+    for occupant in reversed(going[:]):
+        if fits(limits, [needed, occupant.memory, *(o.memory for o in stay)]):
+            going.remove(occupant)
+            stay.append(occupant)
+    return [occupant.model for occupant in going]

@@ -1,0 +1,196 @@
+"""What engines say an answer cost, and how their words become one row of numbers.
+
+Sources, as llama-swap 0bdb3720 reads them: ``usage`` (OpenAI, Anthropic), ``timings`` (llama.cpp b11434, overrides
+usage) and ``metrics`` (vLLM).
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from appliance.wire.activity import Tokens
+
+_MAX = 1 << 40
+"""No count of tokens, time or speed comes near; a number beyond is unknown, and the sum of millions fits 64 bits."""
+
+Loose = int | float | str | bool | list[object] | dict[str, object] | None
+"""Whatever an engine sends: a member of a strange type is unknown and does not cost the others."""
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    tokens: Tokens
+    engine_ms: float = 0.0
+    """Time that the engine says it took for prompt and answer; 0 where it does not say."""
+
+    def duration_ms(self, wall_ms: float) -> int:
+        """What a row calls the duration: the longer of what was seen here and what the engine says."""
+        return int(max(wall_ms, self.engine_ms))
+
+
+class _UsageObject(Struct):
+    prompt_tokens: Loose = None
+    input_tokens: Loose = None
+    completion_tokens: Loose = None
+    output_tokens: Loose = None
+    cache_read_input_tokens: Loose = None
+    input_tokens_details: Loose = None
+    prompt_tokens_details: Loose = None
+
+
+class _Timings(Struct):
+    prompt_n: Loose = None
+    predicted_n: Loose = None
+    prompt_ms: Loose = None
+    predicted_ms: Loose = None
+    prompt_per_second: Loose = None
+    predicted_per_second: Loose = None
+    cache_n: Loose = None
+    draft_n: Loose = None
+    draft_n_accepted: Loose = None
+
+
+class _Metrics(Struct):
+    time_to_first_token_ms: Loose = None
+    mean_itl_ms: Loose = None
+    speculative_decoding: Loose = None
+
+
+_ABSENT = Raw()
+
+
+class _Holder(Struct):
+    usage: Raw = _ABSENT
+
+
+class _Record(_Holder):
+    timings: Raw = _ABSENT
+    metrics: Raw = _ABSENT
+    response: Raw = _ABSENT
+    message: Raw = _ABSENT
+
+
+_T = TypeVar("_T", bound=Struct)
+
+
+def decode_loosely(raw: bytes | Raw, kind: type[_T]) -> _T | None:
+    """The text as ``kind``, or None for what is not JSON, not an object, or not there at all."""
+    if raw is _ABSENT:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _count(*values: Loose) -> int:
+    """The first of the values that is there, as a count; -1 where none is, or it is not a count."""
+    value = next((value for value in values if value is not None), None)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX:
+        return -1
+    return int(value)
+
+
+def _rate(value: Loose) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX:
+        return -1.0
+    return float(value)
+
+
+def _member(value: Loose, name: str) -> Loose:
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, int | float) else None
+
+
+class Ledger:
+    """What has been reported so far."""
+
+    def __init__(self) -> None:
+        self._input = -1
+        self._output = -1
+        self._cached = -1
+        self._timings = _Timings()
+        self._metrics = _Metrics()
+
+    def usage(self, raw: bytes | Raw) -> None:
+        """A later positive number replaces an earlier one: streams report in parts, and repeat themselves with 0."""
+        if (said := decode_loosely(raw, _UsageObject)) is None:
+            return
+        self._input = _later(self._input, _count(said.prompt_tokens, said.input_tokens))
+        self._output = _later(self._output, _count(said.completion_tokens, said.output_tokens))
+        cached = _count(
+            said.cache_read_input_tokens,
+            _member(said.input_tokens_details, "cached_tokens"),
+            _member(said.prompt_tokens_details, "cached_tokens"),
+        )
+        self._cached = _later(self._cached, cached)
+
+    def timings(self, raw: bytes | Raw) -> None:
+        self._timings = decode_loosely(raw, _Timings) or self._timings
+
+    def metrics(self, raw: bytes | Raw) -> None:
+        self._metrics = decode_loosely(raw, _Metrics) or self._metrics
+
+    def record(self, data: bytes) -> None:
+        """One data line of a stream."""
+        if (record := decode_loosely(data, _Record)) is None:
+            return
+        self.usage(record.usage)
+        for part in (record.response, record.message):
+            if holder := decode_loosely(part, _Holder):
+                self.usage(holder.usage)
+        self.timings(record.timings)
+        self.metrics(record.metrics)
+
+    def balance(self) -> Usage:
+        timings = self._timings
+        input_tokens = _known(_count(timings.prompt_n), self._input)
+        cached = _known(_count(timings.cache_n), self._cached)
+        drafted, accepted = self._drafts()
+        tokens = Tokens(
+            cache_tokens=cached,
+            draft_tokens=drafted,
+            draft_acc_tokens=accepted,
+            input_tokens=input_tokens,
+            output_tokens=_known(_count(timings.predicted_n), self._output),
+            prompt_per_second=_known(_rate(timings.prompt_per_second), self._prefill_rate()),
+            tokens_per_second=_known(_rate(timings.predicted_per_second), self._token_rate()),
+        )
+        engine_ms = max(_rate(timings.prompt_ms), 0.0) + max(_rate(timings.predicted_ms), 0.0)
+        return Usage(tokens=tokens, engine_ms=engine_ms)
+
+    def _drafts(self) -> tuple[int, int]:
+        """Drafted and accepted tokens; one without the other says nothing."""
+        speculative = self._metrics.speculative_decoding
+        for drafted, accepted in (
+            (self._timings.draft_n, self._timings.draft_n_accepted),
+            (_member(speculative, "num_draft_tokens"), _member(speculative, "num_accepted_draft_tokens")),
+        ):
+            counts = _count(drafted), _count(accepted)
+            if min(counts) >= 0:
+                return counts
+        return -1, -1
+
+    def _prefill_rate(self) -> float:
+        """vLLM gives the time to the first token: what was not in the cache has been read in it."""
+        milliseconds = _rate(self._metrics.time_to_first_token_ms)
+        fresh = self._input - max(self._cached, 0)
+        return fresh / milliseconds * 1000 if milliseconds > 0 and fresh > 0 else -1.0
+
+    def _token_rate(self) -> float:
+        """vLLM gives the mean time between two tokens."""
+        milliseconds = _rate(self._metrics.mean_itl_ms)
+        return 1000 / milliseconds if milliseconds > 0 else -1.0
+
+
+def _later(before: int, now: int) -> int:
+    return now if now > 0 or before < 0 else before
+
+
+_N = TypeVar("_N", int, float)
+
+
+def _known(value: _N, otherwise: _N) -> _N:
+    return value if value >= 0 else otherwise

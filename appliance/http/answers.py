@@ -1,0 +1,23 @@
+"""Small answers of the program's own routes."""
+
+from __future__ import annotations
+
+import msgspec
+from quart import Response
+
+TEXT = "text/plain; charset=utf-8"
+
+
+def json_answer(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, content_type="application/json; charset=utf-8")
+
+
+def text_answer(text: str) -> Response:
+    return Response(text, content_type=TEXT)
+
+
+def see(place: str) -> Response:
+    """302 to a place relative to the request's own path, so that it holds under a path prefix, too."""
+    response = Response("", 302, content_type=TEXT)
+    response.headers["Location"] = place
+    return response

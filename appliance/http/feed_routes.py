@@ -1,0 +1,98 @@
+"""Logs and events as they come: ``/logs``, ``/logs/stream...`` and ``/api/events``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable
+from types import TracebackType
+
+import trio
+from quart import Response, request
+from quart.wrappers.response import ResponseBody
+
+from appliance.errors import ModelNotFound
+from appliance.http import events
+from appliance.http.answers import TEXT, see, text_answer
+from appliance.http.events import EventFeed, Sources
+from appliance.http.lifetime import Lifetime
+from appliance.http.program_log import LogReader
+
+
+class FeedRoutes:
+    """Every method is one route."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    async def logs(self) -> Response:
+        """The combined log so far; a browser is sent to the page."""
+        if "text/html" in request.headers.get("Accept", ""):
+            return see("ui/")
+        return text_answer(_text(self._sources.logs.combined().take()))
+
+    async def follow_combined(self) -> Response:
+        return self._follow(self._sources.logs.combined(history=_wants_history()))
+
+    async def follow_program(self) -> Response:
+        return self._follow(self._sources.logs.program(history=_wants_history()))
+
+    async def follow_upstream(self) -> Response:
+        return self._follow(self._sources.logs.upstream(history=_wants_history()))
+
+    async def follow_model(self, model: str) -> Response:
+        view = self._sources.view
+        model_id = view.model_id(model)
+        if model_id is None:
+            raise ModelNotFound(model, view.catalog.snapshot.near(model))
+        return self._follow(self._sources.logs.upstream(model_id, history=_wants_history()))
+
+    async def events(self) -> Response:
+        if request.method == "HEAD":
+            return Response("", content_type=events.CONTENT_TYPE)
+        return _endless(EventFeed(self._sources), events.CONTENT_TYPE)
+
+    def _follow(self, reader: LogReader) -> Response:
+        if request.method == "HEAD":
+            return text_answer("")
+        return _endless(LogText(reader, self._sources.lifetime), TEXT)
+
+
+class LogText(ResponseBody):
+    """Log lines until the client leaves or the server begins to end."""
+
+    def __init__(self, reader: LogReader, lifetime: Lifetime) -> None:
+        self._reader = reader
+        self._lifetime = lifetime
+
+    async def __aenter__(self) -> AsyncIterable[bytes]:
+        return self
+
+    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
+        pass
+
+    def __aiter__(self) -> LogText:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with self._lifetime.follower():
+            await trio.lowlevel.checkpoint()  # held lines come without one
+            while not (lines := self._reader.take()):
+                await self._reader.wait()
+            return _text(lines).encode()
+        raise StopAsyncIteration
+
+
+def _endless(body: ResponseBody, content_type: str) -> Response:
+    response = Response(body, content_type=content_type)
+    response.timeout = None
+    response.headers["Cache-Control"] = "no-cache"
+    response.headers["X-Accel-Buffering"] = "no"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def _wants_history() -> bool:
+    return "no-history" not in request.args
+
+
+def _text(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

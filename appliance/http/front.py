@@ -1,0 +1,102 @@
+"""Everything that the front of one server works with, so that it is handed on as one thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.configuration import Configuration
+from appliance.core.captures import CaptureBuffer
+from appliance.core.config.types import Config
+from appliance.core.log_lines import LineStyle, LogToStdout
+from appliance.core.settings import MIB, HttpSettings
+from appliance.fleet.owner import Fleet
+from appliance.http.body import Bodies
+from appliance.http.guard import Guard
+from appliance.http.inflight import InFlight
+from appliance.http.lifetime import Lifetime
+from appliance.http.metrics import Metrics
+from appliance.http.profile import ActiveProfile
+from appliance.http.program_log import LogFeeds, ProgramLog
+from appliance.http.record import Recorder
+from appliance.http.rows import ActivityRows
+from appliance.http.targets import Targets
+from appliance.peers.listing import ModelState
+from appliance.peers.owner import Peers
+from appliance.platform.samples import Samples
+from appliance.store.activity import Activity
+
+
+class Owners(Struct, frozen=True, kw_only=True):
+    """What the composition root has opened. ``configuration`` is None without a configuration file."""
+
+    fleet: Fleet
+    catalog: Catalog
+    peers: Peers
+    activity: Activity
+    samples: Samples
+    program_log: ProgramLog
+    configuration: Configuration | None = None
+
+    @property
+    def config(self) -> Config | None:
+        """The configuration in force."""
+        return self.configuration.current if self.configuration is not None else None
+
+    def model_states(self) -> list[ModelState]:
+        """What another appliance is told of the models here."""
+        return model_states(self.fleet)
+
+
+def model_states(fleet: Fleet) -> list[ModelState]:
+    """The models that have run here, in the words of the link between appliances."""
+    return [ModelState(id=s.model, state=s.state, busy=s.leases + s.waiting) for s in fleet.status()]
+
+
+class Front:
+    """The state of one server beside its connections. ``bound`` are the addresses it listens on."""
+
+    def __init__(self, settings: HttpSettings, owners: Owners, bound: Sequence[tuple[str, int]]) -> None:
+        self.settings = settings
+        self.owners = owners
+        self.bound = bound
+        self.fleet = owners.fleet
+        self.catalog = owners.catalog
+        self.peers = owners.peers
+        self.lifetime = Lifetime()
+        self.guard = Guard(settings, bound)
+        self.bodies = Bodies(settings)
+        self.metrics = Metrics(self.bodies)
+        self.inflight = InFlight()
+        self.profile = ActiveProfile()
+        self.rows = ActivityRows()
+        self.recorder = Recorder(owners.activity, self.metrics, self.rows)
+        self.targets = Targets(owners.catalog, owners.fleet, owners.peers, self.profile)
+        self.logs = LogFeeds(owners.program_log, owners.fleet.logs, self._log_to_stdout)
+        self._ignored: list[re.Pattern[str]] = []
+        owners.fleet.observer = self.metrics
+        if owners.configuration is not None:
+            owners.configuration.followers.append(self.adopt)
+            self.adopt(owners.configuration.current)
+
+    def adopt(self, config: Config) -> tuple[str, ...]:
+        """Follow this configuration from now on."""
+        self.guard.adopt((*self.settings.api_keys, *config.api_keys))
+        self.owners.program_log.style = LineStyle(config.log_level, config.log_time_format)
+        self._ignored = [re.compile(pattern) for pattern in config.upstream.ignore_paths]
+        if self.profile.name not in config.profiles:
+            self.profile.choose(None)
+        if self.recorder.captures.limit != (limit := config.capture_buffer * MIB):
+            self.recorder.captures = CaptureBuffer(limit)
+        return ()
+
+    def is_ignored(self, path: str) -> bool:
+        """Whether ``/upstream/<model>`` with this rest never starts the model (``upstream.ignorePaths``)."""
+        return any(pattern.search(path) for pattern in self._ignored)
+
+    def _log_to_stdout(self) -> LogToStdout:
+        config = self.owners.config
+        return config.log_to_stdout if config is not None else "upstream"

@@ -1,0 +1,103 @@
+"""The live link: two appliances tell each other which models they have loaded, and how busy those are.
+
+Text messages of JSON, the same in both directions, over any websocket. A ``models`` message holds the whole state and
+comes at once and after every change; a ``ping`` shows that the sender is alive. Other types are for later versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance.peers.listing import MAX_MODELS, ModelState
+
+LINK_PATH = "/api/link"
+PING_EVERY = 20.0
+SILENCE = 50.0
+"""Seconds without a word after which the other side is gone; two pings and some."""
+PAUSE = 0.05
+"""Seconds between two messages about changes, which come in bursts."""
+MAX_MESSAGE = 4 << 20
+
+LocalState = Callable[[], Sequence[ModelState]]
+WaitChanged = Callable[[], Awaitable[object]]
+"""Returns after the next change; one that happens before its first checkpoint counts."""
+
+
+class Channel(Protocol):
+    """One websocket, whoever opened it."""
+
+    async def send(self, text: str) -> None: ...
+
+    async def receive(self) -> str | bytes | None:
+        """None at the end."""
+        ...
+
+
+class _Message(Struct, frozen=True):
+    type: str
+    models: Sequence[ModelState] = ()
+
+
+class _Models(Struct, frozen=True):
+    models: Sequence[ModelState]
+    type: Literal["models"] = "models"
+
+
+_MESSAGE = msgspec.json.Decoder(_Message)
+PING = '{"type":"ping"}'
+
+
+async def exchange_states(
+    channel: Channel,
+    local_state: LocalState,
+    wait_changed: WaitChanged,
+    heard: Callable[[Sequence[ModelState]], None],
+) -> str:
+    """Tell and listen until the link ends; returns why. ``heard`` gets every state of the other side, in order."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_tell, channel, local_state, wait_changed)
+        nursery.start_soon(_ping, channel)
+        why = await _listen(channel, heard)
+        nursery.cancel_scope.cancel()
+    return why
+
+
+async def _tell(channel: Channel, local_state: LocalState, wait_changed: WaitChanged) -> None:
+    told: list[ModelState] | None = None
+    while True:
+        if (state := list(local_state())) == told:
+            await wait_changed()
+        else:
+            await channel.send(msgspec.json.encode(_Models(state)).decode())
+            told = state
+            await trio.sleep(PAUSE)
+
+
+async def _ping(channel: Channel) -> None:
+    while True:
+        await trio.sleep(PING_EVERY)
+        await channel.send(PING)
+
+
+async def _listen(channel: Channel, heard: Callable[[Sequence[ModelState]], None]) -> str:
+    while True:
+        content: str | bytes | None = None
+        with trio.move_on_after(SILENCE) as silence:
+            content = await channel.receive()
+        if silence.cancelled_caught:
+            return f"nothing was heard for {SILENCE:g} s"
+        if content is None:
+            return "it ended the link"
+        if len(content) > MAX_MESSAGE:
+            return "it sent a message that is too long"
+        try:
+            message = _MESSAGE.decode(content)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            return f"it sent something else than a message ({error})"
+        if message.type == "models":
+            heard(message.models[:MAX_MODELS])

@@ -1,0 +1,58 @@
+"""What a running process takes, with all that it has started: main memory, and memory of NVIDIA devices."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import psutil
+
+from appliance.platform.nvml import find_library
+
+
+def process_memory(pid: int, devices: Collection[str]) -> Mapping[str, int]:
+    """Bytes by device, for those of ``devices`` (``ram``, ``gpu0`` ...) that can be told. Blocks for milliseconds."""
+    family = _family(pid)
+    taken: dict[str, int] = {}
+    if "ram" in devices:
+        taken["ram"] = sum(_resident(process) for process in family)
+    pids = {process.pid for process in family}
+    for device in devices:
+        if device.startswith("gpu") and device[3:].isdigit():
+            found = _on_gpu(int(device[3:]), pids)
+            if found is not None:
+                taken[device] = found
+    return taken
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return process.memory_info().rss
+    except psutil.Error:
+        return 0
+
+
+def _on_gpu(index: int, pids: Collection[int]) -> int | None:
+    """None without a driver, or where it does not tell who takes what (containers, Windows in WDDM mode)."""
+    library = find_library()
+    if library is None:
+        return None
+    try:
+        library.nvmlInit()
+        try:
+            handle = library.nvmlDeviceGetHandleByIndex(index)
+            running = library.nvmlDeviceGetComputeRunningProcesses(handle)
+        finally:
+            library.nvmlShutdown()
+    except library.NVMLError:
+        return None
+    taken = [entry.usedGpuMemory for entry in running if entry.pid in pids]
+    known = [size for size in taken if size is not None]
+    return sum(known) if known and len(known) == len(taken) else None

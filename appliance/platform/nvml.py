@@ -1,0 +1,201 @@
+"""NVIDIA GPUs, through the driver's own library (NVML). Without it there are none, and nothing is imported."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Protocol, TypeVar, cast
+
+from appliance.core.machine import MIB, Accelerator, AcceleratorMemory, Driver, GpuSample
+
+LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
+MEMORY_TEMPERATURE = 82
+"""NVML_FI_DEV_MEMORY_TEMP."""
+MILLIWATT = 1e-3
+ARCHITECTURES = {
+    2: "Kepler",
+    3: "Maxwell",
+    4: "Pascal",
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada Lovelace",
+    9: "Hopper",
+    10: "Blackwell",
+    13: "Rubin",
+}
+"""NVML_DEVICE_ARCH_*."""
+
+T = TypeVar("T")
+Device = object
+
+
+class Memory(Protocol):
+    """Bytes."""
+
+    total: int
+    used: int
+
+
+class Utilization(Protocol):
+    """Percent of the driver's last sampling period."""
+
+    gpu: int
+    memory: int
+
+
+class FieldValue(Protocol):
+    """A field that only newer drivers know; ``nvmlReturn`` 0 is success."""
+
+    nvmlReturn: int
+
+    @property
+    def value(self) -> FieldUnion: ...
+
+
+class FieldUnion(Protocol):
+    uiVal: int
+
+
+class ProcessOnGpu(Protocol):
+    """Bytes that one process has on one GPU; None where the driver does not tell."""
+
+    pid: int
+    usedGpuMemory: int | None
+
+
+class Library(Protocol):
+    """The part of the ``pynvml`` module that is used here."""
+
+    NVMLError: type[Exception]
+    NVML_TEMPERATURE_GPU: int
+    nvmlMemory_v2: int
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlSystemGetDriverVersion(self) -> str: ...
+    def nvmlDeviceGetCount(self) -> int: ...
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Device: ...
+    def nvmlDeviceGetName(self, handle: Device) -> str: ...
+    def nvmlDeviceGetUUID(self, handle: Device) -> str: ...
+    def nvmlDeviceGetArchitecture(self, device: Device) -> int: ...
+    def nvmlDeviceGetTemperature(self, handle: Device, sensor: int) -> int: ...
+    def nvmlDeviceGetFieldValues(self, handle: Device, fieldIds: list[int]) -> Sequence[FieldValue]: ...
+    def nvmlDeviceGetUtilizationRates(self, handle: Device) -> Utilization: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: Device, version: int | None = None) -> Memory: ...
+    def nvmlDeviceGetFanSpeed(self, handle: Device) -> int: ...
+    def nvmlDeviceGetPowerUsage(self, handle: Device) -> int: ...
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Device) -> int: ...
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Device) -> Sequence[ProcessOnGpu]: ...
+
+
+def find_library() -> Library | None:
+    """The bindings, when the driver's library can be loaded here."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return None
+    import pynvml
+
+    return cast("Library", pynvml)  # an untyped module; the protocol names what is used of it
+
+
+class Nvml:
+    """The GPUs that the driver showed when it was opened. Calls block for up to some milliseconds; use a thread."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._devices: list[Device] = []
+        for index in range(self._try(library.nvmlDeviceGetCount) or 0):
+            device = self._try(lambda index=index: library.nvmlDeviceGetHandleByIndex(index))
+            if device is not None:
+                self._devices.append(device)
+        self._names = [self._try(lambda device=device: library.nvmlDeviceGetName(device)) for device in self._devices]
+        self._uuids = [self._try(lambda device=device: library.nvmlDeviceGetUUID(device)) for device in self._devices]
+
+    def samples(self, now: datetime) -> list[GpuSample]:
+        """One look at every GPU; what a model or driver does not tell is None."""
+        return [self._sample(index, device, now) for index, device in enumerate(self._devices)]
+
+    def accelerators(self) -> list[Accelerator]:
+        """What the GPUs are."""
+        library = self._library
+        driver = Driver(name="nvidia", version=self._try(library.nvmlSystemGetDriverVersion))
+        found: list[Accelerator] = []
+        for index, device in enumerate(self._devices):
+            architecture = self._try(lambda device=device: library.nvmlDeviceGetArchitecture(device))
+            memory = self._memory(device)
+            limit = self._try(lambda device=device: library.nvmlDeviceGetEnforcedPowerLimit(device))
+            found.append(
+                Accelerator(
+                    index=index,
+                    vendor="NVIDIA",
+                    model=self._names[index],
+                    architecture=None if architecture is None else ARCHITECTURES.get(architecture),
+                    memory=AcceleratorMemory(kind="dedicated", capacity_bytes=memory.total)
+                    if memory is not None
+                    else AcceleratorMemory(kind="unknown", capacity_bytes=None),
+                    driver=driver,
+                    power_limit_watts=round(limit * MILLIWATT, 1) if limit else None,
+                )
+            )
+        return found
+
+    def _sample(self, index: int, device: Device, now: datetime) -> GpuSample:
+        library = self._library
+        busy = self._try(lambda: library.nvmlDeviceGetUtilizationRates(device))
+        memory = self._memory(device)
+        power = self._try(lambda: library.nvmlDeviceGetPowerUsage(device))
+        return GpuSample(
+            timestamp=now,
+            id=index,
+            name=self._names[index] or "NVIDIA GPU",
+            uuid=self._uuids[index],
+            temp_c=self._try(lambda: library.nvmlDeviceGetTemperature(device, library.NVML_TEMPERATURE_GPU)),
+            vram_temp_c=self._memory_temperature(device),
+            gpu_util_pct=None if busy is None else busy.gpu,
+            mem_util_pct=None if busy is None else busy.memory,
+            mem_used_mb=None if memory is None else memory.used // MIB,
+            mem_total_mb=None if memory is None else memory.total // MIB,
+            fan_speed_pct=self._try(lambda: library.nvmlDeviceGetFanSpeed(device)),
+            power_draw_w=None if power is None else round(power * MILLIWATT, 1),
+        )
+
+    def _memory(self, device: Device) -> Memory | None:
+        """As ``nvidia-smi`` counts it (without the driver's own reserve) where the driver is new enough (510)."""
+        library = self._library
+        newer = self._try(lambda: library.nvmlDeviceGetMemoryInfo(device, version=library.nvmlMemory_v2))
+        return newer or self._try(lambda: library.nvmlDeviceGetMemoryInfo(device))
+
+    def _memory_temperature(self, device: Device) -> int | None:
+        fields = self._try(lambda: self._library.nvmlDeviceGetFieldValues(device, [MEMORY_TEMPERATURE]))
+        if fields is None or fields[0].nvmlReturn != 0:
+            return None
+        return fields[0].value.uiVal or None  # some GPUs say 0 where they have no sensor
+
+    def _try(self, read: Callable[[], T]) -> T | None:
+        """One question to the driver; a refusal (not supported, no permission, GPU lost) means that it is unknown."""
+        try:
+            return read()
+        except self._library.NVMLError:
+            return None
+
+
+@contextmanager
+def open_nvml(library: Library | None) -> Generator[Nvml | None]:
+    """The library initialised for the length of the block. None without one, or without a working driver."""
+    if library is None:
+        yield None
+        return
+    try:
+        library.nvmlInit()
+    except library.NVMLError:
+        yield None
+        return
+    try:
+        yield Nvml(library)
+    finally:
+        library.nvmlShutdown()

@@ -1,0 +1,170 @@
+"""The activity log's owner: takes rows without making anybody wait, writes them in batches, answers questions.
+
+One SQLite connection, used only in a worker thread and by one call at a time. A row is in the log from the moment
+``add`` returns: every question writes what is waiting first.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from appliance.core.activity import Query
+from appliance.errors import Busy
+from appliance.store.activity_schema import open_file, open_memory
+from appliance.store.activity_table import ActivityTable
+from appliance.wire.activity import Page, Row, Stats
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 1000
+"""Rows not yet written. More than that wait only while the disk stands still; newer ones are then lost."""
+
+DEFAULT_KEEP = 1000
+"""Rows kept in memory where the configuration says 0 or less."""
+
+RETRY = 1.0
+"""Seconds until rows are offered again to a file that another process has locked."""
+
+FLUSH = 3.0
+"""Seconds that the last rows get when the program ends."""
+
+_T = TypeVar("_T")
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class Activity:
+    """Made by ``open_activity``."""
+
+    def __init__(self, table: ActivityTable, last_id: int, path: Path | None, keep: int) -> None:
+        self._table = table
+        self._last_id = last_id
+        self._path = path  # None: in memory, from the start or since the disk failed
+        self._keep = keep
+        self._waiting: deque[Row] = deque()
+        self._lost = 0  # rows in a row that found no place
+        self._wake = trio.Event()
+        self._turn = trio.CapacityLimiter(1)
+
+    def add(self, row: Row) -> int:
+        """Queue a row; returns its id. The id of ``row`` itself does not matter."""
+        self._last_id = max(self._last_id, self._table.taken_by_others) + 1
+        if len(self._waiting) < MAX_WAITING:
+            self._waiting.append(msgspec.structs.replace(row, id=self._last_id))
+            self._lost = 0
+        else:
+            self._lost += 1
+            if self._lost == 1:
+                log.warning("the activity log is not written fast enough; rows are lost until it is")
+        self._wake.set()
+        return self._last_id
+
+    async def page(self, query: Query) -> Page:
+        return await self._ask(lambda: self._table.page(query))
+
+    async def stats(self, models: Sequence[str] = ()) -> Stats:
+        """Of these models; of all without any."""
+        return await self._ask(lambda: self._table.stats(models))
+
+    async def _ask(self, question: Callable[[], _T]) -> _T:
+        def answer() -> _T:
+            self._write_waiting()
+            try:
+                return question()
+            except sqlite3.Error as error:
+                if self._path is None:
+                    raise
+                if error.sqlite_errorcode in _BUSY:
+                    raise Busy(f"the activity log '{self._path}' is locked by another program; try again") from error
+                self._leave_file(error)
+                return question()
+
+        return await trio.to_thread.run_sync(answer, limiter=self._turn)
+
+    async def write(self) -> None:
+        """Write rows as they come, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            if not await trio.to_thread.run_sync(self._write_waiting, limiter=self._turn):
+                await trio.sleep(RETRY)
+                self._wake.set()
+
+    async def close(self) -> None:
+        """Write what is waiting, for at most FLUSH seconds, and let go of the file."""
+
+        def finish() -> bool:
+            written = self._write_waiting()
+            self._table.close()
+            return written
+
+        written = False
+        with trio.move_on_after(FLUSH, shield=True):
+            written = await trio.to_thread.run_sync(finish, limiter=self._turn, abandon_on_cancel=True)
+        if not written:
+            log.warning("the last rows of the activity log could not be written to '%s'", self._path)
+
+    # ---- in the worker thread, one at a time ----
+
+    def _write_waiting(self) -> bool:
+        """False when the file is locked and the rows stay queued. ``add`` may append meanwhile, and only that."""
+        rows = tuple(self._waiting)
+        if not rows:
+            return True
+        try:
+            self._table.add(rows)
+        except sqlite3.Error as error:
+            if self._path is None:
+                raise
+            if error.sqlite_errorcode in _BUSY:
+                return False
+            self._leave_file(error)
+            self._table.add(rows)
+        for _ in rows:
+            self._waiting.popleft()
+        return True
+
+    def _leave_file(self, error: sqlite3.Error) -> None:
+        """The disk is full or broken: serve from memory from here on, with the newest rows that can still be read."""
+        log.warning(
+            "the activity log cannot be written to '%s' (%s); it is kept in memory until the program is restarted",
+            self._path,
+            error,
+        )
+        memory = ActivityTable(open_memory(), self._keep)
+        try:
+            memory.add(self._table.newest(self._keep))
+            self._table.close()
+        except sqlite3.Error:
+            log.warning("the rows that '%s' has already are not shown", self._path)
+        self._table, self._path = memory, None
+
+
+@asynccontextmanager
+async def open_activity(path: Path | None, keep: int) -> AsyncGenerator[Activity]:
+    """The log in this file, all of it, or without one the newest ``keep`` rows in memory.
+
+    Raises UsageError for a file that cannot be used. Leaving the block writes what is waiting.
+    """
+    keep = keep if keep > 0 else DEFAULT_KEEP
+
+    def begin() -> tuple[ActivityTable, int]:
+        table = ActivityTable(open_memory(), keep) if path is None else ActivityTable(open_file(path), None)
+        return table, table.last_id()
+
+    activity = Activity(*await trio.to_thread.run_sync(begin), path, keep)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(activity.write)
+            yield activity
+            nursery.cancel_scope.cancel()
+    finally:
+        await activity.close()

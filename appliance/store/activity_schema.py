@@ -1,0 +1,146 @@
+"""Opens the activity log's SQLite database: which files may be used, and what is in them.
+
+The table, its indexes and its seconds are those that llama-swap 0bdb3720 writes, so a file of one serves the other.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from appliance.errors import UsageError
+
+VERSION = 1
+"""Kept in ``user_version``; a file with a higher one was written by a later program. llama-swap leaves it at 0."""
+
+BUSY_MS = 2000
+"""How long a statement waits for another process that writes to the same file."""
+
+_SCHEMA = """
+CREATE TABLE activity (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    ts_created INTEGER NOT NULL,
+    model_id TEXT NOT NULL,
+    req_path TEXT NOT NULL DEFAULT '',
+    resp_content_type TEXT NOT NULL DEFAULT '',
+    resp_status_code INTEGER NOT NULL DEFAULT 0,
+    cache_tokens INTEGER NOT NULL DEFAULT 0,
+    draft_tokens INTEGER NOT NULL DEFAULT 0,
+    draft_acc_tokens INTEGER NOT NULL DEFAULT 0,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    prompt_per_second REAL NOT NULL DEFAULT 0,
+    tokens_per_second REAL NOT NULL DEFAULT 0,
+    duration_ms INTEGER NOT NULL DEFAULT 0,
+    error_msg TEXT NOT NULL DEFAULT '',
+    metadata_json TEXT NOT NULL DEFAULT ''
+);
+CREATE INDEX idx_activity_created_id ON activity (ts_created DESC, id DESC);
+CREATE INDEX idx_activity_model_created_id ON activity (model_id, ts_created DESC, id DESC);
+CREATE TABLE goose_db_version (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    version_id INTEGER NOT NULL,
+    is_applied INTEGER NOT NULL,
+    tstamp TIMESTAMP DEFAULT (datetime('now'))
+);
+INSERT INTO goose_db_version (version_id, is_applied) VALUES (0, 1), (1, 1);
+"""
+"""In the second table llama-swap notes which of its migrations a file has had; it refuses one with only the first."""
+
+_SPEED_INDEXES = """
+CREATE INDEX IF NOT EXISTS idx_activity_prompt_speed ON activity (prompt_per_second) WHERE prompt_per_second > 0;
+CREATE INDEX IF NOT EXISTS idx_activity_token_speed ON activity (tokens_per_second) WHERE tokens_per_second > 0;
+"""
+"""For the histograms of all models."""
+
+COLUMNS = (
+    "id",
+    "ts_created",
+    "model_id",
+    "req_path",
+    "resp_content_type",
+    "resp_status_code",
+    "cache_tokens",
+    "draft_tokens",
+    "draft_acc_tokens",
+    "input_tokens",
+    "output_tokens",
+    "prompt_per_second",
+    "tokens_per_second",
+    "duration_ms",
+    "error_msg",
+    "metadata_json",
+)
+
+
+def open_memory() -> sqlite3.Connection:
+    connection = _connect(":memory:")
+    connection.executescript(_SCHEMA + _SPEED_INDEXES)
+    return connection
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    """Open or create the file. Raises UsageError, which names it and says what to do, when it cannot be used."""
+    _check_place(path)
+    try:
+        connection = _connect(str(path))
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from error
+    try:
+        _prepare(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise _unusable(path, error) from error
+    except UsageError:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect(name: str) -> sqlite3.Connection:
+    # Trio's worker threads come and go; the caller sees to it that they take turns.
+    return sqlite3.connect(name, timeout=BUSY_MS / 1000, check_same_thread=False)
+
+
+def _check_place(path: Path) -> None:
+    shown = f"store.path '{path}'"
+    if path == Path():
+        raise UsageError("store.path is empty; name a file, or remove 'store' to keep the activity log in memory")
+    if path.is_dir():
+        raise UsageError(f"{shown} is a directory; name a file in it")
+    if path.exists():
+        if not path.is_file():
+            raise UsageError(f"{shown} is not a regular file; name another one")
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise UsageError(f"{shown} cannot be written; allow it for this user, or name another file")
+    elif not path.parent.is_dir():
+        raise UsageError(f"{shown}: the directory '{path.parent}' does not exist; create it, or name another file")
+    elif not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{shown}: the directory '{path.parent}' cannot be written; allow it, or name another file")
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > VERSION:
+        raise UsageError(
+            f"store.path '{path}' was written by a later version of this program (schema {version}, this one knows "
+            f"{VERSION}); use that version, or name another file"
+        )
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last rows, never the file
+    columns = {row[1]: row for row in connection.execute("PRAGMA table_info(activity)")}
+    missing = [name for name in COLUMNS if name not in columns]
+    if columns and missing:
+        raise UsageError(
+            f"store.path '{path}' is a database with another table named activity (it has no {', '.join(missing)}); "
+            "name another file"
+        )
+    script = _SPEED_INDEXES if columns else _SCHEMA + _SPEED_INDEXES
+    connection.executescript(f"BEGIN IMMEDIATE;{script}PRAGMA user_version = {VERSION};COMMIT;")
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> UsageError:
+    return UsageError(
+        f"store.path '{path}' cannot be used as an SQLite database: {error}; move it away, or name another file"
+    )

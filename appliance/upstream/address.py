@@ -1,0 +1,150 @@
+"""Where a server is, how long it may take to be reached, and what proves to it who asks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import SplitResult, quote, urlsplit
+
+from msgspec import Struct
+
+from appliance.core.config.types import Timeouts
+from appliance.errors import UsageError
+
+_SCHEME_PORTS = {"http": 80, "https": 443}
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
+_PATH_SAFE = "/%:@!$&'()*+,;=~-._"
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+OWN_TO_THIS_HOP = HOP_BY_HOP | {
+    b"accept-encoding",
+    b"authorization",
+    b"content-length",
+    b"cookie",
+    b"expect",
+    b"host",
+    b"x-api-key",
+}
+"""Request headers that speak of the client's connection or prove the client's identity; a child never sees them."""
+OF_THE_CLIENT = OWN_TO_THIS_HOP | {b"forwarded", b"origin", b"referer", b"x-real-ip"}
+"""What a peer does not see besides: who asks the program, and from which page, is nothing that another server needs."""
+_OF_THE_CLIENT_PREFIXES = (b"x-forwarded-", b"sec-fetch-")
+
+
+class Address(Struct, frozen=True):
+    """Where one server listens. ``key`` is a child's own random API key; ``label`` names the server in errors.
+
+    Times are seconds, None is no limit.
+    """
+
+    host: str
+    """An IP address, which is connected to as it is, or a name."""
+    port: int
+    key: str | None
+    label: str
+    base_path: str = ""
+    """Put before every target; empty, or it begins with a slash and does not end with one."""
+    base_query: str = ""
+    """Put before every query."""
+    tls: bool = False
+    host_header: bytes | None = None
+    """Sent as Host; None sends the address itself."""
+    key_headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Sent with every request; how a peer learns that it may answer."""
+    connect_timeout: float | None = None
+    tls_timeout: float | None = None
+    header_timeout: float | None = None
+    """From the request's last byte to the end of the answer's head."""
+    keepalive: int | None = None
+    """Whole seconds between TCP keep-alive probes."""
+
+    @property
+    def authority(self) -> bytes:
+        """What Host says, unless ``host_header`` says something else."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (host if self.tls and self.port == 443 else f"{host}:{self.port}").encode()
+
+    def target(self, target: str) -> str:
+        """A request's path and query with those of the address before them."""
+        if not self.base_path and not self.base_query:
+            return target
+        path, mark, query = target.partition("?")
+        path = self.base_path + (path if path.startswith("/") or not path else f"/{path}")
+        query = "&".join(part for part in (self.base_query, query) if part)
+        return (path or "/") + (f"?{query}" if mark or query else "")
+
+
+def address_of(url: str, label: str, *, api_key: str = "", timeouts: Timeouts | None = None) -> Address:
+    """The server at ``url``, http or https, which may have a path and a query that all requests begin with.
+
+    ``api_key`` is sent both as a bearer token and as ``x-api-key``. Raises UsageError for any other text.
+    """
+    parts, port = _split(url, label)
+    limits = timeouts or Timeouts()
+    secret = api_key.encode()
+    return Address(
+        host=parts.hostname or "",
+        port=port,
+        key=None,
+        label=label,
+        base_path=quote(parts.path.rstrip("/"), safe=_PATH_SAFE),
+        base_query=quote(parts.query, safe=_PATH_SAFE + "?"),
+        tls=parts.scheme == "https",
+        key_headers=((b"Authorization", b"Bearer " + secret), (b"x-api-key", secret)) if secret else (),
+        connect_timeout=limits.connect or None,
+        tls_timeout=limits.tls_handshake or None,
+        header_timeout=limits.response_header or None,
+        keepalive=limits.keepalive or None,
+    )
+
+
+def _split(url: str, label: str) -> tuple[SplitResult, int]:
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError as error:
+        raise _unusable(url, label, f"is not a URL ({error})") from None
+    if parts.scheme not in _SCHEME_PORTS or not parts.hostname:
+        raise _unusable(url, label, "does not begin with http:// or https:// and a host")
+    if parts.username is not None or parts.password is not None:
+        raise _unusable(url, label, "holds a user name or password; a key belongs into apiKey")
+    if parts.fragment:
+        raise _unusable(url, label, "has a fragment (#), which no server ever sees")
+    if not _HOST.fullmatch(parts.hostname):
+        raise _unusable(url, label, f"has the host {parts.hostname!r}; write its ASCII form (punycode)")
+    if port == 0:
+        raise _unusable(url, label, "has port 0; a port is a number from 1 to 65535")
+    return parts, port or _SCHEME_PORTS[parts.scheme]
+
+
+def _unusable(url: str, label: str, why: str) -> UsageError:
+    shown = re.sub(r"//[^/@]*@", "//...@", url)  # a password is nothing for a log
+    return UsageError(f"'{shown}' of '{label}' {why}; an example is http://127.0.0.1:5800")
+
+
+def forwardable(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """The client's request headers that may travel on to a model process, names as received."""
+    return [(name, value) for name, value in headers if name.lower() not in OWN_TO_THIS_HOP]
+
+
+def forwardable_to_peer(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """The client's request headers that may travel on to another machine, names as received."""
+    return [
+        (name, value)
+        for name, value in headers
+        if (low := name.lower()) not in OF_THE_CLIENT and not low.startswith(_OF_THE_CLIENT_PREFIXES)
+    ]

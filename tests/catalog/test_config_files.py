@@ -1,0 +1,95 @@
+"""Which files are read, in which order, and what is said about those that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.catalog.config_files import LARGEST, config_paths, read_sources
+from appliance.errors import UsageError
+
+
+def refused(config: Path | None, folder: Path | None) -> str:
+    with pytest.raises(UsageError) as raised:
+        read_sources(config, folder)
+    return str(raised.value)
+
+
+def test_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "anything.conf"
+    path.write_bytes(b"\xef\xbb\xbfname: \xc3\xa9\r\n")
+    (source,) = read_sources(path, None)
+    assert (source.file, source.text) == (str(path), "name: é\r\n")
+
+
+def test_a_folder_by_name_without_its_folders_and_other_files(tmp_path: Path) -> None:
+    for name in ("b.yml", "a.yaml", "C.yaml", "d.json", "e.YAML", ".hidden.yml"):
+        (tmp_path / name).write_text(f"# {name}")
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "folder.yaml" / "x.yaml").write_text("")
+    assert [Path(source.file).name for source in read_sources(None, tmp_path)] == [
+        ".hidden.yml",
+        "C.yaml",
+        "a.yaml",
+        "b.yml",
+    ]
+
+
+def test_the_file_is_the_base_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "z.yaml").write_text("z")
+    folder = tmp_path / "d"
+    folder.mkdir()
+    (folder / "a.yaml").write_text("a")
+    assert [source.text for source in read_sources(tmp_path / "z.yaml", folder)] == ["z", "a"]
+
+
+def test_a_file_is_not_read_twice(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("")
+    assert "would be read twice" in refused(path, tmp_path)
+    other = tmp_path / "other.conf"
+    other.write_text("x")
+    assert len(read_sources(other, tmp_path)) == 2
+
+
+def test_another_name_of_a_file_in_the_folder_is_the_same_file(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    (folder / "a.yaml").write_text("")
+    (tmp_path / "link").hardlink_to(folder / "a.yaml")
+    assert "would be read twice" in refused(tmp_path / "link", folder)
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    assert refused(None, None) == "there is no configuration file; name one with --config FILE"
+    assert "there is no configuration file in " in refused(None, tmp_path)
+    assert ".yml or .yaml" in refused(None, tmp_path)
+    assert "there is no file " in refused(tmp_path / "gone.yaml", None)
+    assert "there is no folder " in refused(None, tmp_path / "gone")
+    assert "is a folder; name a file, or use --config-dir" in refused(tmp_path, None)
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"a: 1\nb: \xe9\n")
+    assert f"{path}:2: is not UTF-8 text" in refused(path, None)
+    assert "is not a folder; name a file with --config" in refused(None, path)
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "big.yaml"
+    with path.open("wb") as file:
+        file.truncate(LARGEST + 1)
+    assert "is larger than 16 MiB" in refused(path, None)
+
+
+def test_what_the_system_says_is_told(tmp_path: Path) -> None:
+    assert "cannot be read: File name too long" in refused(tmp_path / ("x" * 300), None)
+
+
+def test_paths_to_watch_need_not_be_there(tmp_path: Path) -> None:
+    folder, file = tmp_path / "d", tmp_path / "c.yaml"
+    assert config_paths(None, None) == []
+    assert config_paths(file, folder) == [file]
+    folder.mkdir()
+    (folder / "b.yml").write_text("")
+    (folder / "a.yaml").write_text("")
+    assert config_paths(file, folder) == [file, folder / "a.yaml", folder / "b.yml"]

@@ -1,0 +1,224 @@
+"""``config``: the verbs on real files, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Command
+
+MODELS = """\
+models:
+  llama: {cmd: "llama-server --port ${PORT} -m llama.gguf", aliases: [gpt-4o]}
+  qwen: {cmd: "llama-server --port ${PORT} -m qwen.gguf", aliases: [small]}
+  gemma: {cmd: "llama-server --port ${PORT} -m ${env.GEMMA}"}
+peers:
+  box: {proxy: "http://192.168.1.23", models: [far, org/model]}
+"""
+MATRIX = "matrix:\n  vars: {l: llama, q: qwen, g: gemma}\n  evict_costs: {l: 30}\n  sets: {big: l, pair: q & g}\n"
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMMA", "gemma.gguf")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "config.yaml"
+    path.write_text(MODELS + MATRIX)
+    return str(path)
+
+
+def as_json(command: Command, *argv: str) -> Any:
+    outcome = command("config", *argv, "--json")
+    assert (outcome.status, outcome.err, outcome.program) == (0, "", None)
+    return json.loads(outcome.out)
+
+
+def test_a_good_file(command: Command, file: str) -> None:
+    outcome = command("config", "check", "--config", file)
+    assert (outcome.status, outcome.out, outcome.err) == (0, "OK: 3 models\n", "")
+    assert as_json(command, "check", "--config", file) == {"ok": True, "models": 3, "problems": []}
+
+
+def test_a_bad_file_is_told_line_by_line(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("startport: 1\nglobalTTL: x\nmodels:\n  a: {cmd: run}\n")
+    outcome = command("config", "check", "--config", str(path))
+    assert (outcome.status, outcome.out) == (2, "")
+    lines = outcome.err.splitlines()
+    assert len(lines) == 3
+    assert lines[0] == f"{path}:1:1: warning: startport: unknown key, ignored; did you mean 'startPort'?"
+    assert lines[1].startswith(f"{path}:2:12: error: globalTTL: must be a whole number")
+    assert lines[2].startswith(f"{path}:4:12: error: models.a.proxy: ")
+    outcome = command("config", "check", "--config", str(path), "--json")
+    assert outcome.status == 2
+    told = json.loads(outcome.out)
+    assert (told["ok"], told["models"]) == (False, 0)
+    assert told["problems"][0] == {
+        "level": "warning",
+        "message": "unknown key, ignored; did you mean 'startPort'?",
+        "path": "startport",
+        "file": str(path),
+        "line": 1,
+        "column": 1,
+    }
+
+
+def test_warnings_are_told_and_do_no_harm(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text("healthCheckTimeout: 3\nmodels: {a: {cmd: 'run ${PORT}'}}\n")
+    outcome = command("config", "check", "--config", str(path))
+    assert (outcome.status, outcome.out) == (0, "OK: 1 model\n")
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", [("show",), ("resolve", "a"), ("plan", "--want", "a"), ("show", "--json")])
+def test_a_bad_file_is_of_no_use_to_any_verb(command: Command, tmp_path: Path, verb: tuple[str, ...]) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("globalTTL: x\nmodels: {a: {cmd: run}}\n")
+    outcome = command("config", *verb, "--config", str(path))
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err.count("\n") == 2
+
+
+@pytest.mark.parametrize("verb", [("check",), ("show",), ("resolve", "a"), ("plan", "--want", "a")])
+def test_a_file_that_is_not_there(command: Command, tmp_path: Path, verb: tuple[str, ...]) -> None:
+    for argv in ((), ("--config", str(tmp_path / "gone.yaml")), ("--config-dir", str(tmp_path))):
+        outcome = command("config", *verb, *argv)
+        assert (outcome.status, outcome.out) == (2, "")
+        assert outcome.err.startswith("llama-appliance: error: there is no ")
+        assert outcome.err.count("\n") == 1
+
+
+def test_show(command: Command, file: str, tmp_path: Path) -> None:
+    tree = as_json(command, "show", "--config", file)
+    assert tree["models"]["gemma"]["argv"] == ["llama-server", "--port", "5800", "-m", "gemma.gguf"]
+    assert tree["models"]["llama"]["proxy"] == "http://localhost:5801"
+    assert tree["routing"]["router"]["use"] == "matrix"
+    text = command("config", "show", "--config", file).out
+    again = tmp_path / "again.yaml"
+    again.write_text(text)
+    assert "  gemma:\n    cmd: llama-server --port 5800 -m gemma.gguf\n" in text
+    assert as_json(command, "show", "--config", str(again)) == tree
+    assert command("config", "show", "--config", str(again)).out == text
+
+
+def test_a_folder(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "1.yaml").write_text(MODELS)
+    (tmp_path / "2.yml").write_text(MATRIX)
+    assert as_json(command, "check", "--config-dir", str(tmp_path))["models"] == 3
+    outcome = command("config", "check", "--config-dir", str(tmp_path), "--config", str(tmp_path / "1.yaml"))
+    assert outcome.status == 2
+    assert "would be read twice" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "peer"),
+    [
+        ("llama", "llama", None),
+        ("gpt-4o", "llama", None),
+        ("far", None, ["box", "far"]),
+        ("box/far", None, ["box", "far"]),
+        ("box/org/model", None, ["box", "org/model"]),
+        ("org/model", None, ["box", "org/model"]),
+        ("nobody", None, None),
+        ("LLAMA", None, None),
+    ],
+)
+def test_resolve(command: Command, file: str, name: str, model: str | None, peer: list[str] | None) -> None:
+    assert as_json(command, "resolve", name, "--config", file) == {"model": model, "peer": peer}
+
+
+def test_resolve_in_words(command: Command, file: str) -> None:
+    def say(name: str) -> str:
+        return command("config", "resolve", name, "--config", file).out
+
+    assert say("gpt-4o") == "gpt-4o is the model llama\n"
+    assert say("far") == "far is the model far of the peer box\n"
+    outcome = command("config", "resolve", "lama", "--config", file)
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err == (
+        "llama-appliance: error: nothing in the configuration is called 'lama'; did you mean 'llama'?\n"
+    )
+
+
+def test_a_selector_resolves_to_what_it_takes_when_nothing_runs(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(MODELS + "selectors:\n  fast: {strategy: warm, targets: [small, llama]}\n  out: {targets: [far]}\n")
+    assert as_json(command, "resolve", "fast", "--config", str(path)) == {"model": "qwen", "peer": None}
+    assert as_json(command, "resolve", "out", "--config", str(path)) == {"model": None, "peer": ["box", "far"]}
+
+
+def test_a_peer_that_lists_no_models_may_have_any(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(MODELS + "  open: {proxy: 'http://192.168.1.24'}\n")
+    told = as_json(command, "resolve", "open/org/x", "--config", str(path))
+    assert told == {"model": None, "peer": ["open", "org/x"]}
+    assert as_json(command, "resolve", "org/x", "--config", str(path)) == {"model": None, "peer": None}
+
+
+def test_plan(command: Command, file: str) -> None:
+    def plan(running: str, want: str) -> Any:
+        return as_json(command, "plan", "--config", file, "--running", running, "--want", want)
+
+    assert plan("llama", "gemma") == {"evict": ["llama"], "set": "pair", "target_set": ["gemma", "qwen"], "cost": 30}
+    assert plan("qwen", "gemma") == {"evict": [], "set": "pair", "target_set": ["gemma", "qwen"], "cost": 0}
+    assert plan("small, gemma", "gpt-4o") == {
+        "evict": ["gemma", "qwen"],
+        "set": "big",
+        "target_set": ["llama"],
+        "cost": 2,
+    }
+    assert plan("", "gemma")["evict"] == []
+
+
+def test_plan_with_groups(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(MODELS + "groups: {pair: {swap: false, exclusive: false, members: [qwen, gemma]}}\n")
+    told = as_json(command, "plan", "--config", str(path), "--running", "llama,qwen", "--want", "gemma")
+    assert (told["evict"], told["set"]) == ([], "pair")
+    told = as_json(command, "plan", "--config", str(path), "--running", "gemma,qwen", "--want", "llama")
+    assert (told["evict"], told["set"], told["cost"]) == (["gemma", "qwen"], "(default)", 2)
+
+
+def test_plan_in_words(command: Command, file: str) -> None:
+    def say(running: str, want: str) -> str:
+        return command("config", "plan", "--config", file, "--running", running, "--want", want).out
+
+    assert say("llama", "gemma") == (
+        "unloaded for gemma: llama (cost 30, the set 'pair'; with gemma may run: gemma, qwen)\n"
+    )
+    assert say("qwen", "gemma") == "nothing is unloaded: gemma may run beside what runs (the set 'pair')\n"
+    assert say("gemma", "gemma") == "gemma runs already; nothing is unloaded\n"
+
+
+@pytest.mark.parametrize(
+    ("running", "want", "message"),
+    [
+        ("lama", "qwen", "nothing in the configuration is called 'lama'; did you mean 'llama'?"),
+        ("llama", "gema", "nothing in the configuration is called 'gema'; did you mean 'gemma'?"),
+        ("llama", "far", "'far' is a model of the peer 'box'; only models of this machine are unloaded"),
+    ],
+)
+def test_plan_with_names_that_cannot_be_used(
+    command: Command, file: str, running: str, want: str, message: str
+) -> None:
+    outcome = command("config", "plan", "--config", file, "--running", running, "--want", want, "--json")
+    assert (outcome.status, outcome.out, outcome.err) == (2, "", f"llama-appliance: error: {message}\n")
+
+
+def test_schema(command: Command) -> None:
+    told = json.loads(command("config", "schema").out)
+    assert told["properties"]["models"]["description"] == "Id to model"
+
+
+def test_help(command: Command) -> None:
+    text = command("config", "--help").out
+    for verb in ("check", "show", "resolve", "plan", "schema"):
+        assert verb in text
+        assert f"llama-appliance config {verb}" in command("config", verb, "--help").out
+    assert command("config", "frobnicate").status == 2

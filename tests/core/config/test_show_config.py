@@ -1,0 +1,241 @@
+"""What is shown reads back as the same configuration; the schema says what the decoder takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import msgspec.inspect as mi
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.config.load import Source, load
+from appliance.core.config.show import schema, shown
+from appliance.core.config.types import Config
+from appliance.core.config.yaml_text import yaml_text
+
+SEED = Path(__file__).parents[2] / "examples" / "llama-swap-seed.yaml"
+SEED_ENV = {"HOME": "/home/u", "API_KEY_1": "one", "API_KEY_2": "two", "OPENROUTER_API_KEY": "sk-or"}
+
+
+def read(text: str, **env: str) -> Config:
+    loaded = load([Source("c.yaml", text)], env)
+    assert loaded.errors == ()
+    return loaded.require()
+
+
+def both_ways(config: Config) -> None:
+    for text in (msgspec.json.encode(shown(config)).decode(), yaml_text(shown(config))):
+        loaded = load([Source("shown", text)], {})
+        assert loaded.errors == (), text
+        assert loaded.config == config
+
+
+def test_the_example_reads_back() -> None:
+    both_ways(read(SEED.read_text("utf-8"), **SEED_ENV))
+
+
+def test_nothing_reads_back() -> None:
+    both_ways(read(""))
+
+
+def test_key_names_are_the_files_and_everything_is_filled_in() -> None:
+    tree = shown(
+        read("globalTTL: 7\nmacros: {x: 1}\ngroups: {g: {members: [m]}}\nmodels:\n  m: {cmd: 'run ${PORT} ${x}'}\n")
+    )
+    assert tree["globalTTL"] == 7
+    assert not {"macros", "groups", "matrix", "store", "server_pool", "modelsMax"} & tree.keys()
+    model: Any = tree["models"]
+    assert model["m"]["argv"] == ["run", "5800", "1"]
+    assert (model["m"]["ttl"], model["m"]["proxy"], model["m"]["unloadTimeout"]) == (7, "http://localhost:5800", 10)
+    assert "macros" not in model["m"]
+    routing: Any = tree["routing"]
+    assert routing["router"]["use"] == "group"
+    assert list(routing["router"]["settings"]["groups"]) == ["g", "(default)"]
+    assert "matrix" not in routing["router"]["settings"]
+
+
+def test_yaml_keeps_commands_readable_and_quotes_what_looks_like_something_else() -> None:
+    text = yaml_text(
+        {"cmd": "a\nb --c\n", "num": "0777", "w": "on", "t": "12:30:45", "e": "1e3", "p": "plain text", "l": []}
+    )
+    assert text == 'cmd: |\n  a\n  b --c\nnum: "0777"\nw: "on"\nt: "12:30:45"\ne: "1e3"\np: plain text\nl: []\n'
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="$"), max_size=12).filter(
+    lambda text: all(char.isprintable() or char in " \t\n" for char in text)
+)
+NAME = st.text(st.sampled_from("abcXYZ019-_./: é#'\""), min_size=1, max_size=8).filter(
+    lambda name: bool(name.strip()) and name not in ("<<",)
+)
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAME, inner, max_size=3),
+    max_leaves=6,
+)
+OBJECT = st.dictionaries(NAME, JSON_VALUES, max_size=3)
+SECONDS = st.integers(0, 10_000)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> dict[str, object]:
+    """A configuration as somebody might write it, valid by construction."""
+    ids = draw(st.lists(NAME, max_size=4, unique=True))
+    models: dict[str, object] = {}
+    for n, id in enumerate(ids):
+        models[id] = {
+            "cmd": draw(TEXT) + " --port ${PORT}",
+            "aliases": [f"alias {n}"] if draw(st.booleans()) else [],
+            "ttl": draw(st.integers(-1, 100)),
+            "name": draw(TEXT),
+            "description": draw(TEXT),
+            "env": [f"A={draw(TEXT)}"],
+            "filters": {
+                "stripParams": draw(TEXT),
+                "setParams": draw(st.dictionaries(NAME, JSON_VALUES, max_size=2)),
+                "setParamsByID": {f"variant {n}": draw(OBJECT)} if draw(st.booleans()) else {},
+            },
+            "metadata": draw(OBJECT),
+            "capabilities": {"in": draw(st.lists(st.sampled_from(["text", "audio", "image"]), max_size=2))},
+            "memory": {"gpu0": draw(st.sampled_from(["12GiB", "500MB", 7]))},
+            **({"sendLoadingState": draw(st.booleans())} if draw(st.booleans()) else {}),
+        }
+    groups = (
+        {"g": {"swap": draw(st.booleans()), "members": draw(st.lists(st.sampled_from(ids), unique=True))}}
+        if ids
+        else {}
+    )
+    matrix = {
+        "vars": {f"v{n}": id for n, id in enumerate(ids)},
+        "sets": {"all": " & ".join(f"v{n}" for n in range(len(ids)))},
+    }
+    policy = draw(st.sampled_from(["groups", "matrix", "none"])) if ids else "none"
+    return {
+        "healthCheckTimeout": draw(st.integers(15, 1000)),
+        "globalTTL": draw(SECONDS),
+        "unloadTimeout": draw(SECONDS),
+        "patience": draw(st.integers(-1, 100)),
+        "performance": {"every": draw(st.sampled_from(["5s", "1m30s", "0"]))},
+        "models": models,
+        **({"groups": groups} if policy == "groups" else {"matrix": matrix} if policy == "matrix" else {}),
+        "hooks": {"on_startup": {"preload": draw(st.lists(st.sampled_from(ids), max_size=3)) if ids else []}},
+        "profiles": {"p": {"pins": {"pin name": draw(st.sampled_from([None, "", *ids]))}}},
+        "selectors": {"selector name": {"targets": draw(st.lists(st.sampled_from(ids), min_size=1, unique=True))}}
+        if ids
+        else {},
+        "peers": {
+            "peer name": {"proxy": "https://h/v1", "models": draw(st.lists(st.sampled_from(["x", "y/z"]), unique=True))}
+        },
+        **({"modelsMax": draw(st.integers(0, 9))} if draw(st.booleans()) else {}),
+        **({"store": {"path": "a.db"}} if draw(st.booleans()) else {}),
+    }
+
+
+@given(configs())
+def test_any_configuration_reads_back(tree: dict[str, object]) -> None:
+    loaded = load([Source("c.yaml", yaml_text(tree))], {})
+    assert loaded.errors == ()
+    both_ways(loaded.require())
+
+
+# ---- the schema ------------------------------------------------------------------------------------------------------
+
+
+def fits(value: Any, rule: Any, root: Any) -> bool:
+    """Whether a value is valid under the words of JSON Schema that ours uses; an unknown word is a failure."""
+    known = {"$ref", "anyOf", "type", "enum", "minimum", "pattern", "items", "properties", "additionalProperties"}
+    notes = {"description", "default", "deprecated", "title", "$schema", "$defs"}
+    assert rule.keys() <= known | notes, rule.keys() - known - notes
+    if "$ref" in rule:
+        return fits(value, root["$defs"][rule["$ref"].removeprefix("#/$defs/")], root)
+    if "anyOf" in rule and not any(fits(value, one, root) for one in rule["anyOf"]):
+        return False
+    if "enum" in rule and value not in rule["enum"]:
+        return False
+    kinds = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}
+    kinds |= {"object": dict, "array": list}
+    if "type" in rule:
+        names = rule["type"] if isinstance(rule["type"], list) else [rule["type"]]
+        if not any(isinstance(value, kinds[name]) and (name == "boolean") >= isinstance(value, bool) for name in names):
+            return False
+    if "minimum" in rule and value < rule["minimum"]:
+        return False
+    if "pattern" in rule and not re.search(rule["pattern"], value):
+        return False
+    if isinstance(value, list) and not all(fits(item, rule.get("items", {}), root) for item in value):
+        return False
+    if isinstance(value, dict):
+        for key, item in value.items():
+            more = rule.get("properties", {}).get(key, rule.get("additionalProperties", {}))
+            if more is False or not fits(item, more, root):
+                return False
+    return True
+
+
+def test_the_schema_is_plain_json_of_the_2020_dialect() -> None:
+    told = schema()
+    assert json.loads(json.dumps(told)) == told
+    assert told["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    references = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(told)))
+    assert references == set(told["$defs"])  # type: ignore[arg-type]
+
+
+def test_the_schema_takes_what_is_shown_and_what_people_write() -> None:
+    told = schema()
+    config = read(SEED.read_text("utf-8"), **SEED_ENV)
+    assert fits(shown(config), told, told)
+    for good in (
+        {},
+        {"startPort": "${env.PORT}", "logRequests": None, "models": {"m": None}},
+        {"models": {"m": {"cmd": "x", "ttl": 5, "filters": {"strip_params": "a"}, "name": 5}}},
+        {"matrix": {"sets": {"s": "a"}}, "store": {"path": "x"}},
+        {"profiles": {"p": {"pins": {"a": None, "b": "c"}}}},
+    ):
+        assert fits(good, told, told), good
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"startport": 1},
+        {"startPort": "many"},
+        {"startPort": 0},
+        {"logToStdout": "loud"},
+        {"models": []},
+        {"models": {"m": {"ttl": -2}}},
+        {"models": {"m": {"tll": 5}}},
+        {"models": {"m": {"capabilities": {"in": ["video"]}}}},
+        {"apiKeys": "one"},
+    ],
+)
+def test_the_schema_refuses_what_the_decoder_refuses(bad: dict[str, object]) -> None:
+    told = schema()
+    assert not fits(bad, told, told)
+    loaded = load([Source("c.json", json.dumps(bad))], {})
+    assert loaded.problems
+
+
+def test_every_key_of_the_schema_is_described_and_has_a_default() -> None:
+    def fields(kind: mi.Type) -> list[mi.Field]:
+        match kind:
+            case mi.Metadata(type=inner):
+                return fields(inner)
+            case mi.StructType(fields=own):
+                return [*own, *(field for one in own for field in fields(one.type))]
+            case mi.DictType(value_type=item) | mi.ListType(item_type=item):
+                return fields(item)
+            case mi.UnionType(types=kinds):
+                return [field for each in kinds for field in fields(each)]
+            case _:
+                return []
+
+    told = fields(mi.type_info(Config))
+    assert len(told) > 90
+    for field in told:
+        assert isinstance(field.type, mi.Metadata), field.name
+        assert (field.type.extra_json_schema or {}).get("description"), field.name
+        assert not field.required

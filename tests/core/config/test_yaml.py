@@ -1,0 +1,293 @@
+"""Text to nodes: the dialect by tables, JSON by a law, and mistakes by their places and words."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from time import perf_counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from node_values import mapping, plain, told, walk
+
+from appliance.core.config.nodes import Mapping, Scalar, Sequence
+from appliance.core.config.yaml import MAX_DEPTH, MAX_NODES, parse
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"), max_size=30)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
+)
+DOCUMENT = st.dictionaries(TEXT, JSON, min_size=1, max_size=5)
+LAYOUT = st.sampled_from(
+    [{}, {"indent": 2}, {"indent": "\t"}, {"separators": (",", ":")}, {"separators": (" ,\t", "\t: ")}]
+)
+
+
+@given(DOCUMENT, LAYOUT)
+def test_json_means_what_it_means_to_a_json_parser(document: dict[str, object], layout: dict[str, object]) -> None:
+    text = json.dumps(document, **layout)
+    root, problems = parse(text, "c.json")
+    assert plain(root) == json.loads(text)
+    assert [problem for problem in problems if problem.level == "error"] == []
+
+
+@given(DOCUMENT, LAYOUT)
+def test_every_place_is_where_the_text_is(document: dict[str, object], layout: dict[str, object]) -> None:
+    text = json.dumps(document, **layout)
+    lines = text.split("\n")
+    for node in walk(mapping(text)):
+        rest = lines[node.at.line - 1][node.at.column - 1 :]
+        match node:
+            case Mapping():
+                assert rest.startswith("{")
+            case Sequence():
+                assert rest.startswith("[")
+            case Scalar():
+                assert rest.startswith('"' if node.quoted else node.text)
+
+
+@given(st.text(" \t\n\r-:[]{}#&*!|>'\"%@`,?ab01~<\\.\x85\x01\ufeff=_u", max_size=40))
+def test_any_text_gives_nodes_or_problems_inside_of_it(text: str) -> None:
+    root, problems = parse(text, "c.yaml")
+    lines = re.split("\r\n|\n|\r", text)
+    for at in [problem.at for problem in problems] + ([node.at for node in walk(root)] if root else []):
+        assert at is not None
+        assert 1 <= at.line <= len(lines)
+        assert 1 <= at.column <= len(lines[at.line - 1]) + 1
+    assert root is None or isinstance(root, Mapping)
+
+
+SCALARS: list[tuple[str, object]] = [
+    *[(word, word) for word in ("on", "off", "yes", "no", "y", "N", "On", "TRUe", "nil", "None", "Infinity", "nan")],
+    *[(word, True) for word in ("true", "True", "TRUE")],
+    *[(word, False) for word in ("false", "False", "FALSE")],
+    *[(word, None) for word in ("", "~", "null", "Null", "NULL")],
+    ("0", 0),
+    ("-7", -7),
+    ("+7", 7),
+    ("0777", 511),
+    ("-0777", -511),
+    ("0o17", 15),
+    ("0O17", 15),
+    ("-0o17", -15),
+    ("0x1F", 31),
+    ("-0X1f", -31),
+    ("0b101", 5),
+    ("1_000", 1000),
+    ("0x_ff", 255),
+    ("_1", "_1"),
+    ("9223372036854775807", 2**63 - 1),
+    ("-9223372036854775808", -(2**63)),
+    ("18446744073709551615", 2**64 - 1),
+    ("18446744073709551616", 2.0**64),
+    ("-9223372036854775809", -(2.0**63)),
+    ("0x1ffffffffffffffff", "0x1ffffffffffffffff"),
+    ("08", 8.0),
+    ("1e3", 1000.0),
+    ("1.5", 1.5),
+    ("-.5", -0.5),
+    (".5", 0.5),
+    ("1.", 1.0),
+    ("1_0.5", 10.5),
+    ("._5", "._5"),
+    ("1E-3", 0.001),
+    ("1e999", "1e999"),
+    (".inf", math.inf),
+    ("+.Inf", math.inf),
+    ("-.INF", -math.inf),
+    ("12:30:45", "12:30:45"),
+    ("1:30", "1:30"),
+    ("2026-08-22", "2026-08-22"),
+    ("2001-12-14t21:59:43.10-05:00", "2001-12-14t21:59:43.10-05:00"),
+    ("1.2.3", "1.2.3"),
+    ("0x", "0x"),
+    ("0xg", "0xg"),
+    ("1e", "1e"),
+    ("!!str 5", "5"),
+    ("!!str", ""),
+    ("! 5", "5"),
+    ("!!int '5'", 5),
+    ("!!float 5", 5.0),
+    ("!!bool 'true'", True),
+    ("!!null ''", None),
+    ("!!timestamp 2026-08-22", "2026-08-22"),
+    ("!!binary aGVsbG8=", "hello"),
+    ("'5'", "5"),
+    ('"true"', "true"),
+    ('"\\u00e9\\/\\ud83d\\ude00"', "é/😀"),
+]
+
+
+@pytest.mark.parametrize(("text", "value"), SCALARS)
+def test_dialect(text: str, value: object) -> None:
+    read = plain(mapping(f"k: {text}\n"))
+    assert read == {"k": value}
+    assert isinstance(read, dict)
+    assert type(read["k"]) is type(value)
+
+
+def test_not_a_number_is_a_float() -> None:
+    scalar = mapping("k: .nan").get("k")
+    assert isinstance(scalar, Scalar)
+    assert isinstance(scalar.value, float)
+    assert math.isnan(scalar.value)
+
+
+def test_text_and_quotes_are_remembered() -> None:
+    root = mapping("a: 0777\nb: '5'\nc: |\n  7\nd: word\n")
+    scalars = [entry.value for entry in root.entries]
+    assert all(isinstance(scalar, Scalar) for scalar in scalars)
+    assert [(s.text, s.quoted) for s in scalars if isinstance(s, Scalar)] == [
+        ("0777", False),
+        ("5", True),
+        ("7\n", True),
+        ("word", False),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n", "--- # x\n...\n", "~", "null\n", "\ufeff"])
+def test_nothing_is_no_root_and_no_problem(text: str) -> None:
+    assert parse(text, "c.yaml") == (None, [])
+
+
+@pytest.mark.parametrize("text", ["a: 1\nb:\n  c: 2\n", "a:\t1 \t# x\nb:\n  c: 2", '{\n\t"a": 1,\n\t"b":\t{"c": 2}\n}'])
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_tabs_line_ends_and_byte_order_mark(text: str, start: str, end: str) -> None:
+    root = mapping(start + text.replace("\n", end))
+    assert plain(root) == {"a": 1, "b": {"c": 2}}
+    assert (root.at.line, root.at.column) == (1, 1)
+
+
+def test_block_text_has_plain_line_ends() -> None:
+    assert plain(mapping("cmd: |\r\n  a\r\n  b\r\n")) == {"cmd": "a\nb\n"}
+
+
+def test_aliases_and_merges_are_written_out() -> None:
+    root = mapping(
+        "base: &base {ttl: 1, cmd: x, name: n}\n"
+        "more: &more {ttl: 2, env: []}\n"
+        "a: {first: 0, <<: *base, ttl: 5}\n"
+        "b: {<<: [*base, *more], last: 1}\n"
+        "c: *base\n"
+        "d: {'<<': 1}\n"
+    )
+    values = plain(root)
+    assert isinstance(values, dict)
+    assert values["a"] == {"first": 0, "cmd": "x", "name": "n", "ttl": 5}
+    assert list(values["a"]) == ["first", "cmd", "name", "ttl"]
+    assert values["b"] == {"ttl": 1, "cmd": "x", "name": "n", "env": [], "last": 1}
+    assert values["c"] == {"ttl": 1, "cmd": "x", "name": "n"}
+    assert values["d"] == {"<<": 1}
+    merged = root.get("b")
+    assert isinstance(merged, Mapping)
+    assert (merged.entries[0].key.at.line, merged.entries[0].key.at.column) == (1, 14)
+
+
+def test_an_anchor_can_be_set_again() -> None:
+    assert plain(mapping("a: &x 1\nb: *x\nc: &x 2\nd: *x\n")) == {"a": 1, "b": 1, "c": 2, "d": 2}
+
+
+WRONG = [
+    ("a:\n\tb: 1\n", "2:1 error a", "use spaces"),
+    ("a: @x\n", "1:4 error a", "begin with @"),
+    ("a: `x\n", "1:4 error a", "quotes"),
+    ("a: %x\n", "1:4 error a", "begin with %"),
+    ('a: "\\q"\n', "1:6 error a", "\\\\q"),
+    ('a: "\\x1"\n', "1:7 error a", "2 hexadecimal"),
+    ('ok: 1\na: "open\nb: 1\n', "2:4 error a", "never closed"),
+    ("a: b: c\n", "1:5 error", "quotes"),
+    ("a: 1\n  b: 2\n", "2:4 error", "indented"),
+    ("a:\n  b: 1\n c: 2\n", "3:2 error", "indentation"),
+    ("a: [b, c\nd: 1\n", "2:2 error a", "']'"),
+    ("a: {b: 1]\n", "1:9 error a", "'}'"),
+    ("a: 1\nkey\nb: 2\n", "3:1 error", "without ':' (from line 2 on)"),
+    ("- a\nb: 1\n", "2:1 error", "key is not expected"),
+    ("a: >x\n  b\n", "1:5 error a", "quotes"),
+    ("a: - b\n", "1:4 error a", "lines of their own"),
+    ("a: & x\n", "1:5 error a", "anchor"),
+    ("a: 'x' y\n", "1:8 error", "inside of it"),
+    ("a: \x01\n", "1:4 error", "U+0001"),
+    ("a: 1\nb: 2\n---\nc: 3\n", "3:1 error", "second document"),
+    ("a: 1\nb: {a: 1, a: 2}\n", "2:11 error b.a", "line 2, column 5"),
+    ("a: 1\nb: 2\n'a': 3\n", "3:1 error a", "already on line 1"),
+    ("1: 1\n'1': 2\n", "2:1 error 1", "already on line 1"),
+    ("~: 1\n", "1:1 error", "missing"),
+    ("a: {: 1}\n", "1:6 error a", "missing"),
+    ("[a]: 1\n", "1:1 error", "cannot be a key"),
+    ("{a: b}: 1\n", "1:1 error", "cannot be a key"),
+    ("a: *gone\n", "1:4 error a", "*gone"),
+    ("a: &a [1, *a]\n", "1:11 error a[1]", "contain itself"),
+    ("a: {<<: 5}\n", "1:9 error a", "'<<' needs"),
+    ("a: {<<: {b: 1}, <<: {c: 1}}\n", "1:17 error a", "second '<<'"),
+    ("a: !!int x\n", "1:4 error a", "!!int"),
+    ("a: !!bool yes\n", "1:4 error a", "!!bool"),
+    ("a: !!binary '#'\n", "1:4 error a", "base64"),
+    ("a: !mine 5\n", "1:4 warning a", "!mine"),
+    ("a: !mine {b: 1}\n", "1:4 warning a", "!mine"),
+    ('a: "\\ud83d"\n', "1:4 error a", "other half"),
+    ('a: "\\UFFFFFFFF"\n', "1:1 error a", "not YAML"),
+    ("just text\n", "1:1 error", "a single value"),
+    ("- 1\n", "1:1 error", "a list"),
+    ("models:\n  7: {}\n", "2:3 warning models", "'7'"),
+    ("models:\n  m:\n    metadata: {true: 1}\n", "3:16 warning models.m.metadata", "'true'"),
+]
+
+
+@pytest.mark.parametrize(("text", "where", "words"), WRONG)
+def test_mistake_is_told_with_its_place(text: str, where: str, words: str) -> None:
+    problems = parse(text, "c.yaml")[1]
+    assert told(problems) == [where]
+    assert words in problems[0].message
+    assert "c.yaml" not in problems[0].message
+
+
+def test_what_is_right_beside_a_mistake_is_kept() -> None:
+    root, problems = parse("a: 1\na: 2\nmodels:\n  7: {x: 1}\n  m: *gone\n? [k]\n: v\n", "c.yaml")
+    assert plain(root) == {"a": 1, "models": {"7": {"x": 1}, "m": None}}
+    assert len(problems) == 4
+
+
+def test_number_keys_outside_of_models_are_text_without_a_word() -> None:
+    assert plain(mapping("x: {1: a, 0x10: b, true: c}")) == {"x": {"1": "a", "0x10": "b", "true": "c"}}
+
+
+def test_alias_bomb_is_refused_quickly() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    begin = perf_counter()
+    root, problems = parse("\n".join(lines), "c.yaml")
+    assert perf_counter() - begin < 1
+    assert root is None
+    assert str(MAX_NODES) in problems[-1].message
+
+
+def test_merge_bomb_is_refused_quickly() -> None:
+    base = "base: &b {" + ", ".join(f"k{n}: 1" for n in range(1000)) + "}\n"
+    text = base + "".join(f"m{n}: {{<<: *b}}\n" for n in range(1000))
+    assert "values" in parse(text, "c.yaml")[1][-1].message
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: "])
+def test_deep_nesting_is_refused(opening: str) -> None:
+    root, problems = parse("k: " + opening * (20 * MAX_DEPTH), "c.yaml")
+    assert root is None
+    assert "deep" in problems[-1].message
+
+
+def test_a_thousand_lines_take_well_below_a_second() -> None:
+    model = "  m{}:\n    cmd: |\n      run ${{PORT}}\n      --c 4096\n    aliases: [a{}]\n    ttl: 60\n    name: x\n"
+    text = "models:\n" + "".join(model.format(n, n) for n in range(150))
+    assert text.count("\n") > 1000
+    begin = perf_counter()
+    root = mapping(text)
+    assert perf_counter() - begin < 1
+    assert len(list(walk(root))) == 3 + 150 * 11

@@ -1,0 +1,170 @@
+"""The registry of requests under way."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import msgspec
+import pytest
+import trio
+from http_harness import CHAT, chat
+from swap_harness import OpenSwap, Swap, open_swap
+
+from appliance.errors import RequestCancelled
+from appliance.http.inflight import HELD_CHANGES, UPDATE_INTERVAL, Change, InFlight
+from appliance.http.request import Request
+
+ASK = Request(
+    method="POST",
+    path="/v1/chat/completions",
+    target="/v1/chat/completions",
+    query={},
+    headers=[(b"authorization", b"Bearer secret"), (b"x-session-id", b"one"), (b"X-Session-ID", b"two")],
+    http_version="1.1",
+)
+
+
+@pytest.fixture
+def open_server(fake_llama_server, fake_model) -> OpenSwap:
+    return partial(open_swap, fake_llama_server, fake_model)
+
+
+def shapes(changes: list[Change]):
+    return [msgspec.to_builtins(change) for change in changes]
+
+
+async def test_what_is_shown_of_a_request(autojump_clock: trio.testing.MockClock):
+    inflight = InFlight()
+    with inflight.begin(ASK, "alpha", "10.0.0.1", {"selector": "s"}) as entry:
+        await trio.sleep(1.5)
+        entry.started([(b"content-type", b"text/event-stream"), (b"set-cookie", b"secret")])
+        entry.wrote(10)
+        [shown] = msgspec.to_builtins(inflight.snapshot())
+        assert shown.pop("timestamp").endswith("Z")
+        assert shown == {
+            "id": "1",
+            "model": "alpha",
+            "req_path": "/v1/chat/completions",
+            "method": "POST",
+            "req_headers": {"Authorization": "[REDACTED]", "X-Session-Id": "one"},
+            "remote_ip": "10.0.0.1",
+            "resp_headers": {"Content-Type": "text/event-stream", "Set-Cookie": "[REDACTED]"},
+            "resp_bytes": 10,
+            "elapsed_ms": 1500,
+            "metadata": {"selector": "s"},
+        }
+    assert inflight.snapshot() == []
+
+
+async def test_a_reader_begins_with_a_snapshot_and_hears_every_change():
+    inflight = InFlight()
+    reader = inflight.follow()
+    assert shapes(reader.take()) == [{"operation": "snapshot"}]
+    with inflight.begin(ASK, "alpha", "") as entry:
+        [change] = shapes(reader.take())
+        assert (change["operation"], change["request"]["id"]) == ("upsert", entry.id)
+        assert "metadata" not in change["request"]
+        entry.started([(b"X-A", b"b")])
+        [change] = shapes(reader.take())
+        assert change["request"]["resp_headers"] == {"X-A": "b"}
+        assert reader.take() == []
+        [other] = shapes(inflight.follow().take())
+        assert [request["id"] for request in other["requests"]] == [entry.id]
+    assert shapes(reader.take()) == [{"operation": "remove", "id": "1"}]
+
+
+async def test_bytes_are_told_now_and_again_and_the_last_ones_too(autojump_clock: trio.testing.MockClock):
+    inflight = InFlight()
+    reader = inflight.follow()
+    heard: list[tuple[float, int]] = []
+    began = trio.current_time()
+
+    async def listen() -> None:
+        reader.take()
+        while True:
+            await reader.wait()
+            for change in reader.take():
+                if not isinstance(change.request, msgspec.UnsetType):
+                    heard.append((round(trio.current_time() - began, 2), change.request.resp_bytes))
+
+    async with trio.open_nursery() as nursery:
+        with inflight.begin(ASK, "alpha", "") as entry:
+            nursery.start_soon(listen)
+            for _ in range(100):
+                entry.wrote(1)
+                await trio.sleep(0.01)
+            await trio.sleep(5)  # it stalls
+        nursery.cancel_scope.cancel()
+    assert heard[-1][1] == 100
+    assert heard[-1][0] <= 1 + UPDATE_INTERVAL
+    pauses = [b - a for (a, _), (b, _) in itertools.pairwise(heard)]
+    assert len(heard) in (4, 5)
+    assert min(pauses) >= UPDATE_INTERVAL - 0.011
+
+
+async def test_a_reader_that_fell_behind_gets_a_snapshot():
+    inflight = InFlight()
+    reader = inflight.follow()
+    reader.take()
+    with inflight.begin(ASK, "alpha", ""):
+        for _ in range(HELD_CHANGES):
+            with inflight.begin(ASK, "beta", ""):
+                pass
+        [change] = reader.take()
+        assert change.operation == "snapshot"
+        assert [request.model for request in change.requests] == ["alpha"]
+        assert reader.take() == []
+
+
+async def test_cancelling_ends_the_block_and_says_so():
+    inflight = InFlight()
+
+    async def be_cancelled() -> None:
+        with inflight.begin(ASK, "alpha", "") as entry:
+            assert inflight.cancel(entry.id)
+            await trio.sleep_forever()
+
+    with pytest.raises(RequestCancelled):
+        await be_cancelled()
+    assert not inflight.cancel("1")
+    with inflight.begin(ASK, "alpha", "") as entry:
+        inflight.cancel(entry.id)  # too late: it ends by itself
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_cancel_over_http(open_server: OpenSwap, stream: bool):
+    async with open_server() as server, server.connect() as client:
+        body = msgspec.json.encode(chat("alpha", stream=stream, tokens=5000, token_delay=0.01))
+        await client.send("POST", f"{CHAT}?model=alpha", body)
+        seen = b""
+        if stream:
+            await client.head()
+            seen = await client.data()
+        with trio.fail_after(10):
+            await wait_busy(server)
+        [found] = server.inflight.snapshot()
+        answer = await server.ask("POST", f"/api/inflight/{found.id}/cancel")
+        assert (answer.status, answer.json) == (200, {"msg": "ok"})
+        with trio.fail_after(5):
+            if stream:
+                while chunk := await client.data():
+                    seen += chunk
+                last = seen.decode().strip().split("\n\n")[-1].removeprefix("data: ")
+                error = msgspec.json.decode(last)["error"]
+            else:
+                ended = await client.answer()
+                assert ended.status == 400
+                error = ended.error
+        assert error["reason"] == "cancelled"
+        again = await server.ask("POST", f"/api/inflight/{found.id}/cancel")
+        assert (again.status, again.error["reason"]) == (404, "not_found")
+        assert server.inflight.snapshot() == []
+        await server.wait_idle("alpha", within=5)
+
+
+async def wait_busy(server: Swap) -> None:
+    while True:
+        if server.state("alpha") == "loaded" and await server.slots_busy("alpha"):
+            return
+        await trio.sleep(0.02)

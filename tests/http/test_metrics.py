@@ -1,0 +1,263 @@
+"""The exposition, read back with Prometheus' own parser."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import psutil
+import pytest
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+from appliance import __version__
+from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSample
+from appliance.core.settings import HttpSettings
+from appliance.fleet.owner import ChildStatus
+from appliance.http.body import Bodies
+from appliance.http.metrics import BUCKETS, MAX_MODELS, OTHER, Metrics
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+GIB = 1 << 30
+Read = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(Bodies(HttpSettings()))
+
+
+def read(metrics: Metrics, children: Sequence[ChildStatus] = (), machine: Sample | None = None) -> Read:
+    """Every sample by name and labels; none may be there twice."""
+    found: Read = {}
+    for family in text_string_to_metric_families(metrics.render(children, machine)):
+        assert family.documentation
+        assert family.type != "unknown"
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def key(name: str, /, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return (f"llama_appliance_{name}", tuple(sorted(labels.items())))
+
+
+def test_a_new_server(metrics: Metrics):
+    found = read(metrics)
+    assert found[key("build_info", version=__version__)] == 1
+    assert found[key("requests_under_way")] == 0
+    assert found[key("request_bodies_bytes")] == 0
+    assert found[key("models", state="loaded")] == 0
+    assert not any(name.startswith("llamaswap_") for name, _ in found)
+
+
+def test_requests_of_the_server(metrics: Metrics):
+    metrics.count("/v1/chat/completions", 200, 1000)
+    metrics.count("/v1/chat/completions", 200, 24)
+    metrics.count("own", 404, 0)
+    metrics.under_way += 3
+    found = read(metrics)
+    assert found[key("requests_total", route="/v1/chat/completions", status="200")] == 2
+    assert found[key("requests_total", route="own", status="404")] == 1
+    assert found[key("response_bytes_total")] == 1024
+    assert found[key("requests_under_way")] == 3
+
+
+def test_requests_of_a_model(metrics: Metrics):
+    metrics.request_done("a", "chat", 200, 0.3, 0.02)
+    metrics.request_done("a", "chat", 200, 0.5, 0.1)
+    metrics.request_done("a", "chat", 503, 700.0, None)
+    metrics.request_done("b", "embeddings", 200, 0.001, 0.001)
+    found = read(metrics)
+    assert found[key("model_requests_total", model="a", route="chat", status="200")] == 2
+    assert found[key("model_requests_total", model="a", route="chat", status="503")] == 1
+    assert found[key("model_requests_total", model="b", route="embeddings", status="200")] == 1
+    assert found[key("request_seconds_count", model="a")] == 3
+    assert found[key("request_seconds_sum", model="a")] == pytest.approx(700.8)
+    assert found[key("first_byte_seconds_count", model="a")] == 2
+    buckets = [found[key("request_seconds_bucket", model="a", le=str(bound))] for bound in BUCKETS]
+    expected = [sum(seconds <= bound for seconds in (0.3, 0.5, 700.0)) for bound in BUCKETS]
+    assert buckets == expected  # 0.5 is a bound, and belongs to its own bucket
+    assert found[key("request_seconds_bucket", model="a", le="+Inf")] == 3
+
+
+def test_tokens_and_unknown_ones(metrics: Metrics):
+    metrics.tokens("a", 100, 20, 80)
+    metrics.tokens("a", 10, 5, -1)
+    metrics.tokens("a", -1, -1, -1)
+    found = read(metrics)
+    assert found[key("prompt_tokens_total", model="a")] == 110
+    assert found[key("generated_tokens_total", model="a")] == 25
+    assert found[key("cached_tokens_total", model="a")] == 80
+
+
+def test_waits_loads_and_evictions(metrics: Metrics):
+    metrics.waited("a", 1.5)
+    metrics.loaded("a", 12.0)
+    metrics.loaded("a", 8.0)
+    metrics.evicted("a")
+    metrics.load_failed("b")
+    found = read(metrics)
+    assert found[key("queue_wait_seconds_sum", model="a")] == 1.5
+    assert found[key("load_seconds_count", model="a")] == 2
+    assert found[key("load_seconds_sum", model="a")] == 20
+    assert found[key("evictions_total", model="a")] == 1
+    assert found[key("load_failures_total", model="b")] == 1
+    assert found[key("child_restarts_total", model="a")] == 0
+    assert key("load_seconds_count", model="b") not in found
+
+
+def test_a_restart_is_a_load_after_a_death(metrics: Metrics):
+    metrics.loaded("a", 1)
+    metrics.died("a")
+    assert read(metrics)[key("child_restarts_total", model="a")] == 0
+    metrics.loaded("a", 1)
+    metrics.loaded("a", 1)
+    found = read(metrics)
+    assert found[key("child_deaths_total", model="a")] == 1
+    assert found[key("child_restarts_total", model="a")] == 1
+
+
+def test_models_beyond_the_limit_share_a_label(metrics: Metrics):
+    for number in range(MAX_MODELS + 7):
+        metrics.tokens(f"model-{number}", 1, 0, 0)
+    metrics.tokens("model-0", 1, 0, 0)
+    late = [ChildStatus(model=f"late-{number}", state="loaded", leases=2) for number in range(3)]
+    found = read(metrics, [*late, ChildStatus(model="model-3", state="loaded", leases=5)])
+    tokens = {dict(labels)["model"]: n for (name, labels), n in found.items() if name.endswith("prompt_tokens_total")}
+    assert len(tokens) == MAX_MODELS + 1
+    assert tokens["model-0"] == 2
+    assert tokens[OTHER] == 7
+    assert found[key("leases", model=OTHER)] == 6
+    assert found[key("leases", model="model-3")] == 5
+
+
+def test_children(metrics: Metrics):
+    children = [
+        ChildStatus(model="a", state="loaded", pid=os.getpid(), leases=2),
+        ChildStatus(model="b", state="loading", waiting=4),
+        ChildStatus(model="c", state="unloaded", pid=2**31 - 1),
+    ]
+    found = read(metrics, children)
+    assert found[key("leases", model="a")] == 2
+    assert found[key("waiting", model="b")] == 4
+    assert found[key("models", state="loading")] == 1
+    assert 0 < found[key("child_resident_bytes", model="a")] < psutil.virtual_memory().total
+    assert key("child_resident_bytes", model="b") not in found
+    assert key("child_resident_bytes", model="c") not in found
+
+
+def test_labels_may_hold_anything(metrics: Metrics):
+    names = ['quo"te', "back\\slash", "new\nline", "größe:7b/é", "{}=,"]
+    for name in names:
+        metrics.loaded(name, 1)
+    found = read(metrics)
+    assert {dict(labels)["model"] for key_, labels in found if key_.endswith("load_seconds_count")} == set(names)
+
+
+def machine(*gpus: GpuSample) -> Sample:
+    return Sample(
+        system=SystemSample(
+            timestamp=NOW,
+            cpu_util_per_core=(12.5, 99.0),
+            mem_total_mb=24576,
+            mem_used_mb=1024,
+            mem_free_mb=2048,
+            swap_total_mb=512,
+            swap_used_mb=1,
+            load_avg_1=0.5,
+            load_avg_5=0.25,
+            load_avg_15=0.1,
+            net_io=(NetworkCounters(name="eth0", bytes_recv=123456789012, bytes_sent=7),),
+        ),
+        gpus=gpus,
+    )
+
+
+def swap(name: str, /, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return (f"llamaswap_{name}", tuple(sorted(labels.items())))
+
+
+def test_the_families_of_llama_swap(metrics: Metrics):
+    full = GpuSample(
+        timestamp=NOW,
+        id=0,
+        name="NVIDIA H200",
+        uuid="GPU-1",
+        temp_c=41,
+        vram_temp_c=47,
+        gpu_util_pct=87,
+        mem_util_pct=35,
+        mem_used_mb=1024,
+        mem_total_mb=143360,
+        fan_speed_pct=30,
+        power_draw_w=123.5,
+    )
+    found = read(metrics, (), machine(full, GpuSample(timestamp=NOW, id=1, name="Intel GPU e20b", temp_c=44)))
+    nvidia = {"id": "0", "name": "NVIDIA H200", "uuid": "GPU-1"}
+    assert {name: value for name, value in found.items() if name[0].startswith("llamaswap_")} == {
+        swap("cpu_util_percent", core="0"): 12.5,
+        swap("cpu_util_percent", core="1"): 99,
+        swap("memory_total_bytes"): 24 * GIB,
+        swap("memory_used_bytes"): GIB,
+        swap("memory_free_bytes"): 2 * GIB,
+        swap("swap_total_bytes"): GIB / 2,
+        swap("swap_used_bytes"): 1 << 20,
+        swap("load_average", interval="1m"): 0.5,
+        swap("load_average", interval="5m"): 0.25,
+        swap("load_average", interval="15m"): 0.1,
+        swap("network_bytes_total", interface="eth0", direction="recv"): 123456789012,
+        swap("network_bytes_total", interface="eth0", direction="sent"): 7,
+        swap("gpu_temperature_celsius", **nvidia): 41,
+        swap("gpu_temperature_celsius", id="1", name="Intel GPU e20b"): 44,
+        swap("gpu_vram_temperature_celsius", **nvidia): 47,
+        swap("gpu_util_percent", **nvidia): 87,
+        swap("gpu_memory_util_percent", **nvidia): 35,
+        swap("gpu_memory_used_bytes", **nvidia): GIB,
+        swap("gpu_memory_total_bytes", **nvidia): 140 * GIB,
+        swap("gpu_fan_speed_percent", **nvidia): 30,
+        swap("gpu_power_draw_watts", **nvidia): 123.5,
+    }
+
+
+async def test_rendering_in_a_thread_while_counting(metrics: Metrics):
+    """No count is lost, and no reading breaks on a model or status that is new."""
+    until = time.monotonic() + 0.3
+    texts: list[str] = []
+
+    async def render_often() -> None:
+        while time.monotonic() < until:
+            texts.append(await trio.to_thread.run_sync(metrics.render, ()))
+
+    rounds = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(render_often)
+        while time.monotonic() < until:
+            metrics.request_done(f"m{rounds % MAX_MODELS}", f"route {rounds % 40}", rounds % 700, 0.1, None)
+            metrics.count(f"route {rounds % 40}", rounds % 700, 1)
+            rounds += 1
+            if rounds % 20 == 0:
+                await trio.lowlevel.checkpoint()
+    assert texts
+    total = sum(value for (name, _), value in read(metrics).items() if name == "llama_appliance_model_requests_total")
+    assert total == rounds
+
+
+def test_counters_and_histograms_say_what_they_are(metrics: Metrics):
+    metrics.request_done("a", "chat", 200, 1, 1)
+    text = metrics.render((), machine())
+    for line in (
+        "# TYPE llama_appliance_requests_total counter",
+        "# TYPE llama_appliance_requests_under_way gauge",
+        "# TYPE llama_appliance_request_seconds histogram",
+        "# TYPE llamaswap_network_bytes_total counter",
+        "# TYPE llamaswap_memory_total_bytes gauge",
+    ):
+        assert f"{line}\n" in text
+    assert "# EOF" not in text
+    assert "_created" not in text
+    assert "python_gc" not in text

@@ -1,0 +1,114 @@
+"""The program's own log and its readers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+
+import pytest
+import trio
+
+from appliance.core.log_lines import LineStyle, LogToStdout
+from appliance.fleet.logs import MODEL_LIMIT, Logs
+from appliance.http.program_log import LIMIT, LogFeeds, ProgramLog, ToProgramLog
+
+
+class World:
+    def __init__(self) -> None:
+        self.processes = Logs()
+        self.log = ProgramLog(self.processes)
+        self.mode: LogToStdout = "both"
+        self.feeds = LogFeeds(self.log, self.processes, lambda: self.mode)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def python_logger() -> Generator[logging.Logger]:
+    logger = logging.getLogger("test_program_log")
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG)
+    yield logger
+    logger.handlers.clear()
+
+
+async def test_lines_stand_in_the_order_in_which_they_were_written(world: World):
+    world.log.say("info", "one")
+    world.processes.append("alpha", "two")
+    world.log.say("warn", "three")
+    world.log.say("info", "four")
+    world.processes.append("beta", "five")
+    everything = ["[INFO] one", "[alpha] two", "[WARN] three", "[INFO] four", "[beta] five"]
+    assert world.feeds.combined().take() == everything
+    assert world.feeds.program().take() == [line for line in everything if "INFO" in line or "WARN" in line]
+    assert world.feeds.upstream().take() == ["[alpha] two", "[beta] five"]
+    assert world.feeds.upstream("beta").take() == ["five"]
+    world.mode = "proxy"
+    assert world.feeds.combined().take() == world.feeds.program().take()
+    world.mode = "upstream"
+    assert world.feeds.combined().take() == world.feeds.upstream().take()
+    world.mode = "none"
+    assert world.feeds.combined().take() == []
+
+
+async def test_a_reader_hears_what_comes_and_nothing_twice(world: World):
+    world.log.say("info", "old")
+    world.processes.append("alpha", "old")
+    reader = world.feeds.combined(history=False)
+    assert reader.take() == []
+    for say in (lambda: world.log.say("info", "new"), lambda: world.processes.append("alpha", "new")):
+        async with trio.open_nursery() as nursery:
+            with trio.fail_after(2):
+                nursery.start_soon(reader.wait)
+                await trio.testing.wait_all_tasks_blocked()
+                say()
+    assert reader.take() == ["[INFO] new", "[alpha] new"]
+    assert reader.take() == []
+
+
+async def test_a_slow_reader_is_told_how_much_it_missed(world: World):
+    slow = world.feeds.combined(history=False)
+    one = world.feeds.upstream("alpha", history=False)
+    for number in range(5):
+        world.processes.append("alpha", "x" * (MODEL_LIMIT // 64))
+        world.log.say("info", f"{number}" * (LIMIT // 2 - 20))
+    assert slow.take()[0] == "... 3 lines lost ..."
+    assert len(one.take()) == 5
+    for _ in range(1000):
+        world.processes.append("alpha", "x" * 8000)
+    assert one.take()[0].endswith(" lines lost ...")
+    assert one.take() == []
+
+
+async def test_the_log_keeps_the_newest(world: World):
+    for number in range(10_000):
+        world.log.say("info", f"line {number} {'x' * 50}")
+    lines = world.feeds.program().take()
+    assert sum(map(len, lines)) <= LIMIT
+    assert lines[-1].startswith("[INFO] line 9999")
+    assert "lost" not in lines[0]
+
+
+async def test_level_and_time_follow_the_configuration(world: World):
+    world.log.style = LineStyle("error", "rfc3339")
+    world.log.say("warn", "not this")
+    world.log.say("error", "this")
+    [line] = world.feeds.program().take()
+    assert line.endswith("[ERROR] this")
+    assert line[:2] == "20"
+
+
+async def test_pythons_logging_ends_here_from_any_thread(world: World, python_logger: logging.Logger):
+    world.log.style = LineStyle("debug")
+    python_logger.addHandler(ToProgramLog(world.log))
+    for level, number in (("DEBUG", 10), ("INFO", 20), ("WARN", 30), ("ERROR", 40), ("ERROR", 50)):
+        python_logger.log(number, "here %s", number)
+        assert world.feeds.program().take()[-1] == f"[{level}] here {number}"
+    reader = world.feeds.program(history=False)
+    await trio.to_thread.run_sync(python_logger.info, "from a thread")
+    with trio.fail_after(2):
+        await reader.wait()
+    assert reader.take() == ["[INFO] from a thread"]

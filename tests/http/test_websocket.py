@@ -1,0 +1,224 @@
+"""A client's websocket relayed to a server's, over the program's own connections."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from asgi_harness import Handler, echo, serving, websocket_server
+from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_client_stream
+
+from appliance.errors import ApplianceError
+from appliance.http import connection
+from appliance.http.websocket import refuse_websocket, relay_websocket
+from appliance.http.websocket_stream import WebsocketProtocol
+from appliance.upstream.client import Address, forwardable
+
+LARGE = 1 << 27
+
+
+class _Http1(connection._Http1, WebsocketProtocol):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def websockets(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection, "_Http1", _Http1)
+
+
+def relaying_to(port: int):
+    """The least that a gateway does."""
+    address = Address("127.0.0.1", port, "child-key", "alpha")
+
+    async def app(scope, receive, send) -> None:
+        try:
+            await relay_websocket(scope, receive, send, address, scope["path"], forwardable(scope["headers"]))
+        except ApplianceError as error:
+            await refuse_websocket(send, error)
+
+    return app
+
+
+@asynccontextmanager
+async def relayed(handler: Handler, target: str = "/", **options) -> AsyncGenerator[WebSocketConnection]:
+    """A client's websocket, through the relay, to ``handler``."""
+    async with websocket_server(handler) as server, serving(relaying_to(server)) as port:
+        with trio.fail_after(20):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as nursery:
+                yield await wrap_client_stream(nursery, stream, "localhost", target, max_message_size=LARGE, **options)
+                nursery.cancel_scope.cancel()
+
+
+async def refused(port: int, *, version: int = 13) -> tuple[bytes, bytes]:
+    """Head and body of the answer to a handshake."""
+    got = b""
+    head = f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {'A' * 22}==\r\n"
+    with trio.fail_after(10):
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(
+                f"GET / HTTP/1.1\r\nHost: localhost\r\n{head}Sec-WebSocket-Version: {version}\r\n\r\n".encode()
+            )
+            while data := await stream.receive_some():
+                got += data
+    answer, _, content = got.partition(b"\r\n\r\n")
+    return answer, content
+
+
+async def test_messages_keep_their_kind_and_order():
+    async with relayed(echo, subprotocols=["one", "two"]) as client:
+        assert client.subprotocol == "two"
+        assert (b"x-extra", b"1") in client.handshake_headers
+        for message in ("text é", b"\x00\xff", "", b"", "x" * 3_000_000, b"y" * 3_000_000):
+            await client.send_message(message)
+            assert await client.get_message() == message
+
+
+async def test_the_clients_key_stops_here():
+    async def tell(request: WebSocketRequest) -> None:
+        socket = await request.accept()
+        await socket.send_message(repr(sorted(request.headers)).lower() + request.path)
+        await socket.aclose()
+
+    secret = [(b"Authorization", b"Bearer mine"), (b"Cookie", b"mine"), (b"X-Seen", b"1")]
+    async with relayed(tell, "/comfy/ws", extra_headers=secret) as client:
+        told = str(await client.get_message())
+        assert "x-seen" in told
+        assert "bearer child-key" in told
+        assert "mine" not in told
+        assert told.endswith("/comfy/ws")
+
+
+@pytest.mark.parametrize(("code", "reason"), [(1000, None), (4001, "enough é"), (1001, "going")])
+async def test_the_servers_close_reaches_the_client(code: int, reason: str | None):
+    async def close(request: WebSocketRequest) -> None:
+        await (await request.accept()).aclose(code, reason)
+
+    async with relayed(close) as client:
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.get_message()
+        assert closed.value.reason is not None
+        assert (closed.value.reason.code, closed.value.reason.reason) == (code, reason)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(1000, None), (4001, "enough é")])
+async def test_the_clients_close_reaches_the_server(code: int, reason: str | None):
+    heard: list[tuple[int, str | None]] = []
+    ended = trio.Event()
+    async with relayed(_noting(heard, ended)) as client:
+        await client.aclose(code, reason)
+        await ended.wait()
+    assert heard == [(code, reason)]
+
+
+async def test_a_client_that_vanishes_is_a_broken_connection_for_the_server():
+    heard: list[tuple[int, str | None]] = []
+    ended = trio.Event()
+    async with relayed(_noting(heard, ended)) as client:
+        await client._stream.aclose()
+        await ended.wait()
+    assert heard == [(1006, None)]
+
+
+def _noting(heard: list[tuple[int, str | None]], ended: trio.Event) -> Handler:
+    async def note(request: WebSocketRequest) -> None:
+        socket = await request.accept()
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.get_message()
+        if reason := closed.value.reason:
+            heard.append((int(reason.code), reason.reason))
+        ended.set()
+
+    return note
+
+
+async def test_a_server_that_vanishes_is_told_to_the_client():
+    async def vanish(request: WebSocketRequest) -> None:
+        socket = await request.accept()
+        await socket.send_message("hi")
+        await socket._stream.aclose()
+
+    async with relayed(vanish) as client:
+        assert await client.get_message() == "hi"
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.get_message()
+        assert closed.value.reason is not None
+        assert closed.value.reason.code == 1011
+        assert "'alpha' broke the connection" in str(closed.value.reason.reason)
+
+
+async def test_a_refusal_passes_with_its_status_and_body():
+    async def refuse(request: WebSocketRequest) -> None:
+        await request.reject(418, body=b"no tea", extra_headers=[(b"X-Why", b"1")])
+
+    async with websocket_server(refuse) as server, serving(relaying_to(server)) as port:
+        head, content = await refused(port)
+    assert head.startswith(b"HTTP/1.1 418 ")
+    assert b"\r\nx-why: 1" in head
+    assert content == b"no tea"
+
+
+async def test_a_server_that_is_not_there_is_an_error_with_words(free_port: Callable[[], int]):
+    async with serving(relaying_to(free_port())) as port:
+        head, content = await refused(port)
+    assert head.startswith(b"HTTP/1.1 502 ")
+    assert b"'alpha' failed: it does not accept connections" in content
+
+
+async def test_a_handshake_of_another_version_is_refused():
+    async with websocket_server(echo) as server, serving(relaying_to(server)) as port:
+        head, _ = await refused(port, version=12)
+    assert head.startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("reader", ["server", "client"])
+async def test_who_reads_slowly_slows_the_writer_down(reader: str):
+    """Between the two ends only the sockets' buffers and a few messages fit; 64 MB more would not."""
+    gone = 0
+    message = b"x" * 100_000
+    enough = trio.Event()
+
+    async def write(socket: WebSocketConnection) -> None:
+        nonlocal gone
+        for _ in range(1000):
+            await socket.send_message(message)
+            gone += 1
+
+    async def serve(request: WebSocketRequest) -> None:
+        socket = await request.accept()
+        if reader == "server":
+            await enough.wait()
+            for _ in range(1000):
+                assert await socket.get_message() == message
+            await socket.send_message("all")
+        else:
+            await write(socket)
+        with pytest.raises(ConnectionClosed):
+            await socket.get_message()
+
+    async with relayed(serve) as client, trio.open_nursery() as nursery:
+        if reader == "server":
+            nursery.start_soon(write, client)
+        before = -1
+        while gone != before:
+            before = gone
+            await trio.sleep(0.5)
+        assert 0 < gone < 360
+        enough.set()
+        if reader == "client":
+            for _ in range(1000):
+                assert await client.get_message() == message
+        else:
+            assert await client.get_message() == "all"
+        assert gone == 1000
+
+
+async def test_a_message_beyond_all_measure_ends_the_websocket():
+    async with relayed(echo) as client:
+        try:
+            await client.send_message(b"x" * ((64 << 20) + 1))
+        except ConnectionClosed:
+            pass  # it ended while the message was under way
+        with pytest.raises(ConnectionClosed):
+            await client.get_message()

@@ -1,0 +1,464 @@
+"""The activity log in real SQLite, in files and in memory: nothing is lost, nobody waits, and a bad file is named."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+import tracemalloc
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from appliance.core.activity import SORT_KEYS, Query, histogram
+from appliance.errors import Busy, UsageError
+from appliance.store import activity as store
+from appliance.store.activity import MAX_WAITING, open_activity
+from appliance.store.activity_schema import VERSION, open_file, open_memory
+from appliance.store.activity_table import ActivityTable
+from appliance.wire.activity import Row, Tokens
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+ALL = Query(limit=999)
+
+
+def row(number: int = 0, *, model: str = "m", tokens: Tokens | None = None) -> Row:
+    return Row(
+        timestamp=NOON + timedelta(seconds=number),
+        model=model,
+        req_path="/v1/chat/completions",
+        resp_content_type="application/json",
+        resp_status_code=200,
+        tokens=tokens or Tokens(input_tokens=number, prompt_per_second=number + 0.5),
+        duration_ms=number,
+    )
+
+
+def names_in(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir()]
+
+
+async def test_a_row_comes_back_as_it_went_in(tmp_path: Path):
+    full = Row(
+        timestamp=NOON,
+        model="m/é",
+        req_path="/v1/x",
+        resp_content_type="text/event-stream",
+        resp_status_code=502,
+        tokens=Tokens(cache_tokens=1, draft_tokens=2, draft_acc_tokens=3, tokens_per_second=4.25),
+        duration_ms=12,
+        error_msg="'; DROP TABLE activity; --",
+        metadata={"selector": "s", "fifo_priority": "0"},
+    )
+    for path in (None, tmp_path / "with ? and #.db"):
+        async with open_activity(path, 10) as activity:
+            ids = [activity.add(full), activity.add(row())]
+            page = await activity.page(ALL)
+        assert ids == [1, 2]
+        assert page.data == (msgspec.structs.replace(row(), id=2), msgspec.structs.replace(full, id=1))
+        assert (page.page, page.limit, page.total, page.total_pages) == (1, 999, 2, 1)
+
+
+async def test_names_that_no_database_takes_are_kept_as_far_as_possible():
+    async with open_activity(None, 10) as activity:
+        activity.add(msgspec.structs.replace(row(model="a\ud800\0b" + "x" * 5000), metadata={"\udfff": "\ud800"}))
+        (found,) = (await activity.page(ALL)).data
+    assert found.model.startswith("a?\0bxx")
+    assert len(found.model) == 2000
+    assert found.metadata == {"?": "?"}
+
+
+async def test_a_file_is_never_pruned_and_its_ids_go_on(tmp_path: Path):
+    path = tmp_path / "activity.db"
+    async with open_activity(path, 2) as activity:
+        assert [activity.add(row(n)) for n in range(5)] == [1, 2, 3, 4, 5]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM activity WHERE id = 5")
+    async with open_activity(path, 2) as activity:
+        assert activity.add(row()) == 6
+        assert [found.id for found in (await activity.page(ALL)).data] == [6, 4, 3, 2, 1]
+    assert names_in(tmp_path) == ["activity.db"]
+
+
+async def test_memory_keeps_the_newest():
+    async with open_activity(None, 3) as activity:
+        for n in range(10):
+            activity.add(row(n))
+            if n % 4 == 0:
+                await trio.testing.wait_all_tasks_blocked()
+        page = await activity.page(Query(limit=2, page=2))
+        assert ([found.id for found in page.data], page.total, page.total_pages) == ([8], 3, 2)
+        assert activity.add(row()) == 11
+
+
+async def test_rows_are_written_without_being_asked_for(tmp_path: Path):
+    path = tmp_path / "activity.db"
+    async with open_activity(path, 10) as activity:
+        activity.add(row())
+        with closing(sqlite3.connect(path)) as connection, trio.fail_after(5):
+            while connection.execute("SELECT COUNT(*) FROM activity").fetchone() != (1,):  # noqa: ASYNC110 - a database
+                await trio.sleep(0.01)
+
+
+@pytest.fixture
+def table() -> ActivityTable:
+    return ActivityTable(open_memory(), None)
+
+
+@pytest.mark.parametrize("key", SORT_KEYS)
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_every_sort_key_sorts_and_pages_do_not_overlap(table: ActivityTable, key: str, order: str):
+    table.add([msgspec.structs.replace(row(n * 7 % 10, model=f"m{n % 3}"), id=n + 1) for n in range(10)])
+    query = msgspec.convert({"sort": key, "order": order, "limit": 4}, Query)
+    found = [one for page in (1, 2, 3, 4) for one in table.page(msgspec.structs.replace(query, page=page)).data]
+    fields = {
+        "id": lambda r: r.id,
+        "time": lambda r: r.timestamp,
+        "model": lambda r: r.model,
+        "prompt": lambda r: r.tokens.input_tokens,
+        "prompt_speed": lambda r: r.tokens.prompt_per_second,
+        "duration": lambda r: r.duration_ms,
+    }
+    value = fields.get(key, lambda r: 0)
+    everything = table.page(ALL).data
+    assert found == sorted(everything, key=lambda r: (value(r), r.id), reverse=order == "desc")
+    table.close()
+
+
+def test_filters(table: ActivityTable):
+    table.add([msgspec.structs.replace(row(n, model=f"m{n % 3}"), id=n + 1) for n in range(9)])
+
+    def ids(**filters: object) -> list[int]:
+        query = msgspec.structs.replace(Query(order="asc", limit=999), **filters)
+        page = table.page(query)
+        assert page.total == len(page.data)
+        return [found.id for found in page.data]
+
+    assert ids(models=("m0", "m2")) == [1, 3, 4, 6, 7, 9]
+    assert ids(models=("m0' OR 1=1 --",)) == []
+    assert ids(min_id=4, max_id=6) == [4, 5, 6]
+    assert ids(start=NOON + timedelta(seconds=2), end=NOON + timedelta(seconds=4, microseconds=9)) == [3, 4, 5]
+    assert ids(start=NOON + timedelta(seconds=5), models=("m2",), max_id=8) == [6]
+    assert ids(min_id=10**17) == []
+    assert table.page(Query(page=10**17)).data == ()
+    table.close()
+
+
+def test_statistics_are_those_of_the_rows(table: ActivityTable):
+    assert table.stats(()).total_requests == 0
+    assert table.stats(()).prompt_histogram is None
+    speeds = [float(n * n % 97) - 3 for n in range(300)]
+    table.add([
+        msgspec.structs.replace(
+            row(model=f"m{n % 2}", tokens=Tokens(input_tokens=n - 5, prompt_per_second=speed)), id=n + 1
+        )
+        for n, speed in enumerate(speeds)
+    ])  # fmt: skip
+    for models, kept in (((), range(300)), (("m1",), range(1, 300, 2)), (("m0", "m1"), range(300))):
+        stats = table.stats(models)
+        assert stats.total_requests == len(kept)
+        assert stats.total_input_tokens == sum(max(n - 5, 0) for n in kept)
+        assert (stats.total_output_tokens, stats.total_cache_tokens) == (0, 0)
+        assert stats.gen_histogram is None
+        assert stats.prompt_histogram == histogram(Sorted([speeds[n] for n in kept if speeds[n] > 0]))
+    table.close()
+
+
+class Sorted:
+    def __init__(self, values: list[float]) -> None:
+        self._values = sorted(values)
+        self.count = len(values)
+
+    def at(self, ranks: Sequence[int]) -> list[float]:
+        return [self._values[rank] for rank in ranks]
+
+    def binned(self, low: float, width: float, bins: int) -> list[int]:
+        places = [min(int((value - low) / width), bins - 1) for value in self._values]
+        return [places.count(number) for number in range(bins)]
+
+
+# ---- files that cannot be used ----
+
+
+async def refusal(path: Path) -> str:
+    with pytest.raises(UsageError) as raised:
+        async with open_activity(path, 10):
+            pass
+    return str(raised.value)
+
+
+async def test_places_that_cannot_hold_a_file(tmp_path: Path):
+    assert "is empty" in await refusal(Path())
+    assert f"'{tmp_path}' is a directory; name a file" in await refusal(tmp_path)
+    assert f"'{tmp_path / 'no'}' does not exist; create it" in await refusal(tmp_path / "no" / "activity.db")
+    assert "not a regular file" in await refusal(Path(os.devnull))
+
+
+async def test_files_with_something_else_in_them(tmp_path: Path):
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database at all, but long enough to have a header\n" * 10)
+    assert "notes.txt' cannot be used as an SQLite database: file is not a database" in await refusal(text)
+    assert text.read_text().startswith("not a database")
+
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as connection, connection:
+        connection.execute("CREATE TABLE activity (id INTEGER, ts_created INTEGER)")
+    assert "another table named activity (it has no model_id, req_path" in await refusal(other)
+
+    later = tmp_path / "later.db"
+    with closing(sqlite3.connect(later)) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    assert f"later version of this program (schema {VERSION + 1}," in await refusal(later)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such permissions")
+def test_a_user_without_the_right_to_write_is_told(tmp_path: Path):
+    """Root may write everywhere, so a process without its rights asks."""
+    (tmp_path / "old.db").touch(0o444)
+    script = """
+        import os
+        from pathlib import Path
+        from appliance.errors import UsageError
+        from appliance.store.activity_schema import open_file
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+        for name in ("new.db", "old.db"):
+            try:
+                open_file(Path(name))
+            except UsageError as error:
+                print(error)
+    """
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    tmp_path.chmod(0o555)
+    try:
+        said = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        tmp_path.chmod(0o755)
+    assert said.stderr == ""
+    new, old = said.stdout.splitlines()
+    assert new.startswith("store.path 'new.db': the directory '.' cannot be written; allow it")
+    assert old.startswith("store.path 'old.db' cannot be written; allow it")
+
+
+async def test_a_file_of_llama_swap_goes_on(tmp_path: Path):
+    """The columns of its migration 1, and one that a later migration may add."""
+    path = tmp_path / "swap.db"
+    kinds = {
+        "INTEGER NOT NULL DEFAULT 0": [
+            "cache_tokens",
+            "draft_tokens",
+            "draft_acc_tokens",
+            "input_tokens",
+            "output_tokens",
+            "duration_ms",
+            "resp_status_code",
+        ],
+        "REAL NOT NULL DEFAULT 0": ["prompt_per_second", "tokens_per_second"],
+        "TEXT NOT NULL DEFAULT ''": ["req_path", "resp_content_type", "error_msg", "metadata_json"],
+    }
+    columns = [f"{name} {kind}" for kind, names in kinds.items() for name in names]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "CREATE TABLE activity (id INTEGER PRIMARY KEY AUTOINCREMENT, ts_created INTEGER NOT NULL,"
+            f" model_id TEXT NOT NULL, src TEXT NOT NULL DEFAULT 'x', {', '.join(columns)})"
+        )
+        connection.execute("INSERT INTO activity (ts_created, model_id) VALUES (?, 'old')", (int(NOON.timestamp()),))
+    async with open_activity(path, 10) as activity:
+        assert activity.add(row()) == 2
+        assert [(found.id, found.model, found.timestamp) for found in (await activity.page(ALL)).data] == [
+            (2, "m", NOON),
+            (1, "old", NOON),
+        ]
+
+
+def test_a_new_file_has_what_llama_swap_looks_for(tmp_path: Path):
+    async def make() -> None:
+        async with open_activity(tmp_path / "new.db", 10):
+            pass
+
+    trio.run(make)
+    with closing(sqlite3.connect(tmp_path / "new.db")) as connection:
+        done = connection.execute("SELECT version_id, is_applied FROM goose_db_version ORDER BY id").fetchall()
+        assert done == [(0, 1), (1, 1)]
+        indexes = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+        assert {"idx_activity_created_id", "idx_activity_model_created_id"} <= indexes
+
+
+# ---- trouble while it runs ----
+
+
+async def test_another_writer_takes_an_id(tmp_path: Path):
+    path = tmp_path / "shared.db"
+    async with open_activity(path, 10) as activity, open_activity(path, 10) as other:
+        assert activity.add(row(1)) == other.add(row(2)) == 1
+        assert (await activity.page(ALL)).total == 1
+        assert (await other.page(ALL)).total == 2
+        assert other.add(row(3)) == 3
+        found = (await activity.page(ALL)).data + (await other.page(ALL)).data
+    assert {(one.id, one.duration_ms) for one in found} == {(1, 1), (2, 2), (3, 3)}
+
+
+async def test_rows_wait_while_another_process_has_locked_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("appliance.store.activity_schema.BUSY_MS", 50)
+    monkeypatch.setattr(store, "RETRY", 0.05)
+    path = tmp_path / "activity.db"
+    async with open_activity(path, 10) as activity:
+        with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            first = activity.add(row())
+            assert (await activity.page(ALL)).total == 0
+            await trio.sleep(0.15)
+            holder.execute("ROLLBACK")
+        with trio.fail_after(5):
+            while (await activity.page(ALL)).total == 0:  # noqa: ASYNC110 - a database
+                await trio.sleep(0.01)
+        assert (await activity.page(ALL)).data[0].id == first
+    assert caplog.records == []
+
+
+async def test_a_question_to_a_locked_file_is_refused_for_now(tmp_path: Path):
+    """Where the file system has no shared memory, SQLite cannot use WAL, and a writer locks out readers."""
+    path = tmp_path / "activity.db"
+    open_file(path).close()
+    connection = sqlite3.connect(path, timeout=0.05, check_same_thread=False)
+    assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+    activity = store.Activity(ActivityTable(connection, None), 0, path, 10)
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        activity.add(row())
+        with pytest.raises(Busy, match=r"activity\.db' is locked by another program"):
+            await activity.page(ALL)
+        holder.execute("ROLLBACK")
+    assert (await activity.page(ALL)).total == 1
+    await activity.close()
+
+
+async def test_more_rows_than_can_wait_are_lost_and_said_once(caplog: pytest.LogCaptureFixture):
+    async with open_activity(None, 5000) as activity:
+        ids = [activity.add(row()) for _ in range(MAX_WAITING + 5)]
+        assert ids == list(range(1, MAX_WAITING + 6))
+        assert (await activity.page(ALL)).total == MAX_WAITING
+        activity.add(row())
+        assert (await activity.page(ALL)).data[0].id == MAX_WAITING + 6
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+FULL_DISK = """
+    import logging, resource, signal, sys
+    from datetime import UTC, datetime
+    from pathlib import Path
+    import trio
+    from appliance.core.activity import Query
+    from appliance.store.activity import open_activity
+    from appliance.wire.activity import Row
+
+    logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
+
+    async def main():
+        async with open_activity(Path(sys.argv[1]), 200) as activity:
+            text = "x" * 1000
+            def add(n):
+                return activity.add(Row(timestamp=datetime.now(UTC), model=str(n), req_path=text, resp_status_code=200,
+                                        duration_ms=1))
+            for n in range(1, 8):
+                add(n)
+            print((await activity.page(Query())).total)
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+            for n in range(8, 60):
+                last = add(n)
+                if n % 5 == 0:
+                    await activity.page(Query())
+            page = await activity.page(Query(limit=999))
+            print(page.total, page.data[0].id == last, [int(row.model) for row in page.data] == list(range(59, 0, -1)))
+            print((await activity.stats()).total_requests)
+
+    trio.run(main)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no file size limit for a process")
+def test_a_full_disk_costs_a_warning_and_no_row_that_is_still_to_be_seen(tmp_path: Path):
+    said = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path / "activity.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert said.stderr == ""
+    before, warning, after, total = said.stdout.splitlines()
+    assert before == "7"
+    assert warning.startswith("WARNING the activity log cannot be written to ")
+    assert after == "59 True True"
+    assert total == "59"
+
+
+async def test_leaving_writes_what_is_waiting_even_when_cancelled(tmp_path: Path):
+    path = tmp_path / "activity.db"
+    with trio.CancelScope() as scope:
+        async with open_activity(path, 10) as activity:
+            scope.cancel()
+            for n in range(50):
+                activity.add(row(n))
+            await trio.sleep_forever()
+    async with open_activity(path, 10) as activity:
+        assert (await activity.page(ALL)).total == 50
+
+
+async def test_leaving_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(store, "FLUSH", 0.2)
+    monkeypatch.setattr("appliance.store.activity_schema.BUSY_MS", 900)
+    path = tmp_path / "activity.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        async with open_activity(path, 10) as activity:
+            holder.execute("BEGIN IMMEDIATE")
+            activity.add(row())
+            began = time.monotonic()
+        assert time.monotonic() - began < 0.7
+        holder.execute("ROLLBACK")
+        await trio.sleep(1.2)  # the thread that was left alone closes the file when its wait for the lock is over
+    assert "could not be written" in caplog.text
+
+
+@pytest.mark.slow
+def test_statistics_of_a_million_rows_bring_few_of_them_here(table: ActivityTable):
+    table._connection.executescript(
+        "INSERT INTO activity (ts_created, model_id, input_tokens, prompt_per_second, tokens_per_second)"
+        " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000)"
+        " SELECT i, 'm' || (i % 3), i % 7, (i * 7919) % 10007 / 10.0, (i * 31) % 997 / 10.0 FROM n;"
+    )
+    for models in ((), ("m1",)):
+        began = time.perf_counter()
+        tracemalloc.start()
+        stats = table.stats(models)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        print(models, f"{time.perf_counter() - began:.2f} s", f"{peak} bytes")
+        assert stats.total_requests > 300_000
+        assert stats.prompt_histogram is not None
+        assert len(stats.prompt_histogram.bins) == 20
+        assert peak < 200_000
+    table.close()

@@ -1,0 +1,228 @@
+"""One request to one server: how it is reached, and what is said when it cannot be, or breaks."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from upstream_harness import OK, answering, listening, read_request
+
+from appliance.errors import UpstreamFailed
+from appliance.upstream import tls
+from appliance.upstream.client import Address, ConnectFailed, address_of, exchange
+
+
+async def ask(address: Address, method: str = "GET", target: str = "/", body: bytes = b"") -> bytes:
+    with trio.fail_after(10):
+        async with exchange(address, method, target, [(b"X-Mine", b"1")], body) as response:
+            return await response.read(1 << 20)
+
+
+async def failing(address: Address, kind: type[UpstreamFailed] = UpstreamFailed) -> str:
+    with pytest.raises(kind) as caught:
+        await ask(address)
+    assert isinstance(caught.value, ConnectFailed) == (kind is ConnectFailed)
+    assert caught.value.model == address.label
+    return caught.value.why
+
+
+async def test_path_query_host_and_keys_as_they_arrive():
+    seen: list[bytes] = []
+    async with listening(answering(OK, seen)) as port:
+        peer = address_of(f"http://127.0.0.1:{port}/base/", "p", api_key="secret")
+        assert await ask(peer, "POST", "/v1/x?q=%20", b"{}") == b"ok"
+        child = Address("127.0.0.1", port, "child-key", "m", host_header=b"appliance.local:8080")
+        assert await ask(child) == b"ok"
+    head, _, body = seen[0].partition(b"\r\n\r\n")
+    assert head.split(b"\r\n") == [
+        b"POST /base/v1/x?q=%20 HTTP/1.1",
+        b"Host: 127.0.0.1:%d" % port,
+        b"Authorization: Bearer secret",
+        b"x-api-key: secret",
+        b"Connection: close",
+        b"Content-Length: 2",
+        b"X-Mine: 1",
+    ]
+    assert body == b"{}"
+    assert b"Host: appliance.local:8080\r\nAuthorization: Bearer child-key\r\n" in seen[1]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_localhost_is_whichever_loopback_answers(host: str):
+    async with listening(answering(OK), host=host) as port:
+        began = trio.current_time()
+        for name in ("localhost", "model.localhost"):
+            assert await ask(address_of(f"http://{name}:{port}", "m", timeouts=None)) == b"ok"
+        assert trio.current_time() - began < 0.5
+
+
+async def test_a_name_is_asked_for():
+    async with listening(answering(OK), host=socket.gethostbyname(socket.gethostname())) as port:
+        assert await ask(address_of(f"http://{socket.gethostname()}:{port}", "m")) == b"ok"
+
+
+async def test_refused_and_unknown_hosts(free_port: Callable[[], int]):
+    port = free_port()
+    for host in ("127.0.0.1", "localhost", "[::1]"):
+        why = await failing(address_of(f"http://{host}:{port}", "m"), ConnectFailed)
+        assert "does not accept connections" in why
+        assert "refused" in why.lower() or host == "[::1]"
+    assert "host name is not known" in await failing(address_of("http://nowhere.invalid", "m"), ConnectFailed)
+
+
+async def test_a_connection_that_is_never_made():
+    with socket.socket() as full, socket.socket() as first:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        first.connect(full.getsockname())  # takes the only place; Linux lets later ones wait
+        address = Address("127.0.0.1", full.getsockname()[1], None, "m", connect_timeout=0.2, header_timeout=0.2)
+        why = await failing(address, ConnectFailed)
+        assert "0.2 s" in why
+        assert "timeouts.connect" in why
+
+
+async def test_an_answer_that_does_not_begin():
+    async def silent(stream: trio.abc.Stream) -> None:
+        await read_request(stream)
+        await trio.sleep_forever()
+
+    async with listening(silent) as port:
+        why = await failing(Address("127.0.0.1", port, None, "m", header_timeout=0.2))
+        assert "0.2 s" in why
+        assert "timeouts.responseHeader" in why
+
+
+async def test_the_header_timeout_does_not_cut_a_slow_body():
+    async def slow(stream: trio.abc.Stream) -> None:
+        await read_request(stream)
+        await stream.send_all(OK[:-1])
+        await trio.sleep(0.5)
+        await stream.send_all(OK[-1:])
+
+    async with listening(slow) as port:
+        assert await ask(Address("127.0.0.1", port, None, "m", header_timeout=0.2)) == b"ok"
+
+
+@pytest.mark.parametrize(
+    ("answer", "word"),
+    [
+        (b"", "without an answer"),
+        (b"HTTP/1.1 200 O", "middle of the head"),
+        (b"SSH-2.0-x\r\n\r\n", "not HTTP"),
+        (OK[:-1], "ended early"),
+    ],
+)
+async def test_a_server_that_fails_after_it_was_reached(answer: bytes, word: str):
+    async with listening(answering(answer)) as port:
+        assert word in await failing(Address("127.0.0.1", port, None, "m"))
+
+
+async def test_compressed_answers_pass_untouched():
+    packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x00\x01"
+    async with listening(answering(packed)) as port:
+        address = Address("127.0.0.1", port, None, "m")
+        async with exchange(address, "GET", "/") as response:
+            assert (b"Content-Encoding", b"gzip") in response.headers
+            assert await response.read(10) == b"\x1f\x8b\x00\x01"
+
+
+# ---- TLS -------------------------------------------------------------------------------------------------------------
+
+
+async def test_tls_to_a_trusted_server(tls_server: ssl.SSLContext, trusted: None):
+    names: list[str | None] = []
+    tls_server.sni_callback = lambda _socket, name, _context: names.append(name)
+    big = b"x" * 3_000_000
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(big), big)
+    seen: list[bytes] = []
+    async with listening(answering(answer, seen), tls=tls_server) as port:
+        address = address_of(f"https://localhost:{port}", "m")
+        async with exchange(address, "POST", "/", (), big) as response:
+            assert await response.read(len(big)) == big
+    assert seen[0].endswith(big)
+    assert names == ["localhost"]
+
+
+async def test_tls_streams_as_it_comes(tls_server: ssl.SSLContext, trusted: None):
+    heard = trio.Event()
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        await read_request(stream)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+        await heard.wait()
+        await stream.send_all(b"3\r\ntwo\r\n0\r\n\r\n")
+
+    async with listening(serve, tls=tls_server) as port:
+        with trio.fail_after(5):
+            async with exchange(address_of(f"https://localhost:{port}", "m"), "GET", "/") as response:
+                assert await response.receive() == b"one"
+                heard.set()
+                assert await response.receive() == b"two"
+                assert await response.receive() == b""
+
+
+async def test_a_certificate_that_nobody_signed(tls_server: ssl.SSLContext):
+    async with listening(answering(OK), tls=tls_server) as port:
+        why = await failing(address_of(f"https://localhost:{port}", "m"), ConnectFailed)
+        assert "self" in why
+        assert "SSL_CERT_FILE" in why
+
+
+async def test_a_certificate_of_another_name(tls_server: ssl.SSLContext, trusted: None):
+    async with listening(answering(OK), tls=tls_server) as port:
+        why = await failing(address_of(f"https://127.0.0.1:{port}", "m"), ConnectFailed)
+        assert "not trusted for '127.0.0.1'" in why
+
+
+async def test_https_to_a_plain_server_and_to_a_silent_one():
+    async def silent(stream: trio.abc.Stream) -> None:
+        await trio.sleep_forever()
+
+    async def plain_http(stream: trio.abc.Stream) -> None:
+        await stream.receive_some(10)
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+    async with listening(plain_http) as plain, listening(silent) as dumb:
+        assert "is it https at all?" in await failing(address_of(f"https://localhost:{plain}", "m"), ConnectFailed)
+        patient = address_of(f"https://localhost:{dumb}", "m")
+        assert "tlsHandshake" in await failing(msgspec.structs.replace(patient, tls_timeout=0.2), ConnectFailed)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_leaving_closes_the_connection_at_once(secure: bool, tls_server: ssl.SSLContext, trusted: None):
+    left = trio.Event()
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        await read_request(stream)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
+        try:
+            while await stream.receive_some(10):
+                pass
+        except trio.BrokenResourceError:
+            pass
+        left.set()
+
+    async with listening(serve, tls=tls_server if secure else None) as port:
+        address = address_of(f"http{'s' if secure else ''}://localhost:{port}", "m")
+        with trio.move_on_after(0.3):
+            async with exchange(address, "GET", "/") as response:
+                await response.receive()
+        with trio.fail_after(2):
+            await left.wait()
+
+
+def test_authorities_are_found_where_the_systems_keep_them(monkeypatch: pytest.MonkeyPatch, certificate: Path):
+    """As in a frozen program, whose OpenSSL knows only the paths of the machine it was built on."""
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
+    monkeypatch.setenv("SSL_CERT_DIR", "/nowhere")
+    monkeypatch.setattr(tls, "AUTHORITIES", ("/nowhere/either", str(certificate)))
+    tls.tls_context.cache_clear()
+    try:
+        assert tls.tls_context().cert_store_stats()["x509"] == 1
+    finally:
+        tls.tls_context.cache_clear()
