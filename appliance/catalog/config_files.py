@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
-from appliance.core.config.load import Source
+from msgspec import Struct
+
+from appliance.core.config.load import Loaded, Source, load
 from appliance.errors import UsageError
 
 ENDINGS = (".yml", ".yaml")
@@ -81,3 +85,30 @@ def _read(path: Path) -> Source:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}:{line}: is not UTF-8 text; save the file as UTF-8") from None
+
+
+class Files(Struct, frozen=True, kw_only=True):
+    """Where a configuration is read from; at least one of them is given."""
+
+    config: Path | None = None
+    config_dir: Path | None = None
+
+    def read(self, ports: dict[str, int] | None = None) -> Loaded:
+        """Read and understand the files. ``ports``: what models have now and keep. Raises UsageError."""
+        sources = read_sources(self.config, self.config_dir)
+        return load(sources, os.environ, windows=sys.platform == "win32", ports=ports or {})
+
+    def signature(self) -> tuple[tuple[str, int, int], ...]:
+        """Changes when a file does; empty while there is none, as when an editor puts a new one into place."""
+        found: list[tuple[str, int, int]] = []
+        try:
+            paths = config_paths(self.config, self.config_dir)
+        except UsageError:
+            return ()
+        for path in paths:
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            found.append((str(path), status.st_mtime_ns, status.st_size))
+        return tuple(found)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import trio
 from msgspec import Struct
 
-from appliance.catalog.config_files import config_paths, read_sources
-from appliance.core.config.load import Loaded, load
+from appliance.catalog.config_files import Files
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
 from appliance.errors import ApplianceError, Conflict, InvalidConfig, UsageError
@@ -22,33 +18,6 @@ WATCH_EVERY = 2.0
 """Seconds between two looks at the files; llama-swap's number."""
 
 log = logging.getLogger(__name__)
-
-
-class Files(Struct, frozen=True, kw_only=True):
-    """Where a configuration is read from; at least one of them is given."""
-
-    config: Path | None = None
-    config_dir: Path | None = None
-
-    def read(self, ports: dict[str, int] | None = None) -> Loaded:
-        """Read and understand the files. ``ports``: what models have now and keep. Raises UsageError."""
-        sources = read_sources(self.config, self.config_dir)
-        return load(sources, os.environ, windows=sys.platform == "win32", ports=ports or {})
-
-    def signature(self) -> tuple[tuple[str, int, int], ...]:
-        """Changes when a file does; empty while there is none, as when an editor puts a new one into place."""
-        found: list[tuple[str, int, int]] = []
-        try:
-            paths = config_paths(self.config, self.config_dir)
-        except UsageError:
-            return ()
-        for path in paths:
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            found.append((str(path), status.st_mtime_ns, status.st_size))
-        return tuple(found)
 
 
 class Reloaded(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from appliance.catalog.configuration import Files
+from appliance.catalog.config_files import Files
 from appliance.catalog.sources import Sources
 from appliance.core.config.types import Config
 from appliance.core.settings import FleetSettings, HttpSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from appliance.catalog.configuration import Files
+from appliance.catalog.config_files import Files
 from appliance.cli.config import source_options
 from appliance.cli.model_options import catalog_options, sources_beside, sources_of
 from appliance.cli.plan import AppSettings

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from appliance.http.websocket import Receive, Send
 from appliance.peers.link import LocalState, WaitChanged, exchange_states
 from appliance.peers.listing import ModelState
 
 if TYPE_CHECKING:
     from hypercorn.typing import WebsocketScope
-
-from appliance.http.websocket import Receive, Send
 
 NORMAL = 1000
 

@@ -45,9 +45,10 @@ class View:
         return self.peers.complete(with_found(snapshot.config, snapshot.models))
 
     def entries(self, base: Mapping[str, Object], now: int) -> list[Object]:
-        """The ``data`` of ``GET /v1/models``, see `list_entries`."""
+        """The ``data`` of ``GET /v1/models``, see `list_entries`; what was found on disk is no part of the file."""
+        config = self.peers.complete(self.catalog.snapshot.config or Config())
         remote = {f"{peer.id}/{model.id}" for peer in self.peers.snapshot() for model in peer.models if model.loaded}
-        return list_entries(base, self.config, profile=self.profile.name, now=now, remote=remote)
+        return list_entries(base, config, profile=self.profile.name, now=now, remote=remote)
 
     def running(self) -> list[Running]:
         """Every process that is not stopped, by id."""

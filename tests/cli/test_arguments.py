@@ -12,6 +12,7 @@ from command_line import Command
 from appliance import __version__
 from appliance.cli.app import VERBS
 from appliance.cli.plan import AppSettings
+from appliance.fleet.terms import limits_of
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_serve_defaults(command: Command) -> None:
     app = settings(command("serve").program)
     assert app.http.listen == (("127.0.0.1", 8080),)
     assert (app.http.api_keys, app.http.guard, app.http.single) == ((), True, None)
-    assert app.fleet.models_max == 4
+    assert limits_of(None, app.fleet).capacity == 4
     assert app.sources.starter is not None
 
 

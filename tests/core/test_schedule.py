@@ -503,4 +503,4 @@ def test_nobody_overtakes_an_entry_that_he_would_keep_waiting() -> None:
     assert schedule.request(2, "x") == []
     assert schedule.request(3, "y2") == [], "y2 evicts nobody, but x would have to wait for it, too"
     assert schedule.release(1) == [Stop("y1", "evicted")]
-    assert schedule.exited("y1", FAILED) == [Start("x")]
+    assert schedule.exited("y1", FAILED) == [Start("x"), Start("y2")], "now y2 may run beside x, which it leaves alone"

@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.catalog.configuration import Files
+from appliance.catalog.config_files import Files
 from appliance.catalog.sources import Sources
 from appliance.cli.plan import AppSettings
 from appliance.core.model import Model

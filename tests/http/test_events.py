@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 import trio
 import trio.lowlevel
-from http_harness import CHAT, Client, chat, model
-from swap_harness import OpenSwap, Swap, open_swap
+from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
+from swap_harness import Configure, configure
 
 from appliance.catalog.catalog import Snapshot
-from appliance.core.config.types import Config, ModelConfig, Peer, Profile
+from appliance.core.config.types import Config, ModelConfig, Peer
 from appliance.http import events
 
 FIRST = ["logData", "logData", "modelStatus", "uiConfig", "profileChanged", "inflight"]
 
 
 @pytest.fixture
-def open_server(fake_llama_server, fake_model: Path) -> OpenSwap:
-    return partial(open_swap, fake_llama_server, fake_model)
+def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
+    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
 
 
 class Feed:
@@ -68,7 +68,7 @@ class Feed:
 
 
 @asynccontextmanager
-async def feed(server: Swap) -> AsyncGenerator[Feed]:
+async def feed(server: Appliance) -> AsyncGenerator[Feed]:
     async with server.connect() as client:
         await client.send("GET", "/api/events")
         head = await client.head()
@@ -80,19 +80,22 @@ async def feed(server: Swap) -> AsyncGenerator[Feed]:
         yield Feed(client)
 
 
-async def test_a_client_begins_with_the_whole_picture(open_server: OpenSwap):
-    config = Config(
-        models={"alpha": ModelConfig(name="Alpha", aliases=["al"])},
-        peers={"p": Peer(proxy="http://127.0.0.1:9", models=["m"])},
-        profiles={"work": Profile(pins={"x": "alpha"})},
+async def test_a_client_begins_with_the_whole_picture(open_server: OpenServer, configured: Configure):
+    file = configured(
+        {"alpha": {"name": "Alpha", "aliases": ["al"]}, "org/beta": {}},
+        peers={"p": {"proxy": "http://127.0.0.1:9", "models": ["m"]}},
+        profiles={"work": {"pins": {"x": "alpha"}}},
+        ui={"activity": {"session_id": ["X-Mine"]}},
     )
-    async with open_server(config=config) as server:
-        server.log.say("info", "hello")
+    async with open_server(config=file) as server:
+        assert (await server.ask("PUT", "/api/profiles/active", {"name": "work"})).status == 200
+        server.owners.program_log.say("info", "hello")
         server.fleet.logs.append("alpha", "printed")
-        server.profile.choose("work")
         async with feed(server) as reader:
             messages = [await reader.message() for _ in FIRST]
-            assert messages[0] == ("logData", {"source": "proxy", "data": "[INFO] hello\n"})
+            kind, log = messages[0]
+            assert (kind, log["source"]) == ("logData", "proxy")
+            assert log["data"].endswith("[INFO] hello\n")
             assert messages[1] == ("logData", {"source": "upstream", "data": "[alpha] printed\n"})
             kind, models = messages[2]
             assert kind == "modelStatus"
@@ -103,12 +106,12 @@ async def test_a_client_begins_with_the_whole_picture(open_server: OpenSwap):
             ]
             assert models[0]["name"] == "Alpha"
             assert models[0]["aliases"] == ["al"]
-            assert messages[3] == ("uiConfig", {"activity": {"session_id": ["X-Session-ID", "X-Litellm-Session-Id"]}})
+            assert messages[3] == ("uiConfig", {"activity": {"session_id": ["X-Mine"]}})
             assert messages[4] == ("profileChanged", {"active": "work"})
             assert messages[5] == ("inflight", {"operation": "snapshot"})
 
 
-async def test_states_change_in_llama_swaps_words(open_server: OpenSwap, fake_model: Path):
+async def test_states_change_in_llama_swaps_words(open_server: OpenServer, fake_model: Path):
     slow = [model(fake_model, "alpha", args=("--load-delay", "0.3"))]
     async with open_server(models=slow) as server, feed(server) as reader:
         await reader.first()
@@ -123,128 +126,126 @@ async def test_states_change_in_llama_swaps_words(open_server: OpenSwap, fake_mo
             state = told["state"]
 
 
-async def test_requests_that_change_no_state_say_nothing_of_states(open_server: OpenSwap):
+async def test_requests_that_change_no_state_say_nothing_of_states(open_server: OpenServer):
     async with open_server() as server:
-        await server.ask("POST", f"{CHAT}?model=alpha", chat("alpha"))
+        await server.ask("POST", CHAT, chat("alpha"))
         async with feed(server) as reader:
             await reader.first()
+            rows = 0
             for _ in range(5):
-                await server.ask("POST", f"{CHAT}?model=alpha", chat("alpha"))
-            server.rows.added(1)
-            kinds: list[str] = []
-            while "activity" not in kinds:
-                kinds.append((await reader.message())[0])
-            assert "modelStatus" not in kinds
+                await server.ask("POST", CHAT, chat("alpha"))
+            while rows < 5:
+                kind, _ = await reader.message()
+                rows += kind == "activity"
+                assert kind != "modelStatus"
 
 
-async def test_logs_rows_profiles_and_requests_as_they_come(open_server: OpenSwap):
-    async with open_server() as server, feed(server) as reader:
+async def test_logs_profiles_rows_and_requests_as_they_come(open_server: OpenServer, configured: Configure):
+    file = configured({"alpha": {}}, profiles={"work": {"pins": {"x": "alpha"}}}, logLevel="warn")
+    async with open_server(config=file) as server, feed(server) as reader:
         await reader.first()
-        server.log.say("warn", "uh oh")
+        server.owners.program_log.say("warn", "uh oh")
         assert await reader.until("logData") == {"source": "proxy", "data": "[WARN] uh oh\n"}
         server.fleet.logs.append("alpha", "a\tb")
         assert await reader.until("logData") == {"source": "upstream", "data": "[alpha] a\tb\n"}
-        server.rows.added(7)
-        server.rows.added(8)
-        assert [await reader.until("activity") for _ in range(2)] == [{"id": 7}, {"id": 8}]
-        server.profile.choose("work")
+        await server.ask("PUT", "/api/profiles/active", {"name": "work"})
         assert await reader.until("profileChanged") == {"active": "work"}
-        assert len(await reader.until("modelStatus")) == 2
-        slow = chat("alpha", stream=True, tokens=20, token_delay=0.05)
-        await server.ask("POST", f"{CHAT}?model=alpha", slow)
+        assert len(await reader.until("modelStatus")) == 1
+        await server.ask("POST", CHAT, chat("x", stream=True, tokens=20, token_delay=0.05))
         began = await reader.until("inflight")
         assert (began["operation"], began["request"]["model"]) == ("upsert", "alpha")
-        change = began
+        assert began["request"]["req_path"] == CHAT
+        assert began["request"]["remote_ip"] == "127.0.0.1"
+        last = change = began
         while change["operation"] == "upsert":
             last, change = change, await reader.until("inflight")
         assert last["request"]["resp_headers"]["Content-Type"].startswith("text/event-stream")
         assert last["request"]["resp_bytes"] > 0
         assert change == {"operation": "remove", "id": "1"}
+        row = await reader.until("activity")
+        [stored] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+        assert row == {"id": stored["id"]}
 
 
-async def test_a_long_log_comes_in_pieces(open_server: OpenSwap):
+async def test_a_long_log_comes_in_pieces(open_server: OpenServer):
     async with open_server() as server, feed(server) as reader:
         await reader.first()
         for _ in range(5):
             server.fleet.logs.append("alpha", "x" * 8000)
-        server.log.say("info", "y" * (events.MAX_LOG + 10))
+        server.owners.program_log.say("info", "y" * (events.MAX_LOG + 10))
         got = ""
-        while len(got) < 5 * 8000 + events.MAX_LOG:
-            got += (await reader.until("logData"))["data"]
+        while got.count("x") + got.count("y") < 5 * 8000 + events.MAX_LOG + 10:
+            piece = (await reader.until("logData"))["data"]
+            assert len(piece) <= events.MAX_LOG
+            got += piece
         assert got.count("x") == 40_000
         assert got.count("y") == events.MAX_LOG + 10
 
 
 async def test_a_new_list_of_models_is_told_without_a_bell(
-    open_server: OpenSwap, fake_model: Path, monkeypatch: pytest.MonkeyPatch
+    open_server: OpenServer, fake_model: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(events, "LOOK_EVERY", 0.1)
     async with open_server() as server, feed(server) as reader:
         await reader.first()
         server.catalog.snapshot = Snapshot([model(fake_model, "new")])
         assert [m["id"] for m in await reader.until("modelStatus")] == ["new"]
-        server.adopt(Config(models={"conf": ModelConfig()}))
-        assert [m["id"] for m in await reader.until("modelStatus")] == ["conf", "new"]
+        server.catalog.adopt(Config(models={"conf": ModelConfig()}))
+        assert [m["id"] for m in await reader.until("modelStatus")] == ["conf"]
 
 
-async def test_what_a_peer_lists_is_told(open_server: OpenSwap, fake_model: Path):
+async def test_what_a_peer_lists_is_told(open_server: OpenServer, fake_model: Path):
     async with open_server() as server, feed(server) as reader:
         await reader.first()
-        await server.ask("POST", f"{CHAT}?model=alpha", chat("alpha"))
+        await server.ask("POST", CHAT, chat("alpha"))
         lease = server.fleet.lease_nowait("alpha")
         assert lease is not None
         with lease as address:
             config = Config(peers={"p": Peer(proxy=f"http://127.0.0.1:{address.port}", api_key=address.key or "")})
-        server.adopt(config)
-        server.view.peers.adopt(config)
+        server.catalog.adopt(config)
+        server.owners.peers.adopt(config)
         models: list[str] = []
         while "p/alpha" not in models:
             models = [m["id"] for m in await reader.until("modelStatus")]
-        entries = server.view.entries({"alpha": {"id": "alpha", "status": {"value": "loaded"}}}, 5)
-        assert [entry["id"] for entry in entries] == ["alpha", "p/alpha"]
-        assert entries[1]["created"] == 5
+        [entry] = (await server.ask("GET", "/v1/models")).json["data"]
+        assert (entry["id"], entry["name"], entry["meta"]["llamaswap"]["peerID"]) == ("p/alpha", "p: alpha", "p")
 
 
-async def test_silence_is_broken_by_comments(open_server: OpenSwap, monkeypatch: pytest.MonkeyPatch):
+async def test_silence_is_broken_by_comments(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(events, "PING_AFTER", 0.2)
     monkeypatch.setattr(events, "LOOK_EVERY", 0.05)
     async with open_server() as server, feed(server) as reader:
         await reader.first()
         await trio.sleep(0.5)
-        server.rows.added(1)
-        await reader.until("activity")
+        server.fleet.logs.append("alpha", "end")
+        await reader.until("logData")
         assert reader.records.count(b": ping") >= 1
 
 
-async def test_a_reader_that_sleeps_costs_nothing_and_catches_up(open_server: OpenSwap):
+async def test_a_reader_that_sleeps_costs_nothing_and_catches_up(open_server: OpenServer):
     async with open_server() as server, feed(server) as reader:
         await reader.first()
         for number in range(3000):
             server.fleet.logs.append("alpha", f"line {number} " + "x" * 5000)
-            server.rows.added(number)
             if number % 100 == 0:
                 await trio.lowlevel.checkpoint()
         assert (await server.ask("GET", "/api/version")).status == 200
         seen = ""
         with trio.fail_after(20):
             while "line 2999 " not in seen:
-                kind, data = await reader.message()
-                if kind == "logData":
-                    seen = data["data"]
-            last = await reader.until("activity")
-            while last["id"] != 2999:
-                last = await reader.until("activity")
+                seen = (await reader.until("logData"))["data"]
 
 
-async def test_the_feed_ends_when_the_server_begins_to_end(open_server: OpenSwap):
+async def test_the_feed_ends_when_the_server_begins_to_end(open_server: OpenServer):
     async with open_server() as server, feed(server) as reader:
         await reader.first()
-        server.lifetime.end_followers()
+        server.shutdown.set()
         with trio.fail_after(2), pytest.raises(EOFError):
             await reader.until("nothing of this type")
+        await server.ended.wait()
 
 
-async def test_a_client_that_leaves_leaves_nothing_behind(open_server: OpenSwap):
+async def test_a_client_that_leaves_leaves_nothing_behind(open_server: OpenServer):
     async with open_server() as server:
         tasks = trio.lowlevel.current_statistics().tasks_living
         for _ in range(3):
@@ -253,11 +254,11 @@ async def test_a_client_that_leaves_leaves_nothing_behind(open_server: OpenSwap)
                 assert trio.lowlevel.current_statistics().tasks_living > tasks
         with trio.fail_after(5):
             while trio.lowlevel.current_statistics().tasks_living > tasks:
-                server.rows.added(1)
+                server.fleet.logs.append("alpha", "line")
                 await trio.sleep(0.02)
 
 
-async def test_head_of_the_feed_has_no_body(open_server: OpenSwap):
+async def test_head_of_the_feed_has_no_body(open_server: OpenServer):
     async with open_server() as server:
         answer = await server.ask("HEAD", "/api/events")
         assert (answer.status, answer.header("content-type")) == (200, "text/event-stream")

@@ -8,25 +8,27 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from http_harness import CHAT, Answer, chat, model
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from openai.types.chat import ChatCompletionChunk
-from swap_harness import OpenSwap, Swap, open_swap
+from swap_harness import Configure, configure
+
+from appliance.http.loading import LoadingStream
+from appliance.http.sink import Headers
 
 HEADER = "━━━━━\nllama-appliance loading model: alpha\n"
 
 
 @pytest.fixture
-def open_server(fake_llama_server, fake_model: Path) -> OpenSwap:
-    return partial(open_swap, fake_llama_server, fake_model)
+def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
+    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model, sendLoadingState=True)
 
 
-def slow(fake_model: Path, *args: str) -> list:
-    return [model(fake_model, "alpha", args=args or ("--load-delay", "1.9"))]
+def slow(*args: str) -> dict[str, object]:
+    return {"alpha": {"args": args or ("--load-delay", "1.9")}}
 
 
-async def ask(server: Swap, **fake: object) -> Answer:
-    server.loading_state = True
-    return await server.ask("POST", f"{CHAT}?model=alpha", chat("alpha", stream=True, **fake))
+async def ask(server: Appliance, **fake: object) -> Answer:
+    return await server.ask("POST", CHAT, chat("alpha", stream=True, **fake))
 
 
 def chunks(answer: Answer) -> list[ChatCompletionChunk]:
@@ -41,8 +43,8 @@ def reasoning(answer: Answer) -> list[str]:
     return [text for text in texts if text]
 
 
-async def test_the_load_is_told_and_the_answer_follows(open_server: OpenSwap, fake_model: Path):
-    async with open_server(models=slow(fake_model)) as server:
+async def test_the_load_is_told_and_the_answer_follows(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured(slow())) as server:
         answer = await ask(server)
         assert answer.status == 200
         assert answer.header("content-type") == "text/event-stream"
@@ -59,8 +61,8 @@ async def test_the_load_is_told_and_the_answer_follows(open_server: OpenSwap, fa
         assert content
 
 
-async def test_its_records_are_whole_chunks(open_server: OpenSwap, fake_model: Path):
-    async with open_server(models=slow(fake_model, "--load-delay", "0.3")) as server:
+async def test_its_records_are_whole_chunks(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured(slow("--load-delay", "0.3"))) as server:
         first, second = chunks(await ask(server))[:2]
         assert first.object == second.object == "chat.completion.chunk"
         assert first.id == second.id
@@ -71,49 +73,112 @@ async def test_its_records_are_whole_chunks(open_server: OpenSwap, fake_model: P
         assert first.choices[0].finish_reason is None
 
 
-async def test_a_model_that_is_there_is_not_talked_about(open_server: OpenSwap):
-    async with open_server() as server:
+async def test_a_model_that_is_there_is_not_talked_about(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured(slow("--load-delay", "0"))) as server:
         await ask(server)
         answer = await ask(server)
         assert reasoning(answer) == []
         assert answer.status == 200
 
 
-async def test_the_first_words_come_at_once_and_the_request_is_not_held_up(open_server: OpenSwap, fake_model: Path):
-    async with open_server(models=slow(fake_model, "--load-delay", "1")) as server:
-        server.loading_state = True
-        async with server.connect() as client:
-            body = msgspec.json.encode(chat("alpha", stream=True))
-            await client.send("POST", f"{CHAT}?model=alpha", body)
-            began = trio.current_time()
-            with trio.fail_after(0.5):
-                await client.head()
-                assert "loading model" in (await client.data()).decode()
-            assert server.state("alpha") == "loading"
-            assert trio.current_time() - began < 0.5
+async def test_the_first_words_come_at_once_and_the_request_is_not_held_up(
+    open_server: OpenServer, configured: Configure
+):
+    async with open_server(config=configured(slow("--load-delay", "1"))) as server, server.connect() as client:
+        body = msgspec.json.encode(chat("alpha", stream=True))
+        await client.send("POST", CHAT, body)
+        began = trio.current_time()
+        with trio.fail_after(0.5):
+            await client.head()
+            assert "loading model" in (await client.data()).decode()
+        assert server.state("alpha") == "loading"
+        assert trio.current_time() - began < 0.5
 
 
-async def test_queue_position_progress_and_jokes(open_server: OpenSwap, fake_model: Path):
-    async with open_server(models=slow(fake_model, "--load-delay", "3")) as server:
-        server.jokes = True
-        async with trio.open_nursery() as nursery:
-
-            async def tell() -> None:
-                for server.position, server.progress in ((3, None), (3, None), (None, 0.25), (None, 0.5)):
-                    await trio.sleep(0.75)
-
-            nursery.start_soon(tell)
-            told = reasoning(await ask(server))
+async def test_the_place_in_the_queue_and_jokes(open_server: OpenServer, configured: Configure):
+    models = {"alpha": {"args": ("--load-delay", "0.5")}, "beta": {}}
+    async with open_server(config=configured(models, loadingJokes=True)) as server, server.connect() as other:
+        await other.send("POST", CHAT, msgspec.json.encode(chat("beta", stream=True, tokens=40, token_delay=0.05)))
+        await other.head()  # beta answers, and alpha has to wait for its end
+        told = reasoning(await ask(server))
         assert told[0] == HEADER
-        assert told[1].startswith("Queue position: #3\n")
-        assert len(told[1].splitlines()) == 2  # and a joke
-        assert "Loading: 25 %" in "".join(told)
-        assert "Loading: 50 %" in "".join(told)
+        first, joke, rest = told[1].split("\n")
+        assert first == "Queue position: #1"
+        assert joke.endswith(".")
+        assert rest == ""
 
 
-async def test_a_start_that_fails_ends_the_stream_with_an_error_record(open_server: OpenSwap, fake_model: Path):
-    failing = slow(fake_model, "--load-delay", "0.3", "--fail-to-load")
-    async with open_server(models=failing) as server:
+class Heard:
+    """A sink that keeps what it is told, and when."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.event_stream = True
+        self.ended = False
+        self.sent = 0
+        self.said: list[tuple[float, str]] = []
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.status = status
+
+    async def write(self, data: bytes) -> None:
+        text = data.decode()
+        if text.startswith("data: "):
+            text = msgspec.json.decode(text[6:])["choices"][0]["delta"]["reasoning_content"]
+        self.said.append((round(trio.current_time() - self.began, 2), text))
+
+    async def end(self) -> None:
+        self.ended = True
+
+    def abort(self) -> None:
+        self.ended = True
+
+    began = 0.0
+
+
+async def test_progress_is_told_in_per_cent(autojump_clock: trio.testing.MockClock):
+    sink = Heard()
+    sink.began = trio.current_time()
+    progress: list[float | None] = [None]
+    stream = LoadingStream(sink, "alpha", lambda: None, lambda: progress[0], jokes=False, ping_after=5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.run)
+        for progress[0] in (0.25, 0.25, 0.5, 0.5):
+            await trio.sleep(0.75)
+        await trio.sleep(0.05)
+        stream.ready()
+        await trio.sleep(11)
+        stream.stop()
+    assert sink.said == [
+        (0.02, HEADER),
+        (0.77, "Loading: 25 %\n"),
+        (1.52, "."),
+        (2.27, "\nLoading: 50 %\n"),
+        (3.02, "."),
+        (3.05, "\nDone! (3.05s)\n━━━━━\n "),
+        (8.05, ": ping\n\n"),
+        (13.05, ": ping\n\n"),
+    ]
+
+
+async def test_nothing_is_written_once_it_is_stopped(autojump_clock: trio.testing.MockClock):
+    sink = Heard()
+    stream = LoadingStream(sink, "alpha", lambda: None, lambda: None, jokes=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.run)
+        stream.stop()
+    assert (sink.status, sink.said) == (None, [])
+    stream = LoadingStream(sink, "alpha", lambda: None, lambda: None, jokes=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.run)
+        await trio.sleep(1)
+        stream.stop()
+    assert [text for _, text in sink.said] == [HEADER, "."]
+
+
+async def test_a_start_that_fails_ends_the_stream_with_an_error_record(open_server: OpenServer, configured: Configure):
+    failing = slow("--load-delay", "0.3", "--fail-to-load")
+    async with open_server(config=configured(failing)) as server:
         answer = await ask(server)
         assert answer.status == 200
         assert not answer.cut
@@ -122,24 +187,25 @@ async def test_a_start_that_fails_ends_the_stream_with_an_error_record(open_serv
         assert "Done!" not in answer.body.decode()
 
 
-async def test_what_is_refused_at_once_keeps_its_status(open_server: OpenSwap, fake_model: Path):
-    async with open_server(models=slow(fake_model)) as server:
-        server.fleet.close()
+async def test_what_is_refused_at_once_keeps_its_status(open_server: OpenServer, configured: Configure):
+    models = {"alpha": {"args": ("--load-delay", "0.5"), "concurrencyLimit": 1}}
+    async with open_server(config=configured(models)) as server, server.connect() as first:
+        await first.send("POST", CHAT, msgspec.json.encode(chat("alpha", stream=True)))
+        await first.head()
         answer = await ask(server)
-        assert (answer.status, answer.error["reason"]) == (503, "shutting_down")
+        assert (answer.status, answer.error["reason"]) == (429, "concurrency_limit")
 
 
-async def test_an_engine_that_refuses_the_request_becomes_a_record(open_server: OpenSwap, fake_model: Path):
-    async with open_server(models=slow(fake_model, "--load-delay", "0.3")) as server:
+async def test_an_engine_that_refuses_the_request_becomes_a_record(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured(slow("--load-delay", "0.3"))) as server:
         answer = await ask(server, status=400)
         assert answer.status == 200
         assert "Done!" in answer.body.decode()
         assert msgspec.json.decode(answer.events[-1].removeprefix("data: "))["error"]["code"] == 400
 
 
-async def test_a_long_prompt_after_the_load_gets_pings(open_server: OpenSwap, fake_model: Path):
-    async with open_server(models=slow(fake_model, "--load-delay", "0.2")) as server:
-        server.ping_after = 0.2
+async def test_a_long_prompt_after_the_load_gets_pings(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured(slow("--load-delay", "0.2")), ping_after=0.2) as server:
         loading = await ask(server, slow_prompt=0.7)
         at = [event == ": ping" for event in loading.events].index(True)
         assert "Done!" in loading.events[at - 1]
@@ -148,18 +214,16 @@ async def test_a_long_prompt_after_the_load_gets_pings(open_server: OpenSwap, fa
         assert reasoning(ready) == []
 
 
-async def test_a_client_that_does_not_read_costs_the_model_nothing(open_server: OpenSwap, fake_model: Path):
-    async with open_server(models=slow(fake_model, "--load-delay", "0.4")) as server:
-        server.loading_state = True
-        async with server.connect() as deaf:
-            body = msgspec.json.encode(chat("alpha", stream=True))
-            await deaf.send("POST", f"{CHAT}?model=alpha", body)
-            answer = await ask(server)
-            assert answer.status == 200
-            seen = b""
-            with trio.fail_after(5):
-                await deaf.head()
-                while chunk := await deaf.data():
-                    seen += chunk
-            assert seen.count(b"loading model") == seen.count(b"Done!") == 1
-            assert seen.endswith(b"data: [DONE]\n\n")
+async def test_a_client_that_does_not_read_costs_the_model_nothing(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured(slow("--load-delay", "0.4"))) as server, server.connect() as deaf:
+        body = msgspec.json.encode(chat("alpha", stream=True))
+        await deaf.send("POST", CHAT, body)
+        answer = await ask(server)
+        assert answer.status == 200
+        seen = b""
+        with trio.fail_after(5):
+            await deaf.head()
+            while chunk := await deaf.data():
+                seen += chunk
+        assert seen.count(b"loading model") == seen.count(b"Done!") == 1
+        assert seen.endswith(b"data: [DONE]\n\n")

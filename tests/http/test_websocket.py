@@ -12,7 +12,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketReque
 
 from appliance.errors import ApplianceError
 from appliance.http import connection
-from appliance.http.websocket import refuse_websocket, relay_websocket
+from appliance.http.websocket import refuse_websocket, relay_websocket, waiting_client
 from appliance.http.websocket_stream import WebsocketProtocol
 from appliance.upstream.client import Address, forwardable
 
@@ -34,7 +34,9 @@ def relaying_to(port: int):
 
     async def app(scope, receive, send) -> None:
         try:
-            await relay_websocket(scope, receive, send, address, scope["path"], forwardable(scope["headers"]))
+            async with waiting_client(receive) as answering:
+                headers = forwardable(scope["headers"])
+                await relay_websocket(scope, receive, send, address, scope["path"], headers, answering=answering)
         except ApplianceError as error:
             await refuse_websocket(send, error)
 
@@ -51,15 +53,18 @@ async def relayed(handler: Handler, target: str = "/", **options) -> AsyncGenera
                 nursery.cancel_scope.cancel()
 
 
-async def refused(port: int, *, version: int = 13) -> tuple[bytes, bytes]:
+HANDSHAKE = (
+    "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    f"Sec-WebSocket-Key: {'A' * 22}==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+async def refused(port: int, handshake: str = HANDSHAKE) -> tuple[bytes, bytes]:
     """Head and body of the answer to a handshake."""
     got = b""
-    head = f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {'A' * 22}==\r\n"
     with trio.fail_after(10):
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await stream.send_all(
-                f"GET / HTTP/1.1\r\nHost: localhost\r\n{head}Sec-WebSocket-Version: {version}\r\n\r\n".encode()
-            )
+            await stream.send_all(handshake.encode())
             while data := await stream.receive_some():
                 got += data
     answer, _, content = got.partition(b"\r\n\r\n")
@@ -166,9 +171,25 @@ async def test_a_server_that_is_not_there_is_an_error_with_words(free_port: Call
     assert b"'alpha' failed: it does not accept connections" in content
 
 
+async def test_a_client_that_leaves_before_the_server_answers():
+    asked, left = trio.Event(), trio.Event()
+
+    async def consider(request: WebSocketRequest) -> None:
+        asked.set()
+        await request._connection._close_handshake.wait()  # set when the connection breaks, too
+        left.set()
+
+    async with websocket_server(consider) as server, serving(relaying_to(server)) as port:
+        with trio.fail_after(5):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(HANDSHAKE.encode())
+                await asked.wait()
+            await left.wait()
+
+
 async def test_a_handshake_of_another_version_is_refused():
     async with websocket_server(echo) as server, serving(relaying_to(server)) as port:
-        head, _ = await refused(port, version=12)
+        head, _ = await refused(port, HANDSHAKE.replace("13", "12"))
     assert head.startswith(b"HTTP/1.1 400 ")
 
 

@@ -15,6 +15,8 @@ from upstream_harness import OK, answering, listening, read_request
 from appliance.errors import UpstreamFailed
 from appliance.upstream import tls
 from appliance.upstream.client import Address, ConnectFailed, address_of, exchange
+from appliance.upstream.connect import connect
+from appliance.upstream.wire import PlainWire
 
 
 async def ask(address: Address, method: str = "GET", target: str = "/", body: bytes = b"") -> bytes:
@@ -129,6 +131,17 @@ async def test_compressed_answers_pass_untouched():
         async with exchange(address, "GET", "/") as response:
             assert (b"Content-Encoding", b"gzip") in response.headers
             assert await response.read(10) == b"\x1f\x8b\x00\x01"
+
+
+async def test_keep_alive_probes_are_asked_of_the_system():
+    async with listening(answering(OK)) as port:
+        wire = await connect(Address("127.0.0.1", port, None, "m", keepalive=7))
+        assert isinstance(wire, PlainWire)
+        assert wire._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert wire._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 7
+        wire.close()
+        with pytest.raises(OSError, match="closed on this side"):
+            await wire.receive()
 
 
 # ---- TLS -------------------------------------------------------------------------------------------------------------
