@@ -44,14 +44,14 @@ def test_every_room_says_what_it_does_and_refuses(folder: str) -> None:
 
 
 def test_every_model_route_is_documented() -> None:
-    for path in (*routes._POST, *routes._ASK):
+    for path in (*routes._POST, *routes._ASK, *routes._LISTS):
         assert f"`{path}" in HTTP, path
 
 
 def test_every_route_of_the_server_is_documented() -> None:
-    source = (ROOT / "appliance" / "http" / "app.py").read_text("utf-8")
-    found = re.findall(r'add_url_rule\(\s*"(/[^"<]*)', source)
-    assert len(found) >= 7
+    sources = [(ROOT / "appliance" / "http" / name).read_text("utf-8") for name in ("app.py", "swap_api.py")]
+    found = [path for source in sources for path in re.findall(r'add_url_rule\(\s*"(/[^"<]*)', source)]
+    assert len(found) >= 25
     for path in found:
         assert path.rstrip("/") in HTTP, path
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from appliance.core.config.types import Config
 from appliance.core.effects import Drain, Effect, Grant, Refuse, Start, State, Stop
 from appliance.core.model import Model
-from appliance.core.policy import FreePolicy, policy_of
+from appliance.core.policy import FreePolicy
 from appliance.core.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
@@ -27,7 +27,7 @@ from appliance.fleet.launch import configured_launch, engine_launch, port_confli
 from appliance.fleet.logs import Logs
 from appliance.fleet.place import Place
 from appliance.fleet.status import ChildStatus, Observer
-from appliance.fleet.terms import limits_of, terms_of
+from appliance.fleet.terms import limits_of, policy_for, terms_of
 from appliance.platform.children import REAP_TIME, Children, describe_status, open_children
 from appliance.platform.cpu import engine_threads
 from appliance.platform.memory import process_memory
@@ -119,8 +119,7 @@ class Fleet:
         current = {model.id: model for model in models}
         outdated = [m for m in self._processes if not same_launch(self._models[m], current.get(m))]
         self._models |= {model_id: model for model_id, model in current.items() if model_id in self._models}
-        policy = FreePolicy() if config is None else policy_of(config)
-        self._perform(self._schedule.adopt(limits_of(config, self._settings), policy, _now()))
+        self._perform(self._schedule.adopt(limits_of(config, self._settings), policy_for(config), _now()))
         for model_id in outdated:
             terms = terms_of(self._models[model_id], config, self._settings)
             self._perform(self._schedule.retire(model_id, terms, _now()))

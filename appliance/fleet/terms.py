@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from appliance.core.config.types import Config, Memory
 from appliance.core.effects import Terms
 from appliance.core.model import Model
+from appliance.core.policy import FreePolicy, Policy, policy_of
 from appliance.core.room import Limits
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 
@@ -17,16 +18,22 @@ BESIDE_WEIGHTS = 1.1
 
 
 def limits_of(config: Config | None, settings: FleetSettings) -> Limits:
-    """The command line's number of models wins; a configuration without one sets no limit."""
+    """The command line's number of models wins; a configuration with models of its own and no number sets none."""
     if config is None:
         most = DEFAULT_MODELS_MAX if settings.models_max is None else settings.models_max
         return Limits(capacity=most, queue=settings.queue_limit)
-    most = config.models_max or 0
+    usual = 0 if config.models else DEFAULT_MODELS_MAX
+    most = usual if config.models_max is None else config.models_max
     return Limits(
         capacity=most if settings.models_max is None else settings.models_max,
         memory=in_bytes(config.memory),
         queue=config.queue_limit,
     )
+
+
+def policy_for(config: Config | None) -> Policy:
+    """Groups and matrix say who runs beside whom of the models that a configuration has; without any, all may."""
+    return policy_of(config) if config is not None and config.models else FreePolicy()
 
 
 def terms_of(model: Model, config: Config | None, settings: FleetSettings) -> Terms:

@@ -95,7 +95,7 @@ async def test_a_client_begins_with_the_whole_picture(open_server: OpenServer, c
             messages = [await reader.message() for _ in FIRST]
             kind, log = messages[0]
             assert (kind, log["source"]) == ("logData", "proxy")
-            assert log["data"].endswith("[INFO] hello\n")
+            assert log["data"].startswith("[INFO] hello\n")
             assert messages[1] == ("logData", {"source": "upstream", "data": "[alpha] printed\n"})
             kind, models = messages[2]
             assert kind == "modelStatus"

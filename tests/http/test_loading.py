@@ -143,7 +143,7 @@ async def test_progress_is_told_in_per_cent(autojump_clock: trio.testing.MockClo
     stream = LoadingStream(sink, "alpha", lambda: None, lambda: progress[0], jokes=False, ping_after=5)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
-        for progress[0] in (0.25, 0.25, 0.5, 0.5):
+        for progress[0] in (None, 0.25, 0.25, 0.5):
             await trio.sleep(0.75)
         await trio.sleep(0.05)
         stream.ready()

@@ -3,64 +3,88 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import trio
-from http_harness import CHAT, chat, model
-from swap_harness import OpenSwap, open_swap
+from http_harness import CHAT, OpenServer, chat, model
+from quart import Response
+from quart_trio import QuartTrio
+from swap_harness import Configure, configure
 
-from appliance.catalog.configuration import Configuration, Files
-from appliance.core.captures import Exchange, pack
-from appliance.core.config.types import Config, ModelConfig, Profile
+from appliance.core.captures import CaptureBuffer
+from appliance.core.machine import Hardware
+from appliance.core.model import Model
+from appliance.errors import BadRequest, Busy
+from appliance.http.record_routes import RecordRoutes, Records
 from appliance.http.request import PUBLIC_PATHS
-from appliance.wire.activity import Row, Tokens
+from appliance.platform.hardware import detect
+from appliance.platform.samples import open_samples
+from appliance.store.activity import open_activity
 
 
 @pytest.fixture
-def open_server(fake_llama_server, fake_model: Path) -> OpenSwap:
-    return partial(open_swap, fake_llama_server, fake_model)
+def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
+    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
+
+
+@pytest.fixture
+def models(fake_model: Path) -> list[Model]:
+    return [model(fake_model, "alpha", "al"), model(fake_model, "org/beta")]
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_runs(open_server: OpenSwap, fake_model: Path):
-    config = Config(
-        models={"alpha": ModelConfig(cmd="run it", proxy="http://x:1", ttl=30, name="A", description="first")}
+async def test_what_runs(open_server: OpenServer, configured: Configure):
+    file = configured(
+        {
+            "alpha": {"ttl": 30, "name": "A", "description": "first"},
+            "org/beta": {},
+            "slow": {"args": ("--load-delay", "5")},
+        },
+        groups={"all": {"swap": False, "members": ["alpha", "org/beta", "slow"]}},
     )
-    slow = model(fake_model, "slow", args=("--load-delay", "5"))
-    models = [model(fake_model, "alpha"), model(fake_model, "org/beta"), slow]
-    async with open_server(models=models, config=config) as server:
+    async with open_server(config=file) as server:
         assert (await server.ask("GET", "/running")).json == {"running": []}
-        await server.ask("POST", f"{CHAT}?model=alpha", chat("alpha"))
-        await server.ask("POST", f"{CHAT}?model=org/beta", chat("org/beta"))
-        await server.fleet.load(slow, wait=False)
+        for name in ("alpha", "org/beta"):
+            await server.ask("POST", CHAT, chat(name))
+        await server.ask("POST", "/models/load", {"model": "slow"})
+        print((await server.ask("GET", "/models")).json)
         [alpha, beta, starting] = (await server.ask("GET", "/running")).json["running"]
+        port = server.fleet.known("alpha").port
+        assert alpha.pop("cmd").endswith(f" --port {port}")
         assert alpha == {
             "model": "alpha",
             "state": "ready",
-            "cmd": "run it",
-            "proxy": "http://x:1",
+            "proxy": f"http://127.0.0.1:{port}",
             "ttl": 30,
             "name": "A",
             "description": "first",
         }
         assert (beta["model"], beta["state"], beta["ttl"], beta["name"]) == ("org/beta", "ready", 0, "")
-        assert "--model" in beta["cmd"]
-        assert beta["proxy"] == f"http://127.0.0.1:{server.fleet.known('org/beta').port}"
         assert (starting["model"], starting["state"]) == ("slow", "starting")
         assert (await server.ask("HEAD", "/running")).body == b""
 
 
-@pytest.mark.parametrize("way", ["GET /unload", "POST /api/models/unload"])
-async def test_unloading_everything_waits_until_it_has_stopped(open_server: OpenSwap, way: str):
+async def test_what_runs_without_a_configuration(open_server: OpenServer):
     async with open_server() as server:
+        await server.ask("POST", CHAT, chat("alpha"))
+        [alpha] = (await server.ask("GET", "/running")).json["running"]
+        assert "--model" in alpha["cmd"]
+        assert alpha["proxy"] == f"http://127.0.0.1:{server.fleet.known('alpha').port}"
+        assert (alpha["state"], alpha["ttl"]) == ("ready", 0)
+
+
+@pytest.mark.parametrize("way", ["GET /unload", "POST /api/models/unload"])
+async def test_unloading_everything_waits_until_it_has_stopped(open_server: OpenServer, way: str, models: list[Model]):
+    async with open_server(models=models) as server:
         for name in ("alpha", "org/beta"):
-            await server.ask("POST", f"{CHAT}?model={name}", chat(name))
+            await server.ask("POST", CHAT, chat(name))
         pids = [server.fleet.known(name).pid for name in ("alpha", "org/beta")]
         assert all(pids)
         answer = await server.ask(*way.split())
@@ -70,9 +94,9 @@ async def test_unloading_everything_waits_until_it_has_stopped(open_server: Open
         assert (await server.ask(*way.split())).status == 200  # nothing runs, and that is fine
 
 
-async def test_looking_unloads_nothing(open_server: OpenSwap):
+async def test_looking_unloads_nothing(open_server: OpenServer):
     async with open_server() as server:
-        await server.ask("POST", f"{CHAT}?model=alpha", chat("alpha"))
+        await server.ask("POST", CHAT, chat("alpha"))
         assert (await server.ask("HEAD", "/unload")).status == 200
         drive_by = await server.ask("GET", "/unload", headers=[("Sec-Fetch-Site", "cross-site")])
         assert (drive_by.status, drive_by.error["reason"]) == (403, "forbidden")
@@ -84,10 +108,10 @@ async def test_looking_unloads_nothing(open_server: OpenSwap):
 
 
 @pytest.mark.parametrize("name", ["alpha", "al", "org/beta", "org%2Fbeta"])
-async def test_unloading_one_by_id_alias_or_with_slashes(open_server: OpenSwap, name: str):
-    async with open_server() as server:
+async def test_unloading_one_by_id_alias_or_with_slashes(open_server: OpenServer, name: str, models: list[Model]):
+    async with open_server(models=models) as server:
         for other in ("alpha", "org/beta"):
-            await server.ask("POST", f"{CHAT}?model={other}", chat(other))
+            await server.ask("POST", CHAT, chat(other))
         answer = await server.ask("POST", f"/api/models/unload/{name}")
         assert (answer.status, answer.body) == (200, b"OK")
         states = {other: server.state(other) for other in ("alpha", "org/beta")}
@@ -97,7 +121,7 @@ async def test_unloading_one_by_id_alias_or_with_slashes(open_server: OpenSwap, 
         assert (await server.ask("POST", f"/api/models/unload/{name}")).status == 200
 
 
-async def test_unloading_what_does_not_exist(open_server: OpenSwap):
+async def test_unloading_what_does_not_exist(open_server: OpenServer):
     async with open_server() as server:
         answer = await server.ask("POST", "/api/models/unload/no/such")
         assert (answer.status, answer.error["reason"]) == (404, "not_found")
@@ -107,12 +131,12 @@ async def test_unloading_what_does_not_exist(open_server: OpenSwap):
 # ---- profiles --------------------------------------------------------------------------------------------------------
 
 
-async def test_profiles(open_server: OpenSwap):
+async def test_profiles(open_server: OpenServer, configured: Configure):
     profiles = {
-        "work": Profile(description="at work", pins={"a": "alpha", "off": None}),
-        "home": Profile(pins={"b": "alpha"}),
+        "work": {"description": "at work", "pins": {"a": "alpha", "off": None}},
+        "home": {"pins": {"b": "alpha"}},
     }
-    async with open_server(config=Config(profiles=profiles)) as server:
+    async with open_server(config=configured({"alpha": {}}, profiles=profiles)) as server:
         assert (await server.ask("GET", "/api/profiles")).json == {
             "active": None,
             "profiles": [
@@ -122,18 +146,18 @@ async def test_profiles(open_server: OpenSwap):
         }
         chosen = await server.ask("PUT", "/api/profiles/active", {"name": "work"})
         assert (chosen.status, chosen.json) == (200, {"active": "work"})
-        assert server.profile.name == "work"
         assert (await server.ask("GET", "/api/profiles")).json["active"] == "work"
+        assert (await server.ask("POST", CHAT, chat("a"))).status == 200
         unknown = await server.ask("PUT", "/api/profiles/active", {"name": "nope"})
         assert (unknown.status, unknown.error["reason"]) == (404, "not_found")
-        assert server.profile.name == "work"
+        assert (await server.ask("GET", "/api/profiles")).json["active"] == "work"
         for none in (None, ""):
-            server.profile.choose("home")
+            await server.ask("PUT", "/api/profiles/active", {"name": "home"})
             assert (await server.ask("PUT", "/api/profiles/active", {"name": none})).json == {"active": None}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"{}", b"[]", b'{"name":1}', b'{"other":null}'])
-async def test_a_bad_choice_of_profile(open_server: OpenSwap, body: bytes):
+async def test_a_bad_choice_of_profile(open_server: OpenServer, body: bytes):
     async with open_server() as server:
         answer = await server.ask("PUT", "/api/profiles/active", body)
         assert (answer.status, answer.error["reason"]) == (400, "invalid_request")
@@ -142,76 +166,85 @@ async def test_a_bad_choice_of_profile(open_server: OpenSwap, body: bytes):
 # ---- configuration ---------------------------------------------------------------------------------------------------
 
 
-async def test_without_a_file_there_is_nothing_to_reload(open_server: OpenSwap):
+async def test_without_a_file_there_is_nothing_to_reload(open_server: OpenServer):
     async with open_server() as server:
         answer = await server.ask("POST", "/api/config/reload")
         assert (answer.status, "without a configuration file" in answer.error["message"]) == (400, True)
 
 
-async def test_reloading_a_real_file(open_server: OpenSwap, tmp_path: Path):
-    path = tmp_path / "config.yaml"
-    path.write_text("models: {a: {cmd: 'x --port ${PORT}'}}\n")
-    files = Files(config=path)
-    configuration = Configuration(files, files.read().require())
-    configuration.followers.append(lambda config: config.models)
-    async with open_server(reload=configuration.reload) as server:
-        path.write_text("modles: {}\nmodels: {a: {cmd: 'x --port ${PORT}'}, b: {cmd: 'x --port ${PORT}'}}\n")
+async def test_reload(open_server: OpenServer, configured: Configure):
+    path = configured({"alpha": {}, "beta": {}})
+    async with open_server(config=path) as server:
+        await server.ask("POST", CHAT, chat("alpha"))
+        before = server.fleet.known("alpha").pid
+        configured({"alpha": {}, "beta": {"args": ("--load-delay", "0.1")}, "gamma": {}}, modles={})
         answer = await server.ask("POST", "/api/config/reload")
-        assert (answer.status, answer.json["success"], answer.json["changed"]) == (200, True, ["a", "b"])
-        assert (await server.ask("GET", "/api/config/reload")).status == 404
+        assert (answer.status, answer.json["success"]) == (200, True)
+        assert "alpha" not in answer.json["changed"]
         [warning] = answer.json["warnings"]
-        assert f"{path}:1:1" in warning
-        path.write_text("models: {a: {ttl: x}}\nglobalTTL: -1\n")
+        assert "modles" in warning
+        assert server.fleet.known("alpha").pid == before
+        assert (await server.ask("POST", CHAT, chat("gamma"))).status == 200
+        path.write_text('{"models": {"alpha": {"ttl": "x"}}, "globalTTL": -1}')
         answer = await server.ask("POST", "/api/config/reload")
         assert (answer.status, answer.error["reason"]) == (400, "invalid_config")
-        assert "models.a.ttl" in answer.error["message"]
+        assert "models.alpha.ttl" in answer.error["message"]
         assert "globalTTL" in answer.error["message"]
-        path.write_text("models: {}\n")
-        both: list[int] = []
+        assert (await server.ask("POST", CHAT, chat("gamma"))).status == 200
+        assert (await server.ask("GET", "/api/config/reload")).status == 404
+
+
+async def test_one_reload_at_a_time(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {}})) as server:
+        await server.ask("GET", "/running")  # the routes are there
+        statuses: list[int] = []
 
         async def ask() -> None:
-            both.append((await server.ask("POST", "/api/config/reload")).status)
+            statuses.append((await server.ask("POST", "/api/config/reload")).status)
 
         async with trio.open_nursery() as nursery:
-            for _ in range(2):
+            for _ in range(5):
                 nursery.start_soon(ask)
-        assert sorted(both) in ([200, 200], [200, 409])
+        assert set(statuses) == {200, 409}
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_combined_log(open_server: OpenSwap):
-    async with open_server(config=Config(log_to_stdout="both")) as server:
-        server.log.say("info", "begin")
+@pytest.mark.parametrize("mode", ["proxy", "upstream", "both", "none", None])
+async def test_the_combined_log(open_server: OpenServer, configured: Configure, mode: str | None):
+    file = configured({"alpha": {}}, logToStdout=mode) if mode else None
+    async with open_server(config=file) as server:
+        server.owners.program_log.say("warn", "begin")
         server.fleet.logs.append("alpha", "printed")
         answer = await server.ask("GET", "/logs")
-        assert answer.body == b"[INFO] begin\n[alpha] printed\n"
+        text = answer.body.decode()
+        assert ("[WARN] begin\n" in text) == (mode in ("proxy", "both"))
+        assert ("[alpha] printed\n" in text) == (mode in ("upstream", "both", None))
         assert answer.header("content-type") == "text/plain; charset=utf-8"
         page = await server.ask("GET", "/logs", headers=[("Accept", "text/html,*/*")])
         assert (page.status, page.header("location")) == (302, "ui/")
-        server.adopt(Config())
-        assert (await server.ask("GET", "/logs")).body == b"[INFO] begin\n"
-        server.adopt(None)
-        assert (await server.ask("GET", "/logs")).body == b"[alpha] printed\n"
 
 
 @pytest.mark.parametrize(
     ("path", "old", "new"),
     [
-        ("", "[INFO] old\n[org/beta] old\n", "[INFO] new\n[org/beta] new\n"),
-        ("/proxy", "[INFO] old\n", "[INFO] new\n"),
-        ("/upstream", "[org/beta] old\n", "[org/beta] new\n"),
+        ("", "[WARN] old\n[org/beta] old\n", "[WARN] new\n[org/beta] new\n[alpha] end\n"),
+        ("/proxy", "[WARN] old\n", "[WARN] new\n"),
+        ("/upstream", "[org/beta] old\n", "[org/beta] new\n[alpha] end\n"),
         ("/org/beta", "old\n", "new\n"),
-        ("/al", "", ""),
+        ("/al", "", "end\n"),
     ],
 )
 @pytest.mark.parametrize("history", [True, False])
-async def test_log_streams(open_server: OpenSwap, path: str, old: str, new: str, history: bool):
-    async with open_server(config=Config(log_to_stdout="both")) as server, server.connect() as reader:
+async def test_log_streams(
+    open_server: OpenServer, configured: Configure, path: str, old: str, new: str, history: bool
+):
+    file = configured({"alpha": {"aliases": ["al"]}, "org/beta": {}}, logToStdout="both", logLevel="warn")
+    async with open_server(config=file) as server, server.connect() as reader:
 
         def say(text: str) -> None:
-            server.log.say("info", text)
+            server.owners.program_log.say("warn", text)
             server.fleet.logs.append("org/beta", text)
 
         say("old")
@@ -221,8 +254,7 @@ async def test_log_streams(open_server: OpenSwap, path: str, old: str, new: str,
         assert headers[b"x-accel-buffering"] == b"no"
         say("new")
         server.fleet.logs.append("alpha", "end")
-        last = {"": "[alpha] end\n", "/upstream": "[alpha] end\n", "/al": "end\n"}.get(path, "")
-        expected = (old if history else "") + new + last
+        expected = (old if history else "") + new
         seen = ""
         with trio.fail_after(5):
             while len(seen) < len(expected):
@@ -230,16 +262,16 @@ async def test_log_streams(open_server: OpenSwap, path: str, old: str, new: str,
         assert seen == expected
 
 
-async def test_log_streams_of_nobody_and_their_end(open_server: OpenSwap):
+async def test_log_streams_of_nobody_and_their_end(open_server: OpenServer):
     async with open_server() as server:
         unknown = await server.ask("GET", "/logs/stream/alpa")
         assert (unknown.status, unknown.error["reason"]) == (404, "model_not_found")
         assert "'alpha'" in unknown.error["message"]
         assert (await server.ask("HEAD", "/logs/stream/proxy")).body == b""
         async with server.connect() as reader:
-            await reader.send("GET", "/logs/stream/proxy")
+            await reader.send("GET", "/logs/stream/upstream")
             await reader.head()
-            server.lifetime.end_followers()
+            server.shutdown.set()
             with trio.fail_after(2):
                 assert await reader.data() == b""
 
@@ -247,41 +279,30 @@ async def test_log_streams_of_nobody_and_their_end(open_server: OpenSwap):
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
-def row(model_id: str = "alpha", **more: object) -> Row:
-    given = {
-        "timestamp": datetime(2026, 1, 1, tzinfo=UTC),
-        "model": model_id,
-        "req_path": CHAT,
-        "resp_status_code": 200,
-        "duration_ms": 5,
-        **more,
-    }
-    return Row(**given)
-
-
-async def test_activity_statistics_and_captures(open_server: OpenSwap):
-    async with open_server() as server:
+async def test_activity_statistics_and_captures(open_server: OpenServer, configured: Configure):
+    file = configured({"alpha": {"aliases": ["al"]}, "beta": {}}, captureBuffer=5)
+    async with open_server(config=file) as server:
         empty = (await server.ask("GET", "/api/metrics/activity")).json
         assert empty == {"data": [], "page": 1, "limit": 25, "total": 0, "total_pages": 0}
-        tokens = Tokens(input_tokens=3, output_tokens=4, tokens_per_second=9.0)
-        first = server.activity.add(row(tokens=tokens))
-        second = server.activity.add(row("beta"))
-        exchange = Exchange(req_path=CHAT, req_headers={"A": "b"}, req_body=pack(b"{}", 1000))
-        assert server.captures.add(first, exchange)
+        await server.ask("POST", CHAT, chat("al"), headers=[("Authorization", "Bearer secret")])
+        await server.ask("POST", CHAT, chat("beta", stream=True))
         page = (await server.ask("GET", "/api/metrics/activity?limit=1&sort=id&order=asc")).json
-        assert (page["total"], page["total_pages"], len(page["data"])) == (2, 2, 1)
-        assert (page["data"][0]["id"], page["data"][0]["has_capture"]) == (first, True)
+        assert (page["total"], page["total_pages"]) == (2, 2)
+        [first] = page["data"]
+        assert (first["model"], first["req_path"], first["resp_status_code"]) == ("alpha", CHAT, 200)
+        assert first["has_capture"] is True
         some = (await server.ask("GET", "/api/metrics/activity?model=beta&model=gamma")).json["data"]
-        assert [(found["id"], found["has_capture"]) for found in some] == [(second, False)]
+        assert [found["model"] for found in some] == ["beta"]
         stats = (await server.ask("GET", "/api/metrics/stats")).json
-        assert (stats["total_requests"], stats["total_input_tokens"]) == (2, 3)
-        assert stats["gen_histogram"]["p50"] == 9.0
-        assert (await server.ask("GET", "/api/metrics/stats?model=beta")).json["gen_histogram"] is None
-        capture = (await server.ask("GET", f"/api/captures/{first}")).json
-        assert (capture["req_path"], capture["req_headers"]) == (CHAT, {"A": "b"})
-        assert base64.b64decode(capture["req_body"]) == b"{}"
-        assert capture["resp_body"] is None
-        missing = await server.ask("GET", f"/api/captures/{second}")
+        assert stats["total_requests"] == 2
+        assert stats["total_output_tokens"] > 0
+        assert (await server.ask("GET", "/api/metrics/stats?model=gamma")).json["gen_histogram"] is None
+        capture = (await server.ask("GET", f"/api/captures/{first['id']}")).json
+        assert capture["req_path"] == CHAT
+        assert capture["req_headers"]["Authorization"] == "[REDACTED]"
+        assert b'"al"' in base64.b64decode(capture["req_body"])
+        assert b"choices" in base64.b64decode(capture["resp_body"])
+        missing = await server.ask("GET", "/api/captures/999")
         assert (missing.status, missing.error["reason"]) == (404, "not_found")
 
 
@@ -289,32 +310,58 @@ async def test_activity_statistics_and_captures(open_server: OpenSwap):
     "target",
     ["/api/captures/x", "/api/metrics/activity?limit=0", "/api/metrics/activity?limit=1000",
      "/api/metrics/activity?page=0", "/api/metrics/activity?sort=colour", "/api/metrics/activity?start=yesterday",
-     "/api/performance?after=noon", "/api/performance?after=2026-01-01T00:00:00"],
+     ],
 )  # fmt: skip
-async def test_bad_questions_are_the_callers_fault(open_server: OpenSwap, target: str):
-    async with open_server(sample_every=60) as server:
+async def test_bad_questions_are_the_callers_fault(open_server: OpenServer, target: str):
+    async with open_server() as server:
         answer = await server.ask("GET", target)
         assert (answer.status, answer.error["reason"]) == (400, "invalid_request")
         assert answer.error["param"] in f"{target} id"
 
 
-async def test_performance(open_server: OpenSwap):
+@asynccontextmanager
+async def records(
+    every: float | None, detect: Callable[[], Awaitable[Hardware | None]] = detect
+) -> AsyncGenerator[Callable[[str], Awaitable[Response]]]:
+    """Ask the routes of a Quart application about a machine that is sampled so often."""
+    app = QuartTrio("appliance.http", static_folder=None)
+    app.config["PROPAGATE_EXCEPTIONS"] = True
+    async with open_activity(None, 10) as activity, open_samples(every) as samples:
+        told = RecordRoutes(Records(activity, lambda: CaptureBuffer(0), samples, detect))
+        app.add_url_rule("/api/performance", "performance", told.performance)
+        app.add_url_rule("/api/hardware", "hardware", told.hardware)
+        yield app.test_client().get
+
+
+async def test_performance(open_server: OpenServer):
     async with open_server() as server:
         off = await server.ask("GET", "/api/performance")
         assert (off.status, off.json) == (503, {"enabled": False})
-    async with open_server(sample_every=0.05) as server:
+    async with records(0.05) as get:
         on = {"sys_stats": []}
         with trio.fail_after(10):
             while not on["sys_stats"]:
-                on = (await server.ask("GET", "/api/performance")).json
+                on = await (await get("/api/performance")).get_json()
         assert on["enabled"] is True
         assert on["sys_stats"][0]["mem_total_mb"] > 0
         assert "gpu_stats" in on
         later = quote("2100-01-01T00:00:00+02:00")
-        assert (await server.ask("GET", f"/api/performance?after={later}")).json["sys_stats"] == []
+        assert (await (await get(f"/api/performance?after={later}")).get_json())["sys_stats"] == []
+        for wrong in ("noon", "2026-01-01T00:00:00"):
+            with pytest.raises(BadRequest, match="after must be"):
+                await get(f"/api/performance?after={wrong}")
 
 
-async def test_hardware_and_version(open_server: OpenSwap):
+async def test_hardware_that_does_not_let_itself_be_described():
+    async def fail() -> None:
+        return None
+
+    async with records(None, fail) as get:
+        with pytest.raises(Busy, match="cannot be described"):
+            await get("/api/hardware")
+
+
+async def test_hardware_and_version(open_server: OpenServer):
     async with open_server() as server:
         hardware = await server.ask("GET", "/api/hardware")
         assert hardware.status == 200
@@ -327,16 +374,7 @@ async def test_hardware_and_version(open_server: OpenSwap):
 # ---- small things ----------------------------------------------------------------------------------------------------
 
 
-async def test_hardware_that_does_not_let_itself_be_described(open_server: OpenSwap):
-    async def detect() -> None:
-        return None
-
-    async with open_server(detect=detect) as server:
-        answer = await server.ask("GET", "/api/hardware")
-        assert (answer.status, answer.error["reason"]) == (503, "busy")
-
-
-async def test_public_places(open_server: OpenSwap):
+async def test_public_places(open_server: OpenServer):
     async with open_server() as server:
         paths = ("/wol-health", "/favicon.ico", "/upstream")
         assert set(paths) <= PUBLIC_PATHS
@@ -353,7 +391,7 @@ async def test_public_places(open_server: OpenSwap):
     ["POST /running", "PUT /unload", "GET /api/models/unload/alpha", "POST /api/profiles/active", "GET /api/nope",
      "POST /api/inflight//cancel", "DELETE /api/events"],
 )  # fmt: skip
-async def test_a_wrong_method_is_no_route(open_server: OpenSwap, wrong: str):
+async def test_a_wrong_method_is_no_route(open_server: OpenServer, wrong: str):
     async with open_server() as server:
         answer = await server.ask(*wrong.split())
         assert (answer.status, answer.error["reason"]) == (404, "route_not_found")

@@ -1,6 +1,6 @@
 """A runnable HTTP server of a few lines, for tests of peers; prints its port. It knows no product code.
 
-``POST`` answers what arrived; ``--break`` closes in the middle of that; ``--down N`` answers N to every request.
+``POST`` answers what arrived; ``--break`` closes in the middle of that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ parser.add_argument("--models", default="", help="comma list; or the name of a f
 parser.add_argument("--loaded", default="")
 parser.add_argument("--key", default="")
 parser.add_argument("--break", dest="breaks", action="store_true")
-parser.add_argument("--status", type=int, default=200)
+parser.add_argument("--status", type=int, default=200, help="of answers to GET")
+parser.add_argument("--post-status", type=int, default=200)
 options = parser.parse_args()
 
 
@@ -42,7 +43,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.answer(
-            options.status,
+            options.post_status,
             {"name": options.name, "path": self.path, "headers": self.headers.items(), "body": body.decode()},
         )
 
@@ -50,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         content = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content) + 10 * options.breaks))
+        self.send_header("Content-Length", str(len(content) + 10 * (options.breaks and self.command == "POST")))
         self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(content)
