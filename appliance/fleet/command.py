@@ -33,7 +33,7 @@ def model_command(
     defaults: Sequence[str],
     overrides: Sequence[str],
 ) -> tuple[str, ...]:
-    """argv of the process that serves one model on loopback.
+    """argv of the process that serves one model on loopback. Without ``path`` the other flags say where the model is.
 
     Later options win in llama-server, so the order is: the program's defaults, the model's own (``defaults``), what the
     user asked for (``overrides``). The API key travels in the environment, where other users cannot read it.
@@ -41,7 +41,7 @@ def model_command(
     batch = () if backend != "cpu" or BATCH_FLAGS & {*defaults, *overrides} else ("--batch-size", BATCH)
     return (
         *engine,
-        "--model", path,
+        *(("--model", path) if path else ()),
         "--alias", model_id,
         "--host", LOOPBACK,
         "--port", str(port),

@@ -9,26 +9,27 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import sys
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core.config.types import ModelConfig
-from appliance.core.model import Model, engine_flags
+from appliance.core.model import Model, engine_flags, started_with
 from appliance.core.settings import FleetSettings
 from appliance.core.words import split_command
 from appliance.engines.found import Engine
 from appliance.errors import EngineNotFound, ModelFailedToStart
 from appliance.fleet.command import LOOPBACK, model_command
+from appliance.fleet.ports import free_port
 from appliance.platform.env import child_env, own_env
 from appliance.upstream.address import address_of
 from appliance.upstream.client import Address
 
 ABORT_TIME = 5.0
 """Seconds that a configured server gets to end when it is stopped while it starts."""
+PATH_SAFE = "/%:@!$&'()*+,;=~-._?"
 WINDOWS = sys.platform == "win32"
 
 
@@ -54,22 +55,27 @@ class Launch(Struct, frozen=True, kw_only=True):
         return split_command(self.stop_command.replace("${PID}", str(pid)), windows=WINDOWS)
 
 
-def engine_launch(model: Model, engine: Engine | None, settings: FleetSettings, threads: int) -> Launch:
-    """The process of a model on disk, on a free loopback port with a key of its own. Raises EngineNotFound."""
-    if engine is None:
-        raise EngineNotFound(("--engine", "PATH"))
-    port = free_port()
-    argv = model_command(
+def engine_argv(model: Model, engine: Engine, settings: FleetSettings, threads: int, port: int = 0) -> tuple[str, ...]:
+    """The command of a model on disk; port 0 stands for one that is not chosen yet."""
+    return model_command(
         engine.command,
         backend=engine.backend,
         model_id=model.id,
-        path=str(model.path),
+        path=model.path,
         port=port,
         threads=threads,
         metrics=settings.metrics,
         defaults=(*engine_flags(model), *model.args),
         overrides=settings.engine_args,
     )
+
+
+def engine_launch(model: Model, engine: Engine | None, settings: FleetSettings, threads: int) -> Launch:
+    """The process of a model on disk, on a free loopback port with a key of its own. Raises EngineNotFound."""
+    if engine is None:
+        raise EngineNotFound(("--engine", "PATH"))
+    port = free_port()
+    argv = engine_argv(model, engine, settings, threads, port)
     key = secrets.token_urlsafe(24)
     env = child_env(os.environ, frozen=_frozen())
     env["LLAMA_API_KEY"] = key
@@ -81,7 +87,7 @@ def engine_launch(model: Model, engine: Engine | None, settings: FleetSettings, 
         probe="/v1/models",
         protocol=True,
         load_timeout=settings.load_timeout,
-        stop_timeout=settings.stop_timeout,
+        stop_timeout=settings.stop_timeout if model.stop_timeout is None else model.stop_timeout,
     )
 
 
@@ -91,16 +97,12 @@ def configured_launch(model_id: str, config: ModelConfig) -> Launch:
         raise ModelFailedToStart(model_id, f"its cmd is empty; write the server's command under models.{model_id}.cmd")
     env = own_env(os.environ, frozen=_frozen())
     for setting in config.env:
-        name, _, value = setting.partition("=")
-        env[name] = value
-    program = config.argv[0]
-    if shutil.which(program, path=env.get("PATH")) is None:
-        raise ModelFailedToStart(
-            model_id, f"its command '{program}' cannot be executed: there is no such program in PATH, or it is not one"
-        )
+        name, is_setting, value = setting.partition("=")
+        if name and is_setting:
+            env[name] = value
     check = config.check_endpoint.strip()
     return Launch(
-        argv=tuple(config.argv),
+        argv=(_found(model_id, config.argv[0], env), *config.argv[1:]),
         env=env,
         address=address_of(config.proxy, model_id, timeouts=config.timeouts),
         probe=None if check == "none" else _path_of(check),
@@ -112,30 +114,18 @@ def configured_launch(model_id: str, config: ModelConfig) -> Launch:
     )
 
 
-def port_conflict(config: ModelConfig, address: Address) -> str | None:
-    """Why the server cannot listen where its requests will go: somebody else does. None when it can, or cannot be told.
-
-    Only a port that the command names is looked at: a command may also stand for a server that runs already.
-    """
-    if str(address.port) not in config.cmd or address.host not in ("localhost", LOOPBACK, "::1"):
-        return None
-    with socket.socket() as sock:
-        if not WINDOWS:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((LOOPBACK, address.port))
-        except OSError as error:
-            return f"port {address.port} is taken by another program ({error.strerror}); stop it, or change startPort"
-    return None
-
-
 def same_launch(old: Model, new: Model | None) -> bool:
     """Whether a process that was started for ``old`` is what ``new`` asks for."""
     if new is None:
         return False
     if old.config is None or new.config is None:
-        return old == new
+        return old.config is new.config and started_with(old) == started_with(new)
     return _launched(old.config) == _launched(new.config)
+
+
+def with_ending(launch: Launch, config: ModelConfig) -> Launch:
+    """How a configuration now says that a process ends, which may run already."""
+    return structs.replace(launch, stop_command=config.cmd_stop, stop_timeout=config.unload_timeout)
 
 
 def _launched(config: ModelConfig) -> tuple[object, ...]:
@@ -143,18 +133,25 @@ def _launched(config: ModelConfig) -> tuple[object, ...]:
     return config.argv, config.env, config.proxy, config.check_endpoint, config.timeouts
 
 
-def free_port() -> int:
-    """A loopback port that was free a moment ago; a child that loses the race for it exits, and is started again."""
-    with socket.socket() as sock:
-        sock.bind((LOOPBACK, 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def _path_of(check: str) -> str:
     """A check endpoint may be a path or a whole URL, of which the path counts."""
     path = urlsplit(check).path if "://" in check else check
-    return path if path.startswith("/") else f"/{path}"
+    return quote(path if path.startswith("/") else f"/{path}", safe=PATH_SAFE)
+
+
+def _found(model_id: str, program: str, env: Mapping[str, str]) -> str:
+    """The program as it is to be executed. Raises ModelFailedToStart when there is none.
+
+    It is looked for where this program would find it, and only then where the model's own PATH says.
+    """
+    if shutil.which(program) is not None and env.get("PATH") == os.environ.get("PATH"):
+        return program
+    found = shutil.which(program) or shutil.which(program, path=env.get("PATH"))
+    if found is None:
+        raise ModelFailedToStart(
+            model_id, f"its command '{program}' cannot be executed: there is no such program in PATH, or it is not one"
+        )
+    return found
 
 
 def _frozen() -> bool:

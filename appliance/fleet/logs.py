@@ -78,7 +78,11 @@ class Logs:
     def tail(self, model: str | None, count: int) -> list[str]:
         """The last lines of one model, or of all with the model's name in front."""
         lines = list(self._ring(model).lines)
-        return [_render(line, model) for line in lines[-count:]]
+        return [_render(line, model) for line in lines[max(0, len(lines) - count) :]]
+
+    def count(self, model: str) -> int:
+        """How many lines the model has ever printed."""
+        return self._ring(model).appended
 
     def follow(self, model: str | None, *, history: bool = True) -> Follower:
         """A reader of one model's lines, or of all: what is held first, then what comes."""

@@ -5,48 +5,36 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import time
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 
-import msgspec
 import trio
-from msgspec import Struct
 
 from appliance.core.config.types import Config
-from appliance.core.effects import Drain, Effect, Grant, Refuse, Start, State, Stop
+from appliance.core.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop
 from appliance.core.model import Model
 from appliance.core.policy import FreePolicy
 from appliance.core.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
-from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnloaded
-from appliance.fleet.child import Exited, ModelProcess
-from appliance.fleet.launch import configured_launch, engine_launch, port_conflict, same_launch
+from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelNotFound, ModelUnloaded
+from appliance.fleet.launch import Launch, configured_launch, engine_argv, engine_launch, same_launch
 from appliance.fleet.logs import Logs
+from appliance.fleet.measure import corrected, keep_measuring
 from appliance.fleet.place import Place
-from appliance.fleet.status import ChildStatus, Observer
+from appliance.fleet.ports import neighbour_at, will_listen
+from appliance.fleet.run import Ended, ModelRun
+from appliance.fleet.status import ChildStatus, Observer, progress_of, status_of, tell_end
 from appliance.fleet.terms import limits_of, policy_for, terms_of
-from appliance.platform.children import REAP_TIME, Children, describe_status, open_children
+from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.platform.cpu import engine_threads
-from appliance.platform.memory import process_memory
 from appliance.upstream.client import Address
 
 NOTICE_TIME = 1.1
 """llama-server's second between two looks, and a little."""
 LAST_GRACE = 3.0
 """Seconds that engines get to end by themselves when the program ends; their requests are over by then."""
-TAIL = 12
-"""Log lines that a failed start shows."""
-PORT_ATTEMPTS = 3
-PORT_TAKEN = ("couldn't bind", "address already in use")
-"""What llama-server prints (lower-cased) when somebody took its port between our look and its bind."""
-PORT_RELEASE = 2.0
-"""Seconds that a configured port gets to become free: what a container published goes a moment after its client."""
-PORT_LOOK = 0.05
-MEASURE_AFTER = 1.0
-MEASURE_EVERY = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +46,6 @@ class _Waiter:
         self.answered = trio.Event()
         self.address: Address | None = None
         self.error: ApplianceError | None = None
-
-
-class _Last(Struct, frozen=True):
-    """How a model's last process ended."""
-
-    argv: tuple[str, ...]
-    exit_code: int | None
-    error: str | None
 
 
 class Fleet:
@@ -90,10 +70,10 @@ class Fleet:
         self._alarm = trio.CancelScope()
         self._tickets = itertools.count()
         self._waiters: dict[int, _Waiter] = {}
+        self._current: dict[str, Model] = {}
         self._models: dict[str, Model] = {}
-        self._processes: dict[str, ModelProcess] = {}
-        self._started_at: dict[str, float] = {}
-        self._last: dict[str, _Last] = {}
+        self._runs: dict[str, ModelRun] = {}
+        self._last: dict[str, Ended] = {}
         self._left_at: dict[str, float] = {}
         self._changed = trio.Event()
 
@@ -116,14 +96,25 @@ class Fleet:
         waits for its model gets the new one.
         """
         self._config = config
-        current = {model.id: model for model in models}
-        outdated = [m for m in self._processes if not same_launch(self._models[m], current.get(m))]
-        self._models |= {model_id: model for model_id, model in current.items() if model_id in self._models}
+        self._current = {model.id: model for model in models}
+        outdated = [m for m, run in self._runs.items() if not same_launch(run.model, self._current.get(m))]
+        self._models |= {model_id: model for model_id, model in self._current.items() if model_id in self._models}
+        for model_id in [m for m in self._schedule.models() if m not in self._current]:
+            self._perform(self._schedule.remove(model_id, _now()))
         self._perform(self._schedule.adopt(limits_of(config, self._settings), policy_for(config), _now()))
-        for model_id in outdated:
-            terms = terms_of(self._models[model_id], config, self._settings)
-            self._perform(self._schedule.retire(model_id, terms, _now()))
+        for model_id in [m for m in self._schedule.models() if m in self._current]:
+            self._follow(self._current[model_id], outdated=model_id in outdated)
         return outdated
+
+    def _follow(self, model: Model, *, outdated: bool) -> None:
+        """What a configuration says now of a model that has a process, or is waited for."""
+        terms = terms_of(model, self._config, self._settings)
+        if outdated:
+            self._perform(self._schedule.retire(model.id, terms, _now()))
+            return
+        if model.config is not None and (run := self._runs.get(model.id)) is not None:
+            run.follow(model.config)
+        self._perform(self._schedule.retune(model.id, terms, _now()))
 
     # ---- using models ------------------------------------------------------------------------------------------------
 
@@ -135,6 +126,7 @@ class Fleet:
         room in the queue, or waited longer than the queue timeout) and ShuttingDown. Leaving, for whatever reason and
         at whatever moment, gives the lease back.
         """
+        model = self._in_force(model)
         ticket = next(self._tickets)
         waiter = self._waiters[ticket] = _Waiter()
         asked_at = _now()
@@ -143,9 +135,12 @@ class Fleet:
             terms = terms_of(model, self._config, self._settings)
             self._perform(self._schedule.request(ticket, model.id, terms, asked_at))
             if place is not None:
-                place.take(lambda: self._schedule.position(ticket, _now()), lambda: self._progress(model.id))
-            with trio.move_on_after(self._queue_timeout):
-                await waiter.answered.wait()
+                place.take(
+                    lambda: self._schedule.position(ticket, _now()), lambda: progress_of(self._runs.get(model.id))
+                )
+            if not waiter.answered.is_set():
+                with trio.move_on_after(self._queue_timeout):
+                    await waiter.answered.wait()
             if waiter.error is not None:
                 raise waiter.error.with_traceback(None)
             if waiter.address is None:
@@ -162,13 +157,18 @@ class Fleet:
             del self._waiters[ticket]
             self._perform(self._schedule.release(ticket, _now()))
 
+    def _in_force(self, model: Model) -> Model:
+        """The configuration may have been read again since somebody looked the model up. Raises ModelNotFound."""
+        if self._config is None or model.config is None:
+            return model
+        current = self._current.get(model.id)
+        if current is None or current.config is None:
+            raise ModelNotFound(model.id)
+        return current
+
     @property
     def _queue_timeout(self) -> float:
         return self._settings.queue_timeout if self._config is None else self._config.queue_timeout
-
-    def _progress(self, model_id: str) -> msgspec.Raw | None:
-        process = self._processes.get(model_id)
-        return process.state.payload if process is not None and process.state.state == "loading" else None
 
     def is_ready(self, model_id: str) -> bool:
         """Whether a request for it would be served at once."""
@@ -176,9 +176,8 @@ class Fleet:
 
     def lease_nowait(self, model_id: str) -> AbstractContextManager[Address] | None:
         """The address of a model that is loaded now, without counting as a use: for introspection. Never loads."""
-        if self._schedule.state(model_id) is not State.READY:
-            return None
-        return nullcontext(self._processes[model_id].launch.address)
+        address = self._runs[model_id].address if self.is_ready(model_id) else None
+        return nullcontext(address) if address is not None else None
 
     async def wait_quiet(self, model_id: str) -> None:
         """Wait, before asking a process about itself, until it has noticed that a client has left.
@@ -200,13 +199,19 @@ class Fleet:
     async def unload(self, model_id: str, *, wait: bool = True) -> bool:
         """Stop the model's process, letting its requests finish within the stop timeout. False: it had none."""
         running = self._schedule.state(model_id) is not None or self._schedule.waiting(model_id) > 0
-        process = self._processes.get(model_id)
+        run = self._runs.get(model_id)
         self._perform(self._schedule.unload(model_id, _now()))
-        while wait and process is not None and self._processes.get(model_id) is process:
-            await self._changed.wait()
+        if wait and run is not None:
+            await run.gone.wait()
         return running
 
     # ---- looking -----------------------------------------------------------------------------------------------------
+
+    def argv_of(self, model: Model) -> tuple[str, ...]:
+        """The command that would start it; of a model on disk with port 0, as the port is not chosen yet."""
+        if model.config is not None:
+            return tuple(model.config.argv)
+        return engine_argv(model, self.engine, self._settings, self._threads) if self.engine is not None else ()
 
     def status(self) -> list[ChildStatus]:
         """Every model that has a process, waits for one, or had one before; sorted by id."""
@@ -214,7 +219,7 @@ class Fleet:
 
     def known(self, model_id: str) -> ChildStatus | None:
         """The status of one model, None when it never ran."""
-        if model_id in self._last or model_id in self._processes or self._schedule.waiting(model_id):
+        if model_id in self._last or model_id in self._runs or self._schedule.waiting(model_id):
             return self._status(model_id)
         return None
 
@@ -223,33 +228,7 @@ class Fleet:
         await self._changed.wait()
 
     def _status(self, model_id: str) -> ChildStatus:
-        state, process, last = (
-            self._schedule.state(model_id),
-            self._processes.get(model_id),
-            self._last.get(model_id),
-        )
-        if state is None or process is None:
-            return ChildStatus(
-                model=model_id,
-                state="queued" if self._schedule.waiting(model_id) else "unloaded",
-                waiting=self._schedule.waiting(model_id),
-                argv=last.argv if last else (),
-                exit_code=last.exit_code if last else None,
-                error=last.error if last else None,
-            )
-        asleep = state is State.READY and process.state.state == "sleeping"
-        return ChildStatus(
-            model=model_id,
-            state="sleeping" if asleep else "loaded" if state is State.READY else _SHOWN[state],
-            pid=process.pid,
-            port=process.launch.address.port,
-            leases=self._schedule.leases(model_id),
-            waiting=self._schedule.waiting(model_id),
-            argv=process.launch.argv,
-            started_at=self._started_at.get(model_id),
-            progress=self._progress(model_id),
-            ready_info=process.ready_info,
-        )
+        return status_of(model_id, self._schedule, self._runs.get(model_id), self._last.get(model_id))
 
     # ---- carrying out ------------------------------------------------------------------------------------------------
 
@@ -258,18 +237,18 @@ class Fleet:
             match effect:
                 case Start(model_id):
                     log.info("loading model '%s'", model_id)
-                    self._nursery.start_soon(self._own_process, self._models[model_id])
+                    run = self._runs[model_id] = ModelRun(self._models[model_id], self._launch, self.logs)
+                    self._nursery.start_soon(self._own, run)
                 case Stop(model_id, why):
                     log.info("stopping model '%s' (%s)", model_id, why)
                     if why == "evicted" and self.observer is not None:
                         self.observer.evicted(model_id)
-                    if process := self._processes.get(model_id):
-                        process.stop()
+                    self._runs[model_id].stop()
                 case Drain(model_id):
-                    self._nursery.start_soon(self._expire_later, model_id)
+                    self._nursery.start_soon(self._expire_later, self._runs[model_id])
                 case Grant(ticket, model_id):
                     waiter = self._waiters[ticket]
-                    waiter.address = self._processes[model_id].launch.address
+                    waiter.address = self._runs[model_id].address
                     waiter.answered.set()
                 case Refuse(ticket, error):
                     self._waiters[ticket].error = error
@@ -285,45 +264,34 @@ class Fleet:
                 await trio.sleep_forever()
             self._perform(self._schedule.tick(_now()))
 
-    async def _own_process(self, model: Model) -> None:
-        """The one task that owns the model's process, from its start to the schedule's knowledge of its end."""
-        error: ApplianceError = ModelUnloaded(model.id)
-        try:
-            exited = await self._run_process(model)
-            for _ in range(PORT_ATTEMPTS - 1):
-                if exited.was_ready or model.config is not None or not self._port_was_taken(model.id):
-                    break
-                exited = await self._run_process(model)
-            error = self._note_end(model.id, exited)
-        except OSError as cause:
-            error = ModelFailedToStart(model.id, f"its command cannot be executed: {cause.strerror or cause}")
-            self._note_failure(model.id, error)
-        except ApplianceError as cause:
-            error = cause
-            self._note_failure(model.id, error)
-        finally:
-            self._processes.pop(model.id, None)
-            self._perform(self._schedule.exited(model.id, error, _now()))
-
-    async def _run_process(self, model: Model) -> Exited:
-        """Raises OSError, and ApplianceError for what is wrong before the process exists."""
+    def _launch(self, model: Model) -> Launch:
+        """Raises EngineNotFound, and ModelFailedToStart for what is wrong before there is a process."""
         if model.config is None:
-            launch = engine_launch(model, self.engine, self._settings, self._threads)
-        else:
-            launch = configured_launch(model.id, model.config)
-        process = ModelProcess(launch, lambda line: self.logs.append(model.id, line))
-        if self._schedule.state(model.id) is State.STOPPING:
-            process.stop()  # unloaded before this task's first step
-        self._processes[model.id] = process
-        self._started_at[model.id] = time.time()
-        began = _now()
-        if model.config is not None:
-            await self._wait_for_port(model, launch.address)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._measure, model.id, process)
-            exited = await process.run(self._children, on_ready=partial(self._on_ready, model.id, began))
-            nursery.cancel_scope.cancel()
-        return exited
+            return engine_launch(model, self.engine, self._settings, self._threads)
+        launch = configured_launch(model.id, model.config)
+        if will_listen(model.config, launch.address):
+            staying = {m: run.address for m, run in self._runs.items() if self._schedule.state(m) not in GOING}
+            others = {m: address for m, address in staying.items() if address is not None and m != model.id}
+            if other := neighbour_at(launch.address, others):
+                why = f"model '{other}' runs at its port {launch.address.port}; give one of them another"
+                raise ModelFailedToStart(model.id, why)
+        return launch
+
+    async def _own(self, run: ModelRun) -> None:
+        """The one task that owns a model's process, from its start to the schedule's knowledge of its end."""
+        model_id, began = run.model.id, _now()
+        error: ApplianceError = ModelUnloaded(model_id)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._measure, run)
+                ended = await run.run(self._children, on_ready=partial(self._on_ready, model_id, began))
+                nursery.cancel_scope.cancel()
+            self._last[model_id], error = ended, ended.error
+            tell_end(model_id, ended, self.observer)
+        finally:
+            del self._runs[model_id]
+            self._perform(self._schedule.exited(model_id, error, _now()))
+            run.gone.set()
 
     def _on_ready(self, model_id: str, began: float) -> None:
         seconds = _now() - began
@@ -332,78 +300,31 @@ class Fleet:
             self.observer.loaded(model_id, seconds)
         self._perform(self._schedule.ready(model_id, _now()))
 
-    async def _wait_for_port(self, model: Model, address: Address) -> None:
-        """Raises ModelFailedToStart when somebody else keeps the port that the command is about to take."""
-        assert model.config is not None
-        until = _now() + PORT_RELEASE
-        while conflict := port_conflict(model.config, address):
-            if _now() >= until:
-                raise ModelFailedToStart(model.id, conflict)
-            await trio.sleep(PORT_LOOK)
-
-    async def _measure(self, model_id: str, process: ModelProcess) -> None:
-        """Find out what the process takes, where it matters."""
-        while not self.is_ready(model_id):
+    async def _measure(self, run: ModelRun) -> None:
+        model = run.model
+        while not self.is_ready(model.id) or run.process is None or run.process.pid is None:
             await self._changed.wait()
-        await trio.sleep(MEASURE_AFTER)
-        while True:
-            if process.pid is not None and (devices := self._schedule.limits.memory):
-                taken = await trio.to_thread.run_sync(process_memory, process.pid, tuple(devices))
-                self._schedule.measured(model_id, taken)
-            await trio.sleep(MEASURE_EVERY)
 
-    def _note_end(self, model_id: str, exited: Exited) -> ApplianceError:
-        """Remember how the process ended; the error is for those who waited for its start."""
-        wanted = self._schedule.state(model_id) is State.STOPPING
-        launch = self._processes[model_id].launch
-        if wanted:
-            self._last[model_id] = _Last(launch.argv, None, None)
-            return ModelUnloaded(model_id)
-        why = (
-            f"it was not ready within {launch.load_timeout:g} s" if exited.timed_out else describe_status(exited.status)
-        )
-        error = ModelFailedToStart(model_id, why, self.logs.tail(model_id, TAIL))
-        self._last[model_id] = _Last(launch.argv, exited.status, f"it died: {why}" if exited.was_ready else str(error))
-        if exited.was_ready:
-            log.warning("model '%s' died: %s", model_id, why)
-            if self.observer is not None:
-                self.observer.died(model_id)
-        else:
-            self._tell_failure(error, model_id)
-        return error
+        def tell(taken: Mapping[str, int]) -> None:
+            if self.is_ready(model.id):
+                expected = terms_of(model, self._config, self._settings).memory
+                self._schedule.measured(model.id, corrected(expected, model.config, taken))
+                self._perform(self._schedule.tick(_now()))  # there may be room now for somebody who waits
 
-    def _note_failure(self, model_id: str, error: ApplianceError) -> None:
-        self._last[model_id] = _Last((), None, str(error))
-        self._tell_failure(error, model_id)
+        await keep_measuring(run.process.pid, lambda: self._schedule.limits.memory.keys(), tell)
 
-    def _tell_failure(self, error: ApplianceError, model_id: str) -> None:
-        log.warning("%s", error)
-        if self.observer is not None:
-            self.observer.load_failed(model_id)
-
-    def _port_was_taken(self, model_id: str) -> bool:
-        if self._schedule.state(model_id) is not State.STARTING:
-            return False
-        text = "\n".join(self.logs.tail(model_id, TAIL)).lower()
-        return any(phrase in text for phrase in PORT_TAKEN)
-
-    async def _expire_later(self, model_id: str) -> None:
-        process = self._processes.get(model_id)
-        with trio.move_on_after(process.launch.stop_timeout if process else self._settings.stop_timeout):
-            while process is not None and self._processes.get(model_id) is process:
-                await self._changed.wait()
+    async def _expire_later(self, run: ModelRun) -> None:
+        """Stop a model under its leases when they have had their time."""
+        with trio.move_on_after(run.stop_timeout):
+            await run.gone.wait()
             return
-        if process is not None:
-            process.stop(politely=False)
-        self._perform(self._schedule.expire(model_id))
+        run.stop(politely=False)
+        self._perform(self._schedule.expire(run.model.id))
 
     async def _load_quietly(self, model: Model) -> None:
         """A load that nobody waits for: its failure is kept in `status`."""
-        try:
-            async with self.lease(model):
-                pass
-        except ApplianceError:
-            pass  # noted where `status` shows it
+        with suppress(ApplianceError):
+            await self.load(model)
 
     @property
     def _ended(self) -> bool:
@@ -412,7 +333,7 @@ class Fleet:
     def close(self) -> float:
         """Take no new work and ask every process to end; the result is how many seconds they may take."""
         self.closing = True
-        launches = [process.launch for process in self._processes.values()]
+        launches = [run.process.launch for run in self._runs.values() if run.process is not None]
         grace = max(
             (min(one.stop_timeout, LAST_GRACE) if one.protocol else one.stop_timeout for one in launches), default=0.0
         )
@@ -424,9 +345,6 @@ class Fleet:
 
 def _now() -> float:
     return trio.current_time()
-
-
-_SHOWN = {State.STARTING: "loading", State.DRAINING: "stopping", State.STOPPING: "stopping"}
 
 
 @asynccontextmanager

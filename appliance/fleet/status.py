@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 import msgspec
 from msgspec import Struct
+
+from appliance.core.effects import State
+from appliance.core.schedule import Schedule
+from appliance.fleet.run import Ended, ModelRun
+
+log = logging.getLogger(__name__)
+
+NOT_SAID = msgspec.Raw(b"null")
+SHOWN = {State.STARTING: "loading", State.READY: "loaded", State.DRAINING: "stopping", State.STOPPING: "stopping"}
 
 
 class ChildStatus(Struct, frozen=True, kw_only=True):
@@ -13,6 +23,7 @@ class ChildStatus(Struct, frozen=True, kw_only=True):
 
     model: str
     state: str
+    """``queued``, ``loading``, ``loaded``, ``sleeping``, ``stopping`` or ``unloaded``."""
     pid: int | None = None
     port: int | None = None
     leases: int = 0
@@ -39,3 +50,54 @@ class Observer(Protocol):
     def load_failed(self, model: str) -> None: ...
 
     def died(self, model: str) -> None: ...
+
+
+def tell_end(model_id: str, ended: Ended, observer: Observer | None) -> None:
+    """To the log, and to who listens."""
+    match ended.how:
+        case "stopped":
+            return
+        case "died":
+            log.warning("model '%s': %s", model_id, ended.why)
+            if observer is not None:
+                observer.died(model_id)
+        case "failed":
+            log.warning("%s", ended.error)
+            if observer is not None:
+                observer.load_failed(model_id)
+
+
+def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: Ended | None) -> ChildStatus:
+    """``run`` is the model's process, ``last`` how its last one ended."""
+    state, waiting = schedule.state(model_id), schedule.waiting(model_id)
+    if state is None or run is None:
+        return ChildStatus(
+            model=model_id,
+            state="queued" if waiting else "unloaded",
+            waiting=waiting,
+            argv=last.argv if last else (),
+            exit_code=last.exit_code if last else None,
+            error=last.why if last else None,
+        )
+    process = run.process
+    asleep = state is State.READY and process is not None and process.state.state == "sleeping"
+    return ChildStatus(
+        model=model_id,
+        state="sleeping" if asleep else SHOWN[state],
+        pid=process.pid if process else None,
+        port=run.address.port if run.address else None,
+        leases=schedule.leases(model_id),
+        waiting=waiting,
+        argv=process.launch.argv if process else (),
+        started_at=run.started_at,
+        progress=progress_of(run),
+        ready_info=process.ready_info if process else None,
+    )
+
+
+def progress_of(run: ModelRun | None) -> msgspec.Raw | None:
+    """What the engine says of its loading, while it loads; None before it says anything."""
+    process = run.process if run is not None else None
+    if process is None or not process.launch.protocol or process.state.state != "loading":
+        return None
+    return process.state.payload if process.state.payload != NOT_SAID else None

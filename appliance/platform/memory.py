@@ -13,8 +13,8 @@ def process_memory(pid: int, devices: Collection[str]) -> Mapping[str, int]:
     """Bytes by device, for those of ``devices`` (``ram``, ``gpu0`` ...) that can be told. Blocks for milliseconds."""
     family = _family(pid)
     taken: dict[str, int] = {}
-    if "ram" in devices:
-        taken["ram"] = sum(_resident(process) for process in family)
+    if "ram" in devices and (resident := sum(_resident(process) for process in family)):
+        taken["ram"] = resident  # nothing at all is what a process has that has just ended
     pids = {process.pid for process in family}
     for device in devices:
         if device.startswith("gpu") and device[3:].isdigit():

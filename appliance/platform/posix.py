@@ -13,11 +13,13 @@ after ten idle seconds; it needs fork without vfork; it knows no grandchildren; 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+import psutil
 import trio
 from trio.abc import ReceiveStream, SendStream
 
@@ -36,8 +38,15 @@ for pid in $live; do kill -s KILL -- "-$pid" 2>/dev/null; done
 
 CHILD = 'echo "+ $$" >&2; exec "$@" 2>&1'
 
+SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Environment variables of any other name do not get through every shell (dash drops them): `env` sets them."""
+
 REAP_TIME = 5.0
 """Seconds after SIGKILL within which the kernel must have ended a process (one stuck in a driver may take longer)."""
+
+GROUP_LOOK = 0.005
+LOOKS_FOR_ZOMBIES = 10
+"""Every so many looks at a process group, it is found out whether anything in it is alive; costs milliseconds."""
 
 
 class Child:
@@ -46,6 +55,8 @@ class Child:
     def __init__(self, process: trio.Process, stdin: SendStream, output: ReceiveStream, warden: Warden) -> None:
         self._process = process
         self._warden = warden
+        self._down = False
+        self._empty = False
         self.pid: int = process.pid
         self.stdin = stdin
         self.output = output
@@ -55,10 +66,27 @@ class Child:
 
         A negative status is the number of the signal that ended it.
         """
-        status = await self._process.wait()
-        self._signal_group(signal.SIGKILL)
-        self._warden.forget(self.pid)
+        status = await self.wait_exit()
+        self.take_down()
         return status
+
+    async def wait_exit(self) -> int:
+        """As `wait`, but what is left of the group lives on until `take_down`."""
+        return await self._process.wait()
+
+    async def wait_group(self) -> None:
+        """Wait until nothing is left of the process group; the child itself has ended."""
+        looks = 0
+        while self._has_members(zombies=looks % LOOKS_FOR_ZOMBIES != LOOKS_FOR_ZOMBIES - 1):
+            looks += 1
+            await trio.sleep(GROUP_LOOK)
+
+    def take_down(self) -> None:
+        """End what is left of the process group. To be called once the child has ended; again does nothing."""
+        if not self._down:
+            self._down = True
+            self._signal_group(signal.SIGKILL)
+            self._warden.forget(self.pid)
 
     def terminate(self) -> None:
         """Ask the process group to end (SIGTERM)."""
@@ -69,10 +97,28 @@ class Child:
         self._signal_group(signal.SIGKILL)
 
     def _signal_group(self, number: signal.Signals) -> None:
+        if self._empty:
+            return  # the number may be somebody else's by now
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
             pass  # already gone (macOS says EPERM for a group of zombies)
+
+    def _has_members(self, *, zombies: bool) -> bool:
+        """The kernel counts zombies, too, which stay for ever where process 1 does not reap orphans (containers)."""
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            self._empty = True
+            return False
+        return zombies or any(_is_alive_in(self.pid, pid) for pid in psutil.pids())
+
+
+def _is_alive_in(group: int, pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (OSError, psutil.Error):
+        return False  # it ended while we looked
 
 
 class Warden:
@@ -140,8 +186,11 @@ class Children:
         """Start ``argv`` in a process group of its own, in this program's working directory.
 
         Raises OSError when the process cannot be created. Whether ``argv[0]`` can be executed shows as exit status 126
-        or 127, as in the shell: check it beforehand.
+        or 127, as in the shell: check it beforehand. Raises ValueError for a zero byte in a word.
         """
+        unspeakable = [f"{name}={value}" for name, value in env.items() if name and not SHELL_NAME.fullmatch(name)]
+        if unspeakable:
+            argv = ["/usr/bin/env", "--", *unspeakable, *argv]
         process = await trio.lowlevel.open_process(
             ["/bin/sh", "-c", CHILD, "llama-appliance-child", *argv],
             stdin=subprocess.PIPE,

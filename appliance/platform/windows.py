@@ -82,15 +82,29 @@ class Child:
     def __init__(self, process: trio.Process, stdin: SendStream, output: ReceiveStream, job: _Job) -> None:
         self._process = process
         self._job = job
+        self._down = False
         self.pid: int = process.pid
         self.stdin = stdin
         self.output = output
 
     async def wait(self) -> int:
         """Wait for the child's end, take its descendants down, and return the exit status (an NTSTATUS on a crash)."""
-        status = await self._process.wait()
-        self._job.end()
+        status = await self.wait_exit()
+        self.take_down()
         return status
+
+    async def wait_exit(self) -> int:
+        """As `wait`, but its descendants live on until `take_down`."""
+        return await self._process.wait()
+
+    async def wait_group(self) -> None:
+        """Return at once: a descendant could not be asked to end, so nobody waits for it."""
+
+    def take_down(self) -> None:
+        """End the descendants. To be called once the child has ended; again does nothing."""
+        if not self._down:
+            self._down = True
+            self._job.end()
 
     def terminate(self) -> None:
         """There is no polite signal without a console: the exit line on ``stdin`` is the polite way."""

@@ -1,0 +1,39 @@
+"""What a running model really takes, set against what was expected of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import trio
+
+from appliance.core.config.types import ModelConfig
+from appliance.core.room import NO_MEMORY
+from appliance.fleet.terms import in_bytes
+from appliance.platform.memory import process_memory
+
+AFTER = 1.0
+EVERY = 30.0
+"""Seconds after readiness until the first look, and between looks: servers grow while they are used."""
+
+
+async def keep_measuring(
+    pid: int, devices: Callable[[], Collection[str]], tell: Callable[[Mapping[str, int]], None]
+) -> None:
+    """Look at a ready process, for those devices that count, until cancelled. ``tell`` gets bytes by device."""
+    await trio.sleep(AFTER)
+    while True:
+        if wanted := devices():
+            taken = await trio.to_thread.run_sync(process_memory, pid, tuple(wanted))
+            await trio.lowlevel.checkpoint_if_cancelled()  # the process may have ended meanwhile
+            tell(taken)
+        await trio.sleep(EVERY)
+
+
+def corrected(expected: Mapping[str, int], config: ModelConfig | None, taken: Mapping[str, int]) -> Mapping[str, int]:
+    """Bytes by device that count from now on.
+
+    A measurement replaces an estimate. It never goes below what the configuration says: a server may grow, and of one
+    in a container only the client can be seen. Devices that cannot be measured keep what was expected.
+    """
+    least: Mapping[str, int] = in_bytes(config.memory) if config is not None else NO_MEMORY
+    return {**expected, **{device: max(size, least.get(device, 0)) for device, size in taken.items()}}

@@ -1,0 +1,58 @@
+"""Ports that model processes listen on."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+from collections.abc import Mapping
+
+from appliance.core.config.types import ModelConfig
+from appliance.fleet.command import LOOPBACK
+from appliance.upstream.client import Address
+
+HERE = ("localhost", LOOPBACK, "::1")
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago; a child that loses the race for it exits, and is started again."""
+    with socket.socket() as sock:
+        sock.bind((LOOPBACK, 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def will_listen(config: ModelConfig, address: Address) -> bool:
+    """Whether the command itself is told to listen where its requests will go.
+
+    A command may also stand for a server that runs already, or elsewhere; then its port is nobody's business. A port
+    within a URL is one that is called, not one that is listened on.
+    """
+    if address.host.lower() not in HERE:
+        return False
+    number = re.compile(rf"(?<!\d){address.port}(?!\d)")
+    return any(number.search(word) and "://" not in word for word in (*config.argv, *config.env))
+
+
+def is_taken(address: Address) -> bool:
+    """Whether somebody listens there, so that nobody else can. ``localhost`` is where servers listen by default."""
+    host = address.host if address.host == "::1" else LOOPBACK
+    try:
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError:
+        return False  # no IPv6 here: the server will say so itself
+    with sock:
+        if sys.platform != "win32":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, address.port))
+        except PermissionError:
+            return False  # a port for which the command may have rights that this program lacks
+        except OSError:
+            return True
+    return False
+
+
+def neighbour_at(address: Address, others: Mapping[str, Address]) -> str | None:
+    """Which other model has its server there."""
+    return next((m for m, other in others.items() if (other.host, other.port) == (address.host, address.port)), None)

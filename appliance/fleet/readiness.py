@@ -1,0 +1,69 @@
+"""Learning from outside when a server is ready: a GET that is answered with 200."""
+
+from __future__ import annotations
+
+import trio
+
+from appliance.errors import Busy, UpstreamFailed
+from appliance.upstream.client import Address, exchange
+
+FIRST_LOOK = 0.005
+PAUSE = 0.007
+"""Seconds between two looks, and so the longest that a ready process waits for nothing..."""
+PATIENT_PAUSE = 0.001
+"""... or this part of the time that it has loaded for, if that is longer: nobody notices it, and servers log less."""
+LOOK_TIME = 0.5
+"""Seconds after which a look without an answer gets company: one that is never answered must not hide the next."""
+
+
+class Readiness:
+    """Looks at one server until it is ready. ``last`` says what the latest finished look saw, for an error message."""
+
+    def __init__(self, address: Address, path: str) -> None:
+        self.last = ""
+        self._address = address
+        self._path = path
+        self._ready = trio.Event()
+
+    async def wait(self) -> None:
+        """Return when the server has answered 200.
+
+        A server may answer slowly as well as swallow what it is asked before it is ready. So the first look that takes
+        long is left to itself for as long as it takes, and the others, each of which gets `LOOK_TIME`, go on beside it.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_again_and_again, nursery)
+            await self._ready.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _look_again_and_again(self, nursery: trio.Nursery) -> None:
+        began = trio.current_time()
+        pause = FIRST_LOOK
+        patient: trio.Event | None = None
+        while True:
+            await trio.sleep(pause)
+            pause = max(PAUSE, (trio.current_time() - began) * PATIENT_PAUSE)
+            answered, scope = trio.Event(), trio.CancelScope()
+            nursery.start_soon(self._look, answered, scope)
+            with trio.move_on_after(LOOK_TIME):
+                await answered.wait()
+            if answered.is_set():
+                continue
+            if patient is None or patient.is_set():
+                patient = answered
+            else:
+                scope.cancel()
+
+    async def _look(self, answered: trio.Event, scope: trio.CancelScope) -> None:
+        self.last = self.last or f"GET {self._path} was not answered"
+        with scope:
+            try:
+                async with exchange(self._address, "GET", self._path) as response:
+                    self.last = f"GET {self._path} was answered with status {response.status}"
+                    if response.status == 200:
+                        self._ready.set()
+            except (UpstreamFailed, Busy) as cause:  # not listening yet, or no descriptor left to ask with
+                self.last = cause.why if isinstance(cause, UpstreamFailed) else str(cause)
+        if scope.cancelled_caught:
+            self.last = f"GET {self._path} was not answered"
+        answered.set()

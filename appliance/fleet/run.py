@@ -1,0 +1,143 @@
+"""One model's time as a process: from the decision to start it until it is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import trio
+from msgspec import Struct
+
+from appliance.core.config.types import ModelConfig
+from appliance.core.model import Model
+from appliance.errors import ApplianceError, ModelFailedToStart, ModelUnloaded
+from appliance.fleet.child import Exited, ModelProcess
+from appliance.fleet.launch import Launch, with_ending
+from appliance.fleet.logs import Logs
+from appliance.fleet.ports import is_taken, will_listen
+from appliance.platform.children import Children, describe_status
+from appliance.upstream.client import Address
+
+TAIL = 12
+"""Log lines that a failed start shows."""
+PORT_ATTEMPTS = 3
+PORT_TAKEN = ("couldn't bind", "address already in use")
+"""What llama-server prints (lower-cased) when somebody took its port between our look and its bind."""
+PORT_RELEASE = 2.0
+"""Seconds that a configured port gets to become free: what a container published goes a moment after its client."""
+PORT_LOOK = 0.02
+
+How = Literal["stopped", "died", "failed"]
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """How it ended: because it was told to, by itself when it was ready, or before."""
+
+    how: How
+    error: ApplianceError
+    """What those who waited for its start are told."""
+    argv: tuple[str, ...] = ()
+    exit_code: int | None = None
+    why: str | None = None
+    """What there is to be said about it later; None when it was stopped."""
+
+
+class ModelRun:
+    """Owned by the fleet, which makes it at once when it decides and then calls `run` in a task of its own."""
+
+    def __init__(self, model: Model, prepare: Callable[[Model], Launch], logs: Logs) -> None:
+        self.model = model
+        self.started_at = time.time()
+        self.process: ModelProcess | None = None
+        self.gone = trio.Event()
+        """Set by the fleet, when all is told."""
+        self._prepare = prepare
+        self._logs = logs
+        self._first_line = logs.count(model.id)
+        self._stop = trio.Event()
+
+    @property
+    def address(self) -> Address | None:
+        """Where it is reached; None before there is a process."""
+        return self.process.launch.address if self.process is not None else None
+
+    @property
+    def stop_timeout(self) -> float:
+        """Seconds that it is given to end when it is asked to."""
+        return self.process.launch.stop_timeout if self.process is not None else 0
+
+    def stop(self, *, politely: bool = True) -> None:
+        """Ask for the end, see `ModelProcess.stop`; before there is a process, there will be none."""
+        self._stop.set()
+        if self.process is not None:
+            self.process.stop(politely=politely)
+
+    def follow(self, config: ModelConfig) -> None:
+        """The configuration has changed in ways that need no other process."""
+        if self.process is not None:
+            self.process.launch = with_ending(self.process.launch, config)
+
+    async def run(self, children: Children, *, on_ready: Callable[[], None]) -> Ended:
+        """Start it, see it to its end, and say how it ended. Raises nothing that is expected."""
+        argv: tuple[str, ...] = ()
+        try:
+            for attempt in range(1, PORT_ATTEMPTS + 1):
+                launch = self._prepare(self.model)
+                argv = launch.argv
+                exited = await self._run_once(launch, children, on_ready)
+                if exited is None or attempt == PORT_ATTEMPTS or not self._lost_its_port(exited):
+                    return self._ended(launch, exited)
+            raise AssertionError("the last attempt returns")
+        except (OSError, ValueError) as cause:
+            reason = cause.strerror if isinstance(cause, OSError) else None
+            return self._not_started(argv, f"its command cannot be executed: {reason or cause}")
+        except ModelFailedToStart as cause:
+            return self._not_started(argv, cause.why)
+        except ApplianceError as cause:
+            return Ended(how="failed", error=cause, argv=argv, why=str(cause))
+
+    async def _run_once(self, launch: Launch, children: Children, on_ready: Callable[[], None]) -> Exited | None:
+        """None when it was told to stop before there was a process."""
+        if self.model.config is not None and will_listen(self.model.config, launch.address):
+            await self._wait_for_port(launch.address)
+        if self._stop.is_set():
+            return None
+        self.process = ModelProcess(launch, lambda line: self._logs.append(self.model.id, line))
+        return await self.process.run(children, on_ready=on_ready)
+
+    async def _wait_for_port(self, address: Address) -> None:
+        """Raises ModelFailedToStart when somebody else keeps the port that the command is about to take."""
+        until = trio.current_time() + PORT_RELEASE
+        while is_taken(address) and not self._stop.is_set():
+            if trio.current_time() >= until:
+                why = f"port {address.port} is taken by another program; stop that, or change startPort or the port"
+                raise ModelFailedToStart(self.model.id, why)
+            with trio.move_on_after(PORT_LOOK):
+                await self._stop.wait()
+
+    def _lost_its_port(self, exited: Exited) -> bool:
+        """An engine was given a port that somebody else took before it; another one will do as well."""
+        if exited.was_ready or self._stop.is_set() or self.model.config is not None:
+            return False
+        text = "\n".join(self._logs.tail(self.model.id, TAIL)).lower()
+        return any(phrase in text for phrase in PORT_TAKEN)
+
+    def _ended(self, launch: Launch, exited: Exited | None) -> Ended:
+        model_id = self.model.id
+        if self._stop.is_set() or exited is None:
+            return Ended(how="stopped", error=ModelUnloaded(model_id), argv=launch.argv)
+        why = describe_status(exited.status)
+        if exited.timed_out:
+            seen = f" ({exited.last_look})" if exited.last_look and not launch.protocol else ""
+            why = f"it was not ready within {launch.load_timeout:g} s{seen}"
+        elif exited.status == 0 and not exited.was_ready:
+            why += " before it was ready; its cmd must run as long as the server does"
+        own_lines = self._logs.count(model_id) - self._first_line
+        error = ModelFailedToStart(model_id, why, self._logs.tail(model_id, min(TAIL, own_lines)))
+        how, shown = ("died", f"it died: {why}") if exited.was_ready else ("failed", str(error))
+        return Ended(how=how, error=error, argv=launch.argv, exit_code=exited.status, why=shown)
+
+    def _not_started(self, argv: tuple[str, ...], why: str) -> Ended:
+        error = ModelFailedToStart(self.model.id, why)
+        return Ended(how="failed", error=error, argv=argv, why=str(error))

@@ -1,0 +1,121 @@
+"""Listening sockets in the file system: made so that only who may connects, and removed with care."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+BACKLOG = 1024
+LOCK_TIME = 2.0
+"""Seconds to wait for another program that is just making its socket in the same folder; it takes milliseconds."""
+LOCK_AGAIN = 0.05
+
+
+class Listening(NamedTuple):
+    """A socket that listens, and which file that is, so that nobody else's is removed later."""
+
+    socket: socket.socket
+    path: str
+    device: int
+    inode: int
+
+
+class NotASocket(FileExistsError):
+    """There is a file of another kind."""
+
+
+if sys.platform == "win32":
+
+    def listen_at(path: str, mode: int) -> Listening:
+        """Python cannot on Windows."""
+        raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on Windows")
+
+    def remove(listening: Listening) -> None:
+        """There is none to remove."""
+
+else:
+    import fcntl
+
+    def listen_at(path: str, mode: int) -> Listening:
+        """Listen at ``path``, a file that gets these permissions before anybody can connect. Waits for the disk.
+
+        A socket that nobody answers on any more is replaced. Raises OSError: NotASocket for any other file, EADDRINUSE
+        where somebody answers, or may.
+        """
+        with _alone_in(os.path.dirname(path) or "."):  # noqa: PTH120  -- "./x.sock" must not become longer
+            _clear(path)
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.bind(path)
+                os.chmod(path, mode)  # noqa: PTH101  -- connections are refused until it listens
+                made = os.lstat(path)
+                sock.listen(BACKLOG)
+                sock.setblocking(False)
+            except BaseException:
+                sock.close()
+                raise
+        return Listening(sock, path, made.st_dev, made.st_ino)
+
+    def remove(listening: Listening) -> None:
+        """Remove the file if it is still this socket's; another program may have put its own there. Raises nothing."""
+        try:
+            with _alone_in(os.path.dirname(listening.path) or "."):  # noqa: PTH120
+                found = os.lstat(listening.path)
+                if (found.st_dev, found.st_ino) == (listening.device, listening.inode):
+                    Path(listening.path).unlink()
+        except OSError:
+            pass
+
+    def _clear(path: str) -> None:
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(found.st_mode):
+            raise NotASocket(errno.EEXIST, os.strerror(errno.EEXIST))
+        if _is_answered(path):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        now = os.lstat(path)
+        if (now.st_dev, now.st_ino) != (found.st_dev, found.st_ino):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        Path(path).unlink()
+
+    def _is_answered(path: str) -> bool:
+        """Only a refusal tells for certain that nobody does."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.setblocking(False)
+            try:
+                sock.connect(path)
+            except ConnectionRefusedError:
+                return False
+            except BlockingIOError:
+                return True
+        return True
+
+    @contextmanager
+    def _alone_in(folder: str) -> Generator[None]:
+        """Of all programs that do this with this folder; the kernel ends it with the process."""
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            deadline = time.monotonic() + LOCK_TIME
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(LOCK_AGAIN)
+                except OSError:
+                    break  # a file system without locks
+            yield
+        finally:
+            os.close(lock)

@@ -1,0 +1,311 @@
+"""Models that a configuration's ``cmd`` serves: how they are stopped, and what of them may be left over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Generator
+
+import psutil
+import pytest
+import trio
+from configured_harness import PYTHON, Fleets, Settings, World, ask, free_port
+
+from appliance.errors import ModelFailedToStart, ModelUnloaded, UpstreamFailed
+
+CONTAINER = '''
+import os, signal, subprocess, sys, time
+"""Stands for a container engine: ``run`` is a client of a server that belongs to somebody else, ``stop`` ends it."""
+verb, note, *command = sys.argv[1:]
+if verb == "run":
+    server = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(note, "w") as file:
+        file.write(str(server.pid))
+    if os.fork() == 0:
+        os.setsid()  # the engine, which outlives the client and clears away what has ended
+    server.wait()
+else:
+    pid = int(open(note).read())
+    os.kill(pid, signal.SIGTERM)
+    while os.path.exists(f"/proc/{pid}/stat") and open(f"/proc/{pid}/stat").read().split()[2] != "Z":
+        time.sleep(0.005)
+    print("stopped the container", flush=True)
+'''
+
+
+def is_alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def unload_timed(world: World, model: str) -> float:
+    began = time.monotonic()
+    assert await world.fleet.unload(model)
+    assert world.state(model) == "unloaded"
+    return time.monotonic() - began
+
+
+async def test_sigterm_is_enough_and_nobody_waits_longer_than_it_takes(fleets: Fleets) -> None:
+    async with fleets.open({"m": fleets.server("m", term=0.2)}) as world:
+        await world.load("m")
+        assert 0.2 < await unload_timed(world, "m") < 0.6
+        assert world.event("m", "end")
+        assert world.status("m").error is None
+
+
+async def test_eviction_waits_for_the_end_and_no_longer(fleets: Fleets) -> None:
+    waited: list[float] = []
+    servers = {name: fleets.server(name, term=0.1) for name in ("a", "b")}
+    async with fleets.open(servers) as world:
+        await world.load("a")
+        for n in range(6):
+            old, new = ("a", "b") if n % 2 == 0 else ("b", "a")
+            await world.load(new)
+            waited.append(world.event(new, "begun").at - world.event(old, "end").at)
+    print(f"\nfrom the end of one to the beginning of the next: {', '.join(f'{w * 1000:.0f}' for w in waited)} ms")
+    assert min(waited) > 0
+    assert sorted(waited)[3] < 0.1
+    assert max(waited) < 0.5
+
+
+async def test_what_ignores_sigterm_is_killed_with_all_it_has_started(fleets: Fleets) -> None:
+    port = free_port()
+    inner, outer = fleets.command("inner", free_port(), term="ignore"), fleets.command("m", port, term="ignore")
+    server: Settings = {"cmd": f'sh -c "{inner} & exec {outer}"', "proxy": f"http://127.0.0.1:{port}"}
+    async with fleets.open({"m": server}, {"m": {"unload_timeout": 0.4}}) as world:
+        await world.load("m")
+        grandchild = (await world.until_event("inner", "listening")).pid
+        assert 0.4 < await unload_timed(world, "m") < 1.2
+        assert world.event("m", "term"), "it was asked first"
+        assert not is_alive(grandchild)
+        assert not is_alive(world.event("m", "begun").pid)
+
+
+async def test_a_server_may_end_after_its_wrapper(fleets: Fleets) -> None:
+    """A shell dies of SIGTERM at once; the server that it ran still has what it has to do, and keeps its port."""
+    port = free_port()
+    server: Settings = {
+        "cmd": f'sh -c "{fleets.command("m", port, term=0.3)}; true"',
+        "proxy": f"http://127.0.0.1:{port}",
+    }
+    async with fleets.open({"m": server}) as world:
+        await world.load("m")
+        assert world.event("m", "begun").pid != world.status("m").pid, "the shell executes it in its own place"
+        assert 0.3 < await unload_timed(world, "m") < 0.8
+        assert world.event("m", "end").at - world.event("m", "term").at > 0.29
+
+
+async def test_a_pipe_held_by_a_stranger_is_not_waited_for(fleets: Fleets) -> None:
+    port = free_port()
+    cmd = f'sh -c "setsid sleep 4 & exec {fleets.command("m", port)}"'
+    async with fleets.open({"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}"}}) as world:
+        await world.load("m")
+        assert await unload_timed(world, "m") < 2
+
+
+async def test_the_stop_command_gets_the_process_and_the_environment(fleets: Fleets) -> None:
+    stop = 'sh -c "echo $WORD for ${PID}; cat; kill -INT ${PID}; echo $(date) > $NOTE"'
+    note = fleets.folder / "note"
+    server = fleets.server("m", {"cmdStop": stop, "env": ["WORD=goodbye", f"NOTE={note}"]}, term="ignore")
+    async with fleets.open({"m": server}) as world:
+        await world.load("m")
+        pid = world.status("m").pid
+        assert await unload_timed(world, "m") < 1
+        assert f"goodbye for {pid}" in world.log("m")
+        assert note.exists()
+        assert not any(event.what == "term" for event in world.events("m"))
+
+
+async def test_a_stop_command_that_outlasts_the_process_is_let_finish(fleets: Fleets) -> None:
+    """It may have to clear away what the next start would stumble over."""
+    note = fleets.folder / "cleared"
+    server = fleets.server("m", {"cmdStop": f'sh -c "kill ${{PID}}; sleep 0.3; touch {note}"'})
+    async with fleets.open({"m": server}) as world:
+        await world.load("m")
+        assert 0.3 < await unload_timed(world, "m") < 0.9
+        assert note.exists()
+
+
+@pytest.mark.parametrize(
+    ("stop", "logged"),
+    [
+        ('sh -c "exit 3"', "cmdStop ended with exit status 3"),
+        ("no-such-program ${PID}", "cmdStop ended with exit status 127"),
+        ("# nothing but a comment", ""),
+        ("''", "cmdStop ended with exit status 12"),
+    ],
+    ids=["fails", "missing", "no words", "an empty word"],
+)
+async def test_a_stop_command_that_does_not_work_is_replaced_by_sigterm(fleets: Fleets, stop: str, logged: str) -> None:
+    async with fleets.open({"m": fleets.server("m", {"cmdStop": stop}, term=0)}) as world:
+        await world.load("m")
+        assert await unload_timed(world, "m") < 1
+        assert world.event("m", "term")
+        assert logged in world.log("m")
+
+
+@pytest.mark.parametrize("stop", ["sleep 1000", "true"])
+async def test_a_stop_command_without_effect_ends_in_a_kill(fleets: Fleets, stop: str) -> None:
+    server = fleets.server("m", {"cmdStop": stop})
+    async with fleets.open({"m": server}, {"m": {"unload_timeout": 0.4}}) as world:
+        await world.load("m")
+        assert 0.4 < await unload_timed(world, "m") < 1.2
+        assert ("cmdStop has not ended in time" in world.log("m")) is (stop == "sleep 1000")
+        assert not is_alive(world.event("m", "begun").pid)
+
+
+@pytest.fixture
+def container(fleets: Fleets) -> Generator[Settings]:
+    """A model in a "container": its server is no descendant of the command, and in no process group of ours."""
+    script, note, port = fleets.folder / "container.py", fleets.folder / "container.pid", free_port()
+    script.write_text(CONTAINER, encoding="utf-8")
+    engine = f"{sys.executable} -S -E {script}"
+    yield {
+        "cmd": f"{engine} run {note} {fleets.command('m', port, term=0.2)}",
+        "cmdStop": f"{engine} stop {note}",
+        "proxy": f"http://127.0.0.1:{port}",
+    }
+    if note.exists() and is_alive(int(note.read_text())):
+        os.kill(int(note.read_text()), signal.SIGKILL)
+
+
+async def test_a_container_is_stopped_by_its_command(fleets: Fleets, container: Settings) -> None:
+    async with fleets.open({"m": container}) as world:
+        for _ in range(2):
+            async with world.lease("m") as address:
+                assert await ask(address) == b"hello"
+            assert 0.2 < await unload_timed(world, "m") < 1.5
+            assert "stopped the container" in world.log("m")
+            assert not is_alive(world.event("m", "begun").pid)
+
+
+async def test_a_container_in_use_is_stopped_by_its_command_when_its_time_is_over(
+    fleets: Fleets, container: Settings
+) -> None:
+    """A killed client would leave the container behind."""
+    async with fleets.open({"m": container}, {"m": {"unload_timeout": 0.3}}) as world, world.lease("m") as address:
+        began = time.monotonic()
+        assert await world.fleet.unload("m")
+        assert 0.5 < time.monotonic() - began < 2
+        assert "stopped the container" in world.log("m")
+        assert not is_alive(world.event("m", "begun").pid)
+        with pytest.raises(UpstreamFailed):
+            await ask(address)
+
+
+async def test_the_end_of_the_fleet_stops_a_container_too(fleets: Fleets, container: Settings) -> None:
+    async with fleets.open({"m": container}) as world:
+        await world.load("m")
+        server = world.event("m", "begun").pid
+        assert is_alive(server)
+    assert not is_alive(server)
+
+
+async def test_a_stop_while_it_starts_is_polite_but_short(fleets: Fleets) -> None:
+    note = fleets.folder / "stopped"
+    stop = f'sh -c "touch {note}; kill ${{PID}}"'
+    server = fleets.server("m", {"cmdStop": stop}, ready_after=60, term=0.1)
+    refused: list[ModelUnloaded] = []
+
+    async def wait_for_it(world: World) -> None:
+        try:
+            await world.load("m")
+        except ModelUnloaded as error:
+            refused.append(error)
+
+    async with fleets.open({"m": server}) as world, trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_it, world)
+        await world.until_event("m", "listening")
+        assert 0.1 < await unload_timed(world, "m") < 1
+        assert note.exists()
+        assert world.event("m", "end")
+    assert refused
+
+
+async def test_leases_under_way_are_let_finish_by_an_unload(fleets: Fleets) -> None:
+    async with fleets.open({"m": fleets.server("m")}) as world:
+        async with world.lease("m") as address, trio.open_nursery() as nursery:
+            nursery.start_soon(world.fleet.unload, "m")
+            await world.until_state("m", "stopping")
+            assert await ask(address) == b"hello"
+            nursery.cancel_scope.cancel()
+        await world.until_state("m", "unloaded")
+
+
+async def test_cancelling_the_fleet_kills_at_once_and_all(fleets: Fleets) -> None:
+    port, began, pids = free_port(), 0.0, list[int]()
+    inner, outer = fleets.command("inner", free_port(), term="ignore"), fleets.command("m", port, term="ignore")
+    server: Settings = {"cmd": f'sh -c "{inner} & exec {outer}"', "proxy": f"http://127.0.0.1:{port}"}
+    with trio.CancelScope() as scope:
+        async with fleets.open({"m": server}) as world:
+            await world.load("m")
+            pids += [(await world.until_event(name, "listening")).pid for name in ("inner", "m")]
+            began = time.monotonic()
+            scope.cancel()
+            await trio.sleep_forever()
+    assert time.monotonic() - began < 1
+    with trio.fail_after(5):
+        while any(is_alive(pid) for pid in pids):  # noqa: ASYNC110  they are not ours any more
+            await trio.sleep(0.01)
+
+
+async def test_ttl_unloads_what_nobody_uses_and_never_what_somebody_does(fleets: Fleets) -> None:
+    servers = {name: fleets.server(name) for name in ("used", "idle", "pinned", "for-ever")}
+    servers["pinned"]["pinned"] = True
+    ttl = {name: {"ttl": 0.3} for name in ("used", "idle", "pinned")}
+    groups = {"all": {"swap": False, "members": list(servers)}}
+    async with fleets.open(servers, ttl, groups=groups) as world:
+        await world.load("for-ever", "pinned", "idle")
+        ready_at = world.event("idle", "listening").at
+        async with world.lease("used") as address:
+            await world.until_state("idle", "unloaded")
+            assert 0.3 < time.monotonic() - ready_at < 0.9, "also where no request ever came"
+            await trio.sleep(0.4)  # for longer than the ttl
+            assert await ask(address) == b"hello"
+            assert world.loaded() == {"for-ever", "pinned", "used"}
+            released = time.monotonic()
+        await world.until_state("used", "unloaded")
+        assert 0.3 < time.monotonic() - released < 0.9, "counted from the last use"
+        await trio.sleep(0.1)
+        assert world.loaded() == {"for-ever", "pinned"}
+
+
+ZOMBIE = """
+import os, sys, time
+if os.fork() == 0:
+    if os.fork() == 0:
+        os._exit(0)  # a zombie in the group for as long as its parent, in another group now, takes no notice
+    os.setsid()
+    os.dup2(os.open("/dev/null", os.O_RDWR), 1)
+    os.dup2(1, 2)
+    with open(sys.argv[1], "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(20)
+    os._exit(0)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.001)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+async def test_a_zombie_in_the_group_is_nothing_to_wait_for(fleets: Fleets) -> None:
+    """Where process 1 reaps no orphans, what a wrapper leaves behind stays in the group for ever."""
+    port, script, note = free_port(), fleets.folder / "zombie.py", fleets.folder / "zombie.pid"
+    script.write_text(ZOMBIE, encoding="utf-8")
+    cmd = f"{PYTHON} {script} {note} {fleets.command('m', port)}"
+    async with fleets.open({"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}"}}) as world:
+        await world.load("m")
+        try:
+            assert await unload_timed(world, "m") < 0.8
+            assert is_alive(int(note.read_text())), "or there was no zombie"
+        finally:
+            os.kill(int(note.read_text()), signal.SIGKILL)
+
+
+async def test_a_server_that_gets_ready_while_it_is_given_up_is_given_to_nobody(fleets: Fleets) -> None:
+    server = fleets.server("m", ready_after=0.5, term=0.6)
+    async with fleets.open({"m": server}, {"m": {"health_check_timeout": 0.3}}) as world:
+        with pytest.raises(ModelFailedToStart, match=r"not ready within 0\.3 s \(GET /health .* status 503\)"):
+            await world.load("m")
+        assert world.event("m", "end").at > world.event("m", "ready").at, "or it was not put to the test"
