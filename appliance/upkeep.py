@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import trio
@@ -18,18 +20,21 @@ from appliance.cli.values import refuse_open_door
 from appliance.core.config.types import Config
 from appliance.fleet.owner import Fleet
 from appliance.http.front import Owners
-from appliance.http.program_log import LogFeeds, ProgramLog, ToProgramLog
+from appliance.http.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
 from appliance.peers.owner import Peers
 
 ROOT = "appliance"
 """The logger above all of the program's own."""
+LAST_LINES = 0.5
+"""Seconds that the last lines of the log get to be written; for ever, if nobody reads them."""
+FULL_PAUSE = 0.05
 
 
 def configuration_of(settings: AppSettings, fleet: Fleet, catalog: Catalog, peers: Peers) -> Configuration | None:
     """The owner of the configuration in force, which fleet, catalog and peers follow; None where there is none."""
     if settings.files is None or settings.config is None:
         return None
-    configuration = Configuration(settings.files, settings.config)
+    configuration = Configuration(settings.files, settings.config, settings.ports)
     configuration.followers += [_door(settings), _peers(peers), _models(fleet, catalog)]
     fleet.adopt(settings.config, catalog.snapshot.models)
     return configuration
@@ -98,22 +103,59 @@ def logging_into(program_log: ProgramLog) -> Generator[None]:
         logger.setLevel(before)
 
 
-async def tell_console(owners: Owners) -> None:
-    """Write to standard output what ``logToStdout`` says, until cancelled; nothing without a configuration."""
+@asynccontextmanager
+async def telling_console(owners: Owners) -> AsyncGenerator[None]:
+    """For the length of the block: standard output gets what ``logToStdout`` says; nothing without a configuration."""
     if owners.configuration is None:
+        yield
         return
     configuration = owners.configuration
     feeds = LogFeeds(owners.program_log, owners.fleet.logs, lambda: configuration.current.log_to_stdout)
-    reader = feeds.combined()
+    ended = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_write_lines, feeds.combined(), ended)
+        yield
+        ended.set()
+        nursery.cancel_scope.deadline = trio.current_time() + LAST_LINES
+
+
+async def _write_lines(reader: LogReader, ended: trio.Event) -> None:
+    """Until the end, or until nobody can read any more. One who reads slowly, or not at all, holds nothing up."""
     while True:
-        if lines := reader.take():
-            text = "\n".join(lines)
-            await trio.to_thread.run_sync(_print, text, abandon_on_cancel=True)  # nobody may be reading
-        await reader.wait()
+        last = ended.is_set()
+        if not await _write_out(reader.take()) or last:
+            return
+        async with trio.open_nursery() as nursery:
+            for wait in (reader.wait, ended.wait):
+                nursery.start_soon(_cancel_after, wait, nursery.cancel_scope)
 
 
-def _print(text: str) -> None:
-    print(text, flush=True)
+async def _cancel_after(wait: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+    await wait()
+    scope.cancel()
+
+
+async def _write_out(lines: Sequence[str]) -> bool:
+    """False when standard output is closed."""
+    text = "".join(f"{line}\n" for line in lines)
+    return not text or await trio.to_thread.run_sync(_print, text, abandon_on_cancel=True)
+
+
+def _print(text: str) -> bool:
+    """Past Python's own buffer, whose lock a thread that hangs in it would still hold when the program ends."""
+    try:
+        if sys.platform == "win32":
+            print(text, end="", flush=True)  # knows what a console takes
+            return True
+        data = text.encode(sys.stdout.encoding, "replace")
+        while data:
+            try:
+                data = data[os.write(sys.stdout.fileno(), data) :]
+            except BlockingIOError:
+                time.sleep(FULL_PAUSE)  # a pipe that is full, and that somebody has told not to wait
+    except (AttributeError, OSError, ValueError):
+        return False  # closed, before the program began or since, or no file at all
+    return True
 
 
 async def echo_engine_log(fleet: Fleet) -> None:

@@ -88,11 +88,13 @@ def test_every_addition_is_called_one() -> None:
 
 def test_the_verbs_and_files_of_the_page_exist() -> None:
     from appliance.cli.config import config
+    from appliance.cli.serve import serve
 
     for verb in re.findall(r"`config ([a-z]+)", PAGE):
         assert verb in config.commands
     root = Path(__file__).parents[1]
     for name in re.findall(r"`(tests/[\w./-]+)`", PAGE):
         assert (root / name).exists(), name
-    flags = {flag for command in config.commands.values() for option in command.params for flag in option.opts}
+    commands = [*config.commands.values(), serve]
+    flags = {flag for command in commands for option in command.params for flag in option.opts}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) <= flags

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
 from appliance.core.config.load import Loaded, Source, load
+from appliance.core.config.macros import NO_PORTS
 from appliance.errors import UsageError
 
 ENDINGS = (".yml", ".yaml")
@@ -93,14 +95,14 @@ class Files(Struct, frozen=True, kw_only=True):
     config: Path | None = None
     config_dir: Path | None = None
 
-    def read(self, ports: dict[str, int] | None = None) -> Loaded:
+    def read(self, ports: Mapping[str, int] = NO_PORTS) -> Loaded:
         """Read and understand the files. ``ports``: what models have now and keep. Raises UsageError."""
         sources = read_sources(self.config, self.config_dir)
-        return load(sources, os.environ, windows=sys.platform == "win32", ports=ports or {})
+        return load(sources, os.environ, windows=sys.platform == "win32", ports=dict(ports))
 
-    def signature(self) -> tuple[tuple[str, int, int], ...]:
+    def signature(self) -> tuple[tuple[str, int, int, int], ...]:
         """Changes when a file does; empty while there is none, as when an editor puts a new one into place."""
-        found: list[tuple[str, int, int]] = []
+        found: list[tuple[str, int, int, int]] = []
         try:
             paths = config_paths(self.config, self.config_dir)
         except UsageError:
@@ -110,5 +112,5 @@ class Files(Struct, frozen=True, kw_only=True):
                 status = path.stat()
             except OSError:
                 continue
-            found.append((str(path), status.st_mtime_ns, status.st_size))
+            found.append((str(path), status.st_ino, status.st_mtime_ns, status.st_size))
         return tuple(found)

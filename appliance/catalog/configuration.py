@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from urllib.parse import urlsplit
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
+import msgspec
 import trio
 from msgspec import Struct
 
 from appliance.catalog.config_files import Files
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
-from appliance.errors import ApplianceError, Conflict, InvalidConfig, UsageError
+from appliance.errors import ApplianceError, Conflict, InvalidConfig
 
-WATCH_EVERY = 2.0
-"""Seconds between two looks at the files; llama-swap's number."""
+WATCH_EVERY = 1.0
+"""Seconds between two looks at the files."""
+SETTLED = 0.25
+"""A file that has not changed for so long is written: half of a configuration would be one with fewer models."""
+FIXED: tuple[tuple[str, Callable[[Config], object]], ...] = (
+    ("store", lambda config: config.store),
+    ("metricsMaxInMemory", lambda config: config.metrics_max_in_memory),
+    ("performance", lambda config: config.performance),
+    ("models", lambda config: bool(config.models)),
+)
+"""What is settled when the program starts. Without models, those on this machine's disk are served instead."""
 
 log = logging.getLogger(__name__)
 
 
 class Reloaded(Struct, frozen=True, kw_only=True):
-    """What a reload has done. ``changed`` are the models whose processes are replaced."""
+    """What a reload has done. ``changed`` are the models whose processes are replaced, or end."""
 
     warnings: tuple[Problem, ...]
     changed: tuple[str, ...]
@@ -32,66 +42,97 @@ Follower = Callable[[Config], Iterable[str]]
 
 
 class Configuration:
-    """Owns the configuration in force, and those who follow it, in the order in which they have come."""
+    """Owns the configuration in force, and those who follow it, in the order in which they have come.
 
-    def __init__(self, files: Files, config: Config) -> None:
+    ``ports`` are what its models were given. A model keeps its port until ``startPort`` changes, also while it is not
+    in the files: others then never listen where its last process may still do.
+    """
+
+    def __init__(self, files: Files, config: Config, ports: Mapping[str, int]) -> None:
         self.current = config
         self.followers: list[Follower] = []
         self._files = files
-        self._reloading = False
+        self._first = config
+        self._ports = dict(ports)
+        self._reading: trio.Event | None = None
 
     async def reload(self) -> Reloaded:
-        """Read the files again and follow them. An error changes nothing.
+        """Read the files again and follow them. An error is told to the log, too, and changes nothing.
 
         Raises InvalidConfig, UsageError for files that cannot be read, and Conflict while another reload is under way.
         """
-        if self._reloading:
+        if self._reading is not None:
             raise Conflict("the configuration is being read at this moment; ask again when that is done")
-        self._reloading = True
+        self._reading = trio.Event()
         try:
-            loaded = await trio.to_thread.run_sync(self._files.read, _ports(self.current))
-            config = loaded.require()
-            before, self.current = self.current, config
-            try:
-                changed = [model for follower in self.followers for model in follower(config)]
-            except ApplianceError:
-                self.current = before  # the first follower refuses what cannot be followed
-                raise
+            return await self._reload()
+        except ApplianceError as error:
+            _tell(error)
+            raise
         finally:
-            self._reloading = False
-        log.info("the configuration was read again; %d models are restarted for it", len(changed))
-        for warning in loaded.warnings:
-            log.warning("%s", warning)
-        return Reloaded(warnings=loaded.warnings, changed=tuple(changed))
+            self._reading.set()
+            self._reading = None
 
     async def reload_quietly(self) -> None:
-        """The same where nobody waits for an answer: the log tells."""
-        try:
+        """The same where nobody waits for an answer, after any reload that may have read the files too early."""
+        while self._reading is not None:
+            await self._reading.wait()
+        with suppress(ApplianceError):
             await self.reload()
-        except (InvalidConfig, UsageError, Conflict) as error:
-            log.warning("the configuration was not reloaded, the old one stays: %s", error)
-        except ApplianceError as error:
-            log.error("the configuration was not reloaded, the old one stays: %s", error)
 
     async def watch(self) -> None:
-        """Reload whenever the files have changed; never returns. Files that vanish are waited for."""
-        seen = await trio.to_thread.run_sync(self._files.signature)
+        """Reload whenever the files have changed, also since they were read first; never returns.
+
+        Files that vanish are waited for.
+        """
+        seen = None
         while True:
-            await trio.sleep(WATCH_EVERY)
             now = await trio.to_thread.run_sync(self._files.signature)
-            if now and now != seen:
+            if not now or now == seen:
+                await trio.sleep(WATCH_EVERY)
+                continue
+            await trio.sleep(SETTLED)
+            if await trio.to_thread.run_sync(self._files.signature) == now:
                 seen = now
                 await self.reload_quietly()
 
-
-def _ports(config: Config) -> dict[str, int]:
-    """The port of each model, for those that get one from ``${PORT}`` to keep it."""
-    found: dict[str, int] = {}
-    for model_id, model in config.models.items():
+    async def _reload(self) -> Reloaded:
+        loaded = await trio.to_thread.run_sync(self._files.read, self._ports)
+        config = loaded.require()
+        if config.start_port != self.current.start_port:  # somebody wants other ports
+            loaded = await trio.to_thread.run_sync(self._files.read)
+            config = loaded.require()
+        warnings = (*loaded.warnings, *_too_late(self._first, config))
+        if _same(config, self.current):
+            log.debug("the configuration was read again, and says what it said")
+            return Reloaded(warnings=warnings, changed=())
+        before, self.current = self.current, config
         try:
-            port = urlsplit(model.proxy).port
-        except ValueError:
-            continue
-        if port is not None and str(port) in model.cmd:
-            found[model_id] = port
-    return found
+            changed = [model for follower in self.followers for model in follower(config)]
+        except ApplianceError:
+            self.current = before  # only the first ones refuse, and change nothing then
+            raise
+        self._ports |= loaded.ports
+        log.info("the configuration was read again; processes out of date: %s", ", ".join(changed) or "none")
+        for warning in warnings:
+            log.warning("%s", warning)
+        return Reloaded(warnings=warnings, changed=tuple(changed))
+
+
+def _same(one: Config, other: Config) -> bool:
+    """The order of keys counts, too: that of a matrix decides between sets that are equally good."""
+    return msgspec.json.encode(one) == msgspec.json.encode(other)
+
+
+def _too_late(first: Config, now: Config) -> list[Problem]:
+    """What the files say by now and the running program cannot follow."""
+    message = "cannot change while the program runs; restart it for this to apply"
+    return [Problem(message=message, path=path, level="warning") for path, of in FIXED if of(first) != of(now)]
+
+
+def _tell(error: ApplianceError) -> None:
+    """One record for each line, as a log wants it."""
+    mistakes = error.problems if isinstance(error, InvalidConfig) else (error,)
+    log.warning("the configuration was not read again, the old one stays")
+    for mistake in mistakes:
+        log.warning("%s", mistake)

@@ -8,13 +8,11 @@ from msgspec import Struct
 
 from appliance.core.config import nodes
 from appliance.core.config.decode import decode
-from appliance.core.config.env import substitute_env
 from appliance.core.config.macros import NO_PORTS, expand
 from appliance.core.config.merge import merge
 from appliance.core.config.nodes import Position, Problem
 from appliance.core.config.types import Config
 from appliance.core.config.validate import normalise
-from appliance.core.config.yaml import parse
 from appliance.errors import InvalidConfig
 
 
@@ -30,6 +28,8 @@ class Loaded(Struct, frozen=True):
 
     config: Config | None
     problems: tuple[Problem, ...]
+    ports: Mapping[str, int] = NO_PORTS
+    """What each model that uses ``${PORT}`` was given."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -64,14 +64,18 @@ def load(
             documents.append(root)
         elif any(problem.level == "error" for problem in found):
             readable = False
-    config, stages = _mean(documents, windows, ports) if readable else (None, [])
+    config, stages, given = _mean(documents, windows, ports) if readable else (None, [], NO_PORTS)
     ordered = sorted(_causes([files, *stages]), key=_order([source.file for source in sources]))
     failed = any(problem.level == "error" for problem in ordered)
-    return Loaded(None if failed else config, tuple(ordered))
+    return Loaded(None if failed else config, tuple(ordered), given)
 
 
 def _read(source: Source, env: Mapping[str, str]) -> tuple[nodes.Node | None, list[Problem]]:
     """The tree of one file; None for an empty file, and for one that cannot be read, which then has an error."""
+    # The YAML library is two megabytes, which a program without a configuration saves.
+    from appliance.core.config.env import substitute_env
+    from appliance.core.config.yaml import parse
+
     text, problems = substitute_env(source.text, source.file, env)
     root, found = parse(text, source.file)
     return root, [*problems, *found]
@@ -79,18 +83,19 @@ def _read(source: Source, env: Mapping[str, str]) -> tuple[nodes.Node | None, li
 
 def _mean(
     documents: Sequence[nodes.Mapping], windows: bool, ports: dict[str, int]
-) -> tuple[Config, list[list[Problem]]]:
-    """The configuration that the documents are together, and what each stage found."""
+) -> tuple[Config, list[list[Problem]], dict[str, int]]:
+    """The configuration that the documents are together, what each stage found, and the ports of the models."""
     stages: list[list[Problem]] = []
     root: nodes.Mapping | None = None
+    given = NO_PORTS
     if documents:
         root, found = merge(documents)
         stages.append(found)
-        root, found = expand(root, ports)
+        root, found, given = expand(root, ports)
         stages.append(found)
     decoded = decode(root)
     config, found = normalise(decoded.config, decoded.places, windows)
-    return config, [*stages, decoded.problems, found]
+    return config, [*stages, decoded.problems, found], given
 
 
 def _causes(stages: Sequence[Sequence[Problem]]) -> list[Problem]:

@@ -25,21 +25,24 @@ _Path = tuple[str, ...]
 NO_PORTS: dict[str, int] = {}
 
 
-def expand(root: Mapping, ports: dict[str, int] = NO_PORTS) -> tuple[Mapping, list[Problem]]:
+def expand(root: Mapping, ports: dict[str, int] = NO_PORTS) -> tuple[Mapping, list[Problem], dict[str, int]]:
     """The configuration without macros: every ``macros`` key is gone, and each model that uses ports has its ``proxy``.
+
+    The last of the three is the port of every model that uses one.
 
     Models whose ``cmd`` contains ``${PORT}`` get ports from ``startPort`` on, in the order of their ids' bytes; those
     in ``ports`` keep theirs, so that a model that runs stays the same when others come and go. ``${PID}`` stays in
     ``cmdStop``, for the moment it runs.
     """
     expansion = _Expansion(root, ports)
-    return expansion.done(), expansion.problems
+    return expansion.done(), expansion.problems, expansion.ports
 
 
 class _Expansion:
     def __init__(self, root: Mapping, ports: dict[str, int]) -> None:
         self.problems: list[Problem] = []
         self._root = root
+        self.ports: dict[str, int] = {}
         self._kept = ports
         self._globals, wrong = declared(root.get("macros"), "macros")
         self.problems += wrong
@@ -109,7 +112,7 @@ class _Expansion:
         command = node.get("cmd")
         uses_port = isinstance(command, Scalar) and "${PORT}" in command.text
         if isinstance(command, Scalar) and uses_port:
-            port = self._kept.get(name) or self._port(path, command.at)
+            port = self.ports[name] = self._kept.get(name) or self._port(path, command.at)
             node = _with_proxy(
                 self._values(node, Scope((Macro("PORT", port),)), path), f"http://localhost:{port}", command.at
             )

@@ -294,6 +294,15 @@ class ServerPool(_Keys, frozen=True):
     num_servers: Annotated[Positive | None, told("Addition: models loaded at once, as modelsMax")] = None
 
 
+class StreamsConfig(_Keys, frozen=True):
+    """Generations that go on, and can be read again, when their client's connection is gone."""
+
+    max_bytes: Annotated[int, told("Addition: bytes kept of one stream, the newest"), Meta(ge=1)] = 4 << 20
+    keep: Annotated[int, told("Addition: a stream that has ended is kept for so long"), Meta(ge=0)] = 300
+    max_total: Annotated[int, told("Addition: bytes kept of all streams; the oldest go first"), Meta(ge=1)] = 256 << 20
+    path: Annotated[str, told("Addition: folder where streams survive a restart; empty: in memory alone")] = ""
+
+
 class Config(_Keys, frozen=True):
     """A whole configuration."""
 
@@ -371,6 +380,9 @@ class Config(_Keys, frozen=True):
     )
     loading_jokes: Annotated[bool, told("Addition: jokes while a model loads, as llama-swap tells them")] = field(
         default=False, name="loadingJokes"
+    )
+    streams: Annotated[StreamsConfig, told("Addition: streams that survive a dropped connection")] = field(
+        default_factory=StreamsConfig
     )
     plugins_dir: Annotated[str, told("Addition: folder of agent plugins")] = ""
     server_pool: Annotated[ServerPool, told("Addition: Llama Smart Proxy's name for modelsMax")] = field(

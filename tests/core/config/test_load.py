@@ -125,7 +125,9 @@ def test_require_raises_every_error_and_no_warning() -> None:
     with pytest.raises(InvalidConfig) as raised:
         loaded.require()
     assert isinstance(raised.value, UsageError)
-    assert str(raised.value) == "\n".join(str(problem) for problem in loaded.errors)
+    told = str(raised.value).splitlines()
+    assert told[0] == "the configuration has 2 mistakes:"
+    assert [line.strip() for line in told[1:]] == [str(problem) for problem in loaded.errors]
 
 
 def test_models_keep_their_ports() -> None:

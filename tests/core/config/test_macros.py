@@ -55,7 +55,7 @@ models:
 
 def expanded(text: str) -> object:
     """What a text without mistakes becomes."""
-    root, problems = expand(mapping(text))
+    root, problems, _ = expand(mapping(text))
     assert problems == []
     return plain(root)
 
@@ -136,7 +136,7 @@ def test_value_in_a_model(macros: str, own: str, field: str, value: object) -> N
 
 
 def test_text_from_a_macro_is_never_taken_for_a_number() -> None:
-    root, _ = expand(mapping("macros: {a: 1, s: '5'}\nx: ['${a}${a}', '${s}', '${a}']"))
+    root, _, _ = expand(mapping("macros: {a: 1, s: '5'}\nx: ['${a}${a}', '${s}', '${a}']"))
     values = [node for node in walk(root) if isinstance(node, Scalar) and node.at.column > 4]
     assert [(v.value, v.text, v.quoted) for v in values] == [("11", "11", True), ("5", "5", True), (1, "1", False)]
 
@@ -159,7 +159,7 @@ def test_unused_macros_and_unknown_top_level_keys_may_hold_anything() -> None:
 
 
 def test_macros_never_leak_into_another_model() -> None:
-    root, problems = expand(
+    root, problems, _ = expand(
         mapping(
             "macros: {a: 1}\nmodels:\n"
             "  m: {macros: {a: 2, own: 3}, cmd: 'x ${a} ${own}', proxy: p}\n"
@@ -375,7 +375,7 @@ def test_three_hundred_models_with_thirty_macros_take_below_a_second() -> None:
     )
     root = mapping(f"macros:\n  m0: server\n{macros}models:\n{models}")
     begin = perf_counter()
-    after, problems = expand(root)
+    after, problems, _ = expand(root)
     assert perf_counter() - begin < 1
     assert problems == []
     models_after = after.get("models")

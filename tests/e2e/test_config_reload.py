@@ -1,0 +1,148 @@
+"""Another configuration for the installed program while it runs: by signal, by watching, by request."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from config_files import ANY_PORT, ConfigFile, ask, chat, eventually, running
+from conftest import StartServer
+from program import Server, http, run_command, wait_gone
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a signal of POSIX, and its shells")
+
+RELOAD = "/api/config/reload"
+
+
+@pytest.fixture
+def file(tmp_path: Path, fake_engine: Path, fake_model: Path) -> ConfigFile:
+    return ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model)
+
+
+def apart(*models: str) -> dict[str, object]:
+    return {"all": {"swap": False, "members": list(models)}}
+
+
+def pids(server: Server) -> dict[str, int]:
+    """The port that a model process was given, to its process id."""
+    found = {child.cmdline()[-1]: child.pid for child in server.children() if "--port" in child.cmdline()}
+    assert all(port.isdigit() for port in found)
+    return found
+
+
+def heard(server: Server, text: str) -> None:
+    eventually(lambda: text in server.told(), 10)
+
+
+def test_a_hangup_reloads_and_spares_what_has_not_changed(start_server: StartServer, file: ConfigFile) -> None:
+    server = start_server("serve", *ANY_PORT, "--config", file.write({"m": (), "old": ()}, groups=apart("m", "old")))
+    ask(server, "m")
+    ask(server, "old")
+    (m_port, m_pid), (_, old_pid) = sorted(pids(server).items())
+    file.write({"a": (), "m": ()}, groups=apart("a", "m"))
+    server.signal(signal.SIGHUP)
+    heard(server, "processes out of date: old")
+    ask(server, "a")
+    ask(server, "m")
+    eventually(lambda: len(pids(server)) == 2)
+    assert pids(server)[m_port] == m_pid
+    assert old_pid not in pids(server).values()
+    file.path.write_text("models:\n  m: {ttl: never}\n")
+    server.signal(signal.SIGHUP)
+    heard(server, f"[WARN] {file.path}:2:12: error: models.m.ttl")
+    assert pids(server)[m_port] == m_pid
+    checked = run_command("config", "check", "--config", str(file.path), cwd=file.path.parent)
+    assert checked.returncode == 2
+    assert f"{file.path}:2:12: error: models.m.ttl" in checked.stderr
+
+
+def test_hangups_at_any_moment_end_nothing(start_server: StartServer, file: ConfigFile) -> None:
+    server = start_server("serve", *ANY_PORT, "--config", file.write({"m": ()}), listening=False)
+    eventually(lambda: "listening on" in server.told())
+    for _ in range(20):
+        server.signal(signal.SIGHUP)
+    server.wait_listening()
+    ask(server, "m")
+    server.signal(signal.SIGINT)
+    server.signal(signal.SIGHUP)
+    assert server.wait(5) == 0
+
+
+def test_a_stream_outlives_the_configuration_it_began_under(start_server: StartServer, file: ConfigFile) -> None:
+    server = start_server("serve", *ANY_PORT, "--config", file.write({"m": ("--token-delay", "0.05")}))
+    ask(server, "m")
+    (before,) = pids(server).values()
+    with socket.create_connection((server.host, server.port), timeout=10) as client:
+        body = json.dumps(chat("m", stream=True, fake={"tokens": 30})).encode()
+        client.sendall(
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        received = client.recv(65536)
+        file.write({"m": ("--ctx-size", "999")})
+        assert http(server, "POST", RELOAD).json() == {"success": True, "warnings": [], "changed": ["m"]}
+        while chunk := client.recv(65536):
+            received += chunk
+    assert received.count(b"data: ") > 30
+    assert b"data: [DONE]" in received
+    ask(server, "m")
+    (after,) = pids(server).values()
+    assert after != before
+
+
+def test_files_are_watched(start_server: StartServer, file: ConfigFile, tmp_path: Path) -> None:
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    server = start_server(
+        "serve", *ANY_PORT, "--config", file.write({"m": ()}), "--config-dir", str(folder), "--watch-config"
+    )
+    ask(server, "m")
+    before = pids(server)
+    (folder / "more.yaml").write_text(json.dumps({"models": {"n": {"cmd": file.cmd()}}}))
+    heard(server, "processes out of date: none")
+    assert pids(server) == before
+    assert {model["id"] for model in http(server, "GET", "/v1/models").json()["data"]} == {"m", "n"}
+    ask(server, "n")
+    replacement = tmp_path / "config.yaml.new"
+    replacement.write_text(file.path.read_text().replace('"m"', '"renamed"'))
+    (folder / "more.yaml").unlink()
+    replacement.replace(file.path)
+    eventually(lambda: {m["id"] for m in http(server, "GET", "/v1/models").json()["data"]} == {"renamed"})
+    eventually(lambda: running(server) == {})
+    file.path.unlink()
+    ask(server, "renamed")
+
+
+def test_keys_are_not_lost_where_others_can_listen(start_server: StartServer, file: ConfigFile) -> None:
+    config = file.write({"m": ()}, apiKeys=["one"])
+    server = start_server("serve", "--listen", "0.0.0.0:0", "--config", config)
+    server.host = "127.0.0.1"
+    file.write({"m": ()}, apiKeys=["two"])
+    server.signal(signal.SIGHUP)
+    heard(server, "was read again; processes")
+    assert http(server, "GET", "/running", Authorization="Bearer one").status == 401
+    assert http(server, "GET", "/running", Authorization="Bearer two").status == 200
+    file.write({"m": (), "n": ()})
+    server.signal(signal.SIGHUP)
+    heard(server, "without a key")
+    assert http(server, "GET", "/running").status == 401
+    assert http(server, "GET", "/v1/models", Authorization="Bearer two").json()["data"][0]["id"] == "m"
+
+
+def test_a_longer_time_to_stop_counts_for_the_end_of_the_program(start_server: StartServer, file: ConfigFile) -> None:
+    """Also for the watchdog, which was not told of it at the start."""
+    slow = "sh -c 'sleep 7; kill -9 $0' ${PID}"
+    model = {"cmd": file.cmd("--ignore-sigterm"), "unloadTimeout": 1}
+    server = start_server("serve", *ANY_PORT, "--grace", "0", "--config", file.write({"m": model}))
+    ask(server, "m")
+    children = server.children()
+    file.write({"m": {**model, "unloadTimeout": 9, "cmdStop": slow}})
+    assert http(server, "POST", RELOAD).json()["changed"] == []
+    server.signal(signal.SIGINT)
+    assert server.wait(12) == 0
+    wait_gone(children, 0.5)

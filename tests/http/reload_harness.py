@@ -1,0 +1,67 @@
+"""Configuration files of fake engines, and what is asked of a server that reads them again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+from http_harness import CHAT, Appliance, chat
+from port_blocks import port_block
+
+RELOAD = "/api/config/reload"
+
+
+class File:
+    """A configuration file whose models are fake engines."""
+
+    def __init__(self, path: Path, command: Sequence[str], model_file: Path) -> None:
+        self.path = path
+        self._words = [*command, "--model", str(model_file)]
+        self._start_port = port_block(20)
+
+    def cmd(self, *args: str) -> str:
+        return f"{shlex.join([*self._words, *args])} --port ${{PORT}}"
+
+    def write(self, models: dict[str, Sequence[str] | dict[str, object]], *, swap: bool = False, **top: object) -> Path:
+        """A model is the flags of its engine, or its keys. They all run side by side unless they ``swap``."""
+        told = {
+            name: {"proxy": "http://127.0.0.1:${PORT}", "cmd": self.cmd(), **given}
+            if isinstance(given, dict)
+            else {"proxy": "http://127.0.0.1:${PORT}", "cmd": self.cmd(*given)}
+            for name, given in models.items()
+        }
+        groups = {"all": {"swap": swap, "members": sorted(told)}}
+        first = {"startPort": self._start_port, "groups": groups}
+        self.path.write_text(json.dumps({**first, "models": told, **top}, indent=1), "utf-8")
+        return self.path
+
+
+def pid(server: Appliance, model: str) -> int | None:
+    status = server.fleet.known(model)
+    return status.pid if status else None
+
+
+async def load(server: Appliance, *models: str) -> list[int | None]:
+    for model in models:
+        answer = await server.ask("POST", CHAT, chat(model))
+        assert answer.status == 200, answer.body
+    return [pid(server, model) for model in models]
+
+
+async def reload(server: Appliance) -> dict[str, object]:
+    answer = await server.ask("POST", RELOAD)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def wait_state(server: Appliance, model: str, *states: str) -> None:
+    with trio.fail_after(10):
+        while server.state(model) not in states:
+            await server.fleet.wait_changed()
+
+
+def program_log(server: Appliance) -> str:
+    return "\n".join(line.text for line in server.owners.program_log.since(0))

@@ -1,0 +1,205 @@
+"""Another configuration while the program runs: what counts at once, what is refused, and what needs a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+from http_harness import CHAT, OpenServer, chat
+from reload_harness import RELOAD, File, load, pid, program_log, reload, wait_state
+
+from appliance.core.settings import HttpSettings
+
+
+@pytest.fixture
+def file(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> File:
+    return File(tmp_path / "config.yaml", fake_llama_server, fake_model)
+
+
+async def test_a_bad_file_changes_nothing_and_says_why_and_where(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"m": ()})) as server:
+        before = await load(server, "m")
+        good = file.path.read_text()
+        file.path.write_text("startPort: x\nmodels:\n  m: {ttl: -5}\n")
+        refused = await server.ask("POST", RELOAD)
+        assert refused.status == 400
+        for place in (f"{file.path}:1:12", f"{file.path}:3:12"):
+            assert place in refused.error["message"]
+            assert any(place in line and "\\n" not in line for line in program_log(server).splitlines())
+        file.path.unlink()
+        refused = await server.ask("POST", RELOAD)
+        assert refused.status == 400
+        assert f"there is no file {file.path}" in refused.error["message"]
+        assert await load(server, "m") == before
+        file.path.write_text(good)
+        assert (await reload(server))["changed"] == []
+
+
+async def test_without_a_file_there_is_nothing_to_reload(open_server: OpenServer) -> None:
+    async with open_server() as server:
+        answer = await server.ask("POST", RELOAD)
+        assert answer.status == 400
+        assert "--config" in answer.error["message"]
+
+
+async def test_two_reloads_at_once(open_server: OpenServer, file: File) -> None:
+    large: dict[str, Sequence[str] | dict[str, object]] = {f"m{n}": () for n in range(400)}
+    async with open_server(config=file.write({"m": ()})) as server:
+        file.write(large)
+        statuses: list[int] = []
+
+        async def ask() -> None:
+            statuses.append((await server.ask("POST", RELOAD)).status)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask)
+        assert sorted(statuses) == [200, 409, 409]
+        assert "m399" in server.owners.config.models  # type: ignore[union-attr]
+
+
+async def test_keys_change_at_once(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"m": ()}, apiKeys=["old"])) as server:
+        old, new = [("Authorization", "Bearer old")], [("Authorization", "Bearer new")]
+        assert (await server.ask("GET", "/running", headers=old)).status == 200
+        file.write({"m": ()}, apiKeys=["new"])
+        assert (await server.ask("POST", RELOAD)).status == 401
+        assert (await server.ask("POST", RELOAD, headers=old)).status == 200
+        assert (await server.ask("GET", "/running", headers=old)).status == 401
+        assert (await server.ask("GET", "/running", headers=new)).status == 200
+        file.write({"m": ()})
+        assert (await server.ask("POST", RELOAD, headers=new)).status == 200
+        assert (await server.ask("GET", "/running")).status == 200
+
+
+async def test_the_last_key_is_not_taken_away_from_a_server_that_others_can_reach(
+    open_server: OpenServer, file: File
+) -> None:
+    http = HttpSettings(listen=(("0.0.0.0", 0),))
+    async with open_server(config=file.write({"m": ()}, apiKeys=["old"]), http=http) as server:
+        old = [("Authorization", "Bearer old")]
+        file.write({"m": (), "n": ()})
+        refused = await server.ask("POST", RELOAD, headers=old)
+        assert refused.status == 400
+        assert "without a key" in refused.error["message"]
+        assert "refusing to listen" in program_log(server)
+        assert (await server.ask("GET", "/running")).status == 401
+        assert (await server.ask("POST", CHAT, chat("n"), headers=old)).status == 404
+
+
+async def test_who_may_run_beside_whom_and_how_many_changes_at_once(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"a": (), "b": (), "c": ()}, swap=True)) as server:
+        await load(server, "a", "b")
+        assert server.state("a") == "unloaded"
+        file.write({"a": (), "b": (), "c": ()})
+        assert (await reload(server))["changed"] == []
+        await load(server, "a")
+        assert (server.state("a"), server.state("b")) == ("loaded", "loaded")
+        file.write({"a": (), "b": (), "c": ()}, modelsMax=2)
+        await reload(server)
+        await load(server, "c")
+        assert (server.state("a"), server.state("b"), server.state("c")) == ("loaded", "unloaded", "loaded")
+        file.write({"a": (), "b": (), "c": ()}, groups=None, matrix={"sets": {"s": "a & b", "t": "c"}})
+        await reload(server)
+        await load(server, "b", "a")
+        assert (server.state("a"), server.state("b"), server.state("c")) == ("loaded", "loaded", "unloaded")
+
+
+async def test_limits_and_times_of_a_process_that_runs_change_at_once(
+    open_server: OpenServer, file: File, tmp_path: Path
+) -> None:
+    mark = tmp_path / "stopped"
+    cmd = file.cmd("--token-delay", "0.05")
+    async with open_server(config=file.write({"a": {"cmd": cmd}})) as server:
+        (before,) = await load(server, "a")
+        stop = f"sh -c 'echo $0 > {mark}; kill $0' ${{PID}}"
+        file.write({"a": {"cmd": cmd, "concurrencyLimit": 1, "ttl": 1, "cmdStop": stop}})
+        assert (await reload(server))["changed"] == []
+        async with server.connect() as one:
+            await one.send("POST", CHAT, json.dumps(chat("a", stream=True)).encode())
+            await one.head()
+            assert (await server.ask("POST", CHAT, chat("a"))).status == 429
+            while await one.data():
+                pass
+        assert pid(server, "a") == before
+        await wait_state(server, "a", "unloaded")
+        assert mark.read_text().strip() == str(before)
+
+
+async def test_peers_names_filters_and_profiles_change_at_once(open_server: OpenServer, file: File) -> None:
+    peer = {"p": {"proxy": "http://127.0.0.1:9", "models": ["far"]}}
+    async with open_server(config=file.write({"a": {"aliases": ["old"]}}, peers=peer)) as server:
+
+        async def listed() -> set[str]:
+            return {entry["id"] for entry in (await server.ask("GET", "/v1/models")).json["data"]}
+
+        (before,) = await load(server, "a")
+        assert (await server.ask("POST", CHAT, chat("old"))).status == 200
+        assert await listed() == {"a", "p/far"}
+        assert (await server.ask("POST", CHAT, chat("far"))).status == 502
+        changed = {"aliases": ["new"], "filters": {"setParams": {"seed": 7}}, "name": "A"}
+        file.write({"a": changed}, peers={"q": {"proxy": "http://127.0.0.1:9", "models": ["there"]}})
+        assert (await reload(server))["changed"] == []
+        assert await listed() == {"a", "q/there"}
+        assert (await server.ask("POST", CHAT, chat("old"))).status == 404
+        assert (await server.ask("POST", CHAT, chat("far"))).status == 404
+        echo = await server.ask("POST", CHAT, chat("new", echo=True))
+        assert json.loads(echo.json["body"])["seed"] == 7
+        assert pid(server, "a") == before
+
+
+async def test_who_follows_the_models_is_told(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"a": ()})) as server, server.connect() as one:
+        await one.send("GET", "/api/events")
+        await one.head()
+        text = ""
+        with trio.fail_after(5):
+            while "modelStatus" not in text:
+                text += (await one.data()).decode()
+            assert "newcomer" not in text
+            file.write({"a": (), "newcomer": ()})
+            await reload(server)
+            while "newcomer" not in text:
+                text += (await one.data()).decode()
+
+
+async def test_log_and_capture_settings_change_at_once(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"a": ()}, captureBuffer=0, logLevel="error")) as server:
+        await load(server, "a")
+        assert program_log(server) == ""
+        file.write({"a": ()}, captureBuffer=1, logLevel="debug", logToStdout="upstream")
+        await reload(server)
+        assert "[INFO] the configuration was read again" in program_log(server)
+        await load(server, "a")
+        rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+        assert [row["has_capture"] for row in rows] == [True, False]
+        await server.ask("POST", "/models/unload", {"model": "a", "wait": True})
+        await load(server, "a")
+        assert {line.split()[0] for line in (await server.ask("GET", "/logs")).body.decode().splitlines()} == {"[a]"}
+
+
+async def test_what_cannot_change_while_the_program_runs_is_told(
+    open_server: OpenServer, file: File, tmp_path: Path
+) -> None:
+    async with open_server(config=file.write({"a": ()})) as server:
+        file.write({"a": ()}, store={"path": str(tmp_path / "x.db")}, metricsMaxInMemory=5, performance={"every": "9s"})
+        for _ in range(2):  # it is as true the second time
+            warnings = (await reload(server))["warnings"]
+            assert isinstance(warnings, list)
+            assert [warning.split(": ")[1] for warning in warnings] == ["store", "metricsMaxInMemory", "performance"]
+            assert all("restart it" in warning for warning in warnings)
+            assert all(warning in program_log(server) for warning in warnings)
+        file.write({"a": ()})
+        assert (await reload(server))["warnings"] == []
+        assert not (tmp_path / "x.db").exists()
+
+
+async def test_a_preload_is_for_the_start_alone(open_server: OpenServer, file: File) -> None:
+    async with open_server(config=file.write({"a": ()})) as server:
+        file.write({"a": (), "b": ()}, hooks={"on_startup": {"preload": ["a", "b"]}})
+        await reload(server)
+        await trio.sleep(0.1)
+        assert server.fleet.status() == []
