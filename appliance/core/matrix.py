@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from appliance.core.config.types import MatrixConfig
 from appliance.core.matrix_grammar import AllOf, AnyOf, BadExpression, Expression, Name, Reference, parse
-from appliance.core.matrix_solver import Node, Question
+from appliance.core.matrix_solver import Node, Question, bits_of
 
 DEFAULT_COST = 1
 MAX_HEIGHT = 100
@@ -82,7 +82,7 @@ class Matrix:
         question = Question({self._bits[model]: self.cost_of(model) for model in running if model in self._bits}, bit)
         best_kept, best_set, best = -1, None, 0
         for name, root in self._sets.items():
-            if bit & root.support:
+            if bit & root.support and (best_set is None or question.most(root, bit) > best_kept):
                 kept, alternative = question.best(root, bit)
                 if kept > best_kept:
                     best_kept, best_set, best = kept, name, alternative
@@ -100,7 +100,7 @@ class Matrix:
         return next((name for name, root in self._sets.items() if question.best(root, 0)[0] == len(bits)), None)
 
     def _named(self, alternative: int) -> tuple[str, ...]:
-        return tuple(sorted(model for model, bit in self._bits.items() if bit & alternative))
+        return tuple(sorted(self._models[bit.bit_length() - 1] for bit in bits_of(alternative)))
 
 
 class _Program:

@@ -12,18 +12,19 @@ depend on that order, so it is kept.
 
 Such a frontier can still be large (15 pairs of running models have 2^15), so it is built only where it must be. Parts
 of an ``&`` that share no model of the question are independent: the first best of each, joined, is the first best of
-all. Models are bits of an integer. An alternative carries all its models and is masked to be compared.
+all. `Question.most` bounds what a set can keep, so that a set that cannot beat the best one so far is not opened.
+Models are bits of an integer. An alternative carries all its models and is masked to be compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class Node:
     """One operator or name. Immutable; sets that refer to another share its node."""
 
-    __slots__ = ("children", "first", "height", "joined", "support")
+    __slots__ = ("children", "first", "height", "joined", "leaves", "support")
 
     def __init__(self, children: Sequence[Node], *, joined: bool, support: int, first: int) -> None:
         self.children = tuple(children)
@@ -34,6 +35,9 @@ class Node:
         self.first = first
         """The first alternative."""
         self.height: int = 1 + max((child.height for child in children), default=0)
+        names = bool(children) and not any(child.children for child in children)
+        self.leaves = {child.support: at for at, child in reversed([*enumerate(children)])} if names else {}
+        """Where all children are names: the first place of each."""
 
     @classmethod
     def leaf(cls, bit: int) -> Node:
@@ -59,8 +63,33 @@ class Question:
     def __init__(self, costs: Mapping[int, int], target: int) -> None:
         self._costs = costs
         self._relevant = _union(costs) | target
+        self._mosts: dict[tuple[Node, int], int] = {}
         self._bests: dict[tuple[Node, int], tuple[int, int]] = {}
         self._frontiers: dict[tuple[Node, int], Sequence[int]] = {}
+
+    def most(self, node: Node, must: int) -> int:
+        """No alternative keeps more, in cost; cheap, and too high where the same model is in several children."""
+        if not node.support & self._relevant:
+            return 0
+        if not node.children:
+            return self._costs.get(node.support, 0)
+        found = self._mosts.get((node, must))
+        if found is None:
+            if node.joined:
+                found = self._most_joined(node.children, must)
+            elif node.leaves:
+                found = max(self._costs.get(bit, 0) for bit in bits_of(node.support & (must or self._relevant)))
+            else:
+                found = max(self.most(child, must) for child in self._able(node, must))
+            self._mosts[node, must] = found
+        return found
+
+    def _most_joined(self, children: Sequence[Node], must: int) -> int:
+        most = sum(self.most(child, 0) for child in children)
+        if must:  # one of them gives up what it must for the target
+            able = (child for child in children if child.support & must)
+            most -= min(self.most(child, 0) - self.most(child, must) for child in able)
+        return most
 
     def best(self, node: Node, must: int) -> tuple[int, int]:
         """What the first best alternative keeps, in cost, and the alternative."""
@@ -85,6 +114,9 @@ class Question:
     def _able(self, node: Node, must: int) -> list[Node]:
         """Children that can give what is asked for; there is one. Those that share nothing with the question cannot."""
         wanted = must or self._relevant
+        if node.leaves:
+            places = [node.leaves[bit] for bit in bits_of(node.support & wanted)]
+            return [node.children[place] for place in sorted(places)]
         return [child for child in node.children if child.support & wanted]
 
     def _best_joined(self, node: Node, must: int) -> tuple[int, int]:
@@ -93,11 +125,26 @@ class Question:
             if len(part) == 1:
                 best = self.best(part[0], must & part[0].support)
             else:
-                needed = must & _union(child.support for child in part)
-                best = max(((self._kept(one), one) for one in self._product(part, needed)), key=lambda found: found[0])
+                best = self._best_product(part, must & _union(child.support for child in part))
             kept += best[0]
             alternative |= best[1]
         return kept, alternative
+
+    def _best_product(self, children: Sequence[Node], must: int) -> tuple[int, int]:
+        """The last step builds no frontier: what keeps most is within nothing else."""
+        *others, last = children
+        only_one_has_it = sum(child.support & must != 0 for child in children) == 1
+        needed = must if only_one_has_it else 0
+        left = self._product(others, needed & _union(child.support for child in others))
+        right = self._frontier(last, needed & last.support)
+        most = self._most_joined(children, must)
+        best = -1, 0
+        for alternative in (one | other for one in left for other in right):
+            if alternative & must == must and (kept := self._kept(alternative)) > best[0]:
+                best = kept, alternative
+                if kept == most:
+                    break
+        return best
 
     def _independent(self, children: Sequence[Node]) -> list[list[Node]]:
         """The children in groups that share no model of the question; order is kept within a group."""
@@ -115,7 +162,7 @@ class Question:
         return [[children[number] for number in sorted(numbers)] for _, numbers in groups]
 
     def _kept(self, alternative: int) -> int:
-        return sum(cost for bit, cost in self._costs.items() if bit & alternative)
+        return sum(self._costs.get(bit, 0) for bit in bits_of(alternative & self._relevant))
 
     # ---- frontiers ---------------------------------------------------------------------------------------------------
 
@@ -159,6 +206,14 @@ class Question:
                     del kept[less]
                 kept[projection] = alternative
         return tuple(kept.values())
+
+
+def bits_of(mask: int) -> Iterator[int]:
+    """Each on its own, the lowest first."""
+    while mask:
+        bit = mask & -mask
+        yield bit
+        mask ^= bit
 
 
 def _union(masks: Iterable[int]) -> int:

@@ -224,6 +224,8 @@ class Schedule:
         effects = self._refuse(entry.tickets if entry else (), ModelUnloaded(model))
         process = self._processes.get(model)
         if process is None or process.state in GOING:
+            if self.leases(model):
+                effects.append(Drain(model))  # the end of a process that is out of date may be waited for until then
             return [*effects, *self._serve_queue(now)]
         effects += self._refuse(process.waiting, ModelUnloaded(model))
         process.waiting = []
@@ -233,9 +235,27 @@ class Schedule:
         process.state = State.STOPPING
         return [*effects, Stop(model)]
 
+    def retune(self, model: str, terms: Terms, now: float = 0.0) -> list[Effect]:
+        """Other terms for the model from now on, also for its process and for who waits."""
+        if entry := self._queue.get(model):
+            entry.terms = terms
+        if process := self._processes.get(model):
+            process.terms = terms
+        return self.tick(now)
+
+    def remove(self, model: str, now: float = 0.0) -> list[Effect]:
+        """There is no such model any more: its leases may finish, however long; who waits is refused."""
+        entry, process = self._queue.pop(model, None), self._processes.get(model)
+        waiting = list(entry.tickets) if entry else []
+        if process is not None:
+            waiting += process.waiting
+            process.waiting = []
+        return [*self._refuse(waiting, ModelUnloaded(model)), *self.retire(model, now=now)]
+
     def retire(self, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0) -> list[Effect]:
         """The model's process is out of date: its leases may finish, however long; who waits gets the next process."""
         process = self._processes.get(model)
+        self._measured.pop(model, None)
         if entry := self._queue.get(model):
             entry.terms = terms
         if process is None or process.state in GOING:
@@ -322,12 +342,16 @@ class Schedule:
         if isinstance(going, ApplianceError):
             del self._queue[entry.model]
             return self._refuse(entry.tickets, going)
-        if going is None or self._stands_in_the_way(entry, going, ahead):
+        if going is None:
             return []
         there = {m: p for m in going if (p := self._processes.get(m)) is not None and p.state not in GOING}
-        if any(process.held(now) for process in there.values()):
-            if now >= entry.overdue_at():
-                yielding.update(there)
+        held = any(process.held(now) for process in there.values())
+        if held and now < entry.overdue_at():
+            return []  # before rule 4 is asked, which costs a plan for each of those ahead
+        if self._stands_in_the_way(entry, going, ahead):
+            return []
+        if held:
+            yielding.update(there)
             return []
         for process in there.values():
             process.state = State.STOPPING

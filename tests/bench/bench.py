@@ -1,8 +1,9 @@
-"""Measure the relay, the swap, the start and the weight of the program, in one run, against yardsticks.
+"""Measure the relay, the swap, the decisions, the start and the weight of the program, in one run, against yardsticks.
 
-`python3 bootstrap.py bench [--quick] [--json] [--engine ENGINE]`. Numbers of different runs do not compare, since the
-machine's load differs; the goals are therefore ratios within one run (nginx, a bare engine). Loopback only; everything
-that is started is ended. Takes under three minutes, with --quick under one.
+`python3 bootstrap.py bench [--quick] [--json] [--only PART] [--engine ENGINE]`. Numbers of different runs do not
+compare, since the machine's load differs; the goals are therefore ratios within one run (nginx, a bare engine), where
+they are not times that any machine keeps. Loopback only; everything that is started is ended. Takes about three
+minutes, with --quick one.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
+sys.path.append(str(HERE.parent))
 
-import measures  # noqa: E402 - the program is found only now
-from contestants import FROZEN, NGINX, PROGRAM, names  # noqa: E402
-from peers import prepare  # noqa: E402
+import decisions  # noqa: E402 - the program is found only now
+import measures  # noqa: E402
+import swaps  # noqa: E402
+from contestants import FROZEN, NGINX, PROGRAM, STARTER, names, serve, serve_configuration  # noqa: E402
+from peers import Peers, prepare  # noqa: E402
 from processes import Failed  # noqa: E402
+from speed_cases import configuration_text  # noqa: E402
 
 from appliance.engines.found import EMBEDDED, find_engine  # noqa: E402
 from appliance.errors import ApplianceError  # noqa: E402
@@ -37,6 +42,10 @@ JSON_RATIO = 0.4
 SWAP_EXTRA_MS = 15.0
 IDLE_MB = 60.0
 FROZEN_START_S = 0.7
+CONFIGURED_MODELS = 60
+SOURCE, SOURCE_CONFIGURED = "from source", f"from source, {CONFIGURED_MODELS} models configured"
+FROZEN_ALONE, FROZEN_CONFIGURED = "frozen", f"frozen, {CONFIGURED_MODELS} models configured"
+PARTS = ("relay", "start", "swap", "decisions")
 
 
 class Goal(NamedTuple):
@@ -56,19 +65,20 @@ class Goal(NamedTuple):
     def line(self) -> str:
         verdict = {True: "met", False: "MISSED", None: "not measured"}[self.met()]
         value = "-" if self.value is None else f"{self.value:.2f} {self.unit}"
-        return f"  {self.what:<44} {value:>12}   goal {'>=' if self.at_least else '<='} {self.limit:g}   {verdict}"
+        return f"  {self.what:<56} {value:>9}   goal {'>=' if self.at_least else '<='} {self.limit:g}   {verdict}"
 
 
 class Report:
     """What one run found, and what it left out."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, parts: Sequence[str], quiet: bool) -> None:
+        self.parts = parts
         self.quiet = quiet
         self.skipped: list[str] = []
         self.relays: dict[str, measures.Relayed] = {}
-        self.swap: measures.Swap | None = None
-        self.source: measures.Start | None = None
-        self.frozen: measures.Start | None = None
+        self.swaps: dict[str, swaps.Took] = {}
+        self.decisions: list[decisions.Decision] = []
+        self.starts: dict[str, measures.Start] = {}
 
     def attempt(self, what: str, measure: Callable[[], Found]) -> Found | None:
         """One measurement; what keeps it from working is noted, and the run goes on."""
@@ -83,36 +93,75 @@ class Report:
                 print(f"... {what}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
     def goals(self) -> list[Goal]:
+        """Those of the parts that were asked for; the decisions' are in their own table."""
+        return [
+            *(self._relay_goals() if "relay" in self.parts else ()),
+            *(self._swap_goals() if "swap" in self.parts else ()),
+            *(self._start_goals() if "start" in self.parts else ()),
+        ]
+
+    def _relay_goals(self) -> list[Goal]:
         chunk = rate = None
         if (own := self.relays.get(PROGRAM)) and (yardstick := self.relays.get(NGINX)):
             chunk = own.chunk_us / yardstick.chunk_us
             rate = own.json_rps / yardstick.json_rps
-        swap = self.swap
         return [
             Goal("CPU per chunk / nginx", chunk, CHUNK_RATIO, "x"),
             Goal("JSON requests/s / nginx", rate, JSON_RATIO, "x", True),
-            Goal("load to first token - bare cold start", swap.load - swap.cold if swap else None, SWAP_EXTRA_MS, "ms"),
-            Goal("swap to first token - bare cold start", swap.swap - swap.cold if swap else None, SWAP_EXTRA_MS, "ms"),
-            Goal("idle memory (from source)", self.source.rss if self.source else None, IDLE_MB, "MB"),
-            Goal("idle memory (frozen)", self.frozen.rss if self.frozen else None, IDLE_MB, "MB"),
-            Goal("start to listening (frozen)", self.frozen.listening if self.frozen else None, FROZEN_START_S, "s"),
         ]
+
+    def _swap_goals(self) -> list[Goal]:
+        extra = {name: took.median - self.swaps[swaps.BARE].median for name, took in self.swaps.items()}
+        return [Goal(f"{name} - bare", extra.get(name), SWAP_EXTRA_MS, "ms") for name in swaps.LOADS]
+
+    def _start_goals(self) -> list[Goal]:
+        memory = [
+            Goal(f"idle memory, {name}", found.rss if found else None, IDLE_MB, "MB")
+            for name in (SOURCE, SOURCE_CONFIGURED, FROZEN_ALONE, FROZEN_CONFIGURED)
+            for found in (self.starts.get(name),)
+        ]
+        frozen = self.starts.get(FROZEN_ALONE)
+        return [*memory, Goal("start to answer, frozen", frozen.answering if frozen else None, FROZEN_START_S, "s")]
 
     def as_json(self) -> str:
         facts = {
             "machine": machine(),
             "relays": {name: relayed._asdict() for name, relayed in self.relays.items()},
-            "swap_ms": self.swap._asdict() if self.swap else None,
-            "source": self.source._asdict() if self.source else None,
-            "frozen": self.frozen._asdict() if self.frozen else None,
+            "swaps_ms": {name: took._asdict() for name, took in self.swaps.items()},
+            "decisions_us": {d.what: d.time._asdict() | {"goal": d.goal} for d in self.decisions},
+            "starts": {name: found._asdict() for name, found in self.starts.items()},
             "goals": [goal._asdict() | {"met": goal.met()} for goal in self.goals()],
             "skipped": self.skipped,
         }
         return json.dumps(facts, indent=2)
 
     def as_text(self) -> str:
-        lines = [f"{machine()}; {measures.CONNECTIONS} streams of 200 chunks 5 ms apart, JSON at 16 connections", ""]
-        lines += [f"  {'relay':<28}{'us/chunk':>9}{'/nginx':>8}{'children':>9}{'JSON/s':>9}{'/nginx':>8}{'us/JSON':>9}"]
+        lines = [machine(), ""]
+        if self.relays:
+            lines += [*self._relay_lines(), ""]
+        if self.swaps:
+            lines += [*swaps.table(self.swaps), ""]
+        if self.decisions:
+            lines += [*decisions.table(self.decisions), ""]
+        for name, found in self.starts.items():
+            lines.append(
+                f"  {name}: accepts after {found.listening:.2f} s, answers after {found.answering:.2f} s; idle "
+                f"{found.rss_unasked:.1f} MB, {found.rss:.1f} MB once asked, its children {found.rss_below:.1f} MB"
+            )
+        if self.starts:
+            lines.append("")
+        lines += [goal.line() for goal in self.goals()]
+        lines += ["", *(f"  left out: {line}" for line in self.skipped)] if self.skipped else []
+        return "\n".join(lines)
+
+    def _relay_lines(self) -> list[str]:
+        load = (
+            f"{measures.CONNECTIONS} streams of 200 chunks 5 ms apart, JSON at {measures.JSON_CONNECTIONS} connections"
+        )
+        lines = [
+            f"  {load}",
+            f"  {'relay':<28}{'us/chunk':>9}{'/nginx':>8}{'children':>9}{'JSON/s':>9}{'/nginx':>8}{'us/JSON':>9}",
+        ]
         base = self.relays.get(NGINX)
         for name, r in self.relays.items():
             chunk, rate = (r.chunk_us / base.chunk_us, r.json_rps / base.json_rps) if base else (0.0, 0.0)
@@ -120,21 +169,7 @@ class Report:
                 f"  {name:<28}{r.chunk_us:>9.1f}{chunk:>8.2f}{r.children_us:>9.1f}"
                 f"{r.json_rps:>9.0f}{rate:>8.2f}{r.json_us:>9.0f}"
             )
-        lines.append("")
-        if self.swap:
-            lines.append(f"  to first token: bare engine, cold start   {self.swap.cold:>8.1f} ms")
-            lines.append(f"                  {PROGRAM}, load    {self.swap.load:>8.1f} ms")
-            lines.append(f"                  {PROGRAM}, swap    {self.swap.swap:>8.1f} ms")
-            lines.append(f"                  {PROGRAM}, loaded  {self.swap.loaded:>8.1f} ms")
-        for kind, found in (("source", self.source), ("frozen", self.frozen)):
-            if found:
-                lines.append(
-                    f"  {kind}: listens after {found.listening:.2f} s; idle {found.rss:.1f} MB, "
-                    f"its children {found.rss_below:.1f} MB"
-                )
-        lines += ["", *(goal.line() for goal in self.goals())]
-        lines += ["", *(f"  left out: {line}" for line in self.skipped)] if self.skipped else []
-        return "\n".join(lines)
+        return lines
 
 
 def machine() -> str:
@@ -142,43 +177,73 @@ def machine() -> str:
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores{load}"
 
 
-def run(report: Report, plan: measures.Plan, engine: str | None, folder: Path) -> None:
-    peers = prepare(folder)
-    if not peers.compiled:
-        report.skipped.append("C compiler: not installed, upstream and clients are Python and may be the bottleneck")
-    if peers.wrk is None:
-        report.skipped.append("wrk: not installed, requests/s are counted by the bench's own clients")
+def relays(report: Report, plan: measures.Plan, peers: Peers) -> None:
     contestants, missing = names()
     report.skipped += missing
     for name in contestants:
         relayed = report.attempt(name, lambda name=name: measures.relay(name, peers, plan))
         if relayed:
             report.relays[name] = relayed
-    report.source = report.attempt("start", lambda: measures.start(str(peers.upstream), plan, folder))
+
+
+def starts(report: Report, plan: measures.Plan, peers: Peers, folder: Path) -> None:
+    many = folder / "many.yaml"
+    many.write_text(configuration_text(CONFIGURED_MODELS), encoding="utf-8")
+    found: dict[str, Callable[[int], Sequence[str]]] = {
+        SOURCE: lambda port: serve(port, str(peers.upstream), {"one": STARTER}),
+        SOURCE_CONFIGURED: lambda port: serve_configuration(port, many),
+    }
     if FROZEN.is_file():
-        report.frozen = report.attempt(
-            "start, frozen", lambda: measures.start(str(peers.upstream), plan, folder, FROZEN)
-        )
+        found[FROZEN_ALONE] = lambda port: serve(port, str(peers.upstream), {"one": STARTER}, program=FROZEN)
+        found[FROZEN_CONFIGURED] = lambda port: serve_configuration(port, many, FROZEN)
     else:
         report.skipped.append("frozen program: not built ('python3 bootstrap.py freeze' does)")
+    for name, argv in found.items():
+        start = report.attempt(f"start, {name}", lambda argv=argv: measures.start(argv, plan, folder))
+        if start:
+            report.starts[name] = start
+
+
+def swapped(report: Report, plan: measures.Plan, engine: str | None, folder: Path) -> None:
     try:
         found = find_engine(engine)
     except ApplianceError as cause:
         report.skipped.append(f"swap: {cause}")
         return
     chosen = EMBEDDED if found.name == EMBEDDED else found.command[0]
-    report.swap = report.attempt("swap", lambda: measures.swap(found.command, chosen, plan, folder))
+    took = report.attempt("swap", lambda: swaps.swaps(found.command, chosen, plan.swaps, folder))
+    report.swaps = took or {}
+
+
+def run(report: Report, plan: measures.Plan, engine: str | None, folder: Path) -> None:
+    parts = report.parts
+    if "relay" in parts or "start" in parts:
+        peers = prepare(folder)
+        if not peers.compiled:
+            report.skipped.append("C compiler: not installed, upstream and clients are Python, perhaps the bottleneck")
+        if peers.wrk is None and "relay" in parts:
+            report.skipped.append("wrk: not installed, requests/s are counted by the bench's own clients")
+        if "relay" in parts:
+            relays(report, plan, peers)
+        if "start" in parts:
+            starts(report, plan, peers, folder)
+    if "swap" in parts:
+        swapped(report, plan, engine, folder)
+    if "decisions" in parts:
+        report.decisions = report.attempt("decisions", lambda: decisions.decisions(folder)) or []
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bootstrap.py bench", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions, under a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--only", choices=PARTS, action="append", help="measure this alone; may be given several times")
     parser.add_argument("--engine", help="engine for the swap; default: the one that serve takes")
     options = parser.parse_args()
-    report = Report(quiet=options.json)
+    report = Report(options.only or PARTS, quiet=options.json)
+    plan = measures.QUICK if options.quick else measures.FULL
     with tempfile.TemporaryDirectory(prefix="llama-appliance-bench-") as name:
-        run(report, measures.QUICK if options.quick else measures.FULL, options.engine, Path(name))
+        run(report, plan, options.engine, Path(name))
     print(report.as_json() if options.json else report.as_text())
     return 0
 

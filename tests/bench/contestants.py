@@ -88,3 +88,9 @@ def serve(
     named = [word for name, path in models.items() for word in ("--model", f"{name}={path}")]
     chosen = ["--engine", engine] if engine else []
     return [*start, "serve", "--listen", f"{HOST}:{port}", "--no-starter", *chosen, *named, *flags]
+
+
+def serve_configuration(port: int, configuration: Path, program: Path | None = None) -> list[str]:
+    """The command line of the program, from source or frozen, with a configuration."""
+    start = [str(program)] if program else [sys.executable, "-m", "appliance"]
+    return [*start, "serve", "--listen", f"{HOST}:{port}", "--config", str(configuration)]

@@ -62,7 +62,8 @@ def running(argv: Sequence[str], log: Path, env: dict[str, str] | None = None) -
 def end(process: psutil.Popen) -> None:
     """Ask, wait, then kill what is left of the group and below."""
     below = process.children(recursive=True) if process.is_running() else []
-    process.terminate()
+    if process.poll() is None:
+        process.terminate()
     try:
         process.wait(STOP_TIMEOUT)
     except psutil.TimeoutExpired:
@@ -83,6 +84,19 @@ def wait_listening(process: psutil.Popen, port: int, path: str = "/health") -> f
             return time.monotonic() - began
         time.sleep(POLL)
     raise Failed(f"{process.args[0]} did not answer within {START_TIMEOUT:g} s")
+
+
+def wait_accepting(process: psutil.Popen, port: int) -> float:
+    """Until a connection is accepted, nothing being asked; seconds since the call. Failed as `wait_listening`."""
+    began = time.monotonic()
+    while time.monotonic() - began < START_TIMEOUT:
+        if process.poll() is not None:
+            raise Failed(f"{process.args[0]} exited with status {process.returncode}")
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, port)) == 0:
+                return time.monotonic() - began
+        time.sleep(POLL)
+    raise Failed(f"{process.args[0]} did not listen within {START_TIMEOUT:g} s")
 
 
 def get(port: int, path: str) -> int:

@@ -158,6 +158,16 @@ class Fleet(RuleBasedStateMachine):
         assert all(isinstance(error, Busy) for error in refused), "who waited for the next process was refused"
         self.perform(effects)
 
+    @rule(model=st.sampled_from(MODELS))
+    def remove(self, model: str) -> None:
+        self.perform(self.schedule.remove(model, self.now))
+        assert model not in self.waiting.values()
+        assert self.running.get(model) != "starting"
+
+    @rule(model=st.sampled_from(MODELS))
+    def retune(self, model: str) -> None:
+        self.perform(self.schedule.retune(model, TERMS[model], self.now))
+
     @rule(policy=st.sampled_from(POLICIES))
     def adopt(self, policy: Policy) -> None:
         self.policy = policy
@@ -225,6 +235,34 @@ def started(schedule: Schedule, *models: str) -> None:
         schedule.request(number, model)
         schedule.ready(model)
         schedule.release(number)
+
+
+def test_other_terms_count_for_a_process_that_runs_and_for_who_waits() -> None:
+    schedule = schedule_of(1)
+    started(schedule, "a")
+    assert schedule.retune("a", Terms(ttl=30), 10.0) == []
+    assert schedule.deadline(10.0) == 30.0
+    assert schedule.retune("a", Terms(ttl=5), 10.0) == [Stop("a", "idle")]
+    schedule.exited("a", FAILED)
+    started(schedule, "b")
+    schedule.request(1, "b", now=20.0)
+    schedule.request(2, "c", Terms(patience=100), 20.0)
+    assert schedule.deadline(20.0) == 120.0
+    schedule.retune("c", Terms(patience=50), 20.0)
+    assert schedule.deadline(20.0) == 70.0
+
+
+def test_a_removed_model_ends_with_its_leases_and_nobody_waits_for_it() -> None:
+    schedule = schedule_of(1)
+    started(schedule, "a")
+    schedule.request(1, "a")
+    schedule.retire("a")
+    schedule.request(2, "a")  # for the next process
+    (refused,) = schedule.remove("a")
+    assert isinstance(refused, Refuse)
+    assert refused.ticket == 2
+    assert schedule.unload("a") == [Drain("a")]
+    assert schedule.release(1) == [Stop("a")]
 
 
 def test_equal_requests_share_one_start() -> None:

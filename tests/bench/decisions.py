@@ -1,0 +1,120 @@
+"""What decisions cost: who runs, what a name means, what a body becomes, and reading a configuration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+from speed_cases import (
+    WANTED,
+    Timed,
+    busy_schedule,
+    chat_edits,
+    configuration,
+    configuration_text,
+    groups,
+    overlapping,
+    products,
+    running,
+    timed,
+)
+
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.config_files import Files
+from appliance.catalog.configuration import Configuration
+from appliance.catalog.sources import Sources
+from appliance.core.config.types import Config
+from appliance.core.routing import Router
+from appliance.core.settings import FleetSettings
+from appliance.fleet.owner import open_fleet
+from appliance.http.profile import ActiveProfile
+from appliance.http.targets import Targets
+from appliance.peers.owner import open_peers
+
+PLAN_US = 1000
+EVENT_US = 2000
+FILTERS_US = 50
+CONFIGURED = 300
+
+
+class Decision(NamedTuple):
+    """One kind of decision. ``goal`` is for the median, None where there is none."""
+
+    what: str
+    time: Timed
+    goal: float | None = None
+
+
+def decisions(folder: Path) -> list[Decision]:
+    """All of them, the pure ones first."""
+    found: list[Decision] = []
+    for name, policy in (("groups", groups()), ("matrix", products()), ("matrix that overlaps", overlapping())):
+        for loaded in (3, 20):
+            there = running(loaded)
+            plan = timed(lambda policy=policy, there=there: policy.plan(WANTED, there))
+            found.append(Decision(f"plan, {name}, 200 models, {loaded} loaded", plan, PLAN_US))
+    for name, policy in (("groups", groups()), ("matrix", products()), ("matrix that overlaps", overlapping())):
+        _, request = busy_schedule(policy, loaded=8, waiting=50)
+        found.append(Decision(f"request and release, {name}, 50 wait", timed(request), EVENT_US))
+    _, request = busy_schedule(groups(), loaded=8, waiting=0)
+    found.append(Decision("request and release, nobody waits", timed(request, calls=10)))
+    edits, body = chat_edits()
+    apply = timed(lambda: edits.apply(body, "fast"), calls=10)
+    found.append(Decision("filters: 3 strips, 3 sets, name; 2 KiB", apply, FILTERS_US))
+    text = configuration_text(CONFIGURED)
+    config = configuration(text)
+    router = Router(config)
+    resolve = timed(lambda: router.resolve("alias-150"), calls=100)
+    found.append(Decision(f"name to model, {CONFIGURED} models", resolve, FILTERS_US))
+    found.append(Decision(f"read a configuration, {CONFIGURED} models", timed(lambda: configuration(text), rounds=10)))
+    return [*found, *trio.run(_awaited, folder, text)]
+
+
+async def _awaited(folder: Path, text: str) -> list[Decision]:
+    """Those of owners that may wait for something, and do not here."""
+    path = folder / "many.yaml"
+    path.write_text(text, encoding="utf-8")
+    files = Files(config=path)
+    loaded = files.read()
+    config = loaded.require()
+    following = Configuration(files, config, loaded.ports)
+    async with _targets(config) as targets:
+
+        async def choose() -> None:
+            async with targets.chosen("alias-150"):
+                pass
+
+        return [
+            Decision(f"target of a request, {CONFIGURED} models", await _timed(choose), FILTERS_US),
+            Decision("reload of an unchanged file", await _timed(following.reload, rounds=10)),
+        ]
+
+
+@asynccontextmanager
+async def _targets(config: Config) -> AsyncGenerator[Targets]:
+    async with open_fleet(FleetSettings(), None) as fleet, open_peers(config) as peers:
+        yield Targets(Catalog(Sources(starter=None), config), fleet, peers, ActiveProfile())
+
+
+async def _timed(call: Callable[[], Awaitable[object]], rounds: int = 300) -> Timed:
+    times: list[float] = []
+    for number in range(rounds + 5):
+        began = time.perf_counter()
+        await call()
+        if number >= 5:
+            times.append((time.perf_counter() - began) * 1e6)
+    times.sort()
+    return Timed(times[rounds // 2], times[min(rounds - 1, rounds * 99 // 100)])
+
+
+def table(found: list[Decision]) -> list[str]:
+    """The lines of the report."""
+    lines = [f"  {'decision':<50}{'median us':>11}{'p99 us':>11}{'goal us':>9}"]
+    for what, spent, goal in found:
+        told = "" if goal is None else f"{goal:>9g}   {'met' if spent.median <= goal else 'MISSED'}"
+        lines.append(f"  {what:<50}{spent.median:>11.1f}{spent.p99:>11.1f}{told}")
+    return lines

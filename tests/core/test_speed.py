@@ -1,0 +1,83 @@
+"""What a decision may cost. The limits leave room for a slow and busy machine: what rots by a factor is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from speed_cases import (
+    WANTED,
+    busy_schedule,
+    chat_edits,
+    configuration,
+    configuration_text,
+    groups,
+    overlapping,
+    products,
+    running,
+    timed,
+)
+
+from appliance.core.policy import Policy
+from appliance.core.routing import Local, Router
+from appliance.core.schedule import LOOK_AHEAD
+
+# Four times what a machine of 2026 takes, or more.
+PLAN_US = 1000
+FILTERS_US = 65
+EVENT_US = 5000
+
+POLICIES = pytest.mark.parametrize("policy", [groups, products, overlapping])
+
+
+@POLICIES
+@pytest.mark.parametrize("loaded", [3, 20])
+def test_a_plan_among_200_models_takes_less_than_a_millisecond(policy: Callable[[], Policy], loaded: int) -> None:
+    asked, now = policy(), running(loaded)
+    decision = asked.plan(WANTED, now)
+    assert WANTED in decision.target_set
+    assert decision.evict
+    assert timed(lambda: asked.plan(WANTED, now)).median < PLAN_US
+
+
+def test_a_matrix_that_does_not_allow_what_runs_is_still_answered() -> None:
+    """As after a reload: a hundred models run, of which sets of three let two stay."""
+    asked, now = overlapping(), running(100)
+    assert len(asked.plan(WANTED, now).evict) == 98
+    assert timed(lambda: asked.plan(WANTED, now), rounds=10).median < 40_000
+
+
+@POLICIES
+@pytest.mark.parametrize("now", [0.0, 100.0], ids=["patient", "overdue"])
+def test_an_event_with_fifty_models_waiting_takes_milliseconds(policy: Callable[[], Policy], now: float) -> None:
+    schedule, request = busy_schedule(policy(), loaded=8, waiting=50)
+    assert schedule.queued() > LOOK_AHEAD
+    assert timed(request, rounds=60).median < EVENT_US
+    assert timed(lambda: schedule.tick(now), rounds=60).median < EVENT_US
+
+
+def test_a_request_to_a_loaded_model_takes_microseconds() -> None:
+    schedule, request = busy_schedule(groups(), loaded=20, waiting=0)
+    assert schedule.queued() == 0
+    assert timed(request, rounds=100, calls=10).median < 20
+
+
+def test_filters_of_a_chat_request_take_microseconds() -> None:
+    edits, body = chat_edits()
+    assert 1900 < len(body) < 2200
+    edited = edits.apply(body, "fast")
+    assert b'"the-real-name"' in edited
+    assert b"temperature" not in edited
+    assert timed(lambda: edits.apply(body, "fast"), calls=10).median < FILTERS_US
+
+
+def test_a_name_is_found_among_300_models_in_a_microsecond_or_two() -> None:
+    router = Router(configuration(configuration_text(300)))
+    assert router.resolve("alias-150") == Local("model-150", "alias-150")
+    assert timed(lambda: router.resolve("alias-150"), calls=100).median < 2
+
+
+def test_a_configuration_of_300_models_is_read_in_less_than_a_second() -> None:
+    text = configuration_text(300)
+    assert len(configuration(text).models) == 300
+    assert timed(lambda: configuration(text), rounds=5).median < 1_000_000
