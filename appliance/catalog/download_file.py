@@ -1,0 +1,156 @@
+"""One file from the hub into the cache: asked for in ranges, retried, checked, named when it is whole."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+from msgspec import Struct
+
+from appliance.catalog.download_errors import DownloadFailed, HubFailed, UnderWay
+from appliance.catalog.download_plan import PlannedFile
+from appliance.catalog.hub import Answer, Hub
+from appliance.core.download import StartOver, Throttle, judge, retry_delay
+from appliance.store.partial_file import PartialFile, Taken, WrongContents, claim, open_partial
+from appliance.wire.partial import PartialHead, PartialSource
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 6
+"""In a row without a new byte, over about a minute."""
+BLOCK = 1 << 20
+"""Bytes gathered before a thread writes them."""
+CLOSE_TIME = 10.0
+"""What a cancelled download may take to keep what it has."""
+
+Report = Callable[[int], None]
+
+
+class Transfer(Struct, frozen=True, kw_only=True):
+    """How files travel; shared by all of them."""
+
+    hub: Hub
+    throttle: Throttle
+    delay: Callable[[int, float | None], float] = retry_delay
+    """Seconds before an attempt; tests have less patience."""
+
+
+class _Outdated(Exception):
+    """What is here does not belong to what the server has."""
+
+
+async def fetch(transfer: Transfer, repo: str, model_id: str, file: PlannedFile, report: Report) -> None:
+    """Have the file in the cache; ``report`` hears how many of its bytes are there.
+
+    Cancelled or failed, it keeps what came. Raises UnderWay, HubFailed, what a refusal means, DownloadFailed, OSError.
+    """
+    try:
+        lock = await trio.to_thread.run_sync(claim, file.lock)
+    except Taken:
+        raise UnderWay(model_id) from None
+    try:
+        if not await trio.to_thread.run_sync(file.here):  # another program may have finished it meanwhile
+            await _fetch(transfer, repo, file, report)
+        report(file.size)
+    finally:
+        lock.release()
+
+
+async def _fetch(transfer: Transfer, repo: str, file: PlannedFile, report: Report) -> None:
+    wrong: WrongContents | None = None
+    for _ in range(2):
+        partial = await _open(repo, file)
+        try:
+            report(partial.length)
+            await _complete(transfer, repo, file, partial, report)
+            await trio.to_thread.run_sync(partial.finish)
+            return
+        except WrongContents as error:
+            wrong = error
+            log.warning("%s of %s was received with wrong contents: %s", file.path, repo, error)
+        finally:
+            with trio.move_on_after(CLOSE_TIME, shield=True):
+                await trio.to_thread.run_sync(partial.close)
+    raise DownloadFailed(file.path, f"it came with wrong contents twice ({wrong}); the server's copy is damaged")
+
+
+async def _open(repo: str, file: PlannedFile) -> PartialFile:
+    head = PartialHead(oid=file.oid, size=file.size, repo=repo, path=file.path)
+    return await trio.to_thread.run_sync(open_partial, file.blob, head, trio.from_thread.check_cancelled)
+
+
+async def _complete(transfer: Transfer, repo: str, file: PlannedFile, partial: PartialFile, report: Report) -> None:
+    """All bytes, over as many connections as it takes."""
+    attempt = 0
+    while partial.length < file.size:
+        before = partial.length
+        try:
+            await _receive(transfer, repo, file, partial, report)
+            continue
+        except HubFailed as failure:
+            attempt = 1 if partial.length > before else attempt + 1
+            if not failure.passing or attempt >= ATTEMPTS:
+                raise
+            delay = transfer.delay(attempt, failure.retry_after)
+            log.info("%s: %s; going on in %.0f s", file.path, failure, delay)
+        except _Outdated as cause:
+            attempt += 1
+            if attempt >= ATTEMPTS or before == 0:
+                raise DownloadFailed(file.path, f"{cause}; it has changed since it was listed: ask again") from None
+            log.info("%s: %s; beginning it again", file.path, cause)
+            await trio.to_thread.run_sync(partial.start_over)
+            delay = 0.0
+        await trio.sleep(delay)
+
+
+async def _receive(transfer: Transfer, repo: str, file: PlannedFile, partial: PartialFile, report: Report) -> None:
+    """What one connection brings. Raises HubFailed and _Outdated."""
+    have = partial.length
+    headers = [(b"Range", b"bytes=%d-" % have)] if have else []
+    async with transfer.hub.open("GET", file.url, headers) as answer:
+        if answer.status not in (200, 206, 416):
+            raise transfer.hub.refusal(answer, repo)
+        verdict = judge(answer.status, answer.headers, have, file.size)
+        if isinstance(verdict, StartOver):
+            raise _Outdated(verdict.why)
+        await _note_source(answer, partial)
+        await _pump(transfer, answer, partial, verdict.skip, report)
+
+
+async def _note_source(answer: Answer, partial: PartialFile) -> None:
+    """One server's ETag of one file does not change; two servers may have two."""
+    etag = answer.headers.get(b"etag", b"").decode("latin-1")
+    source = PartialSource(answer.host, etag)
+    known = partial.source
+    if partial.length and known and known.etag and etag and known.host == source.host and known.etag != etag:
+        raise _Outdated("the server has another version of it than the one that was begun")
+    await trio.to_thread.run_sync(partial.came_from, source)
+
+
+async def _pump(transfer: Transfer, answer: Answer, partial: PartialFile, skip: int, report: Report) -> None:
+    block = bytearray()
+    try:
+        while data := await answer.receive():
+            delay = transfer.throttle.take(len(data), trio.current_time())
+            if skip:
+                data, skip = data[skip:], max(0, skip - len(data))
+            block += data
+            report(partial.length + len(block))
+            if len(block) >= BLOCK:
+                await _write(partial, block)
+            if delay:
+                await trio.sleep(delay)
+    finally:
+        await _write(partial, block)
+    if partial.length < partial.head.size:
+        raise HubFailed(answer.host, "it closed the connection before the end of the file")
+
+
+async def _write(partial: PartialFile, block: bytearray) -> None:
+    """Write and empty ``block``, also when cancelled: what came over the network is not asked for again."""
+    if block:
+        data = bytes(block)
+        block.clear()
+        with trio.CancelScope(shield=True):  # no longer than the thread takes, which nothing could end anyway
+            await trio.to_thread.run_sync(partial.write, data)

@@ -1,0 +1,191 @@
+"""What a download consists of, known before its first byte: files, hashes, sizes, and their places in the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from appliance.catalog.download_errors import NotEnoughSpace
+from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
+from appliance.catalog.hub import Hub
+from appliance.core.download import Reference, RemoteFile, choose
+from appliance.core.naming import is_commit, repo_of, stem_of, tag_of
+from appliance.errors import NotFound
+from appliance.store.model_files import free_bytes, link, share, write_text
+from appliance.store.partial_file import JOURNAL, discard, journaled
+from appliance.wire.partial import PartialHead
+
+SPARE = 256 << 20
+"""Bytes that a download leaves free."""
+
+
+class PlannedFile(Struct, frozen=True, kw_only=True):
+    """One file. ``blob`` is where it will lie, ``entry`` its name in the snapshot."""
+
+    url: str
+    path: str
+    oid: str
+    size: int
+    blob: Path
+    entry: Path
+    lock: Path
+
+    def here(self) -> bool:
+        """Whether it is in the cache, whole: nothing gets either name before it is."""
+        return any(path.is_file() and path.stat().st_size == self.size for path in (self.blob, self.entry))
+
+    def begun(self) -> int:
+        """Bytes of it that an earlier download has kept."""
+        found = journaled(self.blob)
+        return found[1] if found and found[0].oid == self.oid else 0
+
+
+class Unfinished(Struct, frozen=True):
+    """A file that waits for somebody to ask for its model again: `Downloads.start` with ``repo`` and ``tag``."""
+
+    repo: str
+    tag: str | None
+    path: str
+    oid: str
+    done: int
+    total: int
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """One model of a repository at one commit."""
+
+    model_id: str
+    repo: str
+    commit: str
+    folder: Path
+    """The repository's folder in the cache."""
+    files: tuple[PlannedFile, ...]
+    unchanged: tuple[tuple[str, str], ...]
+    """Path and hash of every file of the commit: by these the rest of what is here of the repository is kept."""
+
+    @property
+    def total(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def have(self) -> dict[str, int]:
+        """Bytes that are here already, of each file by its address."""
+        return {file.url: file.size if file.here() else file.begun() for file in self.files}
+
+    def check_space(self, reserved: int) -> None:
+        """Raise NotEnoughSpace if the disk cannot take the rest, beside what other downloads have ``reserved``."""
+        missing = self.total - sum(self.have().values())
+        free = free_bytes(self.folder)
+        if missing and missing + reserved + SPARE > free:
+            raise NotEnoughSpace(str(self.folder.parent), missing + reserved + SPARE, free)
+
+    def discard_outdated(self, kept: frozenset[str]) -> None:
+        """Remove what was begun of files that have other contents by now, but for these hashes."""
+        wanted = {file.path: file.oid for file in self.files}
+        for blob, head in begun_in(self.folder):
+            if head.path in wanted and wanted[head.path] != head.oid and head.oid not in kept:
+                discard(blob)
+
+    def settle(self) -> None:
+        """Name the finished files in the snapshot, bring along what is unchanged, and make it the current one."""
+        for file in self.files:
+            link(file.blob, file.entry)
+        self._bring_along()
+        write_text(self.folder / "refs" / "main", self.commit)
+
+    def _bring_along(self) -> None:
+        """Other models of the repository stay listed when its main branch has moved on, unless they changed."""
+        old = current_snapshot(self.folder)
+        new = self.folder / "snapshots" / self.commit
+        if old is None or old == new:
+            return
+        for path, oid in self.unchanged:
+            before = _inside(old, path)
+            blob = self.folder / "blobs" / oid
+            if before and before.is_file() and before.is_symlink() and before.resolve() == blob.resolve():
+                share(before, new / before.relative_to(old))
+
+
+async def plan_download(hub: Hub, reference: Reference, cache: Path) -> Plan:
+    """Ask the hub. Raises what `Hub` raises, and NotFound for a tag or model that is not there."""
+    repo = reference.repo
+    commit = await hub.commit_of(repo)
+    files = await hub.files_of(repo, commit)
+    choice = choose(reference, files)
+    sized: list[RemoteFile] = []
+    for number, file in enumerate(choice.files):
+        size = file.size
+        if number == 0 or size is None:  # the first one also tells whether this user may read the repository
+            told = await hub.size_of(repo, f"{commit}/{file.path}")
+            size = size if size is not None else told
+        if not size:
+            raise NotFound(f"{repo} has {file.path} without any contents; its owner has to upload it")
+        sized.append(structs.replace(file, size=size))
+    folder = join_inside(cache, "models--" + repo.replace("/", "--"))
+    return Plan(
+        model_id=f"{repo}:{choice.tag}",
+        repo=repo,
+        commit=commit,
+        folder=folder,
+        files=tuple(_planned(hub, repo, commit, folder, file) for file in sized),
+        unchanged=tuple((file.path, file.oid) for file in files),
+    )
+
+
+def begun_in(folder: Path) -> list[tuple[Path, PartialHead]]:
+    """Every file of a repository's folder that was begun and not finished: its coming blob, and what it will be."""
+    try:
+        names, _ = list_folder(folder / "blobs")
+    except OSError:
+        return []
+    found: list[tuple[Path, PartialHead]] = []
+    for name in names:
+        if name.endswith(JOURNAL) and (known := journaled(blob := folder / "blobs" / name.removesuffix(JOURNAL))):
+            found.append((blob, known[0]))
+    return found
+
+
+def unfinished_in(cache: Path) -> list[Unfinished]:
+    """Everything in a cache that was begun and not finished, whatever ended it."""
+    try:
+        _, folders = list_folder(cache)
+    except OSError:
+        return []
+    found: list[Unfinished] = []
+    for folder in folders:
+        for blob, head in begun_in(cache / folder) if repo_of(folder) else ():
+            known = journaled(blob)
+            tag = tag_of(stem_of(head.path.rpartition("/")[2]) or "")
+            found.append(Unfinished(head.repo, tag, head.path, head.oid, known[1] if known else 0, head.size))
+    return found
+
+
+def current_snapshot(folder: Path) -> Path | None:
+    """The snapshot that ``refs/main`` names; it may not exist."""
+    try:
+        commit = read_start(folder / "refs" / "main", 64).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    return folder / "snapshots" / commit if is_commit(commit) else None
+
+
+def _planned(hub: Hub, repo: str, commit: str, folder: Path, file: RemoteFile) -> PlannedFile:
+    entry = _inside(folder / "snapshots" / commit, file.path)
+    if entry is None:
+        raise NotFound(f"{repo} has a file whose name cannot be used here: {file.path!r}")
+    return PlannedFile(
+        url=hub.url_of(repo, f"{commit}/{file.path}"),
+        path=file.path,
+        oid=file.oid,
+        size=file.size or 0,
+        blob=folder / "blobs" / file.oid,
+        entry=entry,
+        lock=folder.parent / ".locks" / folder.name / f"{file.oid}.lock",
+    )
+
+
+def _inside(folder: Path, path: str) -> Path | None:
+    try:
+        return join_inside(folder, *path.split("/"))
+    except UnsafeName:
+        return None

@@ -1,0 +1,69 @@
+"""What a download tells of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+State = Literal["queued", "downloading", "paused", "finished", "failed", "cancelled"]
+ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
+
+
+class FileProgress(Struct, frozen=True):
+    """Bytes of one file, in llama-server's words."""
+
+    done: int
+    total: int
+
+
+class DownloadStatus(Struct, frozen=True, kw_only=True):
+    """One download at one moment. ``files`` by their addresses."""
+
+    model: str
+    repo: str
+    state: State
+    files: dict[str, FileProgress]
+    error: str | None = None
+    reason: str | None = None
+    callers_fault: bool = False
+    """Beginning it again unchanged cannot help."""
+    number: int = 0
+    """Tells one download of a model from the next."""
+
+    @property
+    def done(self) -> int:
+        return sum(file.done for file in self.files.values())
+
+    @property
+    def total(self) -> int:
+        return sum(file.total for file in self.files.values())
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+
+class DownloadEvent(Struct, frozen=True, omit_defaults=True):
+    """One record of llama-server's ``GET /models/sse`` (llama.cpp b11434)."""
+
+    model: str
+    event: Literal["model_status", "download_progress", "download_finished", "download_failed"]
+    data: dict[str, object] | None = None
+
+
+def events_between(before: Mapping[str, DownloadStatus], now: Iterable[DownloadStatus]) -> list[DownloadEvent]:
+    """What a listener that knew ``before``, by model, has to be told. A cancelled download has failed in its words."""
+    events: list[DownloadEvent] = []
+    for status in now:
+        known = before.get(status.model)
+        another = known is None or known.number != status.number
+        if another:
+            events.append(DownloadEvent(status.model, "model_status", {"status": "downloading"}))
+        if another or known is None or known.files != status.files:
+            events.append(DownloadEvent(status.model, "download_progress", {"progress": status.files}))
+        if status.ended and (another or known is None or not known.ended):
+            end = "download_finished" if status.state == "finished" else "download_failed"
+            events.append(DownloadEvent(status.model, end))
+    return events

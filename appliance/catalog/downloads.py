@@ -1,0 +1,320 @@
+"""The owner of downloads: one task for each, which fails alone; a queue, pauses, one bandwidth limit for all.
+
+What a download has received stays when it fails, is cancelled, or the program is killed; starting it again goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import trio
+from msgspec import Struct, structs
+
+from appliance.catalog.download_delete import Removed, discard_begun, remove_model
+from appliance.catalog.download_errors import DownloadFailed, DownloadsOff
+from appliance.catalog.download_file import Transfer, fetch
+from appliance.catalog.download_plan import Plan, PlannedFile, Unfinished, plan_download, unfinished_in
+from appliance.catalog.download_status import ENDED, DownloadStatus, FileProgress, State
+from appliance.catalog.hub import Hub, HubAccess, find_token
+from appliance.core.download import Throttle, parse_reference, retry_delay
+from appliance.core.model import Model
+from appliance.errors import ApplianceError, CallerError
+
+log = logging.getLogger(__name__)
+
+PARALLEL = 2
+"""Files at once, of all downloads; the others queue."""
+GATHER = 0.2
+"""Seconds for which changes in numbers of bytes are gathered."""
+REMEMBERED = 100
+"""Downloads that have ended and are still listed."""
+
+
+class DownloadSettings(Struct, frozen=True, kw_only=True):
+    """Where downloads come from and go to. ``rate``: bytes a second, None is no limit."""
+
+    cache: Path
+    models_dir: Path | None = None
+    """Only for what `Downloads.delete` may touch."""
+    hub: HubAccess = HubAccess()
+    parallel: int = PARALLEL
+    rate: int | None = None
+    retry_delay: Callable[[int, float | None], float] = retry_delay
+
+
+class Turns:
+    """Who may fetch: so many files at once, in the order in which they came, and none twice at the same time."""
+
+    def __init__(self, parallel: int) -> None:
+        self._slots = trio.CapacityLimiter(parallel)
+        self._files: WeakValueDictionary[Path, trio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def take(self, blob: Path) -> AsyncGenerator[None]:
+        """Wait for a place, and until nobody else fetches this file: two models may share a projector."""
+        turn = self._files.setdefault(blob, trio.Lock())
+        async with turn, self._slots:
+            yield
+
+
+class Download:
+    """One model on its way. Made by `Downloads.start`."""
+
+    def __init__(self, plan: Plan, have: Mapping[str, int], changed: Callable[[bool], None], number: int) -> None:
+        self.plan = plan
+        self.number = number
+        self.model = plan.model_id
+        self.error: ApplianceError | None = None
+        """Why it failed."""
+        self.state: State = "queued"
+        self._files = {file.url: FileProgress(have[file.url], file.size) for file in plan.files}
+        self._changed = changed
+        self._whole = trio.CancelScope()
+        self._transfer = trio.CancelScope()
+        self._go = trio.Event()
+        self._go.set()
+        self._ended = trio.Event()
+
+    @property
+    def status(self) -> DownloadStatus:
+        return DownloadStatus(
+            model=self.model,
+            repo=self.plan.repo,
+            state=self.state,
+            files=dict(self._files),
+            error=str(self.error) if self.error else None,
+            reason=self.error.reason if self.error else None,
+            callers_fault=isinstance(self.error, CallerError),
+            number=self.number,
+        )
+
+    @property
+    def missing(self) -> int:
+        """Bytes still to come; 0 once it has ended."""
+        status = self.status
+        return 0 if status.ended else status.total - status.done
+
+    async def wait(self) -> DownloadStatus:
+        """Wait until it has ended, however it ends."""
+        await self._ended.wait()
+        return self.status
+
+    def cancel(self) -> None:
+        """End it. What has come stays on disk for another `start`."""
+        self._whole.cancel()
+
+    def pause(self) -> None:
+        """Close its connections until `resume`. Nothing to do for one that has ended."""
+        if self.state in ("queued", "downloading"):
+            self._go = trio.Event()
+            self._set("paused")
+            self._transfer.cancel()
+
+    def resume(self) -> None:
+        if self.state == "paused":
+            self._set("queued")
+            self._go.set()
+
+    async def run(self, transfer: Transfer, turns: Turns, settle: Callable[[], None]) -> None:
+        """The task of this download. Raises nothing but Cancelled; how it ended is in ``state``."""
+        try:
+            with self._whole:
+                await self._run(transfer, turns)
+                if self.error is None:
+                    await trio.to_thread.run_sync(settle)
+        except ApplianceError as error:
+            self.error = error
+        except OSError as error:
+            self.error = _disk_failed(self.model, error)
+        except Exception:
+            # Nobody foresaw it, and no model that runs shall end because of a download.
+            log.exception("the download of %s ended by a bug", self.model)
+            self.error = DownloadFailed(self.model, "this is a bug; the log says more")
+        if self.error:
+            self._end("failed")
+        else:
+            self._end("cancelled" if self._whole.cancelled_caught else "finished")
+
+    async def _run(self, transfer: Transfer, turns: Turns) -> None:
+        while True:
+            await self._go.wait()
+            with trio.CancelScope() as self._transfer:
+                async with trio.open_nursery() as nursery:
+                    for file in self.plan.files:
+                        nursery.start_soon(self._fetch, transfer, turns, file, nursery.cancel_scope)
+                return
+
+    async def _fetch(self, transfer: Transfer, turns: Turns, file: PlannedFile, siblings: trio.CancelScope) -> None:
+        """One file. Its failure is noted and ends the others, as the model is no use without it."""
+        try:
+            async with turns.take(file.blob):
+                self._set("downloading")
+                await fetch(transfer, self.plan.repo, self.model, file, lambda done: self._report(file, done))
+        except ApplianceError as error:
+            self.error = self.error or error
+            siblings.cancel()
+        except OSError as error:
+            self.error = self.error or _disk_failed(file.path, error)
+            siblings.cancel()
+
+    def _report(self, file: PlannedFile, done: int) -> None:
+        self._files[file.url] = FileProgress(done, file.size)
+        self._changed(False)
+
+    def _set(self, state: State) -> None:
+        if self.state != state and not (self.state == "paused" and state == "downloading"):
+            self.state = state
+            self._changed(True)
+
+    def _end(self, state: State) -> None:
+        self.state = state
+        self._ended.set()
+        self._changed(True)
+
+
+class Downloads:
+    """Made by `open_downloads`."""
+
+    def __init__(self, settings: DownloadSettings, nursery: trio.Nursery, rescan: Callable[[], object]) -> None:
+        self._settings = settings
+        self._nursery = nursery
+        self._rescan = rescan
+        self._turns = Turns(settings.parallel)
+        self._throttle = Throttle(settings.rate)
+        self._known: dict[str, Download] = {}
+        self._numbers = itertools.count(1)
+        self._changed = trio.Event()
+        self._state_changed = trio.Event()
+
+    async def start(self, repo: str, tag: str | None = None) -> Download:
+        """Have a model downloaded. One that is on its way already is not begun twice.
+
+        Returns once the hub has said what it consists of. Raises BadRequest, DownloadsOff, RepoNotFound, GatedRepo,
+        TokenRefused, LoginUnusable, NotFound (no such tag), HubFailed, NotEnoughSpace.
+        """
+        if self._settings.hub.offline:
+            raise DownloadsOff
+        access = self._settings.hub
+        if access.token is None:
+            access = structs.replace(access, token=await find_token())
+        hub = Hub(access)
+        reference = parse_reference(repo if tag is None else f"{repo}:{tag}")
+        plan = await plan_download(hub, reference, self._settings.cache)
+        if known := self._under_way(plan):
+            return known
+        others = [download for download in self._known.values() if not download.status.ended]
+        kept = frozenset(file.oid for download in others for file in download.plan.files)
+        await trio.to_thread.run_sync(plan.discard_outdated, kept)
+        await trio.to_thread.run_sync(plan.check_space, sum(download.missing for download in others))
+        have = await trio.to_thread.run_sync(plan.have)
+        if known := self._under_way(plan):
+            return known
+        download = Download(plan, have, self._tell, next(self._numbers))
+        self._known.pop(plan.model_id, None)
+        self._known[plan.model_id] = download
+        self._forget_old()
+        transfer = Transfer(hub=hub, throttle=self._throttle, delay=self._settings.retry_delay)
+        self._nursery.start_soon(download.run, transfer, self._turns, lambda: self._settle(plan))
+        self._tell(True)
+        return download
+
+    def _under_way(self, plan: Plan) -> Download | None:
+        """The same model's download, which goes on if it was paused."""
+        known = self._known.get(plan.model_id)
+        if known is None or known.state in ENDED:
+            return None
+        known.resume()
+        return known
+
+    def find(self, model: str) -> Download | None:
+        """The download of a model, also one that has ended."""
+        return self._known.get(model)
+
+    def snapshot(self) -> list[DownloadStatus]:
+        """Every download, the oldest first; those that have ended stay until they are forgotten or begun again."""
+        return [download.status for download in self._known.values()]
+
+    async def unfinished(self) -> list[Unfinished]:
+        """What earlier runs have begun and not finished, for a list of what could go on."""
+        under_way = {file.oid for known in self._known.values() if not known.status.ended for file in known.plan.files}
+        found = await trio.to_thread.run_sync(unfinished_in, self._settings.cache)
+        return [file for file in found if file.oid not in under_way]
+
+    async def wait_changed(self) -> None:
+        """Wait until a state has changed, or numbers of bytes have, which are gathered for a moment."""
+        state = self._state_changed
+        await self._changed.wait()
+        with trio.move_on_after(GATHER):
+            await state.wait()
+
+    def forget(self, model: str) -> None:
+        """Take a download that has ended off the list."""
+        if (download := self._known.get(model)) and download.state in ENDED:
+            del self._known[model]
+            self._tell(True)
+
+    async def delete(self, model: Model) -> Removed:
+        """Remove a model from the cache or the models folder; its download, if any, is cancelled first.
+
+        Whoever calls has stopped its process. Raises Forbidden for a model that lies anywhere else, OSError.
+        """
+        await self._cancel(model.id)
+        settings = self._settings
+        removed = await trio.to_thread.run_sync(remove_model, model, settings.cache, settings.models_dir)
+        await trio.to_thread.run_sync(self._rescan)
+        return removed
+
+    async def discard(self, model: str) -> bool:
+        """Cancel a download and remove what has come of it. False when there is none of this name."""
+        download = self._known.get(model)
+        if download is None:
+            return False
+        await self._cancel(model)
+        if download.state != "finished":
+            blobs = [file.blob for file in download.plan.files]
+            await trio.to_thread.run_sync(discard_begun, download.plan.folder, blobs)
+        self.forget(model)
+        return True
+
+    async def _cancel(self, model: str) -> None:
+        if download := self._known.get(model):
+            download.cancel()
+            await download.wait()
+
+    def _settle(self, plan: Plan) -> None:
+        """In a thread: what is listed next has the model."""
+        plan.settle()
+        self._rescan()
+
+    def _tell(self, state: bool) -> None:
+        """Wake who watches; ``state``: not only numbers of bytes have changed."""
+        self._changed.set()
+        self._changed = trio.Event()
+        if state:
+            self._state_changed.set()
+            self._state_changed = trio.Event()
+
+    def _forget_old(self) -> None:
+        ended = [model for model, download in self._known.items() if download.state in ENDED]
+        for model in ended[: max(0, len(ended) - REMEMBERED)]:
+            del self._known[model]
+
+
+def _disk_failed(what: str, error: OSError) -> DownloadFailed:
+    where = f" ({error.filename})" if error.filename else ""
+    return DownloadFailed(what, f"{error.strerror or error}{where}; what has come is kept")
+
+
+@asynccontextmanager
+async def open_downloads(
+    settings: DownloadSettings, rescan: Callable[[], object] = lambda: None
+) -> AsyncGenerator[Downloads]:
+    """Leaving the block cancels what is under way; what has come stays. ``rescan`` is called in a thread."""
+    async with trio.open_nursery() as nursery:
+        yield Downloads(settings, nursery, rescan)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,265 @@
+"""The Hugging Face hub, or a mirror of it: three calls of its API, and files by their path.
+
+Our own client speaks rather than huggingface_hub's: that one runs in a thread that cannot be cancelled, begins a broken
+download anew and checks no hash. Tokens are found by huggingface_hub, so that ``hf auth login`` works.
+
+Connections are direct: a proxy (HTTPS_PROXY, a system setting) is not used, and a failure says so where one is set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+from urllib.parse import quote, urljoin, urlsplit
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance import __version__
+from appliance.catalog.download_errors import GatedRepo, HubFailed, LoginUnusable, RepoNotFound, TokenRefused
+from appliance.core.config.types import Timeouts
+from appliance.core.download import RemoteFile, is_oid, is_passing, retry_after
+from appliance.core.naming import is_commit
+from appliance.errors import ApplianceError, NotFound, UpstreamFailed, UsageError
+from appliance.upstream.address import Address, address_of
+from appliance.upstream.client import Response, exchange
+from appliance.wire.hub import Refs, TreeEntry
+
+ENDPOINT = "https://huggingface.co"
+TIMEOUTS = Timeouts(connect=20, tls_handshake=20, response_header=60)
+STALL = 60.0
+"""A connection that brings nothing for so long is given up."""
+MAX_REDIRECTS = 8
+MAX_ANSWER = 32 << 20
+MAX_PAGES = 50
+"""Of 1000 files each."""
+SAFE = "/%:@!$&'()*+,;=~-._?"
+TRUE = ("1", "on", "yes", "true")
+PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+
+T = TypeVar("T")
+
+
+class HubAccess(Struct, frozen=True, kw_only=True):
+    """Which hub, and as whom. The token goes to the endpoint's own host and port, and nowhere else."""
+
+    endpoint: str = ENDPOINT
+    token: str | None = None
+    offline: bool = False
+    proxied: bool = False
+    """The environment asks for a proxy; only for the words of a failure."""
+
+
+def hub_access(environ: Mapping[str, str], *, token: str | None = None, offline: bool = False) -> HubAccess:
+    """From llama-server's and huggingface_hub's variables. Raises UsageError for an endpoint that is no address.
+
+    ``token`` goes before the user's own, which is looked up when a hub is opened.
+    """
+    endpoint = environ.get("MODEL_ENDPOINT") or environ.get("HF_ENDPOINT") or ENDPOINT
+    _at(endpoint)
+    off = (environ.get("HF_HUB_OFFLINE") or environ.get("TRANSFORMERS_OFFLINE") or "").lower() in TRUE
+    return HubAccess(
+        endpoint=endpoint.rstrip("/"),
+        token=token,
+        offline=offline or off,
+        proxied=any(environ.get(name) for name in PROXIES),
+    )
+
+
+async def find_token() -> str | None:
+    """The user's token: HF_TOKEN, or what ``hf auth login`` has stored. None without one, or if none is wanted.
+
+    Raises LoginUnusable for one that has to be renewed and cannot be.
+    """
+
+    def find() -> str | None:
+        from huggingface_hub.utils import get_token  # 6 MB and 60 ms that only a download needs
+
+        try:
+            return get_token()
+        except Exception as error:  # it may ask servers, and its errors have no root in common
+            raise LoginUnusable(str(error).partition("\n")[0]) from error
+
+    if os.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").lower() in TRUE:
+        return None
+    return await trio.to_thread.run_sync(find, abandon_on_cancel=True)
+
+
+class Answer(Struct, frozen=True):
+    """An answer that is no redirect. ``headers`` have lower-case names."""
+
+    status: int
+    host: str
+    headers: dict[bytes, bytes]
+    response: Response
+
+    async def receive(self) -> bytes:
+        """The next bytes, b"" at the end. Raises HubFailed."""
+        try:
+            with trio.fail_after(STALL):
+                return await self.response.receive()
+        except trio.TooSlowError:
+            raise HubFailed(self.host, f"nothing came for {STALL:g} s") from None
+        except UpstreamFailed as cause:
+            raise HubFailed(self.host, cause.why) from None
+
+
+class Hub:
+    """One hub for one user. Everything raises HubFailed, and what `refusal` says."""
+
+    def __init__(self, access: HubAccess) -> None:
+        self._access = access
+        self._origin = _origin(access.endpoint)
+        self.host = self._origin[1]
+
+    async def commit_of(self, repo: str) -> str:
+        """What the main branch points to."""
+        refs, _ = await self._ask(repo, f"api/models/{repo}/refs", Refs)
+        for branch in refs.branches:
+            if branch.name == "main" and is_commit(branch.target_commit):
+                return branch.target_commit
+        raise HubFailed(self.host, f"{repo} has no main branch", passing=False)
+
+    async def files_of(self, repo: str, commit: str) -> list[RemoteFile]:
+        """Every file of a commit; those whose hash cannot be checked are left out."""
+        url: str | None = f"api/models/{repo}/tree/{commit}?recursive=true"
+        files: list[RemoteFile] = []
+        for _ in range(MAX_PAGES):
+            entries, url = await self._ask(repo, url, list[TreeEntry])
+            files += [file for entry in entries if entry.type == "file" and (file := _file_of(entry))]
+            if url is None:
+                break
+        return files
+
+    async def size_of(self, repo: str, path: str) -> int | None:
+        """Its size by the headers alone, None where they do not tell; that it may be read at all is known then."""
+        async with self.open("HEAD", self.url_of(repo, path), stop_at_size=True) as answer:
+            if answer.status >= 400:
+                raise self.refusal(answer, repo)
+            text = answer.headers.get(b"x-linked-size") or answer.headers.get(b"content-length") or b""
+            return int(text) if text.isdigit() else None
+
+    def url_of(self, repo: str, path: str) -> str:
+        """``path`` begins with the commit."""
+        return f"{self._access.endpoint}/{repo}/resolve/{quote(path)}"
+
+    @asynccontextmanager
+    async def open(
+        self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]] = (), *, stop_at_size: bool = False
+    ) -> AsyncGenerator[Answer]:
+        """One request, redirects followed. With ``stop_at_size`` a redirect that tells the file's size is the answer.
+
+        Statuses of 400 and more are answers, too: see `refusal`.
+        """
+        for _ in range(MAX_REDIRECTS + 1):
+            address, target = _at(url)
+            own = [(b"User-Agent", f"llama-appliance/{__version__}".encode()), (b"Accept-Encoding", b"identity")]
+            if self._access.token and _origin(url) == self._origin:
+                own.append((b"Authorization", b"Bearer " + self._access.token.encode()))
+            async with self._exchange(address, method, target, [*own, *headers]) as response:
+                answer = Answer(
+                    response.status,
+                    address.host,
+                    {name.lower(): value for name, value in response.headers},
+                    response,
+                )
+                location = answer.headers.get(b"location")
+                is_redirect = response.status in (301, 302, 303, 307, 308) and location is not None
+                if not is_redirect or (stop_at_size and b"x-linked-size" in answer.headers):
+                    yield answer
+                    return
+            url = self._redirected(url, location or b"")
+        raise HubFailed(self.host, f"it sent us on more than {MAX_REDIRECTS} times", passing=False)
+
+    def refusal(self, answer: Answer, repo: str) -> ApplianceError:
+        """What a status of 400 and more means, by the hub's own error codes where there are any."""
+        code = answer.headers.get(b"x-error-code", b"").decode("latin-1")
+        message = answer.headers.get(b"x-error-message", b"").decode("latin-1")
+        token = self._access.token is not None
+        own = answer.host == self._origin[1]
+        if code == "GatedRepo":
+            return GatedRepo(repo, f"{self._access.endpoint}/{repo}", token=token)
+        if answer.status == 401 and token and "credential" in message.lower():
+            return TokenRefused(answer.host)
+        if code == "RepoNotFound" or (own and not code and answer.status in (401, 404)):
+            return RepoNotFound(repo, self.host, token=token)
+        if code in ("EntryNotFound", "RevisionNotFound") or (own and answer.status == 404):
+            return NotFound(f"{repo} has lost the file since it was listed; ask again")
+        if own and answer.status in (401, 403):
+            return GatedRepo(repo, f"{self._access.endpoint}/{repo}", token=token)
+        # A content server that refuses (an address that has expired) is asked again by a new address.
+        passing = is_passing(answer.status) or not own
+        why = f"it answered {answer.status}" + (f" ({message[:200]})" if message.isprintable() and message else "")
+        return HubFailed(answer.host, why, passing=passing, retry_after=retry_after(answer.headers.get(b"retry-after")))
+
+    async def _ask(self, repo: str, url: str, kind: type[T]) -> tuple[T, str | None]:
+        """The decoded answer, and the address of the next page."""
+        async with self.open("GET", urljoin(f"{self._access.endpoint}/", url)) as answer:
+            if answer.status != 200:
+                raise self.refusal(answer, repo)
+            body = bytearray()
+            while data := await answer.receive():
+                body += data
+                if len(body) > MAX_ANSWER:
+                    raise HubFailed(answer.host, "its answer is too long", passing=False)
+            try:
+                return msgspec.json.decode(body, type=kind), self._next_page(url, answer)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                raise HubFailed(answer.host, "its answer is not that of a model hub", passing=False) from None
+
+    def _next_page(self, url: str, answer: Answer) -> str | None:
+        for link in answer.headers.get(b"link", b"").decode("latin-1").split(","):
+            address, _, rest = link.partition(";")
+            if 'rel="next"' in rest:
+                return urljoin(urljoin(f"{self._access.endpoint}/", url), address.strip().strip("<>"))
+        return None
+
+    @asynccontextmanager
+    async def _exchange(
+        self, address: Address, method: str, target: str, headers: Sequence[tuple[bytes, bytes]]
+    ) -> AsyncGenerator[Response]:
+        answered = False
+        try:
+            async with exchange(address, method, target, headers) as response:
+                answered = True
+                yield response
+        except UpstreamFailed as cause:
+            if answered:
+                raise
+            advice = "; a proxy is set in the environment, but this program connects directly"
+            why = cause.why.replace("timeouts.responseHeader", "it is overloaded, or something on the way holds it up")
+            raise HubFailed(address.host, why + (advice if self._access.proxied else "")) from None
+
+    def _redirected(self, url: str, location: bytes) -> str:
+        try:
+            found = urljoin(url, location.decode("ascii"))
+            scheme = _origin(found)[0]
+        except (UsageError, UnicodeDecodeError, ValueError):
+            raise HubFailed(self.host, "it sent us to something that is no address", passing=False) from None
+        if scheme != "https" and self._origin[0] == "https":
+            raise HubFailed(self.host, f"it sent us to {_origin(found)[1]} without encryption", passing=False)
+        return found
+
+
+def _file_of(entry: TreeEntry) -> RemoteFile | None:
+    oid, size = (entry.lfs.oid, entry.lfs.size or entry.size) if entry.lfs else (entry.oid, entry.size)
+    oid = oid.removeprefix("sha256:").lower()
+    return RemoteFile(entry.path, oid, size) if is_oid(oid) else None
+
+
+def _origin(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port. Raises UsageError."""
+    address, _ = _at(url)
+    return "https" if address.tls else "http", address.host, address.port
+
+
+def _at(url: str) -> tuple[Address, str]:
+    """Where a URL is asked for, and as what; the path and query stay as they are, for a signature covers them."""
+    scheme, _, rest = url.partition("://")
+    authority = rest.partition("/")[0].partition("?")[0]
+    parts = urlsplit(url)
+    target = quote(parts.path or "/", safe=SAFE) + (f"?{quote(parts.query, safe=SAFE)}" if parts.query else "")
+    return address_of(f"{scheme}://{authority}", authority, timeouts=TIMEOUTS), target

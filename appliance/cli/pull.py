@@ -1,0 +1,183 @@
+"""``pull``: a model from the Hugging Face hub into the cache. Needs no server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+import trio
+
+from appliance.catalog.download_plan import Unfinished, unfinished_in
+from appliance.catalog.download_status import DownloadStatus
+from appliance.catalog.downloads import PARALLEL, Download, Downloads, DownloadSettings, open_downloads
+from appliance.catalog.hub import hub_access
+from appliance.catalog.hub_cache import cache_directory
+from appliance.cli.plan import AsyncCommand
+from appliance.cli.show import human_size
+from appliance.cli.status import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
+from appliance.cli.values import Size
+from appliance.core.download import Reference, parse_reference
+from appliance.errors import ApplianceError, UsageError
+
+STOPS = (signal.SIGINT, signal.SIGTERM)
+JSON_EVERY = 0.5
+"""Seconds between two lines of progress."""
+DRAW_EVERY = 0.1
+"""Seconds between two pictures of the bar."""
+
+
+@click.command()
+@click.argument("model", metavar="REPO[:TAG]", required=False)
+@click.option("--limit-rate", metavar="SIZE", type=Size(), help="Bytes a second at most, such as 10M.")
+@click.option(
+    "--parallel", metavar="N", type=click.IntRange(1, 16), default=PARALLEL, show_default=True, help="Files at once."
+)
+@click.option("--offline", is_flag=True, help="Ask no other machine (or HF_HUB_OFFLINE=1).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool, as_json: bool) -> AsyncCommand:
+    """Download a model from the Hugging Face hub, with all its parts and its projector.
+
+    Without a TAG it takes Q4_K_M, else Q8_0, else the first. Stopped in any way, the same command goes on where it was.
+
+    \b
+    Examples:
+      llama-appliance pull ggml-org/gemma-3-4b-it-GGUF
+      llama-appliance pull ggml-org/gemma-3-4b-it-GGUF:Q8_0 --limit-rate 5M
+
+    \b
+    Environment:
+      HF_TOKEN                        for private and gated repositories ('hf auth login' will do, too)
+      HF_ENDPOINT                     a mirror of the hub
+      HF_HUB_CACHE, HF_HOME           where models are kept
+      HTTPS_PROXY                     is not supported: connections are direct
+    """
+    cache = cache_directory(os.environ, Path.home()).absolute()
+    if model is None:
+        raise UsageError(_which(unfinished_in(cache)))
+    settings = DownloadSettings(
+        cache=cache,
+        hub=hub_access(os.environ, offline=offline),
+        parallel=parallel,
+        rate=limit_rate,
+    )
+    return partial(_pull, settings, parse_reference(model), as_json)
+
+
+def _which(unfinished: list[Unfinished]) -> str:
+    begun = {Reference(file.repo, file.tag): f"{100 * file.done // file.total} %" for file in unfinished}
+    hint = "; begun and not finished: " + ", ".join(f"{name} ({done})" for name, done in begun.items()) if begun else ""
+    return f"say which model, as REPO or REPO:TAG{hint}"
+
+
+async def _pull(settings: DownloadSettings, wanted: Reference, as_json: bool) -> int:
+    async with open_downloads(settings) as downloads:
+        outcome = await _download(downloads, wanted, as_json)
+    match outcome:
+        case DownloadStatus():
+            return _say_end(outcome, wanted, as_json)
+        case ApplianceError():
+            if as_json:
+                _print_line({"event": "failed", "model": str(wanted), "error": str(outcome), "reason": outcome.reason})
+            raise outcome
+        case None:
+            say("stopped before anything was downloaded")
+            return EXIT_INTERRUPTED
+
+
+async def _download(downloads: Downloads, wanted: Reference, as_json: bool) -> DownloadStatus | ApplianceError | None:
+    """How it ended; None: it was stopped before the hub had answered."""
+    begun: list[Download] = []
+    with trio.open_signal_receiver(*STOPS) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_watch_signals, signals, begun, nursery.cancel_scope)
+            try:
+                download = await downloads.start(wanted.repo, wanted.tag)
+            except ApplianceError as error:
+                nursery.cancel_scope.cancel()
+                return error
+            begun.append(download)
+            _say_plan(download.status, as_json)
+            if as_json:
+                nursery.start_soon(_print_progress, download)
+            elif sys.stderr.isatty():
+                nursery.start_soon(_draw_progress, download)
+            status = await download.wait()
+            nursery.cancel_scope.cancel()
+            return status
+    return None
+
+
+async def _watch_signals(signals: AsyncIterator[int], begun: list[Download], asking: trio.CancelScope) -> None:
+    """Ctrl-C and SIGTERM end the download in order, so that not one byte of it is lost."""
+    async for _ in signals:
+        for download in begun:
+            download.cancel()
+        if not begun:
+            asking.cancel()
+
+
+async def _print_progress(download: Download) -> None:
+    while True:
+        status = download.status
+        _print_line({"event": "progress", "done": status.done, "total": status.total, "files": status.files})
+        await trio.sleep(JSON_EVERY)
+
+
+async def _draw_progress(download: Download) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), auto_refresh=False, transient=True)
+    with bars:
+        tasks = {
+            url: bars.add_task(url.rpartition("/")[2], total=file.total, completed=file.done)
+            for url, file in download.status.files.items()
+        }
+        while True:
+            for url, file in download.status.files.items():
+                bars.update(tasks[url], completed=file.done)
+            bars.refresh()
+            await trio.sleep(DRAW_EVERY)
+
+
+def _say_plan(status: DownloadStatus, as_json: bool) -> None:
+    if as_json:
+        _print_line(
+            {"event": "plan", "model": status.model, "done": status.done, "total": status.total, "files": status.files}
+        )
+    elif status.done < status.total:
+        here = f", {human_size(status.done)} of them here already" if status.done else ""
+        say(f"downloading {status.model}: {human_size(status.total)} in {_files(len(status.files))}{here}")
+
+
+def _say_end(status: DownloadStatus, wanted: Reference, as_json: bool) -> int:
+    if as_json:
+        facts = {"model": status.model, "done": status.done, "total": status.total}
+        failure = {"error": status.error, "reason": status.reason} if status.error else {}
+        _print_line({"event": status.state, **facts, **failure})
+    match status.state:
+        case "finished":
+            if not as_json:
+                click.echo(status.model)
+            return 0
+        case "failed":
+            return say_error(status.error or "the download failed", EXIT_USER if status.callers_fault else EXIT_OURS)
+        case _:
+            kept = f"{human_size(status.done)} of {human_size(status.total)} are kept"
+            say(f"stopped: {kept}; '{PROGRAM} pull {wanted}' goes on from there")
+            return EXIT_INTERRUPTED
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
+
+
+def _print_line(facts: object) -> None:
+    click.echo(msgspec.json.encode(facts).decode())

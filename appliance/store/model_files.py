@@ -1,0 +1,84 @@
+"""Names for finished files in a hub cache, and their removal. Everything waits for the disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from appliance.store.partial_file import sync_folder
+
+
+def free_bytes(folder: Path) -> int:
+    """What is free where ``folder`` is or will be."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def link(blob: Path, entry: Path) -> None:
+    """Make ``entry`` lead to ``blob``; where links cannot be made the blob itself moves there, as huggingface_hub does.
+
+    An entry that leads there already stays. Raises OSError.
+    """
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    target = os.path.relpath(blob, entry.parent)
+    if entry.is_symlink() and os.readlink(entry) == target:  # noqa: PTH115  a Path would change how it is written
+        return
+    if not blob.exists() and entry.is_file():
+        return  # it was moved there by an earlier run
+    fresh = entry.with_name(f".{entry.name}.new")
+    fresh.unlink(missing_ok=True)
+    try:
+        fresh.symlink_to(target)
+    except OSError:
+        blob.replace(entry)
+    else:
+        fresh.replace(entry)
+    sync_folder(entry.parent)
+
+
+def share(old: Path, new: Path) -> None:
+    """Give a finished file a second name in the same cache, without a second copy where that is possible."""
+    if new.exists() or new.is_symlink():
+        return
+    new.parent.mkdir(parents=True, exist_ok=True)
+    if old.is_symlink():
+        link(old.parent / old.readlink(), new)
+        return
+    try:
+        new.hardlink_to(old)
+    except OSError:
+        shutil.copyfile(old, new)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a small file as a whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    with fresh.open("w", encoding="ascii") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    sync_folder(path.parent)
+
+
+def remove(path: Path) -> int:
+    """Remove a file, or a link and never what it leads to. The result is how many bytes that gave back."""
+    try:
+        found = path.lstat()
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    return found.st_size if found.st_nlink == 1 and not path.is_symlink() else 0
+
+
+def remove_empty(folder: Path, root: Path) -> None:
+    """Remove ``folder`` and those above it, as far as they are empty and below ``root``."""
+    while folder != root and root in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent

@@ -1,0 +1,674 @@
+"""Downloads against a hub that misbehaves in every known way."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+from gguf_files import write_model
+from hub_process import FakeHub, fake_hub
+from msgspec import structs
+
+from appliance.catalog import download_plan
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.download_errors import (
+    DownloadFailed,
+    DownloadsOff,
+    GatedRepo,
+    HubFailed,
+    NotEnoughSpace,
+    RepoNotFound,
+    TokenRefused,
+    UnderWay,
+)
+from appliance.catalog.download_status import DownloadEvent, DownloadStatus, events_between
+from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
+from appliance.catalog.hub import HubAccess, hub_access
+from appliance.catalog.sources import Sources
+from appliance.errors import ApplianceError, BadRequest, Forbidden, NotFound, UsageError
+from appliance.store import partial_file
+from appliance.store.partial_file import claim, journaled
+
+REPO = "acme/tiny-GGUF"
+MODEL = f"{REPO}:Q8_0"
+NAME = "tiny-Q8_0.gguf"
+BIG = 3 << 20
+CHUNK = 1 << 18
+SLACK = 1 << 20
+"""What may lie in sockets and in memory when a connection breaks."""
+
+
+def write_big(path: Path, size: int = BIG) -> Path:
+    """A model whose weights are no repetition of anything."""
+    write_model(path, weights=size // 4, general__name=path.name)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HF_TOKEN", "HF_ENDPOINT", "MODEL_ENDPOINT", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    monkeypatch.setattr(partial_file, "CHUNK", CHUNK)
+    monkeypatch.setattr(download_plan, "SPARE", 0)
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Generator[FakeHub]:
+    write_big(tmp_path / "hub" / REPO / NAME)
+    (tmp_path / "hub" / REPO / "README.md").write_text("# tiny")
+    with fake_hub(tmp_path / "hub") as running:
+        yield running
+
+
+@pytest.fixture
+def settings(hub: FakeHub, tmp_path: Path) -> DownloadSettings:
+    return DownloadSettings(
+        cache=tmp_path / "cache",
+        models_dir=tmp_path / "models",
+        hub=HubAccess(endpoint=hub.url),
+        retry_delay=lambda attempt, asked: 0.01,
+    )
+
+
+def folder(settings: DownloadSettings) -> Path:
+    return settings.cache / "models--acme--tiny-GGUF"
+
+
+def listed(settings: DownloadSettings) -> dict[str, str | None]:
+    """Every model that the catalog finds, with what is wrong with it."""
+    sources = Sources(cache=settings.cache, models_dir=settings.models_dir, starter=None)
+    return {model.id: model.error for model in Catalog(sources).scan().models}
+
+
+async def fetched(settings: DownloadSettings, tag: str | None = "Q8_0") -> Download:
+    """A download that has ended, however."""
+    with trio.fail_after(30):
+        async with open_downloads(settings) as downloads:
+            download = await downloads.start(REPO, tag)
+            await download.wait()
+    return download
+
+
+async def refused(settings: DownloadSettings, repo: str = REPO, tag: str | None = "Q8_0") -> Exception:
+    """What `start` raises."""
+    with trio.fail_after(30):
+        async with open_downloads(settings) as downloads:
+            try:
+                await downloads.start(repo, tag)
+            except ApplianceError as error:
+                return error
+    raise AssertionError("it was begun")
+
+
+async def until(condition: Callable[[], object], downloads: Downloads) -> None:
+    with trio.fail_after(20):
+        while not condition():
+            await downloads.wait_changed()
+
+
+def assert_whole(hub: FakeHub, settings: DownloadSettings, name: str = NAME) -> None:
+    """The file is there under its name, and nothing of its making is left."""
+    snapshot = next((folder(settings) / "snapshots").iterdir())
+    assert (snapshot / name).read_bytes() == (hub.root / REPO / name).read_bytes()
+    assert not [path for path in (folder(settings) / "blobs").iterdir() if ".part" in path.name]
+
+
+# ---- the good way ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_download_is_a_model_of_the_catalog(hub: FakeHub, settings: DownloadSettings) -> None:
+    download = await fetched(settings, None)
+    assert download.model == MODEL
+    assert download.status.state == "finished"
+    assert download.status.done == download.status.total == (hub.root / REPO / NAME).stat().st_size
+    assert_whole(hub, settings)
+    assert listed(settings) == {MODEL: None}
+    entry = next((folder(settings) / "snapshots").iterdir()) / NAME
+    assert entry.is_symlink()
+    assert str(entry.readlink()).startswith("../../blobs/")
+
+
+async def test_the_second_time_nothing_travels(hub: FakeHub, settings: DownloadSettings) -> None:
+    await fetched(settings)
+    before = hub.sent()
+    download = await fetched(settings)
+    assert download.status.state == "finished"
+    assert hub.sent() == before
+
+
+async def test_shards_and_projector_come_together_two_at_a_time(hub: FakeHub, settings: DownloadSettings) -> None:
+    shards = [f"deep/big-Q4_K_M-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    for number, name in enumerate(shards):
+        write_model(hub.root / REPO / name, weights=600_000, split__count=3, split__no=number)
+    write_model(
+        hub.root / REPO / "mmproj-tiny-F16.gguf", architecture="clip", weights=300_000, clip__has_vision_encoder=True
+    )
+    hub.behave(rate=3_000_000)
+    most = 0
+    with trio.fail_after(30):
+        async with open_downloads(settings) as downloads:
+            download = await downloads.start(REPO)
+            while not download.status.ended:
+                moving = [file for file in download.status.files.values() if 0 < file.done < file.total]
+                most = max(most, len(moving))
+                await downloads.wait_changed()
+    assert download.status.state == "finished", download.status.error
+    assert download.model == f"{REPO}:Q4_K_M"
+    assert len(download.status.files) == 4
+    assert most == 2
+    model = Catalog(Sources(cache=settings.cache, starter=None)).scan().require(f"{REPO}:Q4_K_M")
+    assert model.error is None
+    assert model.mmproj is not None
+
+
+async def test_one_download_asked_for_twice_is_one(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(rate=3_000_000)
+    with trio.fail_after(30):
+        async with open_downloads(settings) as downloads:
+            first = await downloads.start(REPO, "Q8_0")
+            assert await downloads.start(REPO, None) is first
+            await first.wait()
+    assert hub.sent() == (hub.root / REPO / NAME).stat().st_size
+
+
+async def test_two_models_that_share_a_projector_fetch_it_once(hub: FakeHub, settings: DownloadSettings) -> None:
+    write_model(hub.root / REPO / "tiny-F16.gguf", weights=1000)
+    projector = write_model(hub.root / REPO / "mmproj-tiny-F16.gguf", architecture="clip", weights=300_000)
+    hub.behave(rate=3_000_000)
+    with trio.fail_after(30):
+        async with open_downloads(structs.replace(settings, parallel=4)) as downloads:
+            both = [await downloads.start(REPO, tag) for tag in ("Q8_0", "F16")]
+            assert [(await download.wait()).state for download in both] == ["finished", "finished"]
+    asked = [entry for entry in hub.requests("cdn") if projector.name in entry["path"] and entry["method"] == "GET"]
+    assert len(asked) == 1
+
+
+async def test_a_tree_of_several_pages_without_sizes_is_read_whole(hub: FakeHub, settings: DownloadSettings) -> None:
+    for number in range(7):
+        (hub.root / REPO / f"a{number}.txt").write_text("x")
+    hub.behave(page=2, no_sizes=True)
+    assert (await fetched(settings)).status.state == "finished"
+    assert_whole(hub, settings)
+
+
+async def test_other_models_of_a_repository_stay_when_it_moves_on(hub: FakeHub, settings: DownloadSettings) -> None:
+    await fetched(settings)
+    write_model(hub.root / REPO / "tiny-F16.gguf", weights=1000)
+    assert (await fetched(settings, "F16")).status.state == "finished"
+    assert listed(settings) == {MODEL: None, f"{REPO}:F16": None}
+
+
+async def test_the_token_goes_to_the_endpoint_and_nowhere_else(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(gated=True)
+    access = HubAccess(endpoint=hub.url, token="hf_right")
+    assert (await fetched(structs.replace(settings, hub=access))).status.state == "finished"
+    assert {entry["authorization"] for entry in hub.requests("hub")} == {"Bearer hf_right"}
+    assert {entry["authorization"] for entry in hub.requests("cdn")} == {None}
+
+
+async def test_the_rate_is_kept(hub: FakeHub, settings: DownloadSettings) -> None:
+    begun = trio.current_time()
+    await fetched(structs.replace(settings, rate=4 * BIG))
+    assert 0.2 < trio.current_time() - begun < 5
+
+
+# ---- interruptions ---------------------------------------------------------------------------------------------------
+
+
+async def test_dropped_connections_cost_next_to_nothing(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(drop_after=700_001)
+    assert (await fetched(settings)).status.state == "finished"
+    assert_whole(hub, settings)
+    size = (hub.root / REPO / NAME).stat().st_size
+    assert hub.sent() == size, "a dropped connection must not cost a single byte"
+
+
+async def test_cancelled_and_begun_again_it_goes_on(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(stall_after=BIG // 2)
+    async with open_downloads(settings) as downloads:
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 3, downloads)
+        download.cancel()
+        status = await download.wait()
+        assert status.state == "cancelled"
+        kept = journaled(download.plan.files[0].blob)
+        assert kept is not None
+        assert kept[1] == status.done == BIG // 2
+        hub.behave()
+        again = await downloads.start(REPO)
+        assert again is not download
+        assert again.status.done == status.done
+        assert (await again.wait()).state == "finished"
+    assert hub.requests("cdn")[-1]["range"] == f"bytes={status.done}-"
+    assert_whole(hub, settings)
+    assert hub.sent() <= (hub.root / REPO / NAME).stat().st_size + SLACK
+
+
+async def test_ending_the_program_keeps_what_came(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(stall_after=BIG // 2)
+    async with open_downloads(settings) as downloads:
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 3, downloads)
+    async with open_downloads(settings) as later:
+        (unfinished,) = await later.unfinished()
+        assert (unfinished.repo, unfinished.tag, unfinished.total) == (REPO, "Q8_0", download.status.total)
+        assert unfinished.done >= BIG // 3
+        assert listed(settings) == {}
+        hub.behave()
+        await (await later.start(unfinished.repo, unfinished.tag)).wait()
+        assert await later.unfinished() == []
+    assert listed(settings) == {MODEL: None}
+
+
+async def test_the_catalog_has_the_model_when_its_download_has_ended(hub: FakeHub, settings: DownloadSettings) -> None:
+    catalog = Catalog(Sources(cache=settings.cache, starter=None))
+    async with open_downloads(settings, catalog.scan) as downloads:
+        assert (await (await downloads.start(REPO)).wait()).state == "finished"
+        model = catalog.snapshot.require(MODEL)
+        await downloads.delete(model)
+        assert catalog.snapshot.find(MODEL) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_cancelled_at_any_moment_it_loses_nothing_and_hangs_nowhere(
+    hub: FakeHub, settings: DownloadSettings, seed: int
+) -> None:
+    """Also while it asks the hub, checks what is there, gives the file its name."""
+    moments = random.Random(seed)
+    hub.behave(rate=60_000_000, drop_after=900_000)
+    with trio.fail_after(60):
+        for _ in range(25):
+            async with open_downloads(settings) as downloads:
+                with trio.move_on_after(moments.uniform(0, 0.08)):
+                    await (await downloads.start(REPO)).wait()
+        assert (await fetched(settings)).status.state == "finished"
+    assert_whole(hub, settings)
+    assert listed(settings) == {MODEL: None}
+
+
+async def test_where_links_cannot_be_made_the_file_itself_is_in_the_snapshot(
+    hub: FakeHub, settings: DownloadSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(1314, "a required privilege is not held by the client")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    for _ in range(2):
+        assert (await fetched(settings)).status.state == "finished"
+    assert_whole(hub, settings)
+    assert not next(iter((folder(settings) / "snapshots").rglob(NAME))).is_symlink()
+    assert hub.sent() == (hub.root / REPO / NAME).stat().st_size
+    assert await _delete(settings, MODEL) == [NAME]
+    assert not folder(settings).exists()
+
+
+async def test_a_pause_closes_the_connection_and_costs_nothing(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(stall_after=BIG // 2)
+    async with open_downloads(settings) as downloads:
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 3, downloads)
+        download.pause()
+        assert download.status.state == "paused"
+        await trio.sleep(0.2)
+        at = download.status.done
+        await trio.sleep(0.3)
+        assert download.status.done == at < download.status.total
+        hub.behave()
+        download.resume()
+        with trio.fail_after(20):
+            assert (await download.wait()).state == "finished"
+    assert_whole(hub, settings)
+    assert hub.sent() <= (hub.root / REPO / NAME).stat().st_size + SLACK
+
+
+async def test_a_silent_connection_is_given_up(
+    hub: FakeHub, settings: DownloadSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.catalog.hub.STALL", 0.3)
+    hub.behave(stall_after=2_000_000)
+    assert (await fetched(settings)).status.state == "finished"
+    assert_whole(hub, settings)
+
+
+async def test_a_server_that_ignores_ranges_costs_bytes_but_no_correctness(
+    hub: FakeHub, settings: DownloadSettings
+) -> None:
+    hub.behave(drop_after=BIG // 2)
+    patient = structs.replace(settings, retry_delay=lambda attempt, asked: 0.5)
+    async with open_downloads(patient) as downloads:
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 2, downloads)
+        hub.behave(ignore_range=True)
+        with trio.fail_after(20):
+            assert (await download.wait()).state == "finished"
+    assert_whole(hub, settings)
+    size = (hub.root / REPO / NAME).stat().st_size
+    assert hub.sent() <= size + BIG // 2 + SLACK, "it was read over again once, and kept"
+
+
+@pytest.mark.parametrize("mood", [{"unsatisfiable": True}, {"wrong_range": True}, {"etag": "-2"}])
+async def test_a_file_that_changed_under_its_name_is_begun_again(
+    hub: FakeHub, settings: DownloadSettings, mood: dict[str, object]
+) -> None:
+    hub.behave(stall_after=BIG // 2)
+    async with open_downloads(settings) as downloads:
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 3, downloads)
+    hub.behave(**mood)
+    assert (await fetched(settings)).status.state == "finished"
+    assert_whole(hub, settings)
+    assert hub.requests("cdn")[-1]["range"] is None
+
+
+async def test_what_was_begun_of_an_older_version_goes(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(stall_after=BIG // 2)
+    async with open_downloads(settings) as downloads:
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 3, downloads)
+    write_big(hub.root / REPO / NAME)
+    hub.behave()
+    assert (await fetched(settings)).status.state == "finished"
+    assert_whole(hub, settings)
+
+
+async def test_a_version_under_way_is_finished_although_there_is_a_newer_one(
+    hub: FakeHub, settings: DownloadSettings
+) -> None:
+    hub.behave(stall_after=BIG // 2)
+    async with open_downloads(settings) as downloads:
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 3, downloads)
+        (hub.root / REPO / "README.md").write_text("a newer commit")
+        write_big(hub.root / REPO / NAME)
+        assert await downloads.start(REPO) is download
+        part = download.plan.files[0].blob.with_name(download.plan.files[0].oid + ".part")
+        assert part.stat().st_size >= BIG // 3
+        download.pause()
+        assert await downloads.start(REPO) is download
+        assert download.status.state != "paused"
+
+
+@pytest.mark.parametrize("mood", [{"fail_status": 503, "fail_times": 2}, {"fail_status": 429, "fail_times": 2}])
+async def test_a_busy_hub_is_asked_again(hub: FakeHub, settings: DownloadSettings, mood: dict[str, object]) -> None:
+    async with open_downloads(settings) as downloads:
+        hub.behave(rate=2_000_000)
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done > 0, downloads)
+        hub.behave(drop_after=BIG // 2, retry_after="1", **mood)
+        with trio.fail_after(20):
+            assert (await download.wait()).state == "finished"
+
+
+async def test_a_content_server_that_refuses_an_address_gets_a_new_one(
+    hub: FakeHub, settings: DownloadSettings
+) -> None:
+    hub.behave(cdn_status=403, cdn_times=2)
+    assert (await fetched(settings)).status.state == "finished"
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_damaged_answer_is_fetched_once_more(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(corrupt=1)
+    assert (await fetched(settings)).status.state == "finished"
+    assert_whole(hub, settings)
+
+
+async def test_a_damaged_copy_is_never_a_model(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(corrupt=5)
+    download = await fetched(settings)
+    assert download.status.state == "failed"
+    assert isinstance(download.error, DownloadFailed)
+    assert "wrong contents" in str(download.error)
+    assert list((folder(settings) / "blobs").iterdir()) == []
+    assert listed(settings) == {}
+
+
+async def test_a_hub_that_stays_away_fails_the_download_and_keeps_what_came(
+    hub: FakeHub, settings: DownloadSettings
+) -> None:
+    async with open_downloads(settings) as downloads:
+        hub.behave(stall_after=BIG // 2)
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 3, downloads)
+        hub.behave(drop_after=1, cdn_status=500, cdn_times=1000)
+        download.pause()
+        download.resume()
+        with trio.fail_after(20):
+            status = await download.wait()
+    assert status.state == "failed"
+    assert isinstance(download.error, HubFailed)
+    assert "500" in (status.error or "")
+    hub.behave()
+    assert (await fetched(settings)).status.state == "finished"
+    assert hub.sent() <= (hub.root / REPO / NAME).stat().st_size + SLACK
+
+
+async def test_one_failure_is_no_other_downloads_failure(hub: FakeHub, settings: DownloadSettings) -> None:
+    write_model(hub.root / "acme/other-GGUF/other-Q8_0.gguf", weights=200_000)
+    hub.behave(corrupt=2, rate=3_000_000)
+    with trio.fail_after(30):
+        async with open_downloads(structs.replace(settings, parallel=1)) as downloads:
+            bad = await downloads.start("acme/other-GGUF")
+            good = await downloads.start(REPO)
+            assert good.status.state == "queued"
+            assert (await bad.wait()).state == "failed"
+            assert (await good.wait()).state == "finished"
+            assert [status.state for status in downloads.snapshot()] == ["failed", "finished"]
+            downloads.forget(bad.model)
+            assert [status.model for status in downloads.snapshot()] == [MODEL]
+
+
+async def test_missing_gated_private_and_mistyped_are_told_apart(hub: FakeHub, settings: DownloadSettings) -> None:
+    missing = await refused(settings, "acme/nothing")
+    assert isinstance(missing, RepoNotFound)
+    assert "HF_TOKEN" in str(missing)
+    tag = await refused(settings, REPO, "Q2_K")
+    assert isinstance(tag, NotFound)
+    assert "it has Q8_0" in str(tag)
+    hub.behave(private=True)
+    assert isinstance(await refused(settings), RepoNotFound)
+    hub.behave(gated=True)
+    gated = await refused(settings)
+    assert isinstance(gated, GatedRepo)
+    assert f"{hub.url}/{REPO}" in str(gated)
+    wrong = structs.replace(settings, hub=HubAccess(endpoint=hub.url, token="hf_wrong"))
+    assert isinstance(await refused(wrong), TokenRefused)
+    assert "hf_wrong" not in str(await refused(wrong))
+    assert not settings.cache.exists()
+
+
+async def test_no_room_is_said_before_the_first_byte(
+    hub: FakeHub, settings: DownloadSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download_plan, "SPARE", 1 << 60)
+    error = await refused(settings)
+    assert isinstance(error, NotEnoughSpace)
+    assert hub.sent() == 0
+    assert str(settings.cache) in str(error)
+
+
+async def test_room_is_kept_for_what_is_under_way(
+    hub: FakeHub, settings: DownloadSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download_plan, "free_bytes", lambda folder: int(1.5 * BIG))
+    write_big(hub.root / "acme/other-GGUF/other-Q8_0.gguf")
+    hub.behave(rate=1_000_000)
+    async with open_downloads(settings) as downloads:
+        first = await downloads.start(REPO)
+        with pytest.raises(NotEnoughSpace):
+            await downloads.start("acme/other-GGUF")
+        first.cancel()
+        await first.wait()
+        await downloads.start("acme/other-GGUF")
+
+
+@pytest.mark.parametrize("repo", ["..", "a/b/c", "a/..", "o/r?x=", "o/r\r\nX: y"])
+async def test_a_name_that_is_none_gets_no_further(hub: FakeHub, settings: DownloadSettings, repo: str) -> None:
+    assert isinstance(await refused(settings, repo), BadRequest)
+    assert hub.requests() == []
+
+
+async def test_offline_nothing_is_asked(hub: FakeHub, settings: DownloadSettings) -> None:
+    access = hub_access({"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "1"})
+    assert isinstance(await refused(structs.replace(settings, hub=access)), DownloadsOff)
+    assert hub.requests() == []
+
+
+async def test_nobody_answers(settings: DownloadSettings, free_port: Callable[[], int]) -> None:
+    access = hub_access({"HF_ENDPOINT": f"http://127.0.0.1:{free_port()}", "HTTPS_PROXY": "http://proxy:3128"})
+    error = await refused(structs.replace(settings, hub=access))
+    assert isinstance(error, HubFailed)
+    assert "proxy" in str(error)
+    with pytest.raises(UsageError):
+        hub_access({"HF_ENDPOINT": "huggingface.co"})
+
+
+async def test_a_redirect_without_end_or_to_nothing_is_refused(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(redirect_to=f"{hub.url}/{REPO}/resolve/{'0' * 40}/")
+    assert (await fetched(settings)).status.state == "failed"
+    hub.behave(redirect_to="gopher://x/")
+    assert isinstance((await fetched(settings)).error, HubFailed)
+
+
+@pytest.mark.parametrize("path", ["../../../../evil-Q4_K_M.gguf", "a/../../evil-Q4_K_M.gguf", "C:\\evil-Q4_K_M.gguf"])
+async def test_no_name_of_the_hub_leads_out_of_the_cache(hub: FakeHub, settings: DownloadSettings, path: str) -> None:
+    hub.behave(evil_path=path, no_sizes=False)
+    assert isinstance(await refused(settings, REPO, None), NotFound)
+    assert not settings.cache.exists()
+
+
+async def test_a_listing_that_lies_about_the_size_fails(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(lie_size=-100)
+    download = await fetched(settings)
+    assert download.status.state == "failed"
+    assert listed(settings) == {}
+
+
+async def test_another_program_that_downloads_the_same_is_told(hub: FakeHub, settings: DownloadSettings) -> None:
+    async with open_downloads(settings) as downloads:
+        hub.behave(rate=3_000_000)
+        plan = (await downloads.start(REPO)).plan
+    lock = claim(plan.files[0].lock)
+    download = await fetched(settings)
+    assert isinstance(download.error, UnderWay)
+    lock.release()
+    assert (await fetched(settings)).status.state == "finished"
+
+
+async def test_listeners_hear_of_it_in_llama_servers_words(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(rate=3_000_000)
+    heard: list[DownloadEvent] = []
+    known: dict[str, DownloadStatus] = {}
+
+    async def listen(downloads: Downloads) -> None:
+        while True:
+            now = downloads.snapshot()
+            heard.extend(events_between(known, now))
+            known.update({status.model: status for status in now})
+            await downloads.wait_changed()
+
+    with trio.fail_after(30):
+        async with open_downloads(settings) as downloads, trio.open_nursery() as nursery:
+            nursery.start_soon(listen, downloads)
+            await (await downloads.start(REPO)).wait()
+            cancelled = await downloads.start(REPO)
+            cancelled.cancel()
+            await cancelled.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    words = [event.event for event in heard if event.event != "download_progress"]
+    assert words == ["model_status", "download_finished", "model_status", "download_failed"]
+    progress = [event.data["progress"] for event in heard if event.event == "download_progress" and event.data]
+    assert len(progress) >= 3
+    assert msgspec.json.decode(msgspec.json.encode(heard[-1])) == {"model": MODEL, "event": "download_failed"}
+
+
+# ---- removal ---------------------------------------------------------------------------------------------------------
+
+
+async def _delete(settings: DownloadSettings, model_id: str) -> list[str]:
+    sources = Sources(cache=settings.cache, models_dir=settings.models_dir, starter=None)
+    async with open_downloads(settings) as downloads:
+        model = Catalog(sources).scan().require(model_id)
+        return [Path(path).name for path in (await downloads.delete(model)).paths]
+
+
+async def test_a_model_goes_with_its_blobs_and_the_last_one_with_everything(
+    hub: FakeHub, settings: DownloadSettings
+) -> None:
+    write_model(hub.root / REPO / "tiny-F16.gguf", weights=1000)
+    write_model(hub.root / REPO / "mmproj-tiny-F16.gguf", architecture="clip", weights=1000)
+    await fetched(settings, "Q8_0")
+    await fetched(settings, "F16")
+    assert await _delete(settings, MODEL) == [NAME]
+    assert listed(settings) == {f"{REPO}:F16": None}
+    assert len(list((folder(settings) / "blobs").iterdir())) == 2
+    assert sorted(await _delete(settings, f"{REPO}:F16")) == ["mmproj-tiny-F16.gguf", "tiny-F16.gguf"]
+    assert not folder(settings).exists()
+
+
+async def test_contents_that_two_models_share_stay_with_the_other(hub: FakeHub, settings: DownloadSettings) -> None:
+    (hub.root / REPO / "tiny-F16.gguf").write_bytes((hub.root / REPO / NAME).read_bytes())
+    await fetched(settings, "Q8_0")
+    before = hub.sent()
+    await fetched(settings, "F16")
+    assert hub.sent() == before
+    await _delete(settings, MODEL)
+    assert listed(settings) == {f"{REPO}:F16": None}
+
+
+async def test_a_download_under_way_can_be_discarded(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(stall_after=BIG // 2)
+    async with open_downloads(settings) as downloads:
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 3, downloads)
+        assert await downloads.discard(MODEL)
+        assert download.status.state == "cancelled"
+        assert downloads.snapshot() == []
+        assert not await downloads.discard(MODEL)
+    assert not folder(settings).exists()
+
+
+async def test_the_models_folder_loses_the_model_and_other_programs_nothing(
+    settings: DownloadSettings, tmp_path: Path
+) -> None:
+    assert settings.models_dir
+    single = write_model(settings.models_dir / "single.gguf")
+    store = write_model(tmp_path / "store" / "theirs.gguf")
+    (settings.models_dir / "linked.gguf").symlink_to(store)
+    for number in (1, 2):
+        write_model(settings.models_dir / f"s-0000{number}-of-00002.gguf", split__count=2, split__no=number - 1)
+    write_model(settings.models_dir / "D" / "d-Q8_0.gguf")
+    write_model(settings.models_dir / "D" / "mmproj-d.gguf", architecture="clip")
+    assert await _delete(settings, "single") == ["single.gguf"]
+    assert await _delete(settings, "linked") == ["linked.gguf"]
+    assert len(await _delete(settings, "s")) == 2
+    assert len(await _delete(settings, "D")) == 2
+    assert not single.exists()
+    assert store.exists()
+    assert list(settings.models_dir.iterdir()) == []
+
+
+async def test_what_lies_elsewhere_is_not_removed(settings: DownloadSettings, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "elsewhere" / "x.gguf")
+    catalog = Catalog(Sources(models_dir=path.parent, cache=settings.cache, starter=None))
+    async with open_downloads(settings) as downloads:
+        with trio.fail_after(10):
+            try:
+                await downloads.delete(catalog.scan().require("x"))
+            except Forbidden as error:
+                refusal = str(error)
+    assert "cannot be removed" in refusal
+    assert path.exists()

@@ -1,0 +1,201 @@
+"""A partial file holds exactly what was received, whatever ended the program."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.store import partial_file
+from appliance.store.partial_file import (
+    Taken,
+    WrongContents,
+    claim,
+    discard,
+    journaled,
+    open_partial,
+)
+from appliance.wire.partial import PartialHead, PartialSource
+
+CHUNK = 64
+DATA = bytes(range(256)) * 3 + b"end"
+
+
+def head(data: bytes = DATA) -> PartialHead:
+    return PartialHead(oid=hashlib.sha256(data).hexdigest(), size=len(data), repo="o/r", path="m.gguf")
+
+
+def nothing() -> None:
+    """Never asks to stop."""
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial_file, "CHUNK", CHUNK)
+
+
+def test_a_file_in_pieces_gets_its_name_and_leaves_nothing_else(tmp_path: Path) -> None:
+    final = tmp_path / "blob"
+    partial = open_partial(final, head(), nothing)
+    for at in range(0, len(DATA), 50):
+        assert not final.exists()
+        partial.write(DATA[at : at + 50])
+    partial.finish()
+    assert final.read_bytes() == DATA
+    assert [path.name for path in tmp_path.iterdir()] == ["blob"]
+
+
+def test_gits_own_hash_is_checked_too(tmp_path: Path) -> None:
+    oid = hashlib.sha1(b"blob 5\0hello").hexdigest()
+    partial = open_partial(tmp_path / "blob", PartialHead(oid=oid, size=5, repo="o/r", path="x"), nothing)
+    partial.write(b"hello")
+    partial.finish()
+    assert (tmp_path / "blob").read_bytes() == b"hello"
+
+
+@pytest.mark.parametrize("written", [DATA[:-1] + b"x", DATA[:-1], DATA + b"x"])
+def test_wrong_contents_never_get_the_name(tmp_path: Path, written: bytes) -> None:
+    partial = open_partial(tmp_path / "blob", head(), nothing)
+
+    def complete() -> None:
+        partial.write(written)
+        partial.finish()
+
+    with pytest.raises(WrongContents):
+        complete()
+    partial.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_closing_keeps_every_byte(tmp_path: Path) -> None:
+    partial = open_partial(tmp_path / "blob", head(), nothing)
+    partial.write(DATA[:100])
+    partial.came_from(PartialSource("host", '"1"'))
+    partial.close()
+    assert journaled(tmp_path / "blob") == (head(), 100)
+    again = open_partial(tmp_path / "blob", head(), nothing)
+    assert again.length == 100
+    assert again.source == PartialSource("host", '"1"')
+    again.write(DATA[100:])
+    again.finish()
+    assert (tmp_path / "blob").read_bytes() == DATA
+
+
+def test_a_partial_file_of_other_contents_is_begun_anew(tmp_path: Path) -> None:
+    partial = open_partial(tmp_path / "blob", head(), nothing)
+    partial.write(DATA[:100])
+    partial.close()
+    other = open_partial(tmp_path / "blob", head(b"other"), nothing)
+    assert other.length == 0
+    other.write(b"other")
+    other.finish()
+    assert (tmp_path / "blob").read_bytes() == b"other"
+
+
+def test_starting_over_forgets_everything(tmp_path: Path) -> None:
+    partial = open_partial(tmp_path / "blob", head(), nothing)
+    partial.write(b"x" * 200)
+    partial.start_over()
+    partial.write(DATA)
+    partial.finish()
+    assert (tmp_path / "blob").read_bytes() == DATA
+
+
+def test_discarding_leaves_nothing(tmp_path: Path) -> None:
+    partial = open_partial(tmp_path / "blob", head(), nothing)
+    partial.write(DATA[:100])
+    partial.close()
+    discard(tmp_path / "blob")
+    assert list(tmp_path.iterdir()) == []
+    assert journaled(tmp_path / "blob") is None
+
+
+@given(data=st.data(), received=st.integers(0, len(DATA) - 1))
+def test_whatever_a_power_cut_leaves_the_file_ends_up_whole(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, received: int
+) -> None:
+    """Bytes in the middle changed, ends lost or zeroed, the journal torn: what is good is kept, the rest is not."""
+    folder = tmp_path_factory.mktemp("cut")
+    final = folder / "blob"
+    partial = open_partial(final, head(), nothing)
+    partial.write(DATA[:received])
+    partial.close()
+    part, journal = folder / "blob.part", folder / "blob.part.journal"
+    damage: dict[str, Callable[[Path], None]] = {
+        "cut": lambda path: os.truncate(path, data.draw(st.integers(0, path.stat().st_size))),
+        "longer": lambda path: path.write_bytes(path.read_bytes() + bytes(data.draw(st.integers(1, 100)))),
+        "changed": lambda path: _change(path, data.draw(st.integers(0, max(0, path.stat().st_size - 1)))),
+        "gone": lambda path: path.unlink(),
+        "nothing": lambda path: None,
+    }
+    for path in (part, journal):
+        damage[data.draw(st.sampled_from(sorted(damage)))](path)
+    again = open_partial(final, head(), nothing)
+    assert again.length <= received
+    assert part.read_bytes() == DATA[: again.length]
+    again.write(DATA[again.length :])
+    again.finish()
+    assert final.read_bytes() == DATA
+
+
+def _change(path: Path, at: int) -> None:
+    text = bytearray(path.read_bytes())
+    if text:
+        text[at] ^= 1
+        path.write_bytes(text)
+
+
+WRITER = """
+import sys, hashlib
+from pathlib import Path
+from appliance.store import partial_file
+from appliance.wire.partial import PartialHead
+partial_file.CHUNK = 65536
+block = bytes(range(256)) * 64
+size = 64 << 20
+head = PartialHead(oid="0" * 64, size=size, repo="o/r", path="m.gguf")
+partial = partial_file.open_partial(Path(sys.argv[1]), head, lambda: None)
+print(partial.length, flush=True)
+while partial.length < size:
+    partial.write(block)
+"""
+
+
+def test_a_killed_process_loses_less_than_a_chunk(tmp_path: Path) -> None:
+    final = tmp_path / "blob"
+    begun = 0
+    for _ in range(3):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(final)], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            assert int(writer.stdout.readline()) == begun
+            wanted = begun + (1 << 20)
+            while (final.with_name("blob.part")).stat().st_size < wanted:
+                assert writer.poll() is None
+            writer.kill()
+        written = final.with_name("blob.part").stat().st_size
+        found = journaled(final)
+        assert found is not None
+        begun = found[1]
+        assert written - 65536 <= begun <= written
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    lock = claim(tmp_path / ".locks" / "a.lock")
+    with pytest.raises(Taken):
+        claim(tmp_path / ".locks" / "a.lock")
+    script = (
+        "import sys; from pathlib import Path; from appliance.store.partial_file import claim, Taken\n"
+        "try: claim(Path(sys.argv[1]))\nexcept Taken: print('taken')"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / ".locks" / "a.lock")]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=30).stdout == "taken\n"
+    lock.release()
+    assert subprocess.run(command, capture_output=True, text=True, timeout=30).stdout == ""
+    claim(tmp_path / ".locks" / "a.lock").release()
