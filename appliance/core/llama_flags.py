@@ -292,7 +292,7 @@ _TABLE = """
 --vision-gemma-12b-default                                         switch
 --spec-default                                                     switch"""
 
-_REPLACEMENT = {
+REPLACEMENT = {
     "--draft-max": "--spec-draft-n-max or --spec-ngram-mod-n-max",
     "--draft-n-min": "--spec-draft-n-min or --spec-ngram-mod-n-min",
     "--spec-ngram-size-n": "--spec-ngram-simple-size-n, --spec-ngram-map-k-size-n or --spec-ngram-mod-n-match",
@@ -310,8 +310,8 @@ _FORMER = {
 }
 
 _ROUTER_ONLY = frozenset({"--models-dir", "--models-preset", "--models-max", "--models-autoload"})
-_TRUE = frozenset({"on", "enabled", "true", "1"})
-_FALSE = frozenset({"off", "disabled", "false", "0"})
+TRUE_WORDS = frozenset({"on", "enabled", "true", "1"})
+FALSE_WORDS = frozenset({"off", "disabled", "false", "0"})
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
@@ -428,10 +428,10 @@ def from_env(environ: Mapping[str, str]) -> list[Option]:
             if flag.arity == 1:
                 words = (flag.name, value)
                 options.append(Option(flag=flag.env, canonical=flag.name, values=(value,), words=words))
-            elif value in _TRUE:
+            elif value in TRUE_WORDS:
                 options.append(_switched(flag, flag.env, on=True))
             elif flag.kind is Kind.TOGGLE:
-                if value not in _FALSE:
+                if value not in FALSE_WORDS:
                     raise UsageError(f"{flag.env} must be on or off, not {value!r}")
                 options.append(_switched(flag, flag.env, on=False))
     return options
@@ -481,7 +481,7 @@ def _switched(flag: Flag, variable: str, *, on: bool) -> Option:
 
 
 def _removed(said: str, flag: Flag) -> str:
-    return f"{said} has been removed from llama-server; use {_REPLACEMENT[flag.name]}"
+    return f"{said} has been removed from llama-server; use {REPLACEMENT[flag.name]}"
 
 
 def _unknown(word: str) -> str:

@@ -11,9 +11,10 @@ from appliance.cli.plan import AppSettings
 
 
 @pytest.fixture(autouse=True)
-def _no_llama_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_llama_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import os
 
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     for name in list(os.environ):
         if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY", "AIP_")):
             monkeypatch.delenv(name)

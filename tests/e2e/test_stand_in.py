@@ -158,7 +158,9 @@ def test_unknown_flags_are_refused_as_the_real_program_refuses_them(built_engine
         assert ours.stderr.splitlines()[0] == real.stderr.splitlines()[0]
 
 
-def test_without_a_model_it_says_what_to_do(tmp_path: Path) -> None:
-    done = run_command("llama-server", "--port", "0", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "llama-appliance serve" in done.stderr
+def test_without_a_model_it_is_the_router(start_server: StartServer, engine: str) -> None:
+    server = start_server("llama-server", "--port", "0", "--models-max", "3", env={ENGINE_VARIABLE: engine})
+    assert http(server, "GET", "/health").status == 200
+    props = http(server, "GET", "/props").json()
+    assert (props["role"], props["max_instances"]) == ("router", 3)
+    assert http(server, "GET", "/models").json() == {"data": [], "object": "list"}

@@ -1,0 +1,180 @@
+"""Model presets on disk: read, and laid over the models that were found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from appliance.catalog.files import read_start
+from appliance.catalog.found import Found, all_shards
+from appliance.core.config.nodes import Problem
+from appliance.core.naming import QUANTISATIONS, prefer
+from appliance.core.preset_keys import NONE, Choice, Choices, from_words
+from appliance.core.preset_model import DRAFT, MODEL, PROJECTOR, REPO, Definition, define
+from appliance.core.presets import Layers, Presets, read_presets
+from appliance.errors import InvalidConfig, UsageError
+
+LARGEST = 4 << 20
+"""Bytes of a preset file; a thousand models take about 100 KB."""
+ELSEWHERE = ("--model-url", "--docker-repo")
+"""Flags with which the engine fetches a model by itself."""
+
+
+class PresetSource(Struct, frozen=True, kw_only=True):
+    """Where presets are read from, and what is said for all models beside them. Made by `open_presets`."""
+
+    file: Path | None
+    layers: Layers
+    """As they were read when this was made."""
+    strange: bool = False
+    """The file is somebody else's: it comes from a repository."""
+
+    def read(self) -> tuple[Layers, list[Problem]]:
+        """Read the file again; the problems are warnings. Raises UsageError, InvalidConfig among them."""
+        if self.file is None:
+            return self.layers, []
+        presets, problems = read_presets(read_ini(self.file), str(self.file), strange=self.strange)
+        if errors := [problem for problem in problems if problem.level == "error"]:
+            raise InvalidConfig(errors)
+        return structs.replace(self.layers, presets=presets), problems
+
+
+def open_presets(
+    file: Path | None, *, environment: Choices = NONE, command: Choices = NONE, strange: bool = False
+) -> tuple[PresetSource, list[Problem]]:
+    """Read presets for the first time; the problems are warnings. Raises UsageError, InvalidConfig among them."""
+    beside = Layers(environment=environment, presets=Presets(), command=command)
+    source = PresetSource(file=file.absolute() if file is not None else None, layers=beside, strange=strange)
+    layers, warnings = source.read()
+    return structs.replace(source, layers=layers), warnings
+
+
+def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:
+    """The text of an INI file; ``named_by`` is how the user chose it. Raises UsageError."""
+    try:
+        data = read_start(file, LARGEST + 1)
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {file}; check {named_by}") from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}; check {named_by}") from None
+    if len(data) > LARGEST:
+        raise UsageError(f"{file} is larger than {LARGEST >> 20} MiB, which no such file is; check {named_by}")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{file}:{line}: is not UTF-8 text; save the file as UTF-8") from None
+
+
+def with_presets(found: Sequence[Found], layers: Layers, notes: list[str]) -> list[Found]:
+    """The models found, as the presets want them, and those that only presets name. Ids are unique."""
+    cached = [model for model in found if model.source == "cache"]
+    layers = _by_id(layers, found)
+    sections = layers.presets.sections
+    known = {model.id: model for model in found}
+    defined = {
+        model_id: define(model_id, layers.of(model_id, _own(known.get(model_id)))) for model_id in [*known, *sections]
+    }
+    hidden = {hit.id for name in sections for hit in _stood_for(defined[name], cached)} - sections.keys()
+    taken = {*defined, *(alias for model in found for alias in model.aliases)}
+    models: list[Found] = []
+    for model_id, definition in sorted(defined.items(), key=lambda item: (item[0] not in sections, item[0])):
+        model = known.get(model_id) or Found(id=model_id, source="preset", files=())
+        aliases = _free(definition.aliases if model_id in sections else (), model_id, taken, notes)
+        placed = _placed(model, definition, cached)
+        models.append(
+            structs.replace(
+                placed,
+                source="preset" if model_id in sections else model.source,
+                aliases=(*model.aliases, *aliases),
+                definition=definition,
+                hidden=model_id in hidden,
+            )
+        )
+    return models
+
+
+def _by_id(layers: Layers, found: Iterable[Found]) -> Layers:
+    """A section may also be called as llama-server calls a sharded model: by its first file, which is an alias here."""
+    ids = {alias: model.id for model in found for alias in model.aliases}
+    sections = {ids.get(name, name): choices for name, choices in layers.presets.sections.items()}
+    return structs.replace(layers, presets=structs.replace(layers.presets, sections=sections))
+
+
+def _own(model: Found | None) -> Choices:
+    """What a model's files call for. A cached one is known by its name, as llama-server has it."""
+    if model is None:
+        return NONE
+    said = [(REPO, model.id)] if model.source == "cache" else [(MODEL, path) for path in model.files[:1]]
+    if model.source != "cache":
+        said += [(name, path) for name, path in ((PROJECTOR, model.mmproj), (DRAFT, model.draft)) if path]
+    origin = model.source.replace("_", " ")
+    files = {name: Choice(name=name, words=(name, text), text=text, origin=origin) for name, text in said}
+    return files | dict(from_words(model.args, origin))
+
+
+def _stood_for(definition: Definition, cached: Sequence[Found]) -> Iterator[Found]:
+    """The cached models that a preset's repositories are."""
+    if definition.dedup:
+        for repo, file in ((definition.repo, definition.repo_file), (definition.draft_repo, "")):
+            if hit := _in_cache(repo, file, cached):
+                yield hit
+
+
+def _in_cache(name: str, file: str, cached: Iterable[Found]) -> Found | None:
+    """The cached model that llama-server's ``--hf-repo`` and ``--hf-file`` would take."""
+    repo, _, tag = name.partition(":")
+    hits = [model for model in cached if model.repo == repo]
+    if file:
+        return next((model for model in hits if Path(model.files[0]).as_posix().endswith(f"/{file}")), None)
+    if tag:
+        return next((model for model in hits if model.tag == tag.upper()), None)
+    return prefer([(model.tag, model) for model in hits], QUANTISATIONS)
+
+
+def _placed(model: Found, definition: Definition, cached: Sequence[Found]) -> Found:
+    """The model with its files. What is not here the engine fetches, if it is told from where."""
+    args, projector = list(definition.args), definition.mmproj
+    if definition.model:
+        path = _absolute(definition.model)
+        if path != (model.files[:1] or ("",))[0]:
+            model = Found(id=model.id, source=model.source, files=all_shards(Path(path)))
+    elif hit := _in_cache(definition.repo or model.id, definition.repo_file, cached):
+        model = structs.replace(hit, id=model.id, aliases=model.aliases)
+        projector = projector or hit.mmproj or ""
+    elif definition.repo:
+        args += ["--hf-repo", definition.repo, *(("--hf-file", definition.repo_file) if definition.repo_file else ())]
+    elif not any(flag in args for flag in ELSEWHERE):
+        error = f"its preset [{model.id}] does not say which file it is; add model = PATH, or hf-repo = ORG/REPO:TAG"
+        model = structs.replace(model, error=error)
+    draft = definition.draft
+    if not draft and definition.draft_repo:
+        if hit := _in_cache(definition.draft_repo, "", cached):
+            draft = hit.files[0]
+        else:
+            args += ["--hf-repo-draft", definition.draft_repo]
+    return structs.replace(
+        model,
+        args=tuple(args),
+        mmproj=_absolute(projector) if projector and definition.projector else None,
+        draft=_absolute(draft) if draft else None,
+    )
+
+
+def _absolute(path: str) -> str:
+    """llama-server takes paths from where it was started; the home folder's sign is this program's addition."""
+    return str((Path(path).expanduser() if path.startswith("~/") else Path(path)).absolute())
+
+
+def _free(aliases: Iterable[str], model_id: str, taken: set[str], notes: list[str]) -> tuple[str, ...]:
+    """The aliases that do not stand for another model already."""
+    free: list[str] = []
+    for alias in aliases:
+        if alias in taken:
+            notes.append(f"model '{model_id}' goes without the alias '{alias}', which is another model's name")
+        else:
+            taken.add(alias)
+            free.append(alias)
+    return tuple(free)

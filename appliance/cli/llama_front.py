@@ -1,0 +1,119 @@
+"""What llama-server's options say about the server in front, whichever of its modes it stands in for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from appliance.cli.values import api_keys
+from appliance.core import llama_flags
+from appliance.core.llama_flags import Option
+from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, Cors, HttpSettings, Listen, UnixSocket
+from appliance.errors import UsageError
+
+FRONT = (
+    "--host", "--port", "--path", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file", "--api-prefix",
+    "--cors-origins", "--cors-methods", "--cors-headers", "--cors-credentials", "--ui", "--ui-mcp-proxy", "--model",
+    "--threads-http", "--models-dir", "--models-preset", "--models-max", "--models-autoload",
+)  # fmt: skip
+"""Options that this program acts on itself. llama-server, too, ignores the router's ones when it is given a model."""
+NOT_YET = (
+    "--reuse-port", "--tools", "--tools-runtime", "--agent", "--mcp-servers-config", "--mcp-servers-json",
+    "--model-url", "--docker-repo", "--hf-repo", "--hf-file",
+)  # fmt: skip
+GRACE = 1.0
+"""Seconds for requests under way. What uses llama-server expects it to be gone about three seconds after SIGTERM."""
+SOCKET = ".sock"
+"""A host that ends so is a file."""
+
+
+def http_settings(options: Sequence[Option], *, single: str | None, autoload: bool = True) -> HttpSettings:
+    """How to listen and whom to let in. ``single``: the one model of the mode with one. Raises UsageError."""
+    cors = _cors(options)
+    return HttpSettings(
+        listen=_listen(options),
+        tls=_tls(options),
+        api_keys=_keys(options),
+        guard=cors.origins == "localhost",
+        cors=cors,
+        grace=GRACE,
+        ping_after=_ping(options),
+        api_prefix=value(options, "--api-prefix", ""),
+        page=is_on(options, "--ui"),
+        static=_folder(options, "--path"),
+        cors_proxy=is_on(options, "--ui-mcp-proxy", unsaid=False),
+        single=single,
+        autoload=autoload,
+    )
+
+
+def value(options: Sequence[Option], name: str, default: str) -> str:
+    """What was said last."""
+    option = llama_flags.last(options, name)
+    return option.values[0] if option else default
+
+
+def is_on(options: Sequence[Option], name: str, *, unsaid: bool = True) -> bool:
+    option = llama_flags.last(options, name)
+    return unsaid if option is None else option.on
+
+
+def number(options: Sequence[Option], name: str, default: int, least: int) -> int:
+    """A whole number from ``least`` on. Raises UsageError."""
+    text = value(options, name, str(default))
+    if not (text.isascii() and text.removeprefix("-").isdecimal() and int(text) >= least):
+        raise UsageError(f"{name} {text}: it is a whole number from {least} on")
+    return int(text)
+
+
+def _listen(options: Sequence[Option]) -> tuple[Listen, ...]:
+    text = value(options, "--port", str(DEFAULT_PORT))
+    if not (text.isascii() and text.isdecimal()) or int(text) > 65535:
+        raise UsageError(f"--port {text}: a port is a number from 0 to 65535")
+    hosts = [host.strip() for host in value(options, "--host", DEFAULT_HOST).split(",") if host.strip()]
+    if not hosts:
+        raise UsageError("--host holds no address; write one such as 127.0.0.1, or leave it out")
+    if int(text) == 0 and sum(not host.endswith(SOCKET) for host in hosts) > 1:
+        raise UsageError("--port 0 goes with one --host only")
+    return tuple(UnixSocket(host) if host.endswith(SOCKET) else (host, int(text)) for host in hosts)
+
+
+def _tls(options: Sequence[Option]) -> tuple[str, str] | None:
+    certificate, key = value(options, "--ssl-cert-file", ""), value(options, "--ssl-key-file", "")
+    if bool(certificate) != bool(key):
+        given, missing = ("--ssl-cert-file", "--ssl-key-file")[:: 1 if certificate else -1]
+        raise UsageError(f"{given} goes with {missing}; give both for HTTPS, or none")
+    return (certificate, key) if certificate else None
+
+
+def _keys(options: Sequence[Option]) -> tuple[str, ...]:
+    keys = llama_flags.last(options, "--api-key")
+    file = llama_flags.last(options, "--api-key-file")
+    return api_keys(keys.values if keys else (), Path(file.values[0]) if file else None, {}, "")
+
+
+def _cors(options: Sequence[Option]) -> Cors:
+    """llama-server lets every page in unless told otherwise, or unless pages can do more than chat."""
+    default = Cors()
+    usual = "localhost" if is_on(options, "--ui-mcp-proxy", unsaid=False) else "*"
+    return Cors(
+        origins=value(options, "--cors-origins", usual),
+        methods=value(options, "--cors-methods", default.methods),
+        headers=value(options, "--cors-headers", default.headers),
+        credentials=is_on(options, "--cors-credentials"),
+    )
+
+
+def _ping(options: Sequence[Option]) -> float:
+    """Seconds of silence before a stream gets a comment; 0 is never, which llama-server writes -1."""
+    usual = HttpSettings().ping_after
+    if llama_flags.last(options, "--sse-ping-interval") is None:
+        return usual
+    return float(max(number(options, "--sse-ping-interval", 0, -1), 0))
+
+
+def _folder(options: Sequence[Option], name: str) -> str | None:
+    text = value(options, name, "")
+    if text and not Path(text).is_dir():
+        raise UsageError(f"{name} {text}: there is no such folder")
+    return str(Path(text).absolute()) if text else None

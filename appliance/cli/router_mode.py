@@ -1,0 +1,99 @@
+"""llama-server's router mode: no model of its own, but many to choose from, each in a process of its own.
+
+Source of the behaviour: llama-server of llama.cpp b11434. Different on purpose: options of the server in front (tools,
+CORS, prefix and the like) never reach the model processes, and neither does ``--hf-token``, which clients would see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from appliance.catalog.hub_cache import cache_directory, file_of
+from appliance.catalog.presets import PresetSource, open_presets
+from appliance.catalog.sources import Sources
+from appliance.cli.llama_front import http_settings, is_on, number, value
+from appliance.cli.plan import AppSettings
+from appliance.cli.status import say
+from appliance.core import llama_flags
+from appliance.core.llama_flags import Option
+from appliance.core.preset_keys import LOAD_ON_STARTUP, NONE, Choices, chosen, wrong_value
+from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
+from appliance.errors import UsageError
+
+PRESET_FILE = "preset.ini"
+"""A repository on Hugging Face with this file holds presets and not a model."""
+
+
+def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], environ: Mapping[str, str]) -> AppSettings:
+    """The router these options ask for. Raises UsageError, InvalidConfig for all mistakes of a preset file."""
+    options = llama_flags.merge(from_argv, from_environ)
+    _check_values(options)
+    models_max = number(options, "--models-max", DEFAULT_MODELS_MAX, 0)
+    cache = cache_directory(environ, Path.home()).absolute()
+    theirs = preset_of_repository(options, cache)
+    file = value(options, "--models-preset", "")
+    presets = presets_of(
+        theirs or (Path(file) if file else None), chosen(from_environ), chosen(from_argv), strange=theirs is not None
+    )
+    _check_startup(presets, models_max)
+    return AppSettings(
+        http=http_settings(options, single=None, autoload=is_on(options, "--models-autoload")),
+        fleet=FleetSettings(models_max=models_max, metrics=False),
+        sources=Sources(
+            models_dir=_models_dir(value(options, "--models-dir", "")),
+            cache=cache,
+            starter=None,
+            presets=presets,
+        ),
+        hub_token=value(options, "--hf-token", "") or None,
+    )
+
+
+def preset_of_repository(options: Sequence[Option], cache: Path) -> Path | None:
+    """The presets that ``--hf-repo`` means, where that repository holds presets and is in the cache."""
+    return file_of(cache, value(options, "--hf-repo", "").partition(":")[0], PRESET_FILE)
+
+
+def presets_of(
+    file: Path | None, environment: Choices = NONE, command: Choices = NONE, *, strange: bool = False
+) -> PresetSource:
+    """Presets and what is said beside them; what is odd about the file is told. Raises UsageError."""
+    presets, warnings = open_presets(file, environment=environment, command=command, strange=strange)
+    for warning in warnings:
+        say(str(warning))
+    return presets
+
+
+def _models_dir(text: str) -> Path | None:
+    if not text:
+        return None
+    path = Path(text).absolute()
+    if not path.is_dir():
+        wrong = "is not a folder" if path.exists() else "does not exist"
+        raise UsageError(f"--models-dir {path} {wrong}; create it, or name another")
+    return path
+
+
+def _check_values(options: Iterable[Option]) -> None:
+    """llama-server reads its numbers before anything else; a model process would say it late, and to nobody."""
+    for option in options:
+        flag = llama_flags.lookup(option.canonical)
+        if flag is not None and len(option.values) == 1 and (wrong := wrong_value(flag, option.flag, option.values[0])):
+            raise UsageError(wrong)
+
+
+def _check_startup(presets: PresetSource, models_max: int) -> None:
+    """Of the models that have a section; those that only ``[*]`` starts are known after the first look at the disk."""
+    layers = presets.layers
+    wanted = [name for name in layers.presets.sections if _is_wanted(layers.of(name))]
+    if models_max and len(wanted) > models_max:
+        raise UsageError(
+            f"{len(wanted)} models are to be loaded at the start ({', '.join(wanted)}), and --models-max is "
+            f"{models_max}; raise it, or take {LOAD_ON_STARTUP} away from some"
+        )
+
+
+def _is_wanted(choices: Choices) -> bool:
+    choice = choices.get(LOAD_ON_STARTUP)
+    return choice is not None and choice.on

@@ -1,0 +1,205 @@
+"""One option of a model, as a preset's key, the command line or a variable gives it.
+
+A key is any spelling of an option without its dashes, or its variable. The rules are those of llama.cpp b11434's
+router; where that takes a mistake for something else (``metrics = no`` switches on), this is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from appliance.core import llama_flags
+from appliance.core.llama_flags import FALSE_WORDS, FLAGS, REPLACEMENT, TRUE_WORDS, Flag, Kind, Option
+
+LOAD_ON_STARTUP = "load-on-startup"
+STOP_TIMEOUT = "stop-timeout"
+DEDUP = "dedup-cache-models"
+PRESET_ONLY = (DEDUP, LOAD_ON_STARTUP, STOP_TIMEOUT)
+"""Keys for the router alone, which are no options of llama-server."""
+
+HF_TOKEN = "HF_TOKEN"
+_OPPOSITE = {"mmap": "none", "none": "mmap"}
+"""What the former ``mmap = false`` and ``no-mmap = false`` mean as a load mode."""
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """One option as it counts for a model. ``name`` is llama-server's own spelling, or one of `PRESET_ONLY`."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    """For the engine's command line; none for a switch that is off."""
+    text: str
+    """The value as llama-server writes it into an INI."""
+    on: bool = True
+    origin: str
+    """Who said it: a place in a file, a variable, a flag of the command line."""
+
+
+Choices = Mapping[str, Choice]
+"""By `Choice.name`."""
+NONE: Choices = MappingProxyType({})
+
+
+def _flag_of(name: str) -> Flag:
+    flag = llama_flags.lookup(name)
+    if flag is None:
+        raise KeyError(name)
+    return flag
+
+
+def canonical(names: Iterable[str]) -> frozenset[str]:
+    """The names that `Choice` uses for these spellings."""
+    return frozenset(_flag_of(name).name for name in names)
+
+
+FRONTS_OWN = canonical((
+    "--host", "--port", "--reuse-port", "--path", "--api-prefix", "--api-key", "--api-key-file", "--ssl-key-file",
+    "--ssl-cert-file", "--cors-origins", "--cors-methods", "--cors-headers", "--cors-credentials", "--ui",
+    "--ui-config", "--ui-config-file", "--ui-mcp-proxy", "--tools", "--tools-runtime", "--agent",
+    "--mcp-servers-config", "--mcp-servers-json", "--models-dir", "--models-preset", "--models-max",
+    "--models-autoload", "--log-colors", "--hf-token",
+))  # fmt: skip
+"""Options of the server in front, which no model process gets. llama-server's own router hands some of them on;
+``--hf-token`` would be shown to every client in the list of models."""
+NOT_FOR_ALL = canonical(("--model", "--mmproj", "--alias", "--hf-repo", "--log-file"))
+"""Options that, said of no model in particular, are for none."""
+ENDS_AT_ONCE = canonical(("--help", "--version", "--cache-list", "--completion-bash", "--list-devices"))
+NOT_FROM_STRANGERS = canonical((
+    "--rpc", "--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled", "--model-url", "--mmproj-url",
+    "--docker-repo", *(flag.name for flag in FLAGS if flag.kind is Kind.PATH and flag.name != "--hf-file"),
+))  # fmt: skip
+"""Options with which a preset from somebody's repository could reach files and servers of its choice."""
+_SERVERS = FRONTS_OWN | NOT_FOR_ALL | ENDS_AT_ONCE
+
+
+def chosen(options: Iterable[Option]) -> Choices:
+    """What the command line or the environment chooses for all models; the last of each option counts."""
+    return {
+        option.canonical: choice_of(_flag_of(option.canonical), option.values, on=option.on, origin=option.flag)
+        for option in options
+        if option.canonical not in _SERVERS and option.flag != HF_TOKEN
+    }
+
+
+def from_words(words: Iterable[str], origin: str) -> Choices:
+    """The same for flags that the program itself gives a model."""
+    options = llama_flags.split(tuple(words))
+    return {o.canonical: choice_of(_flag_of(o.canonical), o.values, on=o.on, origin=origin) for o in options}
+
+
+def choice_of(flag: Flag, values: tuple[str, ...], *, on: bool = True, text: str | None = None, origin: str) -> Choice:
+    """``text`` is what was written where that is known."""
+    spoken = " ".join(values) if flag.arity else str(int(on))
+    name = flag.name if on else flag.negatives[-1] if flag.negatives else None
+    words = () if name is None else (name, *values)
+    return Choice(name=flag.name, words=words, text=spoken if text is None else text, on=on, origin=origin)
+
+
+def is_known(key: str) -> bool:
+    """Whether the key names an option of llama-server."""
+    return key in _KEYS
+
+
+def read_key(key: str, value: str, origin: str) -> Choice | str:
+    """The option that ``key = value`` chooses, or what is wrong with it."""
+    if key in PRESET_ONLY:
+        return _for_the_router(key, value, origin)
+    flag, on = _KEYS.get(key, (None, True))
+    if flag is None:
+        return _former(key, value, origin) or _unknown(key)
+    if flag.kind is Kind.REMOVED:
+        return f"{key} has been removed from llama-server; use {REPLACEMENT[flag.name].replace('--', '')}"
+    if flag.name in ENDS_AT_ONCE:
+        return f"with {key} llama-server ends at once; it has no place in a preset"
+    if flag.kind is Kind.PAIR:
+        return f"{key} takes two values, which presets cannot hold; give {flag.name} on the command line"
+    if flag.arity == 0:
+        return _switch(flag, on, key, value, origin)
+    if not value:
+        return f"{key} has no value; write one, or remove the line"
+    if wrong := wrong_value(flag, key, value):
+        return wrong
+    return choice_of(flag, (value,), text=value, origin=origin)
+
+
+def _for_the_router(key: str, value: str, origin: str) -> Choice | str:
+    if key == STOP_TIMEOUT:
+        if not (value.isascii() and value.isdecimal()):
+            return f"{key} is a whole number of seconds, not {value!r}; write {key} = 10"
+        return Choice(name=key, text=value, origin=origin)
+    on = _boolean(value)
+    return _not_boolean(key, value) if on is None else Choice(name=key, text=value, on=on, origin=origin)
+
+
+def _switch(flag: Flag, positive: bool, key: str, value: str, origin: str) -> Choice | str:
+    """``no-x = true`` is ``x = false``."""
+    said = _boolean(value)
+    if said is None:
+        return _not_boolean(key, value)
+    text = value if positive else "false" if said else "true"
+    return choice_of(flag, (), on=said is positive, text=text, origin=origin)
+
+
+def _boolean(value: str) -> bool | None:
+    """llama-server takes all but its words for off as on, ``no`` and ``False`` included: neither is a boolean here."""
+    if value in FALSE_WORDS:
+        return False
+    return True if not value or value.lower() in TRUE_WORDS else None
+
+
+def _not_boolean(key: str, value: str) -> str:
+    return f"{key} is on or off, and {value!r} is neither; write {key} = true or {key} = false"
+
+
+def wrong_value(flag: Flag, key: str, value: str) -> str | None:
+    """What is wrong with the value of an option that takes one; ``key`` is how it was said."""
+    if flag.kind is Kind.INTEGER and not _INTEGER.fullmatch(value):
+        return f"{key} is a whole number, not {value!r}"
+    if flag.kind is Kind.NUMBER and not _NUMBER.fullmatch(value):
+        return f"{key} is a number, not {value!r}"
+    if flag.name == "--sleep-idle-seconds" and int(value) == 0:
+        return f"{key} is a number of seconds from 1 on, or -1 for never"
+    return None
+
+
+def _former(key: str, value: str, origin: str) -> Choice | str | None:
+    """A key of earlier releases, which is told by its new name: ``mlock = true`` is ``load-mode = mlock``."""
+    word = next((word for word in (f"--{key}", f"-{key}") if llama_flags.lookup(word) is not None), None)
+    if word is None or "_" in key:
+        return None
+    said = _boolean(value)
+    if said is None:
+        return _not_boolean(key, value)
+    option = llama_flags.split((word,))[0]
+    mode = option.values[0] if said else _OPPOSITE.get(option.values[0])
+    if mode is None:
+        return Choice(name=option.canonical, text=value, on=False, origin=origin)
+    return choice_of(_flag_of(option.canonical), (mode,), text=mode, origin=origin)
+
+
+def _unknown(key: str) -> str:
+    from difflib import get_close_matches  # only on the way to an error
+
+    known = (*_KEYS, *PRESET_ONLY)
+    near = next(iter(get_close_matches(key.lower().replace("_", "-"), known, n=1, cutoff=0.75)), None)
+    return f"llama-server has no option '{key}'" + (f"; did you mean {near}?" if near else "")
+
+
+def _keys() -> dict[str, tuple[Flag, bool]]:
+    """Every key with its option, and whether it says the option or its opposite."""
+    keys: dict[str, tuple[Flag, bool]] = {}
+    for flag in FLAGS:
+        keys |= {word.lstrip("-"): (flag, True) for word in (*flag.spellings, *((flag.env,) if flag.env else ()))}
+        keys |= {word.lstrip("-"): (flag, False) for word in flag.negatives}
+        if flag.env_off is not None:
+            keys[flag.env_off] = (flag, False)
+    return keys
+
+
+_KEYS = _keys()

@@ -1,0 +1,286 @@
+"""llama-server without a model: its router mode, from its own command line and environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from command_line import Command
+
+from appliance.catalog.catalog import Catalog
+from appliance.cli.plan import AppSettings
+from appliance.core.model import Model
+from appliance.core.settings import DEFAULT_MODELS_MAX, UnixSocket
+
+
+@pytest.fixture(autouse=True)
+def _no_llama_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY", "AIP_", "HF_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def preset(tmp_path: Path) -> Path:
+    path = tmp_path / "p.ini"
+    path.write_text("[*]\nngl = 1\n[m]\nmodel = /x.gguf\nc = 3\n")
+    return path
+
+
+def router(command: Command, *argv: str) -> AppSettings:
+    outcome = command("llama-server", *argv)
+    assert isinstance(outcome.program, AppSettings), outcome.err
+    return outcome.program
+
+
+def only(app: AppSettings) -> Model:
+    (model,) = Catalog(app.sources, app.config).scan().models
+    return model
+
+
+def test_defaults_are_llama_servers(command: Command, tmp_path: Path) -> None:
+    app = router(command)
+    assert app.http.listen == (("127.0.0.1", 8080),)
+    assert (app.http.single, app.http.autoload, app.http.page, app.http.tls) == (None, True, True, None)
+    assert (app.http.guard, app.http.cors.origins, app.http.api_keys) == (False, "*", ())
+    assert (app.fleet.models_max, app.fleet.engine_args, app.fleet.metrics) == (DEFAULT_MODELS_MAX, (), False)
+    assert (app.sources.models_dir, app.sources.cache, app.sources.starter) == (None, tmp_path / "cache", None)
+    assert app.preload == ()
+
+
+@pytest.mark.parametrize("flag", ["--model", "-m", "--hf-repo", "-hf", "--docker-repo", "--model-url"])
+def test_a_model_makes_it_the_single_mode(command: Command, flag: str) -> None:
+    outcome = command("llama-server", flag, "x.gguf")
+    if outcome.program is None:
+        assert "not supported yet" in outcome.err
+    else:
+        assert isinstance(outcome.program, AppSettings)
+        assert outcome.program.http.single == "x.gguf"
+
+
+def test_a_model_in_the_environment_makes_it_the_single_mode(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_MODEL", "env.gguf")
+    assert router(command).http.single == "env.gguf"
+
+
+def test_the_routers_own_options(command: Command, tmp_path: Path, preset: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "keys").write_text("k3\n")
+    app = router(
+        command,
+        *("--models-dir", "models", "--models-preset", "p.ini", "--models-max", "0", "--no-models-autoload"),
+        *("--host", "127.0.0.1,::1,a.sock", "--port", "7", "--api-prefix", "/api", "--no-ui"),
+        *("--api-key", "k1,k2", "--api-key-file", "keys", "--cors-origins", "localhost", "--cors-methods", "GET"),
+        *("--no-cors-credentials", "--sse-ping-interval", "4", "--path", "models"),
+        *("--ssl-cert-file", "c.pem", "--ssl-key-file", "k.pem"),
+    )
+    assert app.sources.models_dir == tmp_path / "models"
+    assert app.sources.presets is not None
+    assert app.sources.presets.file == preset
+    assert (app.fleet.models_max, app.http.autoload, app.http.page) == (0, False, False)
+    assert app.http.listen == (("127.0.0.1", 7), ("::1", 7), UnixSocket("a.sock"))
+    assert (app.http.api_prefix, app.http.api_keys, app.http.tls) == ("/api", ("k1", "k2", "k3"), ("c.pem", "k.pem"))
+    assert (app.http.cors.origins, app.http.cors.methods, app.http.cors.credentials) == ("localhost", "GET", False)
+    assert (app.http.guard, app.http.ping_after, app.http.static) == (True, 4.0, str(tmp_path / "models"))
+
+
+def test_pings_can_be_switched_off(command: Command) -> None:
+    assert router(command, "--sse-ping-interval", "-1").http.ping_after == 0
+
+
+def test_tools_of_web_pages_close_the_door_for_other_pages(command: Command) -> None:
+    app = router(command, "--ui-mcp-proxy")
+    assert (app.http.cors_proxy, app.http.cors.origins, app.http.guard) == (True, "localhost", True)
+    assert router(command, "--ui-mcp-proxy", "--cors-origins", "*").http.cors.origins == "*"
+
+
+def test_everything_else_is_for_every_model(command: Command, preset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "55")
+    monkeypatch.setenv("LLAMA_ARG_BATCH", "64")
+    monkeypatch.setenv("LLAMA_ARG_N_PREDICT", "5")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    app = router(
+        command,
+        *("--models-preset", str(preset), "--temp", "0.8", "--no_jinja", "-n", "6", "--timeout", "9", "--tags", "t"),
+        *("--sleep-idle-seconds", "7", "--alias", "dropped", "--api-key", "k", "--port", "0", "--hf-token", "secret"),
+    )
+    model = only(app)
+    assert " ".join(model.args) == (
+        "--no-jinja --sleep-idle-seconds 7 --temperature 0.8 --batch-size 64 --ctx-size 3 --n-predict 6 "
+        "--n-gpu-layers 1 --timeout 9"
+    )
+    assert (model.tags, model.aliases, app.fleet.engine_args) == (("t",), (), ())
+    assert "secret" not in repr(model)
+
+
+def test_the_environment_sets_up_the_router(command: Command, preset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "LLAMA_ARG_PORT": "81",
+        "LLAMA_ARG_MODELS_PRESET": str(preset),
+        "LLAMA_ARG_MODELS_MAX": "2",
+        "LLAMA_ARG_MODELS_AUTOLOAD": "off",
+        "LLAMA_API_KEY": "env-key",
+    }.items():
+        monkeypatch.setenv(name, value)
+    app = router(command, "--models-max", "3")
+    assert (app.http.listen, app.http.api_keys, app.http.autoload) == ((("127.0.0.1", 81),), ("env-key",), False)
+    assert app.fleet.models_max == 3
+    assert only(app).id == "m"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--models-max x", "--models-max is a whole number, not 'x'"),
+        ("--models-max -1", "--models-max -1: it is a whole number from 0 on"),
+        ("-c many", "-c is a whole number, not 'many'"),
+        ("--sleep-idle-seconds 0", "--sleep-idle-seconds is a number of seconds from 1 on, or -1 for never"),
+        ("--models-dir nowhere", "nowhere does not exist; create it, or name another"),
+        ("--models-dir p.ini", "p.ini is not a folder"),
+        ("--models-preset nowhere.ini", "there is no file"),
+        ("--path nowhere", "--path nowhere: there is no such folder"),
+        ("--ssl-key-file k", "--ssl-key-file goes with --ssl-cert-file"),
+        ("--ssl-cert-file k", "--ssl-cert-file goes with --ssl-key-file"),
+        ("--port 0 --host 127.0.0.1,::1", "--port 0 goes with one --host only"),
+        ("--host ,", "--host holds no address"),
+        ("--draft-max 3", "--draft-max has been removed from llama-server"),
+    ],
+)
+def test_mistakes(command: Command, preset: Path, line: str, message: str) -> None:
+    outcome = command("llama-server", *line.split())
+    assert (outcome.program, outcome.out) == (None, "")
+    assert outcome.status != 0
+    assert message in outcome.err
+
+
+def test_all_mistakes_of_a_preset_file_with_their_places(command: Command, preset: Path) -> None:
+    preset.write_text("[m]\nctx_size = 1\njinja = no\n[n\n")
+    outcome = command("llama-server", "--models-preset", str(preset))
+    assert (outcome.status, outcome.program) == (2, None)
+    assert [line.partition(": ")[0] for line in outcome.err.splitlines()[1:]] == [
+        f"  {preset}:{line}:1" for line in (2, 3, 4)
+    ]
+
+
+def test_what_is_odd_about_a_preset_file_is_told(command: Command, preset: Path) -> None:
+    preset.write_text("[m]\nmodel = /x.gguf\nport = 3\n")
+    outcome = command("llama-server", "--models-preset", str(preset))
+    assert isinstance(outcome.program, AppSettings)
+    assert f"{preset}:3:1: warning: [m]: port is for the server" in outcome.err
+
+
+def test_more_models_at_the_start_than_may_run(command: Command, preset: Path) -> None:
+    preset.write_text("[*]\nload-on-startup = 1\n[a]\nm=/a\n[b]\nm=/b\n[c]\nm=/c\nload-on-startup=0\n")
+    outcome = command("llama-server", "--models-preset", str(preset), "--models-max", "1")
+    assert (outcome.status, outcome.program) == (2, None)
+    assert "2 models are to be loaded at the start (a, b), and --models-max is 1" in outcome.err
+    app = router(command, "--models-preset", str(preset), "--models-max", "2")
+    assert [m.id for m in Catalog(app.sources).scan().models if m.load_on_startup] == ["a", "b"]
+    assert router(command, "--models-preset", str(preset), "--models-max", "0").fleet.models_max == 0
+
+
+def test_serve_takes_the_same_file(command: Command, preset: Path) -> None:
+    outcome = command("serve", "--models-preset", str(preset), "--no-starter", "--no-stores")
+    assert isinstance(outcome.program, AppSettings), outcome.err
+    assert outcome.program.sources.presets is not None
+    models = {model.id: model for model in Catalog(outcome.program.sources).scan().models}
+    assert models["m"].args == ("--ctx-size", "3", "--n-gpu-layers", "1")
+    preset.write_text("[m]\nfoo=1\n")
+    outcome = command("serve", "--models-preset", str(preset))
+    assert (outcome.status, outcome.program) == (2, None)
+    assert "llama-server has no option 'foo'" in outcome.err
+
+
+def cached_presets(tmp_path: Path, text: str) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "cache" / "models--org--presets"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    (repository / "snapshots" / commit).mkdir(parents=True)
+    (repository / "snapshots" / commit / "preset.ini").write_text(text)
+
+
+def test_a_repository_that_holds_presets_is_the_router_mode(command: Command, tmp_path: Path) -> None:
+    cached_presets(tmp_path, "[m]\nhf-repo = org/model:q8_0\nc = 3\n")
+    app = router(command, "--hf-repo", "org/presets", "-t", "1")
+    model = only(app)
+    assert (model.id, app.http.single) == ("m", None)
+    assert model.args == ("--ctx-size", "3", "--threads", "1", "--hf-repo", "org/model:q8_0")
+
+
+@pytest.mark.parametrize(
+    "setting", ["model = /etc/x.gguf", "media-path = /", "rpc = 1.2.3.4:5", "lora = /x", "log-prompts-dir = /tmp"]
+)
+def test_presets_of_a_repository_reach_no_files_and_servers(command: Command, tmp_path: Path, setting: str) -> None:
+    cached_presets(tmp_path, f"[m]\nhf-repo = org/model\n{setting}\n")
+    outcome = command("llama-server", "--hf-repo", "org/presets")
+    assert (outcome.status, outcome.program) == (2, None)
+    key = setting.partition(" ")[0]
+    assert f"preset.ini:3:1: error: [m]: {key} is not taken from a repository" in outcome.err
+
+
+# ---- llama-server's configuration file -------------------------------------------------------------------------------
+
+
+def configured(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "config" / "llama.cpp" / "config.ini"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("models-max=9\n", (9, True)),
+        ("[*]\nmodels-max=9\n", (9, True)),
+        ("[m9]\nmodels-max=9\n", (4, True)),
+        ("[default]\nmodels-max=9\n", (9, True)),
+        ("models-max=9\n[*]\nmodels-max=8\n", (9, True)),
+        ("[*]\nmodels-max=8\n[default]\nmodels-max=9\n", (9, True)),
+        ("no-models-autoload=true\n", (4, False)),
+        ("models-autoload=off\nLLAMA_ARG_MODELS_MAX=3\n", (3, False)),
+    ],
+)
+def test_what_a_configuration_file_says(
+    command: Command, tmp_path: Path, text: str, expected: tuple[int, bool]
+) -> None:
+    configured(tmp_path, text)
+    app = router(command)
+    assert (app.fleet.models_max, app.http.autoload) == expected
+
+
+def test_environment_and_command_line_beat_the_configuration_file(
+    command: Command, tmp_path: Path, preset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured(tmp_path, "models-max=9\nport = 5\napi-key = k\nctx-size = 7\ntemp = 1\nbatch-size=8\nzip = 1\n")
+    monkeypatch.setenv("LLAMA_ARG_MODELS_MAX", "7")
+    monkeypatch.setenv("LLAMA_ARG_BATCH", "9")
+    outcome = command("llama-server", "--models-preset", str(preset), "--port", "6")
+    app = outcome.program
+    assert isinstance(app, AppSettings)
+    assert (app.fleet.models_max, app.http.listen, app.http.api_keys) == (7, (("127.0.0.1", 6),), ("k",))
+    assert " ".join(only(app).args) == "--temperature 1 --batch-size 9 --ctx-size 3 --n-gpu-layers 1"
+    assert "config.ini:7:1: warning: llama-server has no option 'zip'; it is passed over" in outcome.err
+
+
+def test_a_configuration_file_may_name_the_model(command: Command, tmp_path: Path) -> None:
+    configured(tmp_path, "model = folder/x.gguf\n")
+    assert router(command).http.single == "x.gguf"
+
+
+def test_mistakes_in_a_configuration_file(command: Command, tmp_path: Path) -> None:
+    path = configured(tmp_path, " models-max=9\nmodels-max=abc\n")
+    outcome = command("llama-server")
+    assert (outcome.status, outcome.program) == (2, None)
+    assert f"{path}:1:2: error: " in outcome.err
+    assert f"{path}:2:1: error: models-max is a whole number, not 'abc'" in outcome.err
+
+
+def test_downloads_are_asked_for_with_the_token_of_the_options(command: Command) -> None:
+    assert router(command, "--hf-token", "hf_x").hub_token == "hf_x"
+    assert router(command).hub_token is None

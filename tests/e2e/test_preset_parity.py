@@ -1,0 +1,223 @@
+"""Presets as a user of llama-server's router has them: the same file, the same models, in both programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from conftest import StartServer
+from gguf_files import WriteModel
+from program import Server, http
+
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.presets import open_presets
+from appliance.catalog.sources import Sources
+from appliance.core import llama_flags
+from appliance.core.preset_keys import chosen
+from appliance.engines.found import ENGINE_VARIABLE
+from appliance.errors import UsageError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+START_TIME = 20.0
+ARGV = ("--offline", "--threads", "1", "--temp", "0.5", "--no-jinja", "--tags", "all")
+FORCED = "log-colors = off\n"
+"""What llama-server's router gives every model process; here it is not a choice."""
+
+FILES = [
+    "",
+    "version = 1\nc = 7\n",
+    "; about\n[*]\nc = 512 ; end\n[m1]\nmodel = /x/a.gguf\nalias = b, a,c\nctx-size=100\nngl=4# x\n",
+    "[m1]\nm = /x\nno-warmup = false\nslots=off\nkv-unified=0\nno-kv-offload=1\nno-repack=disabled\nembedding=off\n",
+    "[m1]\nm = /x/a.gguf\nctx-size = 1\nc = 2\nLLAMA_ARG_CTX_SIZE=3\ntemp = 9\njinja = true\n",
+    "[*]\nmetrics=true\nembedding = on\n[m1]\nm=/x\nmetrics=false\n[m2]\nm=/y\n[m1]\nm=/z\nngl=2\n",
+    "[a:q8_0]\nm=/x\n[a:Q8_0]\nm=/y\n[m:weird-tag]\nm=/z\n[n:]\nm=/z\n[ sp ace]\nm=/z\n",
+    "[m1]\nm=/x\nmodels-max=3\napi-key=k\nssl-key-file=/s\nhost=0.0.0.0\nport=99\nlog-file=/l\nmmproj=/mm\n",
+    "[*]\nload-on-startup=false\nstop-timeout=4\n[m1]\nc=1\n[m2]\nm=/x\nalias=q\n",
+    "[plain]\nngl=3\nalias=zz\n[D]\nmmproj=/own\n[org/repo:q8_0]\nngl=4\n[org/repo]\nngl=5\n[new]\nm=/n\n",
+    "[a]\nhf-repo=org/repo:q8_0\n[b]\nhf-repo=org/repo\n[c]\nhf-repo=org/missing\n",
+    "[*]\ndedup-cache-models=true\n[a]\nhf-repo=org/repo\n",
+    "[a]\ndedup-cache-models=true\nhf-repo=org/repo:Q8_0\nspec-draft-hf=org/draft\n",
+    "[a]\ndedup-cache-models=true\nhf-repo=org/repo\nhf-file=model-Q8_0.gguf\n",
+    "[m1]\nfoo-bar = 9\n",
+    "[m1]\n  c = 9\n",
+    "  [m1]\nc = 9\n",
+    "[m1] x\nc = 9\n",
+    "[]\n",
+    "[m1]\njinja\n",
+    "[m1]\nc : 3\n",
+    "[m1]\nctx_size = 9\n",
+    "[m1]\nm=/x\nalias = m2\n[m2]\nm=/y\n",
+    "[m1]\nm=/x\nalias = z\n[m2]\nm=/y\nalias=z\n",
+    "[m1]\nm=/x\ncontrol-vector-layer-range = 1 2\n",
+]
+"""Files that both programs take, or both refuse."""
+
+
+class Disk:
+    """A models folder and a cache with a few models."""
+
+    def __init__(self, root: Path, write_model: WriteModel) -> None:
+        self.models, self.cache, self.file = root / "models", root / "cache", root / "p.ini"
+        write_model(self.models / "plain.gguf")
+        write_model(self.models / "D" / "a-Q8_0.gguf")
+        write_model(self.models / "D" / "mtp-x.gguf")
+        for repo, names in (("repo", ("model-Q4_K_M.gguf", "model-Q8_0.gguf")), ("draft", ("d-F32.gguf",))):
+            folder = self.cache / f"models--org--{repo}"
+            (folder / "refs").mkdir(parents=True)
+            (folder / "refs" / "main").write_text(COMMIT)
+            for name in names:
+                write_model(folder / "snapshots" / COMMIT / name)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, write_model: WriteModel) -> Disk:
+    return Disk(tmp_path, write_model)
+
+
+Listing = dict[str, tuple[list[str], list[str], str, str]]
+
+
+@contextmanager
+def router(engine: str, disk: Disk, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_ARG", "LLAMA_API", "HF_"))}
+    argv = [engine, "--port", str(port), *ARGV, "--models-preset", str(disk.file), "--models-dir", str(disk.models)]
+    process = subprocess.Popen(
+        argv,
+        env={**env, "LLAMA_CACHE": str(disk.cache), "HOME": str(disk.file.parent)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def theirs(engine: str, disk: Disk, port: int) -> Listing | None:
+    """What llama-server's router lists; None when it refuses to start."""
+    with router(engine, disk, port) as process:
+        until = time.monotonic() + START_TIME
+        while process.poll() is None:
+            try:
+                with urlopen(f"http://127.0.0.1:{port}/models", timeout=5) as answer:
+                    models = json.load(answer)["data"]
+            except OSError:
+                assert time.monotonic() < until, "llama-server does not listen"
+                time.sleep(0.02)
+                continue
+            return {
+                model["id"]: (
+                    model["aliases"],
+                    model["tags"],
+                    model["source"],
+                    model["status"]["preset"].replace(FORCED, ""),
+                )
+                for model in models
+            }
+    return None
+
+
+def ours(disk: Disk) -> Listing | None:
+    """The same of this program."""
+    try:
+        presets, _ = open_presets(disk.file, command=chosen(llama_flags.split(ARGV)))
+    except UsageError:
+        return None
+    catalog = Catalog(Sources(models_dir=disk.models, cache=disk.cache, starter=None, presets=presets))
+    return {
+        model.id: (list(model.aliases), list(model.tags), model.source, model.preset)
+        for model in catalog.scan().models
+        if not model.hidden
+    }
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_file_means_what_it_means_to_llama_server(
+    built_engine: str, disk: Disk, free_port: Callable[[], int], text: str
+) -> None:
+    disk.file.write_text(text)
+    assert ours(disk) == theirs(built_engine, disk, free_port())
+
+
+# ---- the program itself ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stand_in(start_server: StartServer, built_engine: str, disk: Disk):
+    def start(text: str, *argv: str) -> Server:
+        disk.file.write_text(text)
+        env = {ENGINE_VARIABLE: built_engine, "LLAMA_CACHE": str(disk.cache)}
+        words = ("llama-server", "--port", "0", "-t", "1", "--models-preset", str(disk.file), *argv)
+        return start_server(*words, env=env)
+
+    return start
+
+
+def chat(server: Server, model: str) -> tuple[int, str]:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 2}
+    answer = http(server, "POST", "/v1/chat/completions", body)
+    return answer.status, answer.json().get("model", "")
+
+
+def command_of(server: Server, model: str) -> str:
+    """The command line of a running model process, as the list of models has it."""
+    models = http(server, "GET", "/models").json()["data"]
+    return " ".join(next(entry["status"]["args"] for entry in models if entry["id"] == model))
+
+
+def test_models_of_a_preset_are_served_by_name_and_alias(stand_in: Callable[..., Server], starter_model: Path) -> None:
+    server = stand_in(
+        f"[*]\nc = 512\n[one]\nmodel = {starter_model}\nalias = first\nn-predict = 7\n[two]\nmodel = {starter_model}\n",
+        *("--temp", "0", "--cors-origins", "localhost"),
+    )
+    assert chat(server, "first") == (200, "one")
+    assert chat(server, "two") == (200, "two")
+    assert re.search(r"--ctx-size 512\b.*--n-predict 7\b.*", command_of(server, "one"))
+    assert "--temperature 0 " in command_of(server, "two") + " "
+    assert "--cors-origins" not in command_of(server, "two")
+    assert "--n-predict" not in command_of(server, "two")
+
+
+def test_a_changed_preset_shows_with_reload(stand_in: Callable[..., Server], disk: Disk, starter_model: Path) -> None:
+    server = stand_in(f"[one]\nmodel = {starter_model}\n")
+    assert chat(server, "late")[0] >= 400
+    disk.file.write_text(f"[one]\nmodel = {starter_model}\n[two]\nmodel = {starter_model}\nalias = late\n")
+    listed = http(server, "GET", "/models?reload=1").json()["data"]
+    assert {"one", "two"} <= {model["id"] for model in listed}
+    assert chat(server, "late") == (200, "two")
+    disk.file.write_text("[one]\nzip = 3\n")
+    refused = http(server, "GET", "/models?reload=1")
+    assert refused.status >= 400
+    assert f"{disk.file}:2:1" in refused.json()["error"]["message"]
+    assert {"one", "two"} <= {model["id"] for model in http(server, "GET", "/models").json()["data"]}
+    assert chat(server, "late") == (200, "two")
+
+
+def test_the_list_tells_what_presets_say_and_hides_what_they_stand_for(
+    stand_in: Callable[..., Server], disk: Disk, starter_model: Path
+) -> None:
+    folder = disk.cache / "models--org--small"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(COMMIT)
+    (folder / "snapshots" / COMMIT).mkdir(parents=True)
+    (folder / "snapshots" / COMMIT / "small-Q8_0.gguf").write_bytes(starter_model.read_bytes())
+    server = stand_in("[mine]\nhf-repo = org/small\ndedup-cache-models = true\nalias = b, a\ntags = t\nc = 512\n")
+    listed = {model["id"]: model for model in http(server, "GET", "/models").json()["data"]}
+    assert "org/small:Q8_0" not in listed
+    assert {"org/repo:Q8_0", "org/draft:F32"} <= listed.keys()
+    assert (listed["mine"]["aliases"], listed["mine"]["tags"]) == (["a", "b"], ["t"])
+    assert listed["mine"]["status"]["preset"] == (
+        "[mine]\nctx-size = 512\nhf-repo = org/small\nthreads = 1\ndedup-cache-models = true\n\n"
+    )
+    assert chat(server, "org/small:Q8_0") == (200, "org/small:Q8_0")
+    assert chat(server, "a") == (200, "mine")
