@@ -1,3 +1,3 @@
-"""One producer task and one replay ring per resumable generation.
+"""One producer task and one replay ring per resumable generation; readers come and go.
 
-Refuses to know who reads; nothing lives here until streams outlive their requests."""
+Refuses to know who reads, and what it is that they read."""

@@ -1,0 +1,82 @@
+"""The newest bytes of a stream, addressed by their offset from its beginning.
+
+Bytes are copied into blocks of one size as they come, so that a place is found by arithmetic and small chunks cost no
+object each; a full block never changes again, and readers get views of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec import Struct
+
+BLOCK = 1 << 16
+"""Bytes of a block. More memory than the ring's limit is taken by at most two of them."""
+
+
+class Gap(Struct, frozen=True):
+    """What was asked for is gone; ``oldest`` is the first offset that is still held."""
+
+    oldest: int
+
+
+class Ring:
+    """Keeps the last ``limit`` bytes; older ones are dropped. ``total`` and ``dropped`` are offsets."""
+
+    def __init__(self, limit: int, dropped: int = 0) -> None:
+        self.limit = limit
+        self.total = dropped
+        self.dropped = dropped
+        self.finished = False
+        self._blocks: deque[bytes] = deque()
+        self._base = dropped  # offset of the first block
+        self._last = bytearray()  # the block that is being filled
+
+    @property
+    def held(self) -> int:
+        return self.total - self.dropped
+
+    def append(self, data: bytes) -> bool:
+        """Of a chunk that is not smaller than the limit, the tail is kept. False: the ring is finished, and full."""
+        if self.finished:
+            return False
+        self.total += len(data)
+        if len(data) >= self.limit:
+            self._blocks.clear()
+            self._last.clear()
+            self.dropped = self._base = self.total - self.limit
+            data = data[len(data) - self.limit :]
+        self._last += data
+        while len(self._last) >= BLOCK:
+            self._blocks.append(bytes(self._last[:BLOCK]))
+            del self._last[:BLOCK]
+        if self.held > self.limit:
+            self.shrink(self.limit)
+        return True
+
+    def shrink(self, size: int) -> None:
+        """Drop the oldest bytes until at most ``size`` are held."""
+        self.dropped = max(self.dropped, self.total - size)
+        while self._blocks and self._base + BLOCK <= self.dropped:
+            self._blocks.popleft()
+            self._base += BLOCK
+
+    def since(self, offset: int, most: int | None = None) -> list[memoryview] | Gap:
+        """What is held from ``offset`` on, up to ``most`` bytes; nothing for an offset that is yet to come."""
+        if offset < self.dropped:
+            return Gap(self.dropped)
+        end = self.total if most is None else min(self.total, offset + most)
+        views: list[memoryview] = []
+        while offset < end:
+            at, within = divmod(offset - self._base, BLOCK)
+            if at < len(self._blocks):
+                view = memoryview(self._blocks[at])[within : within + end - offset]
+            else:  # a view of the block that is being filled would keep it from growing
+                view = memoryview(bytes(self._last[within : within + end - offset]))
+            views.append(view)
+            offset += len(view)
+        return views
+
+    def finalize(self) -> None:
+        """Nothing is added from now on."""
+        self.finished = True

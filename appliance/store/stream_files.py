@@ -1,0 +1,127 @@
+"""Streams on disk, one file each: a line of JSON that tells what it is, then the bytes of its end as they came.
+
+A stream under way is a ``.part`` file; one that is still there at the next start was interrupted. Writes are queued,
+and made in a worker thread, a batch at a time: a crash of the program loses what came in the last tenth of a second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from appliance.store.stream_folder import About as About
+from appliance.store.stream_folder import Folder
+from appliance.store.stream_folder import Stored as Stored
+
+BATCH = 0.1
+"""Seconds in which writes gather."""
+MAX_WAITING = 64 << 20
+"""Bytes not yet written; more than that wait only when the disk stands still."""
+FLUSH = 3.0
+"""Seconds that the last writes get when the program ends."""
+
+log = logging.getLogger(__name__)
+
+
+class StreamFiles:
+    """Made by `open_stream_files`. A disk that fails ends the keeping on disk, with one warning, and nothing else."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.failed = False
+        self._folder = folder
+        self.next_key = folder.next_key
+        self._queue: deque[Callable[[], None]] = deque()
+        self._waiting = 0  # bytes
+        self._wake = trio.Event()
+        self._turn = trio.CapacityLimiter(1)
+
+    def begin(self, about: About) -> int:
+        """A new file; the result is what it is called by in the other methods."""
+        key, self.next_key = self.next_key, self.next_key + 1
+        self._do(partial(self._folder.begin, key, about))
+        return key
+
+    def append(self, key: int, data: bytes) -> None:
+        self._waiting += len(data)
+        if self._waiting > MAX_WAITING:
+            self.fail("it is too slow")
+        self._do(partial(self._folder.append, key, data))
+
+    def finish(self, key: int, completed_at: float) -> None:
+        self._do(partial(self._folder.finish, key, completed_at))
+
+    def discard(self, key: int) -> None:
+        self._do(partial(self._folder.discard, key))
+
+    async def write(self) -> None:
+        """Write what comes, until cancelled."""
+        while True:
+            await self._wake.wait()
+            await trio.sleep(BATCH)
+            self._wake = trio.Event()
+            await trio.to_thread.run_sync(self._write_queued, limiter=self._turn)
+
+    async def close(self) -> None:
+        """Write what is queued, for at most `FLUSH` seconds."""
+        with trio.move_on_after(FLUSH, shield=True) as scope:
+            await trio.to_thread.run_sync(self._write_queued, limiter=self._turn, abandon_on_cancel=True)
+        if scope.cancelled_caught:
+            log.warning("the last streams could not be written to '%s' in time", self._folder.path)
+
+    def _do(self, step: Callable[[], None]) -> None:
+        if not self.failed:
+            self._queue.append(step)
+            self._wake.set()
+
+    def _write_queued(self) -> None:
+        """In the worker thread, one at a time; others append to the queue meanwhile, and only that."""
+        self._waiting = 0
+        try:
+            for _ in range(len(self._queue)):
+                self._queue.popleft()()
+            self._folder.flush()
+        except OSError as error:
+            self.fail(str(error))
+        except IndexError:
+            pass  # the queue was given up meanwhile
+        if self.failed:
+            self._folder.abandon()
+
+    def fail(self, why: str) -> None:
+        """Keep nothing on disk from now on."""
+        if not self.failed:
+            self.failed = True
+            self._queue.clear()
+            self._wake.set()
+            log.warning("streams are not kept in '%s' until the program is restarted: %s", self._folder.path, why)
+
+
+@asynccontextmanager
+async def open_stream_files(
+    path: Path, max_bytes: int, max_total: int, keep: float
+) -> AsyncGenerator[tuple[StreamFiles, list[Stored]]]:
+    """Files in this folder, and what an earlier run has left there, oldest first.
+
+    ``max_bytes`` of one stream are kept, ``max_total`` of all; what ended more than ``keep`` seconds ago is deleted.
+    A folder that cannot be used is a disk that has failed.
+    """
+    folder = Folder(path, max_bytes, max_total)
+    files, stored = StreamFiles(folder), list[Stored]()
+    try:
+        stored = await trio.to_thread.run_sync(folder.load, keep)
+    except OSError as error:
+        files.fail(str(error))
+    files.next_key = folder.next_key
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(files.write)
+            yield files, stored
+            nursery.cancel_scope.cancel()
+    finally:
+        await files.close()

@@ -1,0 +1,275 @@
+"""One generation: the sink that its work writes into, the ring of what it has said, and those who read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Protocol
+
+import trio
+from msgspec import Struct
+from trio.lowlevel import ParkingLot
+
+from appliance.core.ring import Gap, Ring
+
+Headers = Sequence[tuple[bytes, bytes]]
+EVENTS = b"text/event-stream"
+RECORD_END = b"\n\n"
+PIECE = 1 << 18
+"""Bytes that a reader takes at once."""
+
+
+class End(Enum):
+    """How a generation ended."""
+
+    DONE = auto()
+    BROKEN = auto()
+    """In the middle of a record: nothing may follow what is there, and nobody may take it for a whole answer."""
+    STOPPED = auto()
+    """Somebody asked for it."""
+    REPLACED = auto()
+    """Another one began under its id."""
+    GIVEN_UP = auto()
+    """Nobody was there any more to have an answer that is not kept."""
+    SHUT_DOWN = auto()
+
+
+class Head(Struct, frozen=True):
+    status: int
+    headers: Headers
+
+    @property
+    def event_stream(self) -> bool:
+        return any(name.lower() == b"content-type" and value.startswith(EVENTS) for name, value in self.headers)
+
+
+class Sink(Protocol):
+    """Where the first reader has its answer; part of what every answer of the program is written into."""
+
+    async def start(self, status: int, headers: Headers) -> None: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def end(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Keeper(Protocol):
+    """Hears what a generation does, at the moment that it does it; the owner of all of them."""
+
+    def began(self, generation: Generation) -> None:
+        """It has a head."""
+        ...
+
+    def grew(self, generation: Generation, data: bytes, held: int) -> None:
+        """``held`` is how many more bytes its ring holds."""
+        ...
+
+    def ended(self, generation: Generation) -> None: ...
+
+
+def never() -> bool:
+    return False
+
+
+class Generation:
+    """Made by `Streams.begin`, or out of what is on disk. Times are unix seconds.
+
+    An event stream with status 200 is *kept*: it goes into the ring, at the producer's pace. Any other answer passes
+    from hand to hand to the first reader, and is forgotten. ``streams``: a stream was asked for, so that the generation
+    goes on without its first reader. ``loading`` tells whether its model is on its way.
+    """
+
+    def __init__(
+        self,
+        conversation: str,
+        started_at: float,
+        ring: Ring,
+        keeper: Keeper,
+        *,
+        streams: bool = True,
+        loading: Callable[[], bool] = never,
+    ) -> None:
+        self.conversation = conversation
+        self.started_at = started_at
+        self.completed_at = 0.0
+        self.ring = ring
+        self.loading = loading
+        self.head: Head | None = None
+        self.end: End | None = None
+        self.interrupted_at: int | None = None
+        """Where the record begins that tells of a break in which bytes were lost: of a crash of the program."""
+        self.scope = trio.CancelScope()
+        self.sink = RingSink(self)
+        self.changed = ParkingLot()
+        self._keeper = keeper
+        self._streams = streams
+        self._to_first, self._first = trio.open_memory_channel[bytes](0)
+        self._first_left = False
+
+    @property
+    def kept(self) -> bool:
+        return self.head is not None and self.head.status == 200 and self.head.event_stream
+
+    @property
+    def refused(self) -> bool:
+        return self.head is not None and self.head.status >= 400
+
+    async def wait_begun(self) -> None:
+        """Until it has a head, or never will."""
+        while self.head is None and self.end is None:
+            await self.changed.park()
+
+    def reader(self, offset: int) -> Reader:
+        """From this offset on. Whoever has seen more than what outlived a break is told of the break."""
+        return Reader(self, offset if self.interrupted_at is None else min(offset, self.interrupted_at))
+
+    async def pass_on(self, sink: Sink) -> End | None:
+        """Be the first reader: pass the whole answer on. The result is how it ended, if that was before it began.
+
+        Who leaves this before its end loses what is not kept, and what is not kept is then given up.
+        """
+        try:
+            await self.wait_begun()
+            if self.head is None:
+                return self.end
+            await sink.start(self.head.status, self.head.headers)
+            whole = await (self._replay(sink) if self.kept else self._hand_over(sink))
+            if whole and self.end is not End.BROKEN:
+                await sink.end()
+            else:
+                sink.abort()
+            return None
+        finally:
+            self._first_left = True
+            self._first.close()
+            if self.end is None and not self.kept and (self.head is not None or not self._streams):
+                self.scope.cancel()
+
+    async def _replay(self, sink: Sink) -> bool:
+        """False: this reader was too slow."""
+        reader = self.reader(0)
+        last = RECORD_END
+        try:
+            while data := await reader.receive():
+                last = data
+                await sink.write(data)
+        except trio.Cancelled:
+            if not last.endswith(RECORD_END):
+                sink.abort()
+            raise
+        return not reader.overtaken
+
+    async def _hand_over(self, sink: Sink) -> bool:
+        async for data in self._first:
+            await sink.write(data)
+        return self.end is End.DONE
+
+    # ---- from the work, by way of its sink ---------------------------------------------------------------------------
+
+    def begin(self, head: Head) -> None:
+        if self.end is None:
+            self.head = head
+            self._keeper.began(self)
+            self.changed.unpark_all()
+
+    async def add(self, data: bytes) -> None:
+        if self.kept:
+            held = self.ring.held
+            if self.ring.append(data):
+                self._keeper.grew(self, data, self.ring.held - held)
+                self.changed.unpark_all()
+        elif not self._first_left:
+            try:
+                await self._to_first.send(data)
+            except trio.BrokenResourceError:
+                pass  # it has left this moment
+
+    def finish(self, end: End) -> None:
+        """What comes after this is ignored; the first end counts."""
+        if self.end is None:
+            self.end = end
+            self.ring.finalize()
+            self._to_first.close()
+            self._keeper.ended(self)
+            self.changed.unpark_all()
+
+    def cut(self, end: End, record: bytes = b"") -> None:
+        """End it from outside; ``record`` are its last words, where it still may have any."""
+        if record and self.kept and self.end is None:
+            held = self.ring.held
+            self.ring.append(record)
+            self._keeper.grew(self, record, self.ring.held - held)
+        self.finish(end)
+        self.scope.cancel()
+
+
+class RingSink:
+    """What the work of a generation writes its answer into; has the shape of every sink of the program."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.sent = 0
+        self._generation = generation
+
+    @property
+    def status(self) -> int | None:
+        head = self._generation.head
+        return head.status if head is not None else None
+
+    @property
+    def event_stream(self) -> bool:
+        head = self._generation.head
+        return head is not None and head.event_stream
+
+    @property
+    def ended(self) -> bool:
+        return self._generation.end is not None
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self._generation.begin(Head(status, headers))
+
+    async def write(self, data: bytes) -> None:
+        """An event stream is taken at once, whoever reads it; every write ends at the end of a record."""
+        self.sent += len(data)
+        await self._generation.add(data)
+
+    async def end(self) -> None:
+        self._generation.finish(End.DONE)
+
+    def abort(self) -> None:
+        self._generation.finish(End.BROKEN)
+
+
+class Reader:
+    """Reads one kept generation. Holds it in memory, and nobody up."""
+
+    def __init__(self, generation: Generation, offset: int) -> None:
+        self.offset = offset
+        self.overtaken = False
+        """What came next is not held any more."""
+        self._generation = generation
+
+    async def receive(self) -> bytes:
+        """The next bytes, about `PIECE` at most; b"" at the end, also for who was overtaken.
+
+        They end where a record ends, unless it is longer than that, or the generation itself broke off within one.
+        """
+        ring = self._generation.ring
+        waited = False
+        while True:
+            found = ring.since(self.offset, PIECE)
+            if isinstance(found, Gap):
+                self.overtaken = True
+                return b""
+            if found or self._generation.end is not None:
+                break
+            await self._generation.changed.park()
+            waited = True
+        data = b"".join(found)
+        if len(data) == PIECE and (end := data.rfind(RECORD_END)) >= 0:
+            data = data[: end + len(RECORD_END)]
+        self.offset += len(data)
+        if not waited:
+            await trio.lowlevel.checkpoint()
+        return data

@@ -1,0 +1,313 @@
+"""The owner of all generations that outlive their requests: by conversation id, one at a time, within limits."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+from msgspec import Struct
+
+from appliance.core.config.types import StreamsConfig
+from appliance.core.ring import Ring
+from appliance.errors import Busy, ShuttingDown, UsageError
+from appliance.store.stream_files import About, Stored, StreamFiles, open_stream_files
+from appliance.store.stream_folder import check_folder
+from appliance.streams.generation import EVENTS, End, Generation, Head, RingSink, never
+from appliance.streams.status import StreamStatus, meant, status_of
+
+TAKE_OVER_AFTER = 0.25
+"""Seconds in which a request may still be refused without ending the stream that its id had before."""
+MAX_LIVE = 1000
+"""Generations under way; each may hold a request's body, and its client is not there to be counted."""
+OVERHEAD = 4096
+"""Bytes that a stream is counted as, beside those of its ring."""
+
+Work = Callable[[RingSink], Awaitable[None]]
+
+
+class _Entry(Struct, kw_only=True, eq=False):
+    """A generation and what is only the owner's business."""
+
+    generation: Generation
+    interrupted: bytes = b""
+    before: _Entry | None = None
+    """Who has the id again, should the request be refused."""
+    key: int | None = None
+    expires: float = math.inf
+
+    @property
+    def readable(self) -> bool:
+        return self.generation.kept
+
+
+class Streams:
+    """Made by `open_streams`. Every method is atomic."""
+
+    def __init__(self, settings: StreamsConfig, nursery: trio.Nursery, files: StreamFiles | None) -> None:
+        self.settings = settings
+        self.held = 0
+        """Bytes of all streams."""
+        self._nursery = nursery
+        self._files = files
+        self._current: dict[str, _Entry] = {}
+        self._entries: dict[Generation, _Entry] = {}
+        self._streams: dict[Generation, _Entry] = {}  # kept ones; those that have ended in the order they ended in
+        self._live = 0
+        self._wake = trio.Event()
+
+    def begin(
+        self,
+        conversation: str,
+        work: Work,
+        *,
+        streams: bool = True,
+        loading: Callable[[], bool] = never,
+        interrupted: bytes = b"",
+    ) -> Generation:
+        """Start ``work`` in a task of its own. Who asked for it calls `Generation.pass_on`, and may leave that.
+
+        ``work`` tells its errors into its sink, and raises none. A stream of the same id is ended as soon as this one
+        has a good answer, or none within a moment; a refusal leaves it alone. ``streams``: a stream is asked for, so
+        that the work goes on without its client. ``loading`` tells whether the model is on its way; ``interrupted`` is
+        the record that ends the stream where the program ends first. Raises Busy and ShuttingDown.
+        """
+        if self._nursery.cancel_scope.cancel_called:
+            raise ShuttingDown
+        if self._live >= MAX_LIVE:
+            raise Busy(f"{MAX_LIVE} generations with an X-Conversation-Id are under way; try again later")
+        ring = Ring(self.settings.max_bytes)
+        generation = Generation(conversation, time.time(), ring, self, streams=streams, loading=loading)
+        entry = _Entry(generation=generation, interrupted=interrupted)
+        before = self._current.get(conversation)
+        self._current[conversation] = self._entries[generation] = entry
+        if before is not None and before.readable:
+            entry.before = before
+            self._nursery.start_soon(self._take_over_later, entry)
+        elif before is not None:
+            entry.before, before.before = before.before, None
+            before.generation.cut(End.REPLACED)
+            if entry.before is not None:
+                self._nursery.start_soon(self._take_over_later, entry)
+        self._live += 1
+        self._nursery.start_soon(self._run, entry, work)
+        return generation
+
+    def find(self, conversation: str) -> Generation | None:
+        """The stream of this id; None as well for one that has no head yet."""
+        entry = self._current.get(conversation)
+        if entry is not None and not entry.readable and entry.before is not None:
+            entry = entry.before
+        return entry.generation if entry is not None and entry.readable else None
+
+    def waiting(self, conversation: str) -> Generation | None:
+        """The generation of this id that has no head yet."""
+        entry = self._current.get(conversation)
+        return entry.generation if entry is not None and entry.generation.head is None else None
+
+    def owner_loading(self, conversation: str) -> bool:
+        """Whether there is nothing to read yet because the model is on its way."""
+        entry = self._current.get(conversation)
+        return (
+            entry is not None and entry.generation.head is None and entry.before is None and entry.generation.loading()
+        )
+
+    def lookup(self, ids: Iterable[str]) -> list[StreamStatus]:
+        """What there is of these ids, or of ``<id>::<anything>``; the same id twice is answered twice."""
+        names = meant(ids, self._current)
+        return [status_of(stream) for name in names if (stream := self.find(name) or self.waiting(name))]
+
+    def stop(self, conversation: str) -> bool:
+        """End it and forget it: it is gone for all at once. False: there was none."""
+        entry = self._current.pop(conversation, None)
+        if entry is None:
+            return False
+        self._end(entry.before, End.STOPPED)
+        self._end(entry, End.STOPPED)
+        return True
+
+    def adopt(self, settings: StreamsConfig) -> None:
+        """Follow these settings from now on; where files are does not change."""
+        self.settings = settings
+
+    # ---- what generations tell ---------------------------------------------------------------------------------------
+
+    def began(self, generation: Generation) -> None:
+        entry = self._entries[generation]
+        if generation.refused:
+            self._restore(entry)
+            return
+        self._take_over(entry)
+        if not generation.kept:
+            self._forget(entry)
+            return
+        self._streams[generation] = entry
+        self.held += OVERHEAD
+        if self._files is not None:
+            about = About(
+                conversation=generation.conversation,
+                started_at=generation.started_at,
+                interrupted=entry.interrupted,
+            )
+            entry.key = self._files.begin(about)
+
+    def grew(self, generation: Generation, data: bytes, held: int) -> None:
+        entry = self._streams.get(generation)
+        if entry is None:
+            return
+        self.held += held
+        if self._files is not None and entry.key is not None:
+            self._files.append(entry.key, data)
+        if self.held > self.settings.max_total:
+            self._make_room()
+
+    def ended(self, generation: Generation) -> None:
+        entry = self._entries[generation]
+        generation.completed_at = time.time()
+        if generation in self._streams:
+            self._streams[generation] = self._streams.pop(generation)
+            if self._files is not None and entry.key is not None:
+                self._files.finish(entry.key, generation.completed_at)
+            self._expire_at(entry, trio.current_time() + self.settings.keep)
+        elif generation.head is None:
+            self._restore(entry)
+
+    # ---- tasks -------------------------------------------------------------------------------------------------------
+
+    async def _run(self, entry: _Entry, work: Work) -> None:
+        generation = entry.generation
+        end = End.SHUT_DOWN
+        try:
+            with generation.scope:
+                await work(generation.sink)
+            end = End.GIVEN_UP
+        finally:
+            self._live -= 1
+            if generation.end is None:
+                generation.cut(end, entry.interrupted)
+            if generation not in self._streams:
+                self._entries.pop(generation, None)
+
+    async def _take_over_later(self, entry: _Entry) -> None:
+        await trio.sleep(TAKE_OVER_AFTER)
+        if self._current.get(entry.generation.conversation) is entry:
+            self._take_over(entry)
+
+    async def expire(self) -> None:
+        """Forget streams when their time has come; never returns."""
+        while True:
+            self._wake = trio.Event()
+            ended = [entry for entry in self._streams.values() if entry.generation.end is not None]
+            now = trio.current_time()
+            for entry in ended:
+                if entry.expires <= now:
+                    self._drop(entry)
+            with trio.move_on_at(min((e.expires for e in ended if e.expires > now), default=math.inf)):
+                await self._wake.wait()
+
+    # ---- keeping -----------------------------------------------------------------------------------------------------
+
+    def adopt_stored(self, stored: Sequence[Stored]) -> None:
+        """Take over what an earlier run has left on disk, oldest first."""
+        now = time.time()
+        for found in stored:
+            about = found.about
+            ring = Ring(self.settings.max_bytes, found.dropped)
+            ring.append(found.data)
+            generation = Generation(about.conversation, about.started_at, ring, self)
+            generation.head = Head(200, ((b"Content-Type", EVENTS),))
+            generation.interrupted_at = found.interrupted_at
+            ring.finalize()
+            generation.end, generation.completed_at = End.DONE, found.completed_at
+            entry = _Entry(generation=generation, key=found.key)
+            before = self._current.pop(about.conversation, None)
+            if before is not None:
+                self._drop(before)
+            self._current[about.conversation] = self._entries[generation] = self._streams[generation] = entry
+            self.held += ring.held + OVERHEAD
+            self._expire_at(entry, trio.current_time() + found.completed_at + self.settings.keep - now)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """The oldest streams that have ended go first; then the largest loses its oldest bytes."""
+        for entry in list(self._streams.values()):
+            if self.held <= self.settings.max_total:
+                return
+            if entry.generation.end is not None:
+                self._drop(entry)
+        excess = self.held - self.settings.max_total
+        if excess > 0 and self._streams:
+            ring = max((generation.ring for generation in self._streams), key=lambda ring: ring.held)
+            held = ring.held
+            ring.shrink(max(held - excess, 0))
+            self.held -= held - ring.held
+
+    def _expire_at(self, entry: _Entry, deadline: float) -> None:
+        entry.expires = deadline
+        self._wake.set()
+
+    def _take_over(self, entry: _Entry) -> None:
+        before, entry.before = entry.before, None
+        self._end(before, End.REPLACED)
+
+    def _end(self, entry: _Entry | None, end: End) -> None:
+        """End it for good, without a word, and forget it."""
+        if entry is not None:
+            entry.generation.cut(end)
+            self._drop(entry)
+
+    def _restore(self, entry: _Entry) -> None:
+        """It was refused, or is over before it began: its id means again what it meant before."""
+        if self._current.get(entry.generation.conversation) is entry:
+            del self._current[entry.generation.conversation]
+            if entry.before is not None:
+                self._current[entry.generation.conversation] = entry.before
+        entry.before = None
+
+    def _forget(self, entry: _Entry) -> None:
+        if self._current.get(entry.generation.conversation) is entry:
+            del self._current[entry.generation.conversation]
+
+    def _drop(self, entry: _Entry) -> None:
+        generation = entry.generation
+        if self._streams.pop(generation, None) is None:
+            return
+        self._entries.pop(generation, None)
+        self.held -= generation.ring.held + OVERHEAD
+        if self._files is not None and entry.key is not None:
+            self._files.discard(entry.key)
+        current = self._current.get(generation.conversation)
+        if current is not None and current.before is entry:
+            current.before = None
+        self._forget(entry)
+
+
+def check_streams(settings: StreamsConfig) -> None:
+    """Before anything is open: raises UsageError for a folder that cannot be used. Later that is a warning."""
+    if settings.path:
+        try:
+            check_folder(Path(settings.path))
+        except OSError as error:
+            raise UsageError(f"streams cannot be kept in '{settings.path}' (streams.path): {error}") from None
+
+
+@asynccontextmanager
+async def open_streams(settings: StreamsConfig) -> AsyncGenerator[Streams]:
+    """Own all generations; leaving the block ends those under way, with a record that tells so."""
+    if not settings.path:
+        async with trio.open_nursery() as nursery:
+            streams = Streams(settings, nursery, None)
+            nursery.start_soon(streams.expire)
+            yield streams
+            nursery.cancel_scope.cancel()
+        return
+    limits = (settings.max_bytes, settings.max_total, settings.keep)
+    async with open_stream_files(Path(settings.path), *limits) as (files, stored), trio.open_nursery() as nursery:
+        streams = Streams(settings, nursery, files)
+        streams.adopt_stored(stored)
+        nursery.start_soon(streams.expire)
+        yield streams
+        nursery.cancel_scope.cancel()

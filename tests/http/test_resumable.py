@@ -1,0 +1,507 @@
+"""Generations that outlive their connections, over a real server and real sockets."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import trio
+from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat, model
+from trio_websocket import WebSocketConnection, wrap_client_stream
+
+from appliance.core.config.types import StreamsConfig
+from appliance.core.settings import FleetSettings
+from appliance.core.sse import Decoder
+from appliance.http.request import Request
+from appliance.http.resumable import conversation_of
+
+ID = "c0ffee::org/model:Q8_0"
+DONE = b"data: [DONE]\n\n"
+
+
+def named(conversation: str = ID) -> list[tuple[str, str]]:
+    return [("X-Conversation-Id", conversation)]
+
+
+async def post(client: Client, conversation: str = ID, **request: object) -> None:
+    await client.send("POST", CHAT, json.dumps(chat(**{"stream": True, **request})).encode(), named(conversation))
+
+
+async def begin(server: Appliance, conversation: str = ID, **request: object) -> bytes:
+    """Post, read a little of the answer, and go."""
+    with trio.fail_after(10):
+        async with server.connect() as client:
+            await post(client, conversation, **request)
+            assert (await client.head()).status_code == 200
+            return await client.data()
+
+
+async def read(server: Appliance, conversation: str = ID, offset: object = 0, **more: object) -> Answer:
+    query = "".join(f"&{key}={value}" for key, value in more.items())
+    return await server.ask("GET", f"/v1/stream?conv_id={quote(conversation, safe='')}&from={offset}{query}")
+
+
+async def lookup(server: Appliance, *ids: object) -> list[dict[str, object]]:
+    answer = await server.ask("POST", "/v1/streams/lookup", {"conversation_ids": list(ids)})
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def until_done(server: Appliance, conversation: str = ID) -> dict[str, object]:
+    with trio.fail_after(10):
+        while not (found := await lookup(server, conversation)) or not found[0]["is_done"]:  # noqa: ASYNC110
+            await trio.sleep(0.02)
+    return found[0]
+
+
+def text(stream: bytes) -> str:
+    """What a chat stream says."""
+    parts = [json.loads(event.data) for event in Decoder().feed(stream) if event.data != "[DONE]"]
+    deltas = [choice["delta"].get("content") or "" for part in parts for choice in part.get("choices", [])]
+    return "".join(deltas)
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_is_there_after_its_connection_and_the_same_in_both_addresses(open_server: OpenServer):
+    async with open_server() as server:
+        whole = await server.ask("POST", CHAT, chat(stream=True), named())
+        assert whole.body.endswith(DONE)
+        assert (await read(server)).body == whole.body
+        for path in (quote(ID, safe=""), quote(ID, safe="/:"), ID):
+            answer = await server.ask("GET", f"/v1/stream/{path}?from=0")
+            assert (answer.status, answer.body) == (200, whole.body)
+        assert answer.header("content-type") == "text/event-stream"
+        assert answer.header("transfer-encoding") == "chunked"
+        assert (await server.ask("GET", f"/v1/stream?conv_id=other&conv_id={ID}")).body == whole.body
+        assert (await server.ask("HEAD", f"/v1/stream/{ID}")).status == 200
+
+
+async def test_the_engine_never_learns_the_id(open_server: OpenServer):
+    async with open_server() as server:
+        echoed = await server.ask("POST", CHAT, chat(echo=True), named())
+        assert "conversation" not in echoed.body.decode().lower()
+
+
+async def test_cut_anywhere_and_resumed_it_is_the_same(open_server: OpenServer):
+    """The connection of the one who asked is cut at a random byte, and that of everyone who goes on."""
+    chance = random.Random(3)
+    async with open_server() as server:
+        whole = (await server.ask("POST", CHAT, chat(stream=True, tokens=60), named("w"))).body
+        for number in range(60):
+            conversation = f"cut-{number}"
+            got = b""
+            async with server.connect() as client:
+                await post(client, conversation, tokens=60, token_delay=0.001)
+                await client.head()
+                limit = chance.randrange(len(whole))
+                while len(got) < limit and (data := await client.data()):
+                    got += data
+            while True:
+                got = got[: chance.randrange(len(got) + 1)]
+                async with server.connect() as client:
+                    await client.send("GET", f"/v1/stream/{conversation}?from={len(got)}")
+                    assert (await client.head()).status_code == 200
+                    limit = len(got) + chance.randrange(len(whole))
+                    data = b"-"
+                    while len(got) < limit and (data := await client.data()):
+                        got += data
+                    if not data:
+                        break
+            assert text(got) == text(whole)
+            assert (await read(server, conversation)).body == got
+
+
+async def test_every_offset_of_a_finished_stream(open_server: OpenServer):
+    async with open_server() as server:
+        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+        async with server.connect() as client:
+            for offset in [*range(0, len(whole), 7), len(whole)]:
+                await client.send("GET", f"/v1/stream/{ID}?from={offset}")
+                assert (await client.answer()).body == whole[offset:]
+                client.next_request()
+
+
+async def test_many_readers_of_a_live_stream_and_none_holds_it_up(open_server: OpenServer):
+    async with open_server() as server:
+        async with server.connect() as stuck:
+            got = await begin(server, tokens=400, token_delay=0.002)
+            await stuck.send("GET", f"/v1/stream/{ID}")  # and never reads
+            answers: list[Answer] = []
+
+            async def follow(delay: float) -> None:
+                await trio.sleep(delay)
+                answers.append(await read(server))
+
+            async with trio.open_nursery() as nursery:
+                for number in range(20):
+                    nursery.start_soon(follow, number * 0.02)
+            assert len({answer.body for answer in answers}) == 1
+        assert answers[0].body.startswith(got)
+        assert answers[0].body.endswith(DONE)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "message"),
+    [
+        ("conv_id=", 400, "Missing conversation id in path"),
+        ("", 400, "Missing conversation id in path"),
+        ("conv_id=nobody", 404, "Stream not found or expired"),
+        (f"conv_id={ID}&from=x", 400, "Invalid 'from' offset"),
+        (f"conv_id={ID}&from=", 400, "Invalid 'from' offset"),
+        (f"conv_id={ID}&from=99999999999999999999", 400, "Invalid 'from' offset"),
+    ],
+)
+async def test_what_cannot_be_read(open_server: OpenServer, query: str, status: int, message: str):
+    async with open_server() as server:
+        await server.ask("POST", CHAT, chat(stream=True), named())
+        answer = await server.ask("GET", f"/v1/stream?{query}")
+        assert (answer.status, answer.error["message"]) == (status, message)
+        assert answer.error["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
+
+
+async def test_odd_offsets_are_read_as_llama_server_reads_them(open_server: OpenServer):
+    async with open_server() as server:
+        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+        assert (await read(server, offset="5tokens")).body == whole[5:]
+        assert (await read(server, offset="%205")).body == whole[5:]
+        for beyond in ("-1", len(whole) + 1):
+            answer = await read(server, offset=beyond)
+            assert (answer.status, answer.body) == (200, b"")
+
+
+async def test_what_the_ring_has_dropped_is_told(open_server: OpenServer):
+    async with open_server(streams=StreamsConfig(max_bytes=1000)) as server:
+        whole = (await server.ask("POST", CHAT, chat(stream=True, tokens=50, token_delay=0.005), named())).body
+        answer = await read(server, offset=len(whole) - 1001)
+        assert (answer.status, answer.error["message"]) == (400, "Stream offset lost, please restart")
+        assert (await read(server, offset=len(whole) - 1000)).body == whole[-1000:]
+
+
+async def test_a_client_too_slow_for_the_ring_is_cut_off_not_misled(open_server: OpenServer):
+    async with open_server(streams=StreamsConfig(max_bytes=100_000)) as server, server.connect() as client:
+        await post(client, tokens=400, token_size=50_000)
+        await until_done(server)
+        answer = await client.answer()
+        assert answer.cut
+        assert not answer.body.endswith(DONE)
+        assert (await read(server, offset=(await lookup(server, ID))[0]["total_bytes"] - 1000)).body.endswith(DONE)
+
+
+async def test_there_is_no_list(open_server: OpenServer):
+    async with open_server() as server:
+        assert (await server.ask("GET", "/v1/streams")).status == 404
+
+
+# ---- looking up, stopping, replacing -------------------------------------------------------------------------------
+
+
+async def test_lookup_tells_what_it_is_asked_for(open_server: OpenServer):
+    async with open_server() as server:
+        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+        await begin(server, "live", stall_after_tokens=2)
+        first, again, by_prefix, live = await lookup(server, ID, ID, 7, "nobody", None, "c0ffee", "live")
+        assert first == again == by_prefix
+        assert first["conversation_id"] == ID
+        assert (first["is_done"], first["total_bytes"]) == (True, len(whole))
+        assert 0 < first["started_at"] <= first["completed_at"]
+        assert (live["is_done"], live["completed_at"]) == (False, 0)
+        assert await lookup(server, "", "c0f") == []
+        for body in (b"{", b"[]", b'{"conversation_ids": 1}', b"{}"):
+            assert (await server.ask("POST", "/v1/streams/lookup", body)).status == 400
+
+
+async def test_a_stop_ends_all_readers_without_a_word(open_server: OpenServer):
+    async with open_server() as server, server.connect() as client:
+        await post(client, stall_after_tokens=3)
+        await client.head()
+        answers: list[Answer] = []
+
+        async def follow(answer: object) -> None:
+            answers.append(await answer)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow, client_rest(client))
+            nursery.start_soon(follow, read(server))
+            await trio.sleep(0.3)
+            stopped = await server.ask("DELETE", f"/v1/stream/{quote(ID, safe='')}")
+            assert (stopped.status, stopped.body) == (204, b"")
+            assert (await read(server)).status == 404
+        for answer in answers:
+            assert not answer.cut
+            assert b"[DONE]" not in answer.body
+            assert b"error" not in answer.body
+            assert len(answer.events) >= 3
+        await server.wait_idle("alpha", within=1.0)
+        assert (await server.ask("DELETE", f"/v1/stream?conv_id={ID}")).status == 204
+        assert (await server.ask("DELETE", "/v1/stream?conv_id=never-seen")).status == 204
+        assert (await server.ask("DELETE", "/v1/stream")).status == 400
+
+
+async def client_rest(client: Client) -> Answer:
+    body = b""
+    while data := await client.data():
+        body += data
+    return Answer(200, [], body, cut=False)
+
+
+async def test_the_same_id_again_replaces(open_server: OpenServer):
+    async with open_server() as server, server.connect() as client:
+        await post(client, stall_after_tokens=3)
+        await client.head()
+        async with server.connect() as second:
+            await post(second, tokens=4)
+            first = await client_rest(client)
+            assert b"[DONE]" not in first.body
+            assert b"error" not in first.body
+            whole = (await second.answer()).body
+        assert (await read(server)).body == whole
+        await server.wait_idle("alpha", within=1.0)
+
+
+async def test_the_same_id_again_takes_its_turn_even_when_it_is_slow(open_server: OpenServer, fake_model: Path):
+    one = model(fake_model, "one", args=("--parallel", "1"))
+    async with open_server(models=[one]) as server, server.connect() as client:
+        await post(client, model="one", stall_after_tokens=3)
+        await client.head()
+        second = await server.ask("POST", CHAT, chat("one", stream=True), named())  # waits for the only slot
+        assert second.body.endswith(DONE)
+        assert b"[DONE]" not in (await client_rest(client)).body
+
+
+@pytest.mark.parametrize("wrong", [{"model": "nope"}, {"status": 400}, {"error_record": 0}])
+async def test_a_refused_request_leaves_the_stream_of_its_id_alone(open_server: OpenServer, wrong: dict[str, object]):
+    async with open_server() as server:
+        got = await begin(server, tokens=100, token_delay=0.01)
+        answer = await server.ask("POST", CHAT, chat(**{"stream": True, **wrong}), named())
+        assert answer.status >= 400
+        assert not answer.cut
+        body = (await read(server)).body
+        assert body.startswith(got)
+        assert body.endswith(DONE)
+
+
+async def test_an_answer_that_is_no_stream_ends_the_stream_of_its_id_and_is_not_kept(open_server: OpenServer):
+    async with open_server() as server, server.connect() as client:
+        await post(client, stall_after_tokens=3)
+        await client.head()
+        answer = await server.ask("POST", CHAT, chat(), named())
+        assert answer.json["choices"]
+        assert b"[DONE]" not in (await client_rest(client)).body
+        assert (await read(server)).status == 404
+
+
+# ---- without its client --------------------------------------------------------------------------------------------
+
+
+async def test_without_the_header_a_generation_ends_with_its_client(open_server: OpenServer):
+    async with open_server() as server:
+        async with server.connect() as client:
+            await client.send("POST", CHAT, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
+            await client.head()
+        await server.wait_idle("alpha", within=1.0)
+
+
+async def test_a_client_that_leaves_before_the_first_token(open_server: OpenServer):
+    async with open_server() as server:
+        async with server.connect() as client:
+            await post(client, slow_prompt=0.5)
+            await trio.sleep(0.2)
+        answer = await read(server)  # waits for the answer to begin
+        assert answer.body.endswith(DONE)
+
+
+async def test_a_client_that_leaves_while_the_model_loads(open_server: OpenServer, fake_model: Path):
+    slow = model(fake_model, "slow", args=("--load-delay", "0.6"))
+    async with open_server(models=[slow]) as server:
+        async with server.connect() as client:
+            await post(client, model="slow")
+            await trio.sleep(0.2)
+        early = await read(server)
+        assert (early.status, early.error["message"]) == (503, "Stream owner model is loading, retry later")
+        assert early.header("retry-after") == "1"
+        with trio.fail_after(10):
+            while (answer := await read(server)).status == 503:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        assert answer.body.endswith(DONE)
+
+
+async def test_a_stop_while_the_model_loads(open_server: OpenServer, fake_model: Path):
+    slow = model(fake_model, "slow", args=("--load-delay", "1"))
+    async with open_server(models=[slow]) as server, server.connect() as client:
+        await post(client, model="slow")
+        await trio.sleep(0.3)
+        assert (await server.ask("DELETE", f"/v1/stream/{ID}")).status == 204
+        answer = await client.answer()
+        assert answer.status == 400
+        assert answer.error["message"] == "request cancelled by a stop while the model was loading"
+        assert (await read(server)).status == 404
+
+
+async def test_a_request_for_no_stream_ends_with_its_client(open_server: OpenServer):
+    async with open_server() as server:
+        async with server.connect() as client:
+            await post(client, stream=False, slow_prompt=20)
+            await trio.sleep(0.2)
+        await server.wait_idle("alpha", within=1.0)
+
+
+async def test_a_stream_outlives_its_model(open_server: OpenServer):
+    async with open_server(fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
+        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+        assert (await server.ask("POST", CHAT, chat("beta"))).status == 200  # evicts it
+        assert server.state("alpha") == "unloaded"
+        assert (await read(server)).body == whole
+        assert server.state("alpha") == "unloaded"
+
+
+async def test_a_model_that_is_unloaded_or_dies_leaves_an_error_at_the_end(open_server: OpenServer):
+    async with open_server() as server:
+        await begin(server, "killed", die_after_tokens=5, token_delay=0.05)
+        done = await until_done(server, "killed")
+        body = (await read(server, "killed")).body
+        assert done["total_bytes"] == len(body)
+        assert b'"error"' in body.split(b"\n\n")[-2]
+        await begin(server, "unloaded", stall_after_tokens=3)
+        await server.ask("POST", "/models/unload", {"model": "alpha"})
+        assert b'"error"' in (await read(server, "unloaded")).body
+
+
+async def test_the_log_tells_the_whole_of_it(open_server: OpenServer):
+    """Tokens are counted to the end although nobody was there."""
+    async with open_server() as server:
+        await begin(server, tokens=40, token_delay=0.03)
+        assert [entry["model"] for entry in (await inflight(server))] == ["alpha"]
+        await until_done(server)
+        page = (await server.ask("GET", "/api/metrics/activity")).json
+        rows = page["data"]
+        assert [(row["resp_status_code"], row["tokens"]["output_tokens"]) for row in rows] == [(200, 40)]
+        text = (await server.ask("GET", "/metrics")).body.decode()
+        assert "llama_appliance_request_bodies_bytes 0" in text
+        assert await inflight(server) == []
+
+
+async def inflight(server: Appliance) -> list[dict[str, object]]:
+    async with server.connect() as client:
+        await client.send("GET", "/api/events")
+        await client.head()
+        got = b""
+        with trio.fail_after(5):
+            while b'\\"operation\\":\\"snapshot\\"' not in got.replace(b" ", b""):
+                got += await client.data()
+    message = next(json.loads(e.data) for e in Decoder().feed(got) if '"inflight"' in e.data)
+    return json.loads(message["data"]).get("requests", [])
+
+
+# ---- ids, and several at once --------------------------------------------------------------------------------------
+
+
+async def test_records_with_ids_resume_where_the_last_one_ended(open_server: OpenServer):
+    async with open_server() as server:
+        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+        numbered = await read(server, sse_ids=1)
+        events = Decoder().feed(numbered.body)
+        assert [e.data for e in events] == [e.data for e in Decoder().feed(whole)]
+        for at, event in enumerate(events):
+            answer = await server.ask(
+                "GET", f"/v1/stream/{ID}?from=0&sse_ids=1", headers=[("Last-Event-ID", str(event.id))]
+            )
+            assert answer.status == (200 if at < len(events) - 1 else 204)
+            assert [e.id for e in Decoder().feed(answer.body)] == [e.id for e in events[at + 1 :]]
+        assert (await read(server)).body == whole
+
+
+@asynccontextmanager
+async def socket_of(server: Appliance) -> AsyncGenerator[WebSocketConnection]:
+    async with await trio.open_tcp_stream("127.0.0.1", server.port) as stream, trio.open_nursery() as nursery:
+        with trio.fail_after(20):
+            yield await wrap_client_stream(nursery, stream, "localhost", "/v1/stream/ws")
+            nursery.cancel_scope.cancel()
+
+
+async def test_many_streams_over_one_websocket(open_server: OpenServer):
+    async with open_server() as server:
+        whole = (await server.ask("POST", CHAT, chat(stream=True), named("done"))).body
+        await begin(server, "live", tokens=100, token_delay=0.01)
+        await begin(server, "stalled", stall_after_tokens=2)
+        async with socket_of(server) as socket:
+
+            async def say(**message: object) -> None:
+                await socket.send_message(json.dumps(message))
+
+            for conversation in ("done", "live", "stalled", "nobody"):
+                await say(type="subscribe", id=conversation, **({"from": 10} if conversation == "done" else {}))
+            got, ends, errors = dict[str, str](), dict[str, int](), dict[str, dict[str, object]]()
+            places = {"done": 10}
+            while len(ends) + len(errors) < 4:
+                message = json.loads(await socket.get_message())
+                match message["type"]:
+                    case "data":
+                        assert places.get(message["id"], 0) == message["from"]
+                        places[message["id"]] = message["to"]
+                        got[message["id"]] = got.get(message["id"], "") + message["data"]
+                    case "end":
+                        ends[message["id"]] = message["at"]
+                        if message["id"] == "live":
+                            await say(type="stop", id="stalled")
+                    case _:
+                        errors[message["id"]] = message["error"]
+            assert got["done"] == whole[10:].decode()
+            assert got["live"] == (await read(server, "live")).body.decode()
+            assert "[DONE]" not in got["stalled"]
+            assert ends == places
+            assert errors["nobody"]["code"] == 404
+            await socket.send_message("nonsense")
+            assert json.loads(await socket.get_message())["error"]["code"] == 400
+        assert (await read(server, "stalled")).status == 404
+
+
+# ---- ends ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_restart_keeps_what_was_said_and_tells_of_the_break(open_server: OpenServer, tmp_path: Path):
+    kept = StreamsConfig(path=str(tmp_path / "streams"))
+    async with open_server(streams=kept) as server:
+        whole = (await server.ask("POST", CHAT, chat(stream=True), named())).body
+        got = await begin(server, "live", stall_after_tokens=5)
+    async with open_server(streams=kept) as server:
+        assert (await read(server)).body == whole
+        body = (await read(server, "live")).body
+        assert body.startswith(got)
+        assert "the server was stopped" in json.loads(Decoder().feed(body)[-1].data)["error"]["message"]
+        assert (await server.ask("DELETE", "/v1/stream/live")).status == 204
+    async with open_server(streams=kept) as server:
+        assert (await read(server, "live")).status == 404
+        assert (await read(server)).body == whole
+
+
+async def test_at_the_end_every_reader_hears_why(open_server: OpenServer):
+    async with open_server(grace=0.3) as server, server.connect() as client:
+        await post(client, stall_after_tokens=3)
+        await client.head()
+        server.shutdown.set()
+        rest = await client_rest(client)
+        assert json.loads(rest.body.split(b"data: ")[-1])["error"]["reason"] == "shutting_down"
+        with trio.fail_after(5):
+            await server.ended.wait()
+
+
+async def test_an_id_without_end_is_refused(open_server: OpenServer):
+    async with open_server() as server:
+        answer = await server.ask("POST", CHAT, chat(stream=True), named("x" * 1025))
+        assert (answer.status, server.state("alpha")) == (400, "unknown")
+        assert "X-Conversation-Id" in answer.error["message"]
+
+
+def test_ids_of_all_kinds() -> None:
+    """What a header can say, a path can."""
+    for conversation in ("a", "é::ü/x", "a b", "conv::org/repo:Q4"):
+        header = (b"x-conversation-id", conversation.encode())
+        request = Request(method="POST", path="/", target="/", query={}, headers=[header], http_version="1.1")
+        assert conversation_of(request) == conversation

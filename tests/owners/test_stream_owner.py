@@ -1,0 +1,407 @@
+"""The owner of streams, on a clock that does not wait: keeping, expiry, limits, replacement, and every way to end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from appliance.core.config.types import StreamsConfig
+from appliance.errors import Busy, ShuttingDown
+from appliance.streams import owner
+from appliance.streams.generation import End, Generation, Headers, Reader, RingSink
+from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, Streams, open_streams
+
+EVENTS = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
+JSON = ((b"Content-Type", b"application/json"),)
+LAST = b"data: interrupted\n\n"
+
+Work = Callable[[RingSink], Awaitable[None]]
+
+
+def says(*records: bytes, pause: float = 0, then: Work | None = None) -> Work:
+    async def work(sink: RingSink) -> None:
+        await sink.start(200, EVENTS)
+        for record in records:
+            await trio.sleep(pause)
+            await sink.write(record)
+        if then is not None:
+            await then(sink)
+        await sink.end()
+
+    return work
+
+
+async def stalls(sink: RingSink) -> None:
+    await trio.sleep_forever()
+
+
+async def read(generation: Generation | None, offset: int = 0) -> bytes:
+    assert generation is not None
+    return await rest(generation.reader(offset))
+
+
+async def rest(reader: Reader) -> bytes:
+    got = b""
+    while data := await reader.receive():
+        got += data
+    return got
+
+
+class Answer:
+    """A first reader's side."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.body = b""
+        self.ended = False
+        self.aborted = False
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.status = status
+
+    async def write(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        self.body += data
+
+    async def end(self) -> None:
+        self.ended = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_it_goes_on_when_its_first_reader_has_left(autojump_clock: MockClock):
+    async with open_streams(StreamsConfig()) as streams:
+        generation = streams.begin("a", says(b"1\n\n", b"2\n\n", b"3\n\n", pause=1))
+        answer = Answer()
+        with trio.move_on_after(1.5):
+            await generation.pass_on(answer)
+        assert (answer.status, answer.body, answer.ended) == (200, b"1\n\n", False)
+        assert await read(streams.find("a"), 3) == b"2\n\n3\n\n"
+        assert generation.end is End.DONE
+
+
+async def test_it_goes_on_when_its_first_reader_has_left_before_its_head(autojump_clock: MockClock):
+    async def work(sink: RingSink) -> None:
+        await trio.sleep(5)
+        await says(b"1\n\n")(sink)
+
+    async with open_streams(StreamsConfig()) as streams:
+        generation = streams.begin("a", work, loading=lambda: trio.current_time() < began + 3)
+        began = trio.current_time()
+        with trio.move_on_after(1):
+            await generation.pass_on(Answer())
+        assert streams.find("a") is None
+        assert streams.owner_loading("a")
+        await trio.sleep(3)
+        assert not streams.owner_loading("a")
+        assert streams.waiting("a") is generation
+        await generation.wait_begun()
+        assert await read(streams.find("a")) == b"1\n\n"
+
+
+async def test_what_is_no_stream_goes_to_the_first_reader_alone(autojump_clock: MockClock):
+    async def work(sink: RingSink) -> None:
+        await sink.start(200, JSON)
+        assert (sink.status, sink.event_stream, sink.ended) == (200, False, False)
+        await sink.write(b"{")
+        await sink.write(b"}")
+        await sink.end()
+
+    async with open_streams(StreamsConfig()) as streams:
+        answer = Answer()
+        assert await streams.begin("a", work, streams=False).pass_on(answer) is None
+        assert (answer.status, answer.body, answer.ended) == (200, b"{}", True)
+        assert streams.find("a") is streams.waiting("a") is None
+        assert streams.lookup(["a"]) == []
+        assert streams.held == 0
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_what_is_no_stream_is_given_up_with_its_reader(autojump_clock: MockClock, streaming: bool):
+    ended = trio.Event()
+
+    async def work(sink: RingSink) -> None:
+        try:
+            if streaming:
+                await sink.start(200, JSON)
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with open_streams(StreamsConfig()) as streams:
+        with trio.move_on_after(1):
+            await streams.begin("a", work, streams=streaming).pass_on(Answer())
+        await ended.wait()
+        await wait_all_tasks_blocked()
+        assert streams.waiting("a") is None
+
+
+async def test_a_refusal_without_a_reader_is_dropped(autojump_clock: MockClock):
+    async def work(sink: RingSink) -> None:
+        await trio.sleep(2)
+        await sink.start(500, JSON)
+        await sink.write(b"{}")
+        await sink.end()
+
+    async with open_streams(StreamsConfig()) as streams:
+        generation = streams.begin("a", work)
+        with trio.move_on_after(1):
+            await generation.pass_on(Answer())
+        await trio.sleep(2)
+        assert generation.end is not None
+        assert streams.waiting("a") is None
+
+
+async def test_ended_streams_expire_and_live_ones_never(autojump_clock: MockClock):
+    async with open_streams(StreamsConfig(keep=300)) as streams:
+        streams.begin("long", says(b"x\n\n", pause=2000))
+        streams.begin("first", says(b"1\n\n"))
+        await trio.sleep(100)
+        streams.begin("second", says(b"2\n\n"))
+        await trio.sleep(199)
+        late = streams.find("first")
+        reader = late.reader(0) if late else None
+        await trio.sleep(2)
+        assert streams.find("first") is None
+        assert reader is not None
+        assert await rest(reader) == b"1\n\n"
+        assert streams.find("second") is not None
+        await trio.sleep(100)
+        assert streams.find("second") is None
+        assert streams.find("long") is not None
+        assert streams.held == OVERHEAD
+        await trio.sleep(2000)
+        assert streams.held == 0
+
+
+async def test_the_oldest_that_have_ended_make_room(autojump_clock: MockClock):
+    async with open_streams(StreamsConfig(max_total=3 * OVERHEAD + 3000)) as streams:
+        for name in ("a", "b", "c", "d", "e"):
+            streams.begin(name, says(b"x" * 1000))
+            await wait_all_tasks_blocked()
+            assert streams.held <= streams.settings.max_total
+        assert [name for name in "abcde" if streams.find(name)] == ["c", "d", "e"]
+
+
+async def test_live_streams_lose_their_oldest_bytes_when_nothing_else_is_left(autojump_clock: MockClock):
+    async with open_streams(StreamsConfig(max_total=2 * OVERHEAD + 1000)) as streams:
+        big = streams.begin("big", says(*[b"x" * 100] * 20, then=stalls))
+        await wait_all_tasks_blocked()
+        assert big.ring.held == 2000
+        small = streams.begin("small", says(*[b"y" * 100] * 3, then=stalls))
+        await wait_all_tasks_blocked()
+        assert streams.held <= streams.settings.max_total
+        assert small.ring.held == 300
+        assert big.ring.held == 700
+
+
+async def test_a_stop_ends_it_for_all_without_a_word(autojump_clock: MockClock):
+    async with open_streams(StreamsConfig()) as streams:
+        generation = streams.begin("a", says(b"1\n\n", then=stalls), interrupted=LAST)
+        answer = Answer()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(generation.pass_on, answer)
+            await wait_all_tasks_blocked()
+            reader = generation.reader(0)
+            assert streams.stop("a")
+            assert streams.find("a") is None
+            assert streams.held == 0
+        assert (answer.body, answer.ended, answer.aborted) == (b"1\n\n", True, False)
+        assert await rest(reader) == b"1\n\n"
+        assert not streams.stop("a")
+
+
+async def test_a_stop_before_the_head_tells_the_first_reader(autojump_clock: MockClock):
+    async with open_streams(StreamsConfig()) as streams, trio.open_nursery() as nursery:
+        generation = streams.begin("a", stalls)
+        ends: list[End | None] = []
+
+        async def be_first() -> None:
+            ends.append(await generation.pass_on(Answer()))
+
+        nursery.start_soon(be_first)
+        await wait_all_tasks_blocked()
+        streams.stop("a")
+        await wait_all_tasks_blocked()
+        assert ends == [End.STOPPED]
+        assert streams.waiting("a") is None
+
+
+async def test_the_next_one_takes_over_when_it_has_an_answer(autojump_clock: MockClock):
+    async def work(sink: RingSink) -> None:
+        await trio.sleep(0.1)
+        await says(b"new\n\n")(sink)
+
+    async with open_streams(StreamsConfig()) as streams:
+        old = streams.begin("a", says(b"old\n\n", then=stalls))
+        await wait_all_tasks_blocked()
+        new = streams.begin("a", work)
+        assert streams.find("a") is old
+        assert not streams.owner_loading("a")
+        await new.wait_begun()
+        assert old.end is End.REPLACED
+        assert await read(streams.find("a")) == b"new\n\n"
+        assert await read(old) == b"old\n\n"
+
+
+async def test_the_next_one_takes_over_when_it_takes_long(autojump_clock: MockClock):
+    async with open_streams(StreamsConfig()) as streams:
+        old = streams.begin("a", says(b"old\n\n", then=stalls))
+        await wait_all_tasks_blocked()
+        streams.begin("a", stalls)
+        await trio.sleep(TAKE_OVER_AFTER / 2)
+        assert old.end is None
+        await trio.sleep(TAKE_OVER_AFTER)
+        assert old.end is End.REPLACED
+        assert streams.find("a") is None
+
+
+async def test_a_refused_one_leaves_everything_as_it_was(autojump_clock: MockClock):
+    async def refuse(sink: RingSink) -> None:
+        await sink.start(400, JSON)
+        await sink.write(b"{}")
+        await sink.end()
+
+    async with open_streams(StreamsConfig()) as streams:
+        old = streams.begin("a", says(b"old\n\n", then=stalls))
+        await wait_all_tasks_blocked()
+        answer = Answer()
+        await streams.begin("a", refuse).pass_on(answer)
+        assert (answer.status, answer.body) == (400, b"{}")
+        await trio.sleep(1)
+        assert streams.find("a") is old
+        assert old.end is None
+
+
+async def test_three_at_once_and_the_last_one_wins(autojump_clock: MockClock):
+    async with open_streams(StreamsConfig()) as streams:
+        first = streams.begin("a", says(b"1\n\n", then=stalls))
+        await wait_all_tasks_blocked()
+        second = streams.begin("a", stalls)
+        third = streams.begin("a", stalls)
+        assert second.end is End.REPLACED
+        assert streams.find("a") is first
+        fourth = streams.begin("a", says(b"4\n\n"))
+        await wait_all_tasks_blocked()
+        assert (first.end, third.end) == (End.REPLACED, End.REPLACED)
+        assert streams.find("a") is fourth
+        assert streams.held == OVERHEAD + 3
+
+
+async def test_a_slow_first_reader_is_cut_off(autojump_clock: MockClock):
+    class Slow(Answer):
+        async def write(self, data: bytes) -> None:
+            await trio.sleep(1)
+            await super().write(data)
+
+    async with open_streams(StreamsConfig(max_bytes=10)) as streams:
+        answer = Slow()
+        await streams.begin("a", says(*[b"12345\n\n"] * 5, pause=0.1)).pass_on(answer)
+        assert (answer.ended, answer.aborted) == (False, True)
+        assert await read(streams.find("a"), 7 * 5 - 10) == b"45\n\n12345\n\n"[-10:]
+
+
+async def test_a_broken_record_is_nobodys_whole_answer(autojump_clock: MockClock):
+    async def work(sink: RingSink) -> None:
+        await sink.start(200, EVENTS)
+        await sink.write(b"data: hal")
+        sink.abort()
+
+    async with open_streams(StreamsConfig()) as streams:
+        answer = Answer()
+        await streams.begin("a", work).pass_on(answer)
+        assert (answer.body, answer.ended, answer.aborted) == (b"data: hal", False, True)
+
+
+async def test_the_end_of_the_program_is_told(autojump_clock: MockClock):
+    answer, ends = Answer(), list[End | None]()
+    async with trio.open_nursery() as nursery:
+        async with open_streams(StreamsConfig()) as streams:
+            generation = streams.begin("a", says(b"1\n\n", then=stalls), interrupted=LAST)
+            waiting = streams.begin("b", stalls, interrupted=LAST)
+
+            async def be_first(of: Generation) -> None:
+                ends.append(await of.pass_on(answer))
+
+            nursery.start_soon(be_first, generation)
+            nursery.start_soon(be_first, waiting)
+            await wait_all_tasks_blocked()
+        with pytest.raises(ShuttingDown):
+            streams.begin("c", stalls)
+    assert sorted(ends, key=str) == sorted([None, End.SHUT_DOWN], key=str)
+    assert (answer.body, answer.ended) == (b"1\n\n" + LAST, True)
+
+
+async def test_cancelled_from_outside_it_still_ends(autojump_clock: MockClock):
+    found: list[Generation] = []
+    with trio.CancelScope() as scope:
+        async with open_streams(StreamsConfig()) as streams:
+            found.append(streams.begin("a", says(b"1\n\n", then=stalls), interrupted=LAST))
+            await wait_all_tasks_blocked()
+            scope.cancel()
+            await trio.sleep_forever()
+    assert found[0].end is End.SHUT_DOWN
+    assert await read(found[0]) == b"1\n\n" + LAST
+
+
+async def test_there_is_a_limit(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(owner, "MAX_LIVE", 2)
+    async with open_streams(StreamsConfig()) as streams:
+        streams.begin("a", stalls)
+        streams.begin("b", stalls)
+        with pytest.raises(Busy):
+            streams.begin("c", stalls)
+        streams.stop("a")
+        await wait_all_tasks_blocked()
+        streams.begin("c", stalls)
+
+
+async def test_lookup_by_id_and_by_what_stands_before_its_model(autojump_clock: MockClock):
+    async with open_streams(StreamsConfig()) as streams:
+        for name in ("u::org/m", "u::n", "v", "a::b::c"):
+            streams.begin(name, says(b"1\n\n"))
+        await wait_all_tasks_blocked()
+
+        def names(*ids: str) -> list[str]:
+            return [status.conversation_id for status in streams.lookup(ids)]
+
+        assert names("u", "v", "v", "x", "") == ["u::org/m", "u::n", "v", "v"]
+        assert names("a", "a::b", "a::b::c", "a:") == ["a::b::c"] * 3
+
+
+async def test_readers_at_any_offset_while_it_is_written(autojump_clock: MockClock):
+    whole = b"".join(b"data: %d\n\n" % number for number in range(300))
+    async with open_streams(StreamsConfig()) as streams, trio.open_nursery() as nursery:
+        records = [record + b"\n\n" for record in whole.split(b"\n\n")[:-1]]
+        generation = streams.begin("a", says(*records, pause=0.01))
+        await generation.wait_begun()
+
+        async def compare(offset: int, delay: float) -> None:
+            await trio.sleep(delay)
+            assert await read(generation, offset) == whole[offset:]
+
+        for number in range(100):
+            nursery.start_soon(compare, number * len(whole) // 100, number * 0.04)
+
+
+async def stop_at_random(streams: Streams, moment: float) -> None:
+    await trio.sleep(moment)
+    streams.stop("a")
+
+
+@pytest.mark.parametrize("moment", [0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35])
+async def test_stopped_at_any_moment_nothing_is_left(autojump_clock: MockClock, moment: float):
+    async with open_streams(StreamsConfig()) as streams:
+        streams.begin("a", says(b"1\n\n", b"2\n\n", pause=0.1))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_at_random, streams, moment)
+            with trio.move_on_after(0.12):
+                await streams.begin("a", says(b"3\n\n", pause=0.2)).pass_on(Answer())
+        await trio.sleep(0.5)
+        streams.stop("a")
+        assert streams.held == 0
+        assert streams.waiting("a") is None
