@@ -1,3 +1,3 @@
-"""Which models exist: paths, model folders, the Hugging Face cache, the starter model.
+"""Which models exist: paths, model folders, the Hugging Face cache, the starter model; downloads into that cache.
 
-Refuses to start anything; it only reads headers and names."""
+Refuses to start anything, and to write: what goes to disk goes through ``store``."""

@@ -11,14 +11,18 @@ from pathlib import Path
 
 from appliance.catalog.files import why
 from appliance.catalog.folder import scan_folder
-from appliance.catalog.found import Found
+from appliance.catalog.found import Found, all_shards
 from appliance.catalog.headers import Header, Headers
 from appliance.catalog.hub_cache import scan_cache
+from appliance.catalog.lm_studio import scan_lm_studio
+from appliance.catalog.ollama import scan_ollama
+from appliance.catalog.presets import with_presets
 from appliance.catalog.sources import Sources
+from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
 from appliance.core.gguf import GgufInfo, merge_shards
 from appliance.core.model import STRENGTH, Model
-from appliance.core.naming import Named, Names, is_speakable, shard_of, stem_of
+from appliance.core.naming import Named, Names, is_speakable
 from appliance.core.routing import Router
 from appliance.errors import InvalidModelFile, ModelNotFound
 
@@ -69,7 +73,7 @@ class Snapshot:
         if model is None:
             raise ModelNotFound(name, self.near(name))
         if model.error:
-            raise InvalidModelFile(model.path, model.error)
+            raise InvalidModelFile(model.path or f"'{model.id}'", model.error)
         return model
 
 
@@ -85,10 +89,18 @@ class Catalog:
         self._headers = Headers()
         self._scanning = threading.Lock()
         self._scanned_at = -math.inf
+        self._layers = sources.presets.layers if sources.presets is not None else None
+        self._preset_notes: list[Problem] = []
 
     def scan(self) -> Snapshot:
-        """Read all sources again and make the result the current snapshot. Raises nothing for what is on disk."""
+        """Read all sources again and make the result the current snapshot. Raises nothing for model files.
+
+        Presets, too, but for the first time, for which they were just read. With a mistake in them (raises UsageError,
+        InvalidConfig among them) everything stays as it is.
+        """
         with self._scanning:
+            if self.sources.presets is not None and self._scanned_at > -math.inf:
+                self._layers, self._preset_notes = self.sources.presets.read()
             return self._scan()
 
     def adopt(self, config: Config | None) -> None:
@@ -99,12 +111,11 @@ class Catalog:
     def refresh(self, max_age: float) -> None:
         """Scan again if the last scan is older than ``max_age`` seconds, and there are folders that may hold more."""
         with self._scanning:
-            folders = self.sources.models_dir is not None or self.sources.cache is not None
-            if folders and time.monotonic() - self._scanned_at >= max_age:
+            if self.sources.has_folders and time.monotonic() - self._scanned_at >= max_age:
                 self._scan()
 
     def _scan(self) -> Snapshot:
-        notes: list[str] = []
+        notes = [str(note) for note in self._preset_notes]
         strongest: dict[str, Found] = {}
         found = sorted(self._find(notes), key=lambda found: STRENGTH.index(found.source), reverse=True)
         for model in found:
@@ -112,7 +123,10 @@ class Catalog:
                 strongest.setdefault(model.id, model)
             else:
                 notes.append(f"a model whose name cannot be written down was passed over: {model.id!r}")
-        models = [self._describe(model, notes) for model in strongest.values()]
+        wanted = list(strongest.values())
+        if self._layers is not None:
+            wanted = with_presets(wanted, self._layers, notes)
+        models = [self._describe(model, notes) for model in wanted]
         self._headers.forget_unused()
         self._found, self._notes = models, notes
         self._scanned_at = time.monotonic()
@@ -129,11 +143,15 @@ class Catalog:
     def _find(self, notes: list[str]) -> Iterator[Found]:
         sources = self.sources
         for file in sources.files:
-            yield Found(id=file.id, source="path", files=_shards(Path(file.path)))
+            yield Found(id=file.id, source="path", files=all_shards(Path(file.path)))
         if sources.models_dir:
             yield from _tolerant(scan_folder(sources.models_dir), sources.models_dir, notes)
         if sources.cache:
             yield from _tolerant(scan_cache(sources.cache), sources.cache, notes)
+        for store in sources.lm_studio:
+            yield from _tolerant(scan_lm_studio(store, notes), store, notes)
+        for store in sources.ollama:
+            yield from _tolerant(scan_ollama(store, notes), store, notes)
         if sources.starter and sources.starter.is_file():
             yield Found(id=STARTER_ID, source="starter", files=(str(sources.starter),), args=STARTER_ARGS)
 
@@ -142,11 +160,12 @@ class Catalog:
         info, error = _sum_up(found, headers)
         mmproj = self._companion(found.id, found.mmproj, notes)
         draft = self._companion(found.id, found.draft, notes)
+        definition = found.definition
         return Model(
             id=found.id,
             aliases=found.aliases,
             source=found.source,
-            path=found.files[0],
+            path=found.files[0] if found.files else "",
             mmproj=found.mmproj if mmproj else None,
             draft=found.draft if draft else None,
             size=sum(header.size for header in headers),
@@ -157,6 +176,12 @@ class Catalog:
             hf_repo=found.repo,
             tag=found.tag,
             input_modalities=_modalities(mmproj),
+            tags=definition.tags,
+            hidden=found.hidden,
+            load_on_startup=definition.load_on_startup,
+            stop_timeout=definition.stop_timeout,
+            preset=definition.preset,
+            origins=definition.origins,
         )
 
     def _companion(self, model_id: str, path: str | None, notes: list[str]) -> GgufInfo | None:
@@ -210,13 +235,6 @@ def _tolerant(models: Iterator[Found], root: Path, notes: list[str]) -> Iterator
         return
     except OSError as error:
         notes.append(f"the models in {root} cannot be listed: {why(error)}")
-
-
-def _shards(path: Path) -> tuple[str, ...]:
-    shard = shard_of(stem_of(path.name) or "")
-    if shard is None:
-        return (str(path),)
-    return tuple(str(path.with_name(shard.name(number))) for number in range(1, shard.total + 1))
 
 
 def _sum_up(found: Found, headers: list[Header]) -> tuple[GgufInfo | None, str | None]:

@@ -9,10 +9,14 @@ from msgspec import Struct
 
 from appliance.core.model import Source
 from appliance.core.naming import Shard, shard_of, stem_of
+from appliance.core.preset_model import Definition
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """``files`` holds the path of every shard that should be there, the first one first; never empty."""
+    """``files`` holds the path of every shard that should be there, the first one first.
+
+    It is empty only for a preset whose file is not here: the engine fetches it, or ``error`` says what is missing.
+    """
 
     id: str
     aliases: tuple[str, ...] = ()
@@ -24,6 +28,9 @@ class Found(Struct, frozen=True, kw_only=True):
     tag: str | None = None
     args: tuple[str, ...] = ()
     error: str | None = None
+    definition: Definition = Definition()
+    """What presets, command line and environment say of it."""
+    hidden: bool = False
 
 
 class ModelFile(Struct, frozen=True):
@@ -36,6 +43,14 @@ class ModelFile(Struct, frozen=True):
 
     def paths(self, folder: Path) -> tuple[str, ...]:
         return tuple(str(folder / name) for name in self.names)
+
+
+def all_shards(path: Path) -> tuple[str, ...]:
+    """The files of a model that is named by one of them."""
+    shard = shard_of(stem_of(path.name) or "")
+    if shard is None:
+        return (str(path),)
+    return tuple(str(path.with_name(shard.name(number))) for number in range(1, shard.total + 1))
 
 
 def model_files(names: Iterable[str]) -> list[ModelFile]:

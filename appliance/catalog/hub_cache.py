@@ -44,6 +44,16 @@ def scan_cache(root: Path) -> Iterator[Found]:
             yield from _models(repo, snapshot)
 
 
+def file_of(root: Path, repo: str, name: str) -> Path | None:
+    """A file on the top level of a cached repository (``org/repo``); None where it is not there."""
+    try:
+        snapshot = _snapshot(join_inside(root, f"models--{repo.replace('/', '--')}"))
+        path = join_inside(snapshot, name) if snapshot is not None else None
+    except UnsafeName:
+        return None
+    return path if path is not None and path.is_file() else None
+
+
 def _snapshot(folder: Path) -> Path | None:
     """The snapshot that ``refs/main`` names; None for a download that was never finished."""
     try:

@@ -10,6 +10,9 @@ from platformdirs import user_data_path
 
 from appliance.catalog.files import stat_regular, why
 from appliance.catalog.hub_cache import cache_directory
+from appliance.catalog.lm_studio import lm_studio_directories
+from appliance.catalog.ollama import ollama_directories
+from appliance.catalog.presets import PresetSource
 from appliance.core.naming import is_speakable, model_name, split_named_path, stem_of
 from appliance.errors import UsageError
 
@@ -30,7 +33,16 @@ class Sources(Struct, frozen=True, kw_only=True):
     files: tuple[NamedFile, ...] = ()
     models_dir: Path | None = None
     cache: Path | None = None
+    lm_studio: tuple[Path, ...] = ()
+    ollama: tuple[Path, ...] = ()
     starter: Path | None = STARTER
+    presets: PresetSource | None = None
+    """What is said of models beside their files; may add models of its own."""
+
+    @property
+    def has_folders(self) -> bool:
+        """Whether there is anything that may hold other models later than now."""
+        return bool(self.models_dir or self.cache or self.lm_studio or self.ollama)
 
 
 def default_models_dir() -> Path:
@@ -45,8 +57,11 @@ def resolve_sources(
     environ: Mapping[str, str],
     home: Path,
     starter: Path | None = STARTER,
+    stores: bool = False,
 ) -> Sources:
     """Turn flags and environment into sources. ``models_dir`` replaces the default models folder.
+
+    ``stores``: the models of LM Studio and Ollama too.
 
     Raises UsageError for a model or folder that was asked for and is not there.
     """
@@ -62,6 +77,8 @@ def resolve_sources(
         files=tuple(dict.fromkeys(files)),
         models_dir=default_models_dir() if models_dir is None else _folder(models_dir),
         cache=cache_directory(environ, home).absolute(),
+        lm_studio=lm_studio_directories(home) if stores else (),
+        ollama=ollama_directories(environ, home) if stores else (),
         starter=starter,
     )
 

@@ -78,6 +78,7 @@ class GgufInfo(Struct, frozen=True, kw_only=True):
     version: int
     kind: Kind
     architecture: str
+    """Empty in every shard but the first."""
     name: str | None
     license: str | None
     quantisation: str | None
@@ -182,7 +183,9 @@ def _text(values: dict[str, Value], key: str) -> str | None:
 def _info(version: int, values: dict[str, Value], tensors: Tensors, data_bytes: int) -> GgufInfo:
     general_type = _text(values, "general.type")
     architecture = _text(values, "general.architecture") or ""
-    if not architecture and general_type != "imatrix":
+    split_number = _whole(values, "split.no")
+    # llama-gguf-split writes the metadata of a model into its first shard alone.
+    if not architecture and general_type != "imatrix" and not split_number:
         raise GgufError("it does not name its architecture")
 
     def whole(key: str) -> int | None:
@@ -214,7 +217,7 @@ def _info(version: int, values: dict[str, Value], tensors: Tensors, data_bytes: 
         tensor_bytes=data_bytes if tensors.unknown else sum(tensors.bytes_by_type.values()),
         chat_template=_text(values, "tokenizer.chat_template"),
         pooling=pooling,
-        split_number=_whole(values, "split.no"),
+        split_number=split_number,
         split_count=_whole(values, "split.count"),
         vision=values.get(f"{architecture}.has_vision_encoder") is True,
         audio=values.get(f"{architecture}.has_audio_encoder") is True,

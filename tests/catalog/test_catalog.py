@@ -113,7 +113,8 @@ def test_shards_are_one_model(tmp_path: Path, write_model):
     for folder in (tmp_path, tmp_path / "folder"):
         for part, weights in ((1, 0), (2, 8), (3, 16)):
             name = f"big-Q8_0-{part:05}-of-00003.gguf"
-            write_model(folder / name, weights=weights, split__count=3, split__no=part - 1)
+            architecture = "llama" if part == 1 else ""  # as llama-gguf-split writes them
+            write_model(folder / name, weights=weights, architecture=architecture, split__count=3, split__no=part - 1)
     write_model(tmp_path / "folder" / "single-Q4_K_M.gguf")
 
     big, folder = scan(models_dir=tmp_path).models

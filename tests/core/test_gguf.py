@@ -189,6 +189,13 @@ def test_shards_are_added_up():
     assert (whole.context_length, whole.tensor_bytes) == (8192, second.tensor_bytes)
 
 
+def test_only_the_first_shard_has_to_say_what_it_is():
+    """llama-gguf-split writes nothing but the numbers of the split into the others."""
+    second = [("split.no", U16, 1), ("split.count", U16, 2)]
+    assert read(gguf(second, WEIGHTS)).architecture == ""
+    assert "architecture" in refusal(gguf([("split.no", U16, 0), ("split.count", U16, 2)], WEIGHTS))
+
+
 scalars = st.one_of(
     *(
         st.tuples(st.just(kind), st.integers(-(1 << (8 * size - 1)), (1 << (8 * size - 1)) - 1))

@@ -1,0 +1,226 @@
+"""Models that Ollama has downloaded, used where they are.
+
+Layout: ``manifests/<registry>/<namespace>/<model>/<tag>`` is a JSON manifest whose layers name files
+``blobs/sha256-<digest>``: the weights, a projector, adapters, parameters. What its template and system layers say is
+not used: the chat template is the one inside the weights.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start, stat_regular, why
+from appliance.catalog.found import Found
+
+DEFAULT_REGISTRY = "registry.ollama.ai"
+DEFAULT_NAMESPACE = "library"
+DEFAULT_TAG = "latest"
+"""What a name leaves out."""
+SERVICE_HOME = Path("/usr/share/ollama")
+"""Home of the user that Ollama's installer for Linux makes."""
+MAX_MANIFESTS = 5000
+MAX_TEXT = 1 << 20
+"""Bytes of a manifest or of parameters; they have a few hundred."""
+LAYER = "application/vnd.ollama.image."
+_DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
+
+T = TypeVar("T")
+
+
+class Layer(Struct, rename="camel"):
+    media_type: str = ""
+    digest: str = ""
+    size: int = 0
+
+
+class Manifest(Struct):
+    layers: list[Layer] = []
+
+    def of(self, kind: str) -> list[Layer]:
+        return [layer for layer in self.layers if layer.media_type == LAYER + kind]
+
+
+class _Number(NamedTuple):
+    """A parameter of the same meaning in llama-server, and the values that mean the same there."""
+
+    flag: str
+    least: float
+    most: float
+    whole: bool = False
+
+
+PARAMETERS = {
+    "num_ctx": _Number("--ctx-size", 1, 1 << 30, whole=True),
+    "num_predict": _Number("--n-predict", 1, 1 << 30, whole=True),
+    "seed": _Number("--seed", 1, (1 << 31) - 1, whole=True),
+    "temperature": _Number("--temp", 0, 100),
+    "top_k": _Number("--top-k", 0, 1 << 30, whole=True),
+    "top_p": _Number("--top-p", 0, 1),
+    "min_p": _Number("--min-p", 0, 1),
+    "typical_p": _Number("--typical", 0, 1),
+    "repeat_last_n": _Number("--repeat-last-n", -1, 1 << 30, whole=True),
+    "repeat_penalty": _Number("--repeat-penalty", 0, 100),
+    "presence_penalty": _Number("--presence-penalty", -100, 100),
+    "frequency_penalty": _Number("--frequency-penalty", -100, 100),
+}
+"""https://docs.ollama.com/modelfile. Left out is what is not the same there (``stop`` has no flag, and -2 of
+``num_predict`` no meaning) and what belongs to the machine rather than to the model (``num_gpu``, ``num_thread``)."""
+
+
+class _Unusable(Exception):
+    """Why a manifest's model is passed over, as part of a sentence."""
+
+
+def ollama_directories(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+    """Folders that may hold models of Ollama: of its variable, else the user's and the one of its service."""
+    if chosen := environ.get("OLLAMA_MODELS"):
+        return (Path(chosen).absolute(),)
+    homes = [home, SERVICE_HOME] if sys.platform == "linux" else [home]
+    return tuple(folder / ".ollama" / "models" for folder in homes)
+
+
+def scan_ollama(root: Path, notes: list[str]) -> Iterator[Found]:
+    """Raises OSError where the store itself cannot be read; what is broken in it is in ``notes``."""
+    same: dict[tuple[object, ...], list[Found]] = {}
+    for number, (name, path) in enumerate(_manifests(root / "manifests", notes)):
+        if number == MAX_MANIFESTS:
+            notes.append(f"only the first {MAX_MANIFESTS} models of Ollama in {root} were looked at")
+            break
+        try:
+            found = _model(root, name, path, notes)
+        except _Unusable as error:
+            notes.append(f"the model '{name}' of Ollama was passed over: {error} ({path})")
+        else:
+            same.setdefault((found.files, found.mmproj, found.args), []).append(found)
+    for tags in same.values():
+        yield _named_by_all(tags)
+
+
+def read_manifest(content: bytes) -> Manifest | None:
+    """None for what is no manifest. Raises nothing."""
+    return _decode(content, Manifest)
+
+
+def engine_args(content: bytes) -> tuple[str, ...]:
+    """The llama-server flags that a parameters layer means, where that is certain. Raises nothing."""
+    values = _decode(content, dict[str, object]) or {}
+    flags: list[str] = []
+    for name, number in PARAMETERS.items():
+        value = values.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            continue
+        if number.least <= value <= number.most and not (number.whole and value != int(value)):
+            flags += [number.flag, str(int(value) if number.whole else value)]
+    return tuple(flags)
+
+
+def blob_name(digest: str) -> str | None:
+    """The file's name of a digest, None for a text that is none: it decides about a path."""
+    match = _DIGEST.fullmatch(digest)
+    return match and f"sha256-{match['hex']}"
+
+
+def _decode(content: bytes, what: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(content, type=what)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _manifests(root: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:
+    """Every model's name, as Ollama shows it, and its manifest."""
+    for registry in list_folder(root)[1]:
+        for namespace in _listed(root / registry, notes)[1]:
+            for model in _listed(root / registry / namespace, notes)[1]:
+                folder = root / registry / namespace / model
+                for tag in _listed(folder, notes)[0]:
+                    if not tag.startswith("."):
+                        yield _shown(registry, namespace, f"{model}:{tag}"), folder / tag
+
+
+def _shown(registry: str, namespace: str, model: str) -> str:
+    if registry != DEFAULT_REGISTRY:
+        return f"{registry}/{namespace}/{model}"
+    return model if namespace == DEFAULT_NAMESPACE else f"{namespace}/{model}"
+
+
+def _listed(folder: Path, notes: list[str]) -> tuple[list[str], list[str]]:
+    try:
+        return list_folder(folder)
+    except OSError as error:
+        notes.append(f"the models of Ollama in {folder} cannot be listed: {why(error)}")
+        return [], []
+
+
+def _model(root: Path, name: str, path: Path, notes: list[str]) -> Found:
+    """Raises _Unusable."""
+    manifest = read_manifest(_read(path, "its manifest"))
+    if manifest is None:
+        raise _Unusable("its manifest cannot be understood; pull it again")
+    weights = manifest.of("model")
+    if not weights:
+        raise _Unusable("it has no GGUF weights here; it runs elsewhere, or is in another format")
+    if len(weights) > 1:
+        raise _Unusable("its weights are in several parts, which the engine cannot be given under these names")
+    args: list[str] = []
+    for layer in manifest.of("params")[:1]:
+        args += engine_args(_read(_blob(root, layer), "its parameters"))
+    for layer in manifest.of("adapter"):
+        args += ["--lora", str(_blob(root, layer))]
+    return Found(
+        id=name,
+        source="ollama",
+        files=(str(_blob(root, weights[0])),),
+        mmproj=_projector(root, name, manifest, notes),
+        args=tuple(args),
+    )
+
+
+def _projector(root: Path, name: str, manifest: Manifest, notes: list[str]) -> str | None:
+    """A model works without its projector."""
+    for layer in manifest.of("projector"):
+        try:
+            return str(_blob(root, layer))
+        except _Unusable as error:
+            notes.append(f"the model '{name}' of Ollama goes without its projector: {error}")
+    return None
+
+
+def _blob(root: Path, layer: Layer) -> Path:
+    """The file of a layer, whole as far as its size tells. Raises _Unusable."""
+    name = blob_name(layer.digest)
+    if name is None:
+        raise _Unusable("its manifest names a file that cannot be one; pull it again")
+    try:
+        path = join_inside(root, "blobs", name)
+        size = stat_regular(str(path)).st_size
+    except UnsafeName:
+        raise _Unusable("its manifest names a file that cannot be one; pull it again") from None
+    except OSError as error:
+        raise _Unusable(f"its file {name} cannot be used: {why(error)}") from None
+    if layer.size > 0 and size != layer.size:
+        raise _Unusable(f"its file {name} has {size} bytes and should have {layer.size}; pull it again")
+    return path
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return read_start(path, MAX_TEXT)
+    except OSError as error:
+        raise _Unusable(f"{what} cannot be read: {why(error)}") from None
+
+
+def _named_by_all(tags: list[Found]) -> Found:
+    """One model of several tags for the same files and parameters; ``NAME`` also means ``NAME:latest``."""
+    default = f":{DEFAULT_TAG}"
+    first, *others = sorted(tags, key=lambda found: (found.id.endswith(default), len(found.id), found.id))
+    short = [found.id.removesuffix(default) for found in tags if found.id.endswith(default)]
+    return msgspec.structs.replace(first, aliases=(*(found.id for found in others), *short))

@@ -1,0 +1,157 @@
+"""Where ``/cors-proxy`` may be sent: the address that a caller asks for, and which networks are out of its reach."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import quote, urljoin, urlsplit
+
+from msgspec import Struct
+
+PORTS = {"http": 80, "https": 443}
+MAX_URL = 1 << 14
+REDIRECTS = (301, 302, 303, 307, 308)
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
+_ALLOWED_NAME = re.compile(r"(\*\.)?[A-Za-z0-9._-]+")
+_PATH_SAFE = "/%:@!$&'()*+,;=~-._"
+_NOT_GLOBAL = tuple(
+    ip_network(network)
+    for network in (
+        "0.0.0.0/8",  # this network
+        "100.64.0.0/10",  # carriers' own
+        "192.0.0.0/24",  # protocol assignments
+        "192.88.99.0/24",  # 6to4 relays
+        "198.18.0.0/15",  # benchmarks
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and broadcast
+    )
+)
+"""IPv4 networks about which versions of Python disagree, or that are nobody's server (RFC 6890)."""
+_GLOBAL_6 = ip_network("2000::/3")
+_NAT64 = ip_network("64:ff9b::/96")
+"""IPv6 addresses that stand for an IPv4 one (RFC 6052)."""
+
+
+class BadTarget(ValueError):
+    """What is wrong with an address, as the end of a sentence about it."""
+
+
+class Target(Struct, frozen=True):
+    """One http or https address; ``path`` has its query."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        return self.scheme, self.host, self.port
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+
+def parse_target(url: str) -> Target:
+    """Raises BadTarget and nothing else. A fragment is left out, as servers never see one."""
+    if len(url) > MAX_URL:
+        raise BadTarget("is too long")
+    if any(character < " " or character == "\x7f" for character in url):
+        raise BadTarget("holds control characters")
+    try:
+        parts = urlsplit(url.strip(" "))
+        port = parts.port
+        host = parts.hostname or ""
+        host = host if host.isascii() else host.encode("idna").decode("ascii")
+    except ValueError as error:
+        raise BadTarget(f"is not an address ({error})") from None
+    if parts.scheme not in PORTS:
+        raise BadTarget("does not begin with http:// or https://")
+    if parts.username is not None or parts.password is not None:
+        raise BadTarget("holds a user name or password")
+    if not _HOST.fullmatch(host) or port == 0:
+        raise BadTarget("has no usable host and port")
+    path = quote(parts.path or "/", safe=_PATH_SAFE)
+    query = f"?{quote(parts.query, safe=_PATH_SAFE + '?')}" if parts.query else ""
+    return Target(parts.scheme, host.lower(), port or PORTS[parts.scheme], path + query)
+
+
+def redirected(target: Target, location: str) -> Target:
+    """Where a redirection of ``target`` leads. Raises BadTarget, also for one that gives up encryption."""
+    try:
+        url = urljoin(target.url, location)
+    except ValueError as error:
+        raise BadTarget(f"is not an address ({error})") from None
+    found = parse_target(url)
+    if target.scheme == "https" and found.scheme != "https":
+        raise BadTarget("leads from https to http")
+    return found
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the internet: not this machine, a local network, a link, or many at once."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    return _is_public_4(found) if isinstance(found, IPv4Address) else _is_public_6(found)
+
+
+def _is_public_4(address: IPv4Address) -> bool:
+    return address.is_global and not any(address in network for network in _NOT_GLOBAL)
+
+
+def _is_public_6(address: IPv6Address) -> bool:
+    """One that carries an IPv4 address is as public as that."""
+    if address in _NAT64:
+        return _is_public_4(IPv4Address(int(address) & 0xFFFFFFFF))
+    if address not in _GLOBAL_6 or not address.is_global:
+        return False
+    carried = [address.sixtofour, *(address.teredo or ())]
+    return all(_is_public_4(inner) for inner in carried if inner is not None)
+
+
+class Reach:
+    """What may be reached beside the internet. Raises BadTarget for an entry that is no name, address or network."""
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        self._everything = False
+        self._names: list[str] = []
+        self._networks: list[str] = []
+        for entry in allowed:
+            text = entry.strip().lower()
+            if text == "*":
+                self._everything = True
+            elif _is_network(text):
+                self._networks.append(text)
+            elif _ALLOWED_NAME.fullmatch(text):
+                self._names.append(text)
+            else:
+                raise BadTarget(
+                    f"'{entry}' is no name, address or network such as localhost, 192.168.1.5 or 10.0.0.0/8"
+                )
+
+    def allows(self, host: str, addresses: Iterable[str]) -> bool:
+        """Whether a host may be connected to at all of these addresses, which are all that its name has."""
+        if self._everything or any(_matches(host, name) for name in self._names):
+            return True
+        return all(is_public(address) or self._is_listed(address) for address in addresses)
+
+    def _is_listed(self, address: str) -> bool:
+        found = ip_address(address.partition("%")[0])
+        return any(found in ip_network(network, strict=False) for network in self._networks)
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _matches(host: str, name: str) -> bool:
+    return host == name or (name.startswith("*.") and host.endswith(name[1:]))

@@ -1,0 +1,127 @@
+"""Opening and closing the sockets that the program listens on, with words for what can be wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Sequence
+
+import trio
+
+from appliance.core.settings import Listen, UnixSocket
+from appliance.errors import UsageError
+from appliance.platform import unix_sockets
+
+PROBE_TIME = 1.0
+
+
+class Listener:
+    """One listening socket. ``bound`` is where it listens, with the port that a port 0 has become."""
+
+    def __init__(self, sock: trio.socket.SocketType, bound: Listen, file: unix_sockets.Listening | None = None) -> None:
+        self.socket = sock
+        self.bound = bound
+        self._file = file
+
+    def close(self) -> None:
+        """Its file goes first, so that whoever finds none knows that nobody listens. Raises nothing; twice is once."""
+        file, self._file = self._file, None
+        if file is not None:
+            unix_sockets.remove(file)
+        self.socket.close()
+
+
+def shown(where: Listen) -> str:
+    """An address as it stands in a URL, a file as it is."""
+    if isinstance(where, UnixSocket):
+        return where.path
+    host, port = where
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def url_of(where: Listen, *, tls: bool) -> str:
+    """What a user is told to connect to."""
+    if isinstance(where, UnixSocket):
+        return f"unix:{where.path}"
+    return f"{'https' if tls else 'http'}://{shown(where)}"
+
+
+async def open_listeners(places: Sequence[Listen]) -> list[Listener]:
+    """The caller closes them. Raises UsageError when one of them cannot be listened on."""
+    listeners: list[Listener] = []
+    try:
+        for place in places:
+            listeners += [await _listen_at(place)] if isinstance(place, UnixSocket) else await _listen_on(*place)
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+async def _listen_at(place: UnixSocket) -> Listener:
+    where = f"cannot listen on {place.path}"
+    try:
+        found = await trio.to_thread.run_sync(unix_sockets.listen_at, place.path, place.mode)
+    except unix_sockets.NotASocket:
+        raise UsageError(f"{where}: there is a file that is no socket; name another path, or remove it") from None
+    except OSError as error:
+        match error.errno:
+            case errno.EADDRINUSE | errno.EWOULDBLOCK:
+                why = "another program listens there already; stop it, or name another path"
+            case errno.ENOENT | errno.ENOTDIR:
+                why = f"there is no folder {os.path.dirname(place.path) or '.'}; create it"  # noqa: PTH120
+            case errno.EACCES | errno.EPERM:
+                why = "not permitted; name a path in a folder of your own"
+            case None:
+                why = f"{error}; name a shorter path"  # Python's own check of its length
+            case _:
+                why = f"{error.strerror or error}; name another path"
+        raise UsageError(f"{where}: {why}") from None
+    return Listener(trio.socket.from_stdlib_socket(found.socket), place, found)
+
+
+async def _listen_on(host: str, port: int) -> list[Listener]:
+    where = shown((host, port))
+    if not 0 <= port <= 65535:  # glibc would take it modulo 65536
+        raise UsageError(f"cannot listen on {where}: a port is a number from 0 to 65535")
+    try:
+        found = await trio.open_tcp_listeners(port, host=host)
+        return [Listener(each.socket, _bound(each.socket)) for each in found]
+    except socket.gaierror:
+        raise UsageError(f"cannot listen on {where}: the host name is not known; use an address (--listen)") from None
+    except OSError as error:
+        code = error.errno
+        why = error.strerror or str(error)
+    match code:
+        case errno.EADDRINUSE:
+            who = await _who_answers(host, port)
+            advice = f"{who} listens there already; stop it, or choose another port, as in --listen {host}:{port + 1}"
+            raise UsageError(f"cannot listen on {where}: {advice}")
+        case errno.EACCES | errno.EPERM:
+            raise UsageError(f"cannot listen on {where}: not permitted; choose a port above 1023, as in --listen")
+        case errno.EADDRNOTAVAIL:
+            raise UsageError(f"cannot listen on {where}: this machine has no such address; see --listen")
+        case _:
+            raise UsageError(f"cannot listen on {where}: {why}; choose another address with --listen")
+
+
+def _bound(sock: trio.socket.SocketType) -> tuple[str, int]:
+    name = sock.getsockname()
+    return name[0], name[1]
+
+
+async def _who_answers(host: str, port: int) -> str:
+    """Whether the program that holds the port is another of ours."""
+    there = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    head = b""
+    with trio.move_on_after(PROBE_TIME):
+        try:
+            stream = await trio.open_tcp_stream(there, port)
+            async with stream:
+                await stream.send_all(b"GET /health HTTP/1.0\r\n\r\n")
+                head = await stream.receive_some(4096)
+        except (OSError, trio.BrokenResourceError):
+            pass
+    return "another llama-appliance" if b"server: llama-appliance" in head.lower() else "another program"

@@ -1,0 +1,241 @@
+"""A folder served in place of the page: what is found, how it is described, and that nothing else can be read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import h11
+import pytest
+import trio
+from http_harness import CHAT, Answer, OpenServer, chat
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from appliance.errors import UsageError
+from appliance.http.static_files import INDEX, StaticFiles, names_of
+
+POSIX = sys.platform != "win32"
+SECRET = b"nobody may read this"
+PAGE = b"<!doctype html><title>mine</title>"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A web page, and beside it what is none of it."""
+    root = tmp_path / "site"
+    (root / "_app" / "immutable").mkdir(parents=True)
+    (root / "docs" / "deep").mkdir(parents=True)
+    (root / "empty").mkdir()
+    (root / ".git").mkdir()
+    (root / ".well-known").mkdir()
+    for name, content in (
+        (INDEX, PAGE),
+        ("sw.js", b"self"),
+        ("_app/version.json", b"{}"),
+        ("_app/immutable/x.12345.js", b"export {}"),
+        ("docs/index.html", b"docs"),
+        ("docs/deep/a b \u00fc%41.txt", b"umlaut"),
+        ("UPPER.HTML", b"upper"),
+        ("noextension", b"?"),
+        ("models", b"a file that would hide a route"),
+        ("health", b"another"),
+        (".env", SECRET),
+        (".git/config", SECRET),
+        (".well-known/security.txt", b"contact"),
+    ):
+        (root / name).write_bytes(content)
+    (root / "v1").mkdir()
+    (root / "v1" / "models").write_bytes(b"hidden")
+    (tmp_path / "secret.txt").write_bytes(SECRET)
+    (tmp_path / "site-secret").mkdir()
+    (tmp_path / "site-secret" / "x.txt").write_bytes(SECRET)
+    return root
+
+
+async def test_the_index_is_the_page_and_needs_no_key(open_server: OpenServer, site: Path):
+    async with open_server(static=str(site), page=False, api_keys=("k",)) as server:
+        for target in ("/", "/index.html", "/?x=1"):
+            answer = await server.ask("GET", target)
+            assert (answer.status, answer.body) == (200, PAGE)
+            assert answer.header("content-type") == "text/html; charset=utf-8"
+            assert answer.header("cache-control") == "no-cache"
+            assert answer.header("x-content-type-options") == "nosniff"
+        assert (await server.ask("GET", "/models")).status == 401
+        assert (await server.ask("GET", "/nothing-there")).status == 401
+        assert (await server.ask("POST", CHAT, chat())).status == 401
+
+
+async def test_routes_go_before_files(open_server: OpenServer, site: Path):
+    async with open_server(static=str(site)) as server:
+        for target in ("/models", "/v1/models"):
+            assert (await server.ask("GET", target)).json["object"] == "list"
+        assert (await server.ask("GET", "/health")).json["status"] == "ok"
+        assert (await server.ask("POST", CHAT, chat())).status == 200
+        assert (await server.ask("POST", "/sw.js", b"")).status == 404
+
+
+async def test_files_of_single_model_mode(open_server: OpenServer, site: Path):
+    async with open_server(static=str(site), single="alpha") as server:
+        assert (await server.ask("GET", "/")).body == PAGE
+        assert (await server.ask("GET", "/sw.js")).body == b"self"
+        await server.fleet.load(server.catalog.snapshot.require("alpha"))
+        assert (await server.ask("GET", "/v1/chat/nothing")).status == 404
+
+
+async def test_types_and_caching(open_server: OpenServer, site: Path):
+    async with open_server(static=str(site)) as server:
+        for target, kind, cached in (
+            ("/sw.js", "text/javascript; charset=utf-8", "no-cache"),
+            ("/_app/version.json", "application/json; charset=utf-8", "no-cache"),
+            ("/_app/immutable/x.12345.js", "text/javascript; charset=utf-8", "public, max-age=31536000, immutable"),
+            ("/UPPER.HTML", "text/html; charset=utf-8", "no-cache"),
+            ("/noextension", "application/octet-stream", "no-cache"),
+            ("/.well-known/security.txt", "text/plain; charset=utf-8", "no-cache"),
+        ):
+            answer = await server.ask("GET", target)
+            assert answer.status == 200, target
+            assert (answer.header("content-type"), answer.header("cache-control")) == (kind, cached)
+        assert (await server.ask("GET", "/docs/deep/a%20b%20%C3%BC%2541.txt")).body == b"umlaut"
+
+
+async def test_head_and_what_the_client_has_already(open_server: OpenServer, site: Path):
+    async with open_server(static=str(site)) as server:
+        first = await server.ask("GET", "/sw.js")
+        head = await server.ask("HEAD", "/sw.js")
+        assert (head.status, head.body, head.header("content-length")) == (200, b"", "4")
+        tag = first.header("etag")
+        assert tag is not None
+        for given_tag, status in (
+            (tag, 304),
+            (f'"other", W/{tag}', 304),
+            ("*", 304),
+            ('"other"', 200),
+            ("", 200),
+        ):
+            answer = await server.ask("GET", "/sw.js", headers=[("If-None-Match", given_tag)])
+            assert answer.status == status, given_tag
+            assert answer.header("etag") == tag
+            assert answer.body == (b"self" if status == 200 else b"")
+        (site / "sw.js").write_bytes(b"changed")
+        changed = await server.ask("GET", "/sw.js", headers=[("If-None-Match", tag)])
+        assert (changed.status, changed.body) == (200, b"changed")
+
+
+async def test_a_folder_leads_to_its_own_page(open_server: OpenServer, site: Path):
+    async with open_server(static=str(site)) as server:
+        moved = await server.ask("GET", "/docs?x=1")
+        assert (moved.status, moved.header("location")) == (301, "docs/?x=1")
+        assert (await server.ask("GET", "/docs/")).body == b"docs"
+        for target in ("/empty", "/empty/", "/docs/deep", "//docs", "//evil.example"):
+            assert (await server.ask("GET", target)).status == 404, target
+
+
+OUTSIDE = (
+    "/../secret.txt",
+    "/%2e%2e/secret.txt",
+    "/..%2fsecret.txt",
+    "/docs/../../secret.txt",
+    "/docs/%2E%2E/%2E%2E/secret.txt",
+    "/..%5csecret.txt",
+    "/docs/..%5c..%5csecret.txt",
+    "/%252e%252e/secret.txt",
+    "/....//secret.txt",
+    "/./index.html",
+    "//secret.txt",
+    "/docs//index.html",
+    "/../site-secret/x.txt",
+    "/secret.txt%00.html",
+    "/index.html%00",
+    "/C:%5csecret.txt",
+    "/c:/secret.txt",
+    "/index.html::$DATA",
+    "/index.html.",
+    "/index.html%20",
+    "/nul",
+    "/CON.html",
+    "/com1.txt",
+    "/.env",
+    "/.git/config",
+    "/%c0%ae%c0%ae/secret.txt",
+    "/%ff",
+    "/" + "a" * 300,
+    "/" + "a/" * 3000,
+    "/index.html/",
+    "/index.html/index.html",
+)
+
+
+@pytest.mark.parametrize("target", OUTSIDE)
+async def test_nothing_outside_can_be_read(open_server: OpenServer, site: Path, target: str):
+    async with open_server(static=str(site)) as server:
+        with trio.fail_after(5):
+            answer = await server.ask("GET", target)
+        assert answer.status == 404
+        assert SECRET not in answer.body
+
+
+@pytest.mark.skipif(not POSIX, reason="links of POSIX")
+async def test_links_are_followed_inside_and_not_outside(open_server: OpenServer, site: Path, tmp_path: Path):
+    (site / "inside.js").symlink_to(site / "sw.js")
+    (site / "out.txt").symlink_to(tmp_path / "secret.txt")
+    (site / "relative.txt").symlink_to("../secret.txt")
+    (site / "folder").symlink_to(tmp_path / "site-secret")
+    (site / "proc").symlink_to("/proc/self")
+    (site / "loop").symlink_to("loop")
+    os.mkfifo(site / "pipe")
+    linked = tmp_path / "linked"
+    linked.symlink_to(site)
+    async with open_server(static=str(linked)) as server:
+        assert (await server.ask("GET", "/inside.js")).body == b"self"
+        for name in ("out.txt", "relative.txt", "folder/x.txt", "proc/environ", "loop", "pipe"):
+            answer = await server.ask("GET", f"/{name}", patience=3)
+            assert (answer.status, SECRET in answer.body) == (404, False), name
+
+
+async def test_a_large_file_arrives_whole_and_one_that_is_cut_does_not_look_whole(open_server: OpenServer, site: Path):
+    content = os.urandom(5_000_000)
+    (site / "large.bin").write_bytes(content)
+    (site / "huge.bin").touch()
+    os.truncate(site / "huge.bin", 100_000_000)
+    async with open_server(static=str(site)) as server:
+        assert (await server.ask("GET", "/large.bin")).body == content
+        async with server.connect() as client:
+            await client.send("GET", "/huge.bin")
+            await client.head()
+            os.truncate(site / "huge.bin", 1000)
+            cut = False
+            with trio.fail_after(10):
+                try:
+                    while await client.data():
+                        pass
+                except (trio.BrokenResourceError, h11.RemoteProtocolError):
+                    cut = True
+        assert cut
+
+
+async def test_strange_hosts_and_pages_are_refused_here_too(open_server: OpenServer, site: Path):
+    async with open_server(static=str(site)) as server:
+        answer: Answer = await server.ask("GET", "/", headers=[("Host", "evil.example")])
+        assert answer.status == 403
+
+
+@pytest.mark.parametrize("what", ["nowhere", "site/sw.js"])
+def test_a_folder_that_is_none_is_refused_at_the_start(tmp_path: Path, site: Path, what: str):
+    with pytest.raises(UsageError, match="--path"):
+        StaticFiles(str(tmp_path / what))
+
+
+PIECES = st.sampled_from(["..", ".", "", "a", "~", "\\", "c:", "\0", "%2e%2e", "nul", " ", "\u2024\u2024", "\ud800"])
+
+
+@given(st.lists(PIECES | st.text(max_size=5), max_size=6).map("/".join).map("/".__add__))
+@example("/")
+@example("/a/../b")
+def test_names_never_lead_anywhere(path: str):
+    names = names_of(path)
+    for name in names or ():
+        assert name not in ("", ".", "..")
+        assert "/" not in name
+        assert not name.endswith((".", " "))
