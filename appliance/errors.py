@@ -91,7 +91,7 @@ class ModelNotLoaded(CallerError):
         self.model = model
 
     def __str__(self) -> str:
-        return f"model is not loaded: '{self.model}'; POST /models/load loads it, and so does any completion"
+        return f"model is not loaded: '{self.model}'; POST /models/load loads it, as does a request with ?autoload=1"
 
 
 class RouteNotFound(CallerError):
@@ -126,8 +126,12 @@ class RequestCancelled(CallerError):
 
     reason = "cancelled"
 
+    def __init__(self, message: str = "the request was cancelled while it was under way") -> None:
+        super().__init__(message)
+        self.message = message
+
     def __str__(self) -> str:
-        return "the request was cancelled while it was under way"
+        return self.message
 
 
 class Unauthorized(CallerError):
@@ -171,7 +175,8 @@ class InvalidConfig(UsageError):
     reason = "invalid_config"
 
     def __init__(self, problems: Sequence[object]) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
+        told = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"the configuration has {len(problems)} mistake{'s' * (len(problems) != 1)}:{told}")
         self.problems = tuple(problems)
 
 
@@ -251,6 +256,20 @@ class PeerFailed(ModelError):
 
     def __str__(self) -> str:
         return f"peer '{self.peer}' failed: {self.why}"
+
+
+class TargetFailed(ModelError):
+    """A server on the internet that was asked for a web page (``/cors-proxy``), and did not answer as it should."""
+
+    reason = "target_failed"
+
+    def __init__(self, host: str, why: str) -> None:
+        super().__init__(host, why)
+        self.host = host
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"the server '{self.host}' failed: {self.why}"
 
 
 class EngineNotFound(ModelError):

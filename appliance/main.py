@@ -8,7 +8,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,22 +18,27 @@ import trio
 
 from appliance import __version__
 from appliance.catalog.catalog import STARTER_ID, Catalog
+from appliance.catalog.downloads import DownloadSettings, open_downloads
+from appliance.catalog.hub import hub_access
+from appliance.catalog.hub_cache import cache_directory
 from appliance.cli.plan import AppSettings
 from appliance.cli.status import EXIT_BUG, EXIT_OURS, PROGRAM, say
 from appliance.cli.version import in_words
-from appliance.core.config.types import Config
+from appliance.core.config.types import Config, StreamsConfig
 from appliance.core.config.units import parse_duration
 from appliance.engines.found import Engine, find_engine
 from appliance.errors import ApplianceError, EngineNotFound
 from appliance.fleet.owner import open_fleet
 from appliance.http.front import Owners, model_states
+from appliance.http.listening import url_of
 from appliance.http.program_log import ProgramLog
 from appliance.http.server import serve
 from appliance.peers.owner import open_peers
 from appliance.platform.limits import raise_open_files
 from appliance.platform.samples import open_samples
 from appliance.store.activity import DEFAULT_KEEP, open_activity
-from appliance.upkeep import configuration_of, echo_engine_log, following_files, logging_into, tell_console
+from appliance.streams.owner import check_streams, open_streams
+from appliance.upkeep import configuration_of, echo_engine_log, following_files, logging_into, telling_console
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGBREAK if sys.platform == "win32" else signal.SIGTERM)
 WATCHDOG_MARGIN = 5.0
@@ -48,10 +53,13 @@ async def run_server(settings: AppSettings) -> int:
     if settings.config is None:
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     engine = _engine(settings)
+    catalog = Catalog(settings.sources, settings.config)
+    if settings.config is not None:
+        check_streams(settings.config.streams)
     raise_open_files()
     try:
-        with stop_signals(settings.http.grace + _stop_time(settings.config)) as stop, stop.at_once:
-            await _run(settings, engine, Catalog(settings.sources, settings.config), stop)
+        with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:
+            await _run(settings, engine, catalog, stop)
             return 0
     except ExceptionGroup:
         logging.getLogger(__name__).critical("this is a bug in llama-appliance", exc_info=True)
@@ -63,13 +71,15 @@ async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, s
     """The nest. What fails as expected leaves it as a value, so that a group of exceptions always means a bug."""
     failure: ApplianceError | None = None
     config = settings.config
+    downloading = _downloading(settings)
     async with (
         open_activity(*_activity_log(config)) as activity,
         _scanning(catalog) as scanned,
         open_samples(_sampling(config)) as samples,
         open_fleet(settings.fleet, engine) as fleet,
         open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
-        trio.open_nursery() as serving,
+        open_streams(config.streams if config is not None else StreamsConfig()) as streams,
+        open_downloads(downloading, partial(catalog.refresh, 0.0)) as downloads,
     ):
         owners = Owners(
             fleet=fleet,
@@ -78,20 +88,28 @@ async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, s
             activity=activity,
             samples=samples,
             program_log=ProgramLog(fleet.logs),
+            streams=streams,
+            downloads=downloads if settings.sources.cache is not None else None,
             configuration=configuration_of(settings, fleet, catalog, peers),
         )
         with logging_into(owners.program_log):
-            try:
-                bound = await serving.start(partial(serve, settings.http, owners, shutdown=stop.asked))
-            except ApplianceError as error:
-                failure = error
-            else:
-                say(f"{PROGRAM} {__version__} listening on {' and '.join(_url(host, port) for host, port in bound)}")
-                async with _until(stop.asked):
-                    await scanned.wait()
-                    failure = await _beside_serving(settings, engine, owners)
-                if failure is not None:
-                    stop.asked.set()
+            async with (
+                telling_console(owners),
+                following_files(owners.configuration, watch=settings.watch_config),
+                trio.open_nursery() as serving,
+            ):
+                try:
+                    bound = await serving.start(partial(serve, settings.http, owners, shutdown=stop.asked))
+                except ApplianceError as error:
+                    failure = error
+                else:
+                    where = " and ".join(url_of(each, tls=settings.http.tls is not None) for each in bound)
+                    say(f"{PROGRAM} {__version__} listening on {where}")
+                    async with _until(stop.asked):
+                        await scanned.wait()
+                        failure = await _beside_serving(settings, engine, owners)
+                    if failure is not None:
+                        stop.asked.set()
     if failure is not None:
         raise failure
 
@@ -101,14 +119,12 @@ async def _beside_serving(settings: AppSettings, engine: Engine | None, owners: 
     if settings.http.single is not None:
         return await _serve_single(settings.http.single, owners)
     _introduce(engine, owners.catalog)
-    async with following_files(owners.configuration, watch=settings.watch_config), trio.open_nursery() as nursery:
-        nursery.start_soon(tell_console, owners)
-        configured = settings.config.hooks.on_startup.preload if settings.config is not None else ()
-        for name in (*configured, *settings.preload):
-            if error := await _load(owners, name):
-                say(f"cannot preload: {error}")
-        await trio.sleep_forever()
-    return None
+    configured = settings.config.hooks.on_startup.preload if settings.config is not None else ()
+    presets = [model.id for model in owners.catalog.snapshot.models if model.load_on_startup]
+    for name in dict.fromkeys((*configured, *presets, *settings.preload)):
+        if error := await _load(owners, name):
+            say(f"cannot preload: {error}")
+    return await trio.sleep_forever()
 
 
 async def _serve_single(model: str, owners: Owners) -> ApplianceError | None:
@@ -144,6 +160,13 @@ def _activity_log(config: Config | None) -> tuple[Path | None, int]:
     if config is None:
         return None, DEFAULT_KEEP
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
+
+
+def _downloading(settings: AppSettings) -> DownloadSettings:
+    """Where downloads come from and go to. Raises UsageError for an endpoint in the environment that is no address."""
+    hub = hub_access(os.environ, token=settings.hub_token)
+    cache = settings.sources.cache or cache_directory(os.environ, Path.home()).absolute()
+    return DownloadSettings(cache=cache, models_dir=settings.sources.models_dir, hub=hub)
 
 
 def _sampling(config: Config | None) -> float | None:
@@ -213,7 +236,7 @@ class Stop:
 
 
 @contextmanager
-def stop_signals(grace: float) -> Generator[Stop]:
+def stop_signals(grace: Callable[[], float]) -> Generator[Stop]:
     """Turn signals into a `Stop` for the length of the block, each with a watchdog that nothing can hold up.
 
     The handlers are Python's own and not tasks, so that the watchdog is armed even when the event loop is stuck.
@@ -226,7 +249,7 @@ def stop_signals(grace: float) -> Generator[Stop]:
         nonlocal received
         received += 1
         if received == 1:
-            _arm_watchdog(grace + WATCHDOG_MARGIN)
+            _arm_watchdog(grace() + WATCHDOG_MARGIN)
             token.run_sync_soon(stop.asked.set)
         elif received == 2:
             _arm_watchdog(WATCHDOG_MARGIN)
@@ -252,7 +275,3 @@ def _arm_watchdog(seconds: float) -> None:
     if sys.platform != "win32":
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(math.ceil(seconds) + 1)
-
-
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -21,7 +21,9 @@ from appliance.errors import ApplianceError, CallerError
 VERBS = {
     "serve": "Run the server.",
     "run": "Chat with a model in the terminal, or ask it one question.",
+    "pull": "Download a model from the Hugging Face hub.",
     "ls": "List the models there are.",
+    "rm": "Remove a downloaded model.",
     "ps": "List the models that run now.",
     "load": "Load a model into the running server.",
     "unload": "Unload a model from the running server.",
@@ -107,6 +109,10 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.serve import serve as command
         case "run":
             from appliance.cli.run import run_model as command
+        case "pull":
+            from appliance.cli.pull import pull as command
+        case "rm":
+            from appliance.cli.rm import rm as command
         case "ls":
             from appliance.cli.models import ls as command
         case "ps":

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import codecs
 import math
-from difflib import get_close_matches
 from functools import partial
 from urllib.parse import quote
 
 import click
 import msgspec
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import (
@@ -26,7 +25,7 @@ from appliance.cli.remote import (
 )
 from appliance.cli.show import print_json, print_table
 from appliance.cli.status import say
-from appliance.errors import ModelNotFound, UpstreamFailed
+from appliance.errors import UpstreamFailed
 from appliance.upstream.client import Response, exchange
 
 NOT_RUNNING = ("unloaded", "downloaded")
@@ -55,6 +54,23 @@ class ModelList(Struct, frozen=True):
     data: list[Entry]
 
 
+class Running(Struct, frozen=True, kw_only=True):
+    """One model process."""
+
+    model: str
+    state: str
+
+
+class Pool(Struct, frozen=True):
+    servers: list[Running]
+
+
+class Health(Struct, frozen=True):
+    """``GET /health``; another program than this one has no pool."""
+
+    pool: Pool | None = None
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -74,8 +90,9 @@ def ps(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
 
 async def _ps(server: Server, as_json: bool) -> int:
     models = (await ask(server, "GET", "/models", ModelList)).data
-    running = [entry for entry in models if entry.status.value not in NOT_RUNNING]
-    failed = [entry for entry in models if entry.status.failed]
+    aliases = {alias for entry in models for alias in entry.aliases}
+    running = await _running(server, models)
+    failed = [entry for entry in models if entry.status.failed and entry.id not in aliases]
     if as_json:
         print_json({"running": running, "failed": failed})
         return 0
@@ -86,6 +103,18 @@ async def _ps(server: Server, as_json: bool) -> int:
     for entry in failed:
         say(f"{entry.id} failed: {(entry.status.error or 'it told no reason').splitlines()[0]}")
     return 0
+
+
+async def _running(server: Server, models: list[Entry]) -> list[Entry]:
+    """The models that have a process, also those that no list shows, and none that only stands for another."""
+    pool = (await ask(server, "GET", "/health", Health)).pool
+    if pool is None:
+        return [entry for entry in models if entry.status.value not in NOT_RUNNING]
+    known = {entry.id: entry for entry in models}
+    return [
+        structs.replace(known.get(one.model, Entry(id=one.model)), status=Status(value=one.state))
+        for one in pool.servers
+    ]
 
 
 @click.command()
@@ -108,9 +137,10 @@ async def _load(server: Server, model: str, no_wait: bool, as_json: bool) -> int
     if no_wait:
         if await _state(server, model) in NOT_RUNNING:
             await ask_raw(server, "POST", "/models/load", {"model": model})
+        state = await _state(server, model)
     else:  # the server knows how long a model may take
         await ask_raw(server, "POST", "/models/load", {"model": model, "wait": True}, patience=math.inf)
-    state = await _state(server, model)
+        state = "loaded"
     seconds = round(trio.current_time() - began, 3)
     if as_json:
         print_json({"model": model, "state": state, "seconds": seconds})
@@ -122,7 +152,8 @@ async def _load(server: Server, model: str, no_wait: bool, as_json: bool) -> int
 async def _state(server: Server, model: str) -> str:
     """The model's state, by its id or an alias. A name that nobody has is for the server to refuse."""
     models = (await ask(server, "GET", "/models", ModelList)).data
-    return next((entry.status.value for entry in models if model in (entry.id, *entry.aliases)), "unloaded")
+    entries = [*await _running(server, models), *models]
+    return next((entry.status.value for entry in entries if model in (entry.id, *entry.aliases)), "unloaded")
 
 
 @click.command()
@@ -165,13 +196,14 @@ def logs(model: str | None, url: str | None, api_key: str | None, follow: bool, 
 
 
 async def _logs(server: Server, model: str | None, follow: bool, as_json: bool) -> int:
+    path = f"/logs/stream/{'upstream' if model is None else quote(model, safe='')}"
     if not follow:
-        text = (await ask_raw(server, "GET", "/logs")).decode("utf-8", "replace")
-        lines = text.splitlines() if model is None else await _lines_of(server, model, text)
-        for line in lines:
+        text = (await ask_raw(server, "GET", f"{path}?no-follow")).decode("utf-8", "replace")
+        for line in text.split("\n")[:-1]:
             _print_line(line, as_json)
+        if not text:
+            say(f"{model or 'no model'} has printed {'nothing' if model else 'anything'} yet")
         return 0
-    path = "/logs/stream" if model is None else f"/logs/stream/{quote(model, safe='')}"
     try:
         with trio.fail_after(ANSWER_TIME) as patience:
             async with exchange(server.address, "GET", server.prefix + path) as response:
@@ -184,18 +216,6 @@ async def _logs(server: Server, model: str | None, follow: bool, as_json: bool) 
         raise NotRunning(server, f"it did not answer within {ANSWER_TIME:g} s") from None
     say("the server ended the log")
     return 0
-
-
-async def _lines_of(server: Server, model: str, text: str) -> list[str]:
-    """The lines of one model out of everybody's."""
-    mark = f"[{model}] "
-    lines = [line[len(mark) :] for line in text.splitlines() if line.startswith(mark)]
-    if not lines:
-        known = [entry.id for entry in (await ask(server, "GET", "/models", ModelList)).data]
-        if model not in known:
-            raise ModelNotFound(model, get_close_matches(model, known))
-        say(f"{model} has printed nothing yet")
-    return lines
 
 
 async def _print_stream(response: Response, as_json: bool) -> None:

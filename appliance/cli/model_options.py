@@ -17,8 +17,11 @@ T = TypeVar("T")
 
 
 def catalog_options(command: Callable[..., T]) -> Callable[..., T]:
-    """``--model``, ``--models-dir`` and ``--no-starter``: the arguments of `sources_of`."""
+    """``--model``, ``--models-dir``, ``--stores`` and ``--no-starter``: the arguments of `sources_of`."""
     for option in (
+        click.option(
+            "--stores/--no-stores", default=True, help="Also use, in place, what LM Studio and Ollama have downloaded."
+        ),
         click.option("--no-starter", is_flag=True, help="Leave out the starter model that is shipped along."),
         click.option("--models-dir", metavar="DIR", help="Folder with models, in place of the usual one."),
         click.option(
@@ -29,15 +32,17 @@ def catalog_options(command: Callable[..., T]) -> Callable[..., T]:
     return command
 
 
-def sources_beside(config: Config, models: tuple[str, ...], models_dir: str | None, no_starter: bool) -> Sources:
+def sources_beside(
+    config: Config, models: tuple[str, ...], models_dir: str | None, no_starter: bool, stores: bool
+) -> Sources:
     """The same beside a configuration: one that has models of its own is joined only by what is named here."""
-    found = sources_of(models, models_dir, no_starter)
     if not config.models:
-        return found
+        return sources_of(models, models_dir, no_starter, stores)
+    found = sources_of(models, models_dir, no_starter, stores=False)
     return structs.replace(found, models_dir=found.models_dir if models_dir else None, cache=None, starter=None)
 
 
-def sources_of(models: tuple[str, ...], models_dir: str | None, no_starter: bool) -> Sources:
+def sources_of(models: tuple[str, ...], models_dir: str | None, no_starter: bool, stores: bool) -> Sources:
     """Where these options look for models. Raises UsageError for a file or folder that is not there."""
     return resolve_sources(
         models=models,
@@ -45,4 +50,5 @@ def sources_of(models: tuple[str, ...], models_dir: str | None, no_starter: bool
         environ=os.environ,
         home=Path.home(),
         starter=None if no_starter else STARTER,
+        stores=stores,
     )

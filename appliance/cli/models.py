@@ -55,6 +55,7 @@ def ls(
     models: tuple[str, ...],
     models_dir: str | None,
     no_starter: bool,
+    stores: bool,
     url: str | None,
     api_key: str | None,
     as_json: bool,
@@ -66,7 +67,7 @@ def ls(
       llama-appliance ls
       llama-appliance ls --models-dir ~/models --json
     """
-    return partial(_ls, sources_of(models, models_dir, no_starter), parse_server(url, api_key), as_json)
+    return partial(_ls, sources_of(models, models_dir, no_starter, stores), parse_server(url, api_key), as_json)
 
 
 async def _ls(sources: Sources, server: Server, as_json: bool) -> int:
@@ -94,7 +95,17 @@ async def _ls(sources: Sources, server: Server, as_json: bool) -> int:
     for note in snapshot.notes:
         say(f"note: {note}")
     say(f"\nModels folder: {folder or default_models_dir()}\nTo add a model, put its .gguf file there.")
+    for line in _stores(sources):
+        say(line)
     return 0
+
+
+def _stores(sources: Sources) -> list[str]:
+    """Where other programs keep models that are listed here."""
+    kept = (("LM Studio", sources.lm_studio), ("Ollama", sources.ollama))
+    return [
+        f"Used where they are: models of {name} in {path}" for name, paths in kept for path in paths if path.is_dir()
+    ]
 
 
 async def _states(server: Server) -> dict[str, str] | None:

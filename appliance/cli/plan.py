@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 
 from appliance.catalog.config_files import Files
 from appliance.catalog.sources import Sources
+from appliance.core.config.macros import NO_PORTS
 from appliance.core.config.types import Config
 from appliance.core.settings import FleetSettings, HttpSettings
 
@@ -21,11 +22,15 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     files: Files | None = None
     """Where the configuration was read from; None: there is none."""
     config: Config | None = None
+    ports: Mapping[str, int] = NO_PORTS
+    """What its models were given for ``${PORT}``."""
     watch_config: bool = False
     allow_unauthenticated: bool = False
     """Listening beyond this machine without a key was asked for."""
     engine: str | None = None
     preload: tuple[str, ...] = ()
+    hub_token: str | None = None
+    """As whom models are downloaded; None: as the user who has logged in."""
 
 
 AsyncCommand = Callable[[], Awaitable[int]]

@@ -85,6 +85,7 @@ def run_model(
     models: tuple[str, ...],
     models_dir: str | None,
     no_starter: bool,
+    stores: bool,
 ) -> AsyncCommand:
     """Ask MODEL one question, or chat with it when there is no PROMPT. PROMPT - reads standard input.
 
@@ -104,7 +105,7 @@ def run_model(
         max_tokens=max_tokens,
         as_json=as_json,
         engine=engine,
-        sources=sources_of(models, models_dir, no_starter),
+        sources=sources_of(models, models_dir, no_starter, stores),
     )
     server = parse_server(url, api_key)
     question = _question(prompt)

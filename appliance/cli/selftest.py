@@ -103,7 +103,7 @@ def selftest(engine: str | None, model: str | None, as_json: bool) -> AsyncComma
 async def _selftest(engine_named: str | None, model_named: str, as_json: bool) -> int:
     engine = find_engine(engine_named)
     is_file = model_named.endswith(".gguf")
-    sources = sources_of((model_named,) if is_file else (), None, False)
+    sources = sources_of((model_named,) if is_file else (), None, False, stores=not is_file)
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     model = next(m for m in snapshot.models if m.source == "path") if is_file else snapshot.require(model_named)
     trial = Trial(model, quiet=as_json)

@@ -7,16 +7,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from msgspec import structs
 
 from appliance.catalog.config_files import Files
 from appliance.cli.config import source_options
 from appliance.cli.model_options import catalog_options, sources_beside, sources_of
 from appliance.cli.plan import AppSettings
+from appliance.cli.router_mode import presets_of
 from appliance.cli.status import say
-from appliance.cli.values import KEY_VARIABLE, ListenAddress, Seconds, Size, api_keys, refuse_open_door
+from appliance.cli.values import (
+    KEY_VARIABLE,
+    ListenAddress,
+    Seconds,
+    Size,
+    api_keys,
+    certificate,
+    refuse_open_door,
+)
 from appliance.core import llama_flags
-from appliance.core.config.types import Config
-from appliance.core.settings import DEFAULT_HOST, DEFAULT_MODELS_MAX, DEFAULT_PORT, Cors, FleetSettings, HttpSettings
+from appliance.core.config.load import Loaded
+from appliance.core.config.macros import NO_PORTS
+from appliance.core.settings import (
+    DEFAULT_HOST,
+    DEFAULT_MODELS_MAX,
+    DEFAULT_PORT,
+    Cors,
+    FleetSettings,
+    HttpSettings,
+    Listen,
+)
 from appliance.engines.found import ENGINE_HELP
 from appliance.errors import UsageError
 from appliance.fleet.command import OWNED
@@ -59,11 +78,20 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     multiple=True,
     type=ListenAddress(),
     metavar="HOST:PORT",
-    help=f"Where to listen; 0 takes a free port. May be given several times. Default {DEFAULT_HOST}:{DEFAULT_PORT}.",
+    help="Where to listen; 0 takes a free port, unix:PATH is a socket in a file. May be given several times. "
+    f"Default {DEFAULT_HOST}:{DEFAULT_PORT}.",
 )
+@click.option("--ssl-cert-file", metavar="FILE", help="HTTPS with this certificate and its chain, in PEM form.")
+@click.option("--ssl-key-file", metavar="FILE", help="The certificate's private key.")
 @source_options
 @click.option("--watch-config", is_flag=True, help="Read the configuration again whenever its files change.")
 @catalog_options
+@click.option(
+    "--models-preset",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Models and their llama-server options, in the INI format of llama-server's router.",
+)
 @click.option(
     "--models-max",
     type=click.IntRange(0),
@@ -110,13 +138,17 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 )
 @click.option("--max-body", type=Size(), default=HTTP.max_body, help="Largest request; default 100M.")
 def serve(
-    listen: tuple[tuple[str, int], ...],
+    listen: tuple[Listen, ...],
+    ssl_cert_file: str | None,
+    ssl_key_file: str | None,
     config_file: Path | None,
     config_dir: Path | None,
     watch_config: bool,
     models: tuple[str, ...],
     models_dir: str | None,
     no_starter: bool,
+    stores: bool,
+    models_preset: Path | None,
     models_max: int | None,
     preload: tuple[str, ...],
     engine: str | None,
@@ -147,9 +179,11 @@ def serve(
       llama-appliance serve -- --ctx-size 16384 --n-gpu-layers 99
     """
     files = Files(config=config_file, config_dir=config_dir) if config_file or config_dir else None
-    config = _read(files, watch_config)
+    read = _read(files, watch_config)
+    config = read.require() if read is not None else None
     http = HttpSettings(
         listen=listen or HTTP.listen,
+        tls=certificate(ssl_cert_file, ssl_key_file),
         api_keys=api_keys(keys, api_key_file, os.environ, KEY_VARIABLE),
         allow_hosts=allow_hosts,
         cors=Cors(origins=cors_origins),
@@ -159,6 +193,12 @@ def serve(
     )
     if not allow_unauthenticated:
         refuse_open_door(http, config.api_keys if config is not None else ())
+    if config is None:
+        sources = sources_of(models, models_dir, no_starter, stores)
+    else:
+        sources = sources_beside(config, models, models_dir, no_starter, stores)
+    if models_preset is not None:
+        sources = structs.replace(sources, presets=presets_of(models_preset))
     return AppSettings(
         http=http,
         fleet=FleetSettings(
@@ -168,11 +208,10 @@ def serve(
             engine_args=engine_args(engine_flags),
             threads=threads,
         ),
-        sources=sources_of(models, models_dir, no_starter)
-        if config is None
-        else sources_beside(config, models, models_dir, no_starter),
+        sources=sources,
         files=files,
         config=config,
+        ports=read.ports if read is not None else NO_PORTS,
         watch_config=watch_config,
         allow_unauthenticated=allow_unauthenticated,
         engine=engine,
@@ -180,8 +219,8 @@ def serve(
     )
 
 
-def _read(files: Files | None, watch: bool) -> Config | None:
-    """The configuration, its warnings told. Raises InvalidConfig with all that is wrong with it."""
+def _read(files: Files | None, watch: bool) -> Loaded | None:
+    """What the files say, their warnings told. Raises UsageError for one that cannot be read."""
     if files is None:
         if watch:
             raise UsageError("--watch-config needs a configuration to watch; name one with --config or --config-dir")
@@ -189,4 +228,4 @@ def _read(files: Files | None, watch: bool) -> Config | None:
     loaded = files.read()
     for warning in loaded.warnings:
         say(str(warning))
-    return loaded.require()
+    return loaded

@@ -10,28 +10,31 @@ from pathlib import Path
 
 import click
 
-from appliance.core.settings import HttpSettings
+from appliance.core.settings import HttpSettings, Listen, UnixSocket
 from appliance.errors import UsageError
 
 KEY_VARIABLE = "LLAMA_APPLIANCE_API_KEY"
 MAX_KEY_FILE = 1 << 20
+UNIX = "unix:"
 MAX_SECONDS = 1_000_000
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-class ListenAddress(click.ParamType[tuple[str, int]]):
-    """``HOST:PORT`` or ``[IPV6]:PORT``; port 0 takes a free one."""
+class ListenAddress(click.ParamType[Listen]):
+    """``HOST:PORT`` or ``[IPV6]:PORT``; port 0 takes a free one. ``unix:PATH`` is a socket in the file system."""
 
     name = "HOST:PORT"
 
-    def convert(
-        self, value: str | tuple[str, int], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        if isinstance(value, tuple):
+    def convert(self, value: str | Listen, param: click.Parameter | None, ctx: click.Context | None) -> Listen:
+        if not isinstance(value, str):
             return value
+        if value.startswith(UNIX) and value != UNIX:
+            return UnixSocket(value.removeprefix(UNIX))
         match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[^\s\[\]]+)?)\]|([^\[\]:\s]+)):(\d{1,5})", value)
         if match is None or int(match[3]) > 65535:
-            self.fail(f"{value!r} is not an address such as 127.0.0.1:8080 or [::1]:8080", param, ctx)
+            self.fail(
+                f"{value!r} is not an address such as 127.0.0.1:8080, [::1]:8080 or unix:/run/llama.sock", param, ctx
+            )
         return match[1] or match[2], int(match[3])
 
 
@@ -97,6 +100,14 @@ def _key_lines(file: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
+def certificate(cert_file: str | None, key_file: str | None) -> tuple[str, str] | None:
+    """The files of ``--ssl-cert-file`` and ``--ssl-key-file``, None without them. Raises UsageError for one alone."""
+    if bool(cert_file) != bool(key_file):
+        given, missing = ("--ssl-cert-file", "--ssl-key-file")[:: 1 if cert_file else -1]
+        raise UsageError(f"{given} goes with {missing}; give both for HTTPS, or none")
+    return (cert_file, key_file) if cert_file and key_file else None
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address. A name other than ``localhost`` might be anything."""
     try:
@@ -109,7 +120,10 @@ def refuse_open_door(http: HttpSettings, configured: Iterable[str] = ()) -> None
     """Raise UsageError when other machines could use the server without a key; ``configured`` are further keys."""
     if http.api_keys or any(configured):
         return
-    for host, _ in http.listen:
+    for place in http.listen:
+        if isinstance(place, UnixSocket):
+            continue  # its file's permissions say who may
+        host, _ = place
         if not is_loopback(host):
             raise UsageError(
                 f"refusing to listen on {host}, which other machines can reach, without a key: add --api-key KEY "

@@ -10,7 +10,8 @@ import re
 from http import HTTPStatus
 from typing import Protocol
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from appliance.core.content_coding import ContentDecoder
 from appliance.core.json_members import MemberScanner
@@ -18,6 +19,9 @@ from appliance.core.usage import Ledger, Loose, Usage, decode_loosely
 
 MAX_LINE = 1 << 20
 """Bytes of one line of a stream; a longer one is passed over. What carries usage is a few hundred bytes long."""
+
+MAX_HELD = 64 << 10
+"""Bytes of a JSON body that are looked through before they are read."""
 
 MAX_ERROR = 64 << 10
 """Bytes of an error's body that its message is looked for in."""
@@ -78,19 +82,62 @@ class _StreamReader:
             self._ledger.record(line[5:])
 
 
+class _Whole(Struct):
+    usage: Raw = Raw(b"")
+    timings: Raw = Raw(b"")
+    metrics: Raw = Raw(b"")
+
+
+_WHOLE = msgspec.json.Decoder(_Whole)
+
+
 class _BodyReader:
-    """A JSON body. /infill answers an array, and what it cost is in its last element."""
+    """A JSON body. /infill answers an array, and what it cost is in its last element.
+
+    Most bodies come in one small piece: that one is held, and decoded at the end; where it has nothing of interest it
+    is not read at all.
+    """
 
     def __init__(self, ledger: Ledger, of_last: bool) -> None:
         self._ledger = ledger
-        self._scanner = MemberScanner(_MEMBERS, of_last=of_last)
-        self.feed = self._scanner.feed
+        self._of_last = of_last
+        self._scanner: MemberScanner | None = None
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> None:
+        if self._scanner is None:
+            if not self._held and len(chunk) <= MAX_HELD:
+                self._held = chunk
+                return
+            self._scan().feed(self._held)
+            self._held = b""
+        self._scan().feed(chunk)
 
     def end(self) -> None:
-        found = self._scanner.found
-        self._ledger.usage(found.get(b"usage", b""))
-        self._ledger.timings(found.get(b"timings", b""))
-        self._ledger.metrics(found.get(b"metrics", b""))
+        if self._held and _MARK.search(self._held):
+            try:
+                whole = _WHOLE.decode(self._held)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                self._scan().feed(self._held)
+            else:
+                self._tell(bytes(whole.usage), bytes(whole.timings), bytes(whole.metrics))
+        if self._scanner is not None:
+            found = self._scanner.found
+            self._tell(found.get(b"usage", b""), found.get(b"timings", b""), found.get(b"metrics", b""))
+
+    def _tell(self, usage: bytes, timings: bytes, metrics: bytes) -> None:
+        for raw, take in (
+            (usage, self._ledger.usage),
+            (timings, self._ledger.timings),
+            (metrics, self._ledger.metrics),
+        ):
+            if raw:
+                take(raw)
+
+    def _scan(self) -> MemberScanner:
+        if self._scanner is None:
+            self._scanner = MemberScanner(_MEMBERS, of_last=self._of_last)
+        return self._scanner
 
 
 class TokenCounter:

@@ -27,7 +27,7 @@ class RequestHead(Struct, frozen=True):
 
 
 class _Body(Struct):
-    model: str | None = None
+    model: str | int | float | None = None
     stream: bool | None = None
 
 
@@ -55,7 +55,15 @@ def read_json(body: bytes) -> RequestHead:
         raise BadRequest("the request body is not valid UTF-8") from None
     except msgspec.DecodeError as error:
         raise BadRequest(f"the request body is not valid JSON: {_where(str(error), body)}") from None
-    return RequestHead(found.model or None, bool(found.stream))
+    model = found.model
+    return RequestHead(model or None if isinstance(model, str) else _in_words(model), bool(found.stream))
+
+
+def _in_words(model: float | None) -> str | None:
+    """A number as a name, the way llama-swap reads it: ``7`` and ``7.0`` are the model "7"."""
+    if isinstance(model, float):
+        return str(int(model)) if model.is_integer() else repr(model)
+    return None if model is None else str(model)
 
 
 def is_object(body: bytes) -> bool:
@@ -128,7 +136,7 @@ def _wrong_type(message: str) -> BadRequest:
     field, got = match["field"], match["got"]
     if not field:
         return BadRequest(f"the request body must be a JSON object, not {_article(got)}")
-    wanted = match["wanted"].removesuffix(" | null")
+    wanted = "str" if "str" in match["wanted"] else match["wanted"].removesuffix(" | null")
     return BadRequest(f"'{field}' must be {_article(wanted)}, not {_article(got)}", param=field)
 
 

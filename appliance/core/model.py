@@ -9,12 +9,15 @@ from msgspec import Struct
 from appliance.core.config.types import ModelConfig
 from appliance.core.gguf import GgufInfo
 
-Source = Literal["config", "path", "models_dir", "cache", "starter"]
-"""Where a model was found: in the configuration, named on the command line, in a models folder, in the Hugging Face
-cache, shipped along."""
+Source = Literal["config", "preset", "path", "models_dir", "cache", "lm_studio", "ollama", "starter"]
+"""Where a model was found: in the configuration, in a preset file, named on the command line, in a models folder, in
+the Hugging Face cache, in the store of LM Studio or Ollama, shipped along."""
 
-STRENGTH: tuple[Source, ...] = ("starter", "cache", "models_dir", "path", "config")
+STRENGTH: tuple[Source, ...] = ("starter", "ollama", "lm_studio", "cache", "models_dir", "path", "preset", "config")
 """Of two models with one id the stronger source's is served; weakest first."""
+
+FOREIGN: tuple[Source, ...] = ("lm_studio", "ollama")
+"""Files of other programs: used where they are, never changed or deleted."""
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -27,7 +30,8 @@ class Model(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     source: Source
     path: str = ""
-    """Absolute; of a sharded model the first shard, which is what the engine is given. Empty for a configured one."""
+    """Absolute; of a sharded model the first shard, which is what the engine is given. Empty for a configured one, and
+    where the engine fetches it."""
     config: ModelConfig | None = None
     """The command that serves it; without one the program's own engine does."""
     mmproj: str | None = None
@@ -43,6 +47,17 @@ class Model(Struct, frozen=True, kw_only=True):
     """Why it cannot be used, one line without the path."""
     args: tuple[str, ...] = ()
     """Engine flags of this model alone."""
+    tags: tuple[str, ...] = ()
+    """Words about it, for people."""
+    hidden: bool = False
+    """Served when asked for by name, and not listed: a preset stands for it."""
+    load_on_startup: bool = False
+    stop_timeout: float | None = None
+    """Seconds its process gets to end by itself; None: what is usual."""
+    preset: str = ""
+    """What applies to it as a section of llama-server's INI; empty where nothing but its files does."""
+    origins: tuple[tuple[str, str], ...] = ()
+    """Each option in ``preset`` with who said it: ``models.ini:12``, a variable, a flag of the command line."""
     hf_repo: str | None = None
     """``org/repo`` of a model from the cache."""
     tag: str | None = None
@@ -66,3 +81,9 @@ def engine_flags(model: Model) -> tuple[str, ...]:
     elif kind == "embedding":
         flags += ["--embedding"]
     return tuple(flags)
+
+
+def started_with(model: Model) -> tuple[object, ...]:
+    """What a process of a model without a command depends on. While this stays equal, a running process is up to date:
+    names, tags and times that are merely told, or used when it ends, are no part of it."""
+    return model.path, model.size, model.created, engine_flags(model), model.args

@@ -24,10 +24,23 @@ class Cors(Struct, frozen=True, kw_only=True):
     credentials: bool = True
 
 
+class UnixSocket(Struct, frozen=True):
+    """A listening socket in the file system, for programs of this machine; ``mode`` are its file permissions."""
+
+    path: str
+    mode: int = 0o600
+
+
+Listen = tuple[str, int] | UnixSocket
+"""Where to listen, or where the program does: host and port, or a file."""
+
+
 class HttpSettings(Struct, frozen=True, kw_only=True):
     """How the program listens, whom it lets in, and what it accepts. Times in seconds, sizes in bytes."""
 
-    listen: tuple[tuple[str, int], ...] = ((DEFAULT_HOST, DEFAULT_PORT),)
+    listen: tuple[Listen, ...] = ((DEFAULT_HOST, DEFAULT_PORT),)
+    tls: tuple[str, str] | None = None
+    """Files of the certificate (with its chain) and of its key: HTTPS on every port. Sockets in files stay plain."""
     api_keys: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
     guard: bool = True
@@ -47,8 +60,16 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     """A stream that is silent for so long gets an SSE comment, so that proxies keep it open."""
     api_prefix: str = ""
     page: bool = True
+    static: str | None = None
+    """Folder whose files are served at ``/``, in place of the page."""
+    cors_proxy: bool = False
+    """``/cors-proxy``, by which a web page reaches servers that do not let web pages in (MCP servers)."""
+    cors_proxy_allow: tuple[str, ...] = ()
+    """Names, addresses and networks in the local network or on this machine that it may reach, too; ``*`` is all."""
     single: str | None = None
     """The one model of llama-server's single-model mode: requests need not, and cannot, name another."""
+    autoload: bool = True
+    """A request loads the model that it names, unless its ``?autoload=`` says otherwise (``--models-autoload``)."""
 
 
 class FleetSettings(Struct, frozen=True, kw_only=True):

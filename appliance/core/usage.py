@@ -87,7 +87,11 @@ def decode_loosely(raw: bytes | Raw, kind: type[_T]) -> _T | None:
 
 def _count(*values: Loose) -> int:
     """The first of the values that is there, as a count; -1 where none is, or it is not a count."""
-    value = next((value for value in values if value is not None), None)
+    for value in values:
+        if value is not None:
+            break
+    else:
+        return -1
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX:
         return -1
     return int(value)

@@ -30,9 +30,12 @@ from appliance.http.answers import json_answer
 from appliance.http.choice import find_model, refresh
 from appliance.http.events import Sources
 from appliance.http.front import Front
+from appliance.http.listening import shown
 from appliance.http.listing import Object, health, list_models, router_props, state_of
 from appliance.http.metrics import CONTENT_TYPE
+from appliance.http.model_routes import ModelRoutes, add_model_routes, under_way
 from appliance.http.record_routes import Records
+from appliance.http.stream_routes import add_stream_routes
 from appliance.http.swap_api import SwapApi, add_routes
 from appliance.http.view import View
 from appliance.platform.hardware import detect
@@ -71,8 +74,8 @@ class Control:
         models, folder = None, None
         if _trusted():
             models, folder = self._listing(), self._catalog.sources.models_dir
-        host = request.host or page.written(*self._front.bound[0])
-        base = f"http://{host}{self._settings.api_prefix}"
+        host = request.host or shown(self._front.bound[0])
+        base = f"{request.scheme}://{host}{self._settings.api_prefix}"
         response = Response(
             page.render(base, self._front.bound, self._fleet.engine, models, folder), content_type=page.CONTENT_TYPE
         )
@@ -90,13 +93,14 @@ class Control:
 
     async def models(self) -> Response:
         if request.args.get("reload"):
-            await trio.to_thread.run_sync(self._catalog.scan)
+            snapshot = await trio.to_thread.run_sync(self._catalog.scan)
+            self._fleet.adopt(snapshot.config, snapshot.models)
         else:
             await refresh(self._catalog)
         return json_answer(self._listing())
 
     def _listing(self) -> Object:
-        return list_models(self._view)
+        return list_models(self._view, self._front.downloading())
 
     async def load(self) -> Response:
         asked = await _control_request()
@@ -112,6 +116,10 @@ class Control:
     async def unload(self) -> Response:
         asked = await _control_request()
         model = self._catalog.snapshot.find(asked.model)
+        if download := under_way(self._front.owners.downloads, asked.model, repos=model is None):
+            download.cancel()
+            await download.wait()
+            return json_answer({"success": True})
         model_id = model.id if model else asked.model  # it may run although its file is gone
         if model is None and self._fleet.known(model_id) is None:
             raise BadRequest("model is not found", param="model")
@@ -120,7 +128,9 @@ class Control:
         return json_answer({"success": True})
 
     async def props(self) -> Response:
-        return json_answer(router_props(self._fleet))
+        return json_answer(
+            router_props(self._fleet, cors_proxy=self._settings.cors_proxy, autoload=self._settings.autoload)
+        )
 
     async def metrics(self) -> Response:
         machine = self._front.owners.samples.latest
@@ -161,6 +171,8 @@ def create_app(front: Front) -> QuartTrio:
     app.add_url_rule("/slots", "slots", control.slots)
     app.add_url_rule("/metrics", "metrics", control.metrics)
     add_routes(app, _swap_api(front, view))
+    add_model_routes(app, ModelRoutes(front))
+    add_stream_routes(app, front.streams)
     app.register_error_handler(ApplianceError, _refuse)
     app.register_error_handler(HTTPException, _refuse_http)
     app.register_error_handler(Exception, _admit_bug)

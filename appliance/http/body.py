@@ -43,6 +43,10 @@ class Bodies:
         finally:
             self._held -= reader.reserved
 
+    def release(self, size: int) -> None:
+        """For who has taken a body over; see `BodyReader.hand_over`."""
+        self._held -= size
+
     def reserve(self, size: int) -> None:
         """Raises Busy when so many more bytes do not fit."""
         if self._held + size > self._settings.max_bodies:
@@ -67,19 +71,26 @@ class BodyReader:
         chunks: list[bytes] = []
         size = 0
         more = True
-        while more:
-            with trio.move_on_after(self._stall) as stall:
+        with trio.move_on_after(self._stall) as stall:
+            while more:
                 event = await receive()
                 if event["type"] != "http.request":
                     raise ClientLeft
                 chunks.append(event["body"])
                 size += len(event["body"])
-                more = event["more_body"]
-            if stall.cancelled_caught:
-                raise BodyTooSlow(self._stall)
-            self._grow_to(size)
+                self._grow_to(size)
+                more = event["more_body"] and not size == declared > 0
+                if more:
+                    stall.deadline = trio.current_time() + self._stall
+        if stall.cancelled_caught:
+            raise BodyTooSlow(self._stall)
         self.complete = True
         return b"".join(chunks)
+
+    def hand_over(self) -> int:
+        """The body is held for longer than its request: whoever holds it gives so many bytes back to the budget."""
+        reserved, self.reserved = self.reserved, 0
+        return reserved
 
     def _grow_to(self, size: int) -> None:
         if size > self._limit:

@@ -17,13 +17,14 @@ import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from appliance.core.sse import ErrorInfo
 from appliance.http.errors import INVALID, JSON_TYPE, body
 from appliance.http.tasks import RequestTasks
+from appliance.http.tls import TlsSocket
+from appliance.http.websocket_stream import WebsocketProtocol
 
 HEAD_TIMEOUT = 15.0
 """Seconds for a request head to arrive, from the connection's start or the head's first bytes."""
@@ -46,10 +47,18 @@ REFUSALS = {
 
 
 class Connection:
-    """Owns one accepted socket and the tasks of its requests; `run` ends when both are done."""
+    """Owns one accepted socket and the tasks of its requests; `run` ends when both are done.
+
+    A `TlsSocket` makes its handshake within the time for the first request head.
+    """
 
     def __init__(
-        self, sock: socket.socket, app: ASGIWrapper, config: Config, context: WorkerContext, write_stall: float
+        self,
+        sock: socket.socket | TlsSocket,
+        app: ASGIWrapper,
+        config: Config,
+        context: WorkerContext,
+        write_stall: float,
     ) -> None:
         self._sock = sock
         self._write_stall = write_stall
@@ -61,16 +70,15 @@ class Connection:
         self._in_head = True
         self._ending = False
         self._gone = False
-        peer, own = sock.getpeername(), sock.getsockname()
         self._http = _Http1(
             app,
             config,
             context,
             self._tasks,
             ConnectionState({"abort": self.abort, "write": self.write}),
-            False,
-            (peer[0], peer[1]),
-            (own[0], own[1]),
+            isinstance(sock, TlsSocket),
+            _address(sock.getpeername()),
+            _address(sock.getsockname()),
             self._send,
         )
         self._http.can_read = _PipelineGate(self)
@@ -85,6 +93,8 @@ class Connection:
                     await self._http.refuse_slow_head()
                 await self._http.handle(Closed())
             await self._linger()
+            if isinstance(self._sock, TlsSocket) and not self._gone:
+                self._sock.part()
         finally:
             self._close()
 
@@ -148,6 +158,8 @@ class Connection:
 
     async def write(self, data: bytes) -> None:
         """Returns when the system has taken all of it; no checkpoint where it takes it at once, which is the rule."""
+        if not data:
+            return  # the end of a body whose length was told has no bytes
         rest = memoryview(data)
         if self._write_lock.locked():
             await self._write_lock.acquire()
@@ -208,7 +220,12 @@ class Connection:
         self._end()
 
 
-class _Http1(H11Protocol):
+def _address(name: tuple[str, int] | str | bytes) -> tuple[str, int]:
+    """Of one end of the connection; those of a socket in the file system are called what nginx calls them."""
+    return (name[0], name[1]) if isinstance(name, tuple) else ("unix:", 0)
+
+
+class _Http1(WebsocketProtocol):
     """hypercorn's HTTP/1.1, without the ways out to HTTP/2 and with words in its refusals."""
 
     async def refuse_slow_head(self) -> None:

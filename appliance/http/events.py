@@ -6,6 +6,7 @@ between, is told how many log lines it has missed, and costs no memory.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable
 from types import TracebackType
@@ -24,8 +25,10 @@ from appliance.http.rows import ActivityRows
 from appliance.http.view import View
 
 CONTENT_TYPE = "text/event-stream"
+PAUSE = 0.02
+"""Seconds between two looks at what is new: what a busy server has to tell comes together, and costs less."""
 STATES_PAUSE = 0.05
-"""Seconds between two looks at the models' states: the fleet reports every lease, which changes nothing here."""
+"""The same for the models' states: the fleet reports every lease, which changes nothing here."""
 PING_AFTER = 15.0
 """Seconds of silence after which a comment is sent, so that proxies keep the stream open."""
 LOOK_EVERY = 3.0
@@ -58,7 +61,7 @@ class EventFeed(ResponseBody):
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._messages: deque[bytes] = deque()
+        self._messages: list[bytes] = []
         self._bell = trio.Event()
         self._looked = trio.Event()
         self._waiting = trio.open_nursery()
@@ -66,6 +69,7 @@ class EventFeed(ResponseBody):
         self._program = sources.logs.program()
         self._upstream = sources.logs.upstream()
         self._inflight = sources.inflight.follow()
+        self._next_look = -math.inf
         self._states = b""
         self._states_due = False
         self._models: Snapshot | None = None
@@ -96,8 +100,8 @@ class EventFeed(ResponseBody):
 
     async def __anext__(self) -> bytes:
         with self._sources.lifetime.follower():
-            await trio.lowlevel.checkpoint()
             silent_until = trio.current_time() + PING_AFTER
+            await trio.sleep_until(self._next_look)
             while not self._messages:
                 self._bell = trio.Event()
                 self._collect()
@@ -107,7 +111,10 @@ class EventFeed(ResponseBody):
                     return PING
                 with trio.move_on_after(LOOK_EVERY):
                     await self._bell.wait()
-            return self._messages.popleft()
+            self._next_look = trio.current_time() + PAUSE
+            messages = b"".join(self._messages)
+            self._messages.clear()
+            return messages
         raise StopAsyncIteration
 
     # ---- what there is to tell ---------------------------------------------------------------------------------------

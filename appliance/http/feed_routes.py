@@ -11,7 +11,7 @@ from quart.wrappers.response import ResponseBody
 
 from appliance.errors import ModelNotFound
 from appliance.http import events
-from appliance.http.answers import TEXT, see, text_answer
+from appliance.http.answers import TEXT, endless_answer, see, text_answer
 from appliance.http.events import EventFeed, Sources
 from appliance.http.lifetime import Lifetime
 from appliance.http.program_log import LogReader
@@ -48,12 +48,15 @@ class FeedRoutes:
     async def events(self) -> Response:
         if request.method == "HEAD":
             return Response("", content_type=events.CONTENT_TYPE)
-        return _endless(EventFeed(self._sources), events.CONTENT_TYPE)
+        return endless_answer(EventFeed(self._sources), events.CONTENT_TYPE)
 
     def _follow(self, reader: LogReader) -> Response:
+        """``?no-follow`` is this program's own: what there is so far, for a client that wants no more."""
         if request.method == "HEAD":
             return text_answer("")
-        return _endless(LogText(reader, self._sources.lifetime), TEXT)
+        if "no-follow" in request.args:
+            return text_answer(_text(reader.take()))
+        return endless_answer(LogText(reader, self._sources.lifetime), TEXT)
 
 
 class LogText(ResponseBody):
@@ -79,15 +82,6 @@ class LogText(ResponseBody):
                 await self._reader.wait()
             return _text(lines).encode()
         raise StopAsyncIteration
-
-
-def _endless(body: ResponseBody, content_type: str) -> Response:
-    response = Response(body, content_type=content_type)
-    response.timeout = None
-    response.headers["Cache-Control"] = "no-cache"
-    response.headers["X-Accel-Buffering"] = "no"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    return response
 
 
 def _wants_history() -> bool:

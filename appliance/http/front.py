@@ -9,10 +9,12 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import Configuration
+from appliance.catalog.download_status import DownloadStatus
+from appliance.catalog.downloads import Downloads
 from appliance.core.captures import CaptureBuffer
 from appliance.core.config.types import Config
 from appliance.core.log_lines import LineStyle, LogToStdout
-from appliance.core.settings import MIB, HttpSettings
+from appliance.core.settings import MIB, HttpSettings, Listen
 from appliance.fleet.owner import Fleet
 from appliance.http.body import Bodies
 from appliance.http.guard import Guard
@@ -28,6 +30,7 @@ from appliance.peers.listing import ModelState
 from appliance.peers.owner import Peers
 from appliance.platform.samples import Samples
 from appliance.store.activity import Activity
+from appliance.streams.owner import Streams
 
 
 class Owners(Struct, frozen=True, kw_only=True):
@@ -39,6 +42,9 @@ class Owners(Struct, frozen=True, kw_only=True):
     activity: Activity
     samples: Samples
     program_log: ProgramLog
+    streams: Streams
+    downloads: Downloads | None = None
+    """None where what is downloaded would not be served."""
     configuration: Configuration | None = None
 
     @property
@@ -59,13 +65,14 @@ def model_states(fleet: Fleet) -> list[ModelState]:
 class Front:
     """The state of one server beside its connections. ``bound`` are the addresses it listens on."""
 
-    def __init__(self, settings: HttpSettings, owners: Owners, bound: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, settings: HttpSettings, owners: Owners, bound: Sequence[Listen]) -> None:
         self.settings = settings
         self.owners = owners
         self.bound = bound
         self.fleet = owners.fleet
         self.catalog = owners.catalog
         self.peers = owners.peers
+        self.streams = owners.streams
         self.lifetime = Lifetime()
         self.guard = Guard(settings, bound)
         self.bodies = Bodies(settings)
@@ -84,6 +91,7 @@ class Front:
 
     def adopt(self, config: Config) -> tuple[str, ...]:
         """Follow this configuration from now on."""
+        self.streams.adopt(config.streams)
         self.guard.adopt((*self.settings.api_keys, *config.api_keys))
         self.owners.program_log.style = LineStyle(config.log_level, config.log_time_format)
         self._ignored = [re.compile(pattern) for pattern in config.upstream.ignore_paths]
@@ -92,6 +100,10 @@ class Front:
         if self.recorder.captures.limit != (limit := config.capture_buffer * MIB):
             self.recorder.captures = CaptureBuffer(limit)
         return ()
+
+    def downloading(self) -> list[DownloadStatus]:
+        """Downloads that are known, those that have ended included."""
+        return self.owners.downloads.snapshot() if self.owners.downloads is not None else []
 
     def is_ignored(self, path: str) -> bool:
         """Whether ``/upstream/<model>`` with this rest never starts the model (``upstream.ignorePaths``)."""

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-import logging
-import secrets
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
 
 from appliance.core.log_lines import is_quiet, request_line
-from appliance.core.sse import ErrorInfo, error_record
-from appliance.errors import ApplianceError, BadRequest, RouteNotFound, ShuttingDown
-from appliance.http import errors
-from appliance.http.body import BodyReader, ClientLeft, Receive
+from appliance.errors import BadRequest, RouteNotFound, ShuttingDown
+from appliance.http.body import BodyReader, Receive
+from appliance.http.cors_proxy import CORS_PROXY, CorsProxy
+from appliance.http.explaining import explaining
 from appliance.http.front import Front
 from appliance.http.pipeline import Pipeline
 from appliance.http.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.http.request import Request, read_request
-from appliance.http.routes import COMFY, UPSTREAM, Route, dialect_of, model_route, passed_route, single_route
+from appliance.http.resumable import STREAM
+from appliance.http.routes import (
+    OTHER,
+    UPSTREAM,
+    Route,
+    below,
+    is_passed,
+    model_route,
+    passed_route,
+    single_route,
+)
 from appliance.http.sink import AsgiSink, Sink
 from appliance.http.sockets import Sockets
+from appliance.http.static_files import StaticFiles
+from appliance.http.tasks import Inbox
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIReceiveEvent, ASGISendCallable, HTTPScope, Scope
+    from quart_trio import QuartTrio
 
 OWN = "own"
-FOLLOWED = ("/logs/stream", "/api/events")
+FOLLOWED = ("/logs/stream", "/api/events", "/models/sse", f"{STREAM}/")
 """Answers without an end: whoever writes them has to notice that the client leaves."""
-
-log = logging.getLogger(__name__)
 
 
 class Gateway:
@@ -42,23 +49,25 @@ class Gateway:
         self._guard = front.guard
         self._pipeline = Pipeline(front)
         self._sockets = Sockets(front, self._pipeline)
-        self._control: Callable[..., Awaitable[None]] | None = None
+        self._files = StaticFiles(front.settings.static) if front.settings.static is not None else None
+        self._cors_proxy = CorsProxy(front.settings)
+        self._control: QuartTrio | None = None
         self._making_control = trio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: ASGISendCallable) -> None:
         match scope["type"]:
             case "http":
-                await self._answer(scope, receive, send)
+                await self._answer(scope, send)
             case "websocket":
-                with suppress(ShuttingDown):
-                    await self._sockets.answer(scope, receive, send)
+                await self._sockets.answer(scope, receive, send)
             case "lifespan":
                 return
 
-    async def _answer(self, scope: HTTPScope, receive: Receive, send: ASGISendCallable) -> None:
+    async def _answer(self, scope: HTTPScope, send: ASGISendCallable) -> None:
         began = trio.current_time()
         request = read_request(scope, self._settings.api_prefix)
         state = scope["state"]
+        client: Inbox = state["client"]
         can_chunk = request.http_version == "1.1" and request.method != "HEAD"
         write_wire = state["write"] if can_chunk else None
         own = AsgiSink(send, state["abort"], self._guard.cors_headers(request), write_wire)
@@ -70,23 +79,22 @@ class Gateway:
         metrics.under_way += 1
         left = False
         try:
-            left = not await self._answer_or_explain(scope, request, route, receive, own, sink, record)
+            left = not await self._answer_or_explain(scope, request, route, client, own, sink, record)
         finally:
             metrics.under_way -= 1
             status = CLIENT_LEFT if left or own.status is None else own.status
             metrics.count(route.name if route else OWN, status, own.sent)
-            if isinstance(sink, RecordingSink) and route is not None:
+            if isinstance(sink, RecordingSink) and route is not None and record.admitted and not record.outlives:
                 self._front.recorder.finish(record, sink, route.name, status)
             self._note(request, status, own.sent, trio.current_time() - began)
 
     def _route(self, request: Request) -> Route | None:
         """How a request for a model is treated; None for the program's own routes."""
         if self._settings.single:
-            return single_route(request)
-        if request.path.startswith(COMFY):
-            return passed_route(request.method, "")
-        if request.path.startswith(UPSTREAM):
-            return passed_route(request.method, self._front.targets.rest_of(request.path.removeprefix(UPSTREAM)))
+            return single_route(request) if request.path != CORS_PROXY else None
+        if is_passed(request.path):
+            ours = request.path.startswith(UPSTREAM)
+            return passed_route(request.method, self._front.targets.rest_of(below(request)) if ours else "")
         return model_route(request)
 
     def _note(self, request: Request, status: int, sent: int, seconds: float) -> None:
@@ -110,35 +118,30 @@ class Gateway:
         scope: HTTPScope,
         request: Request,
         route: Route | None,
-        receive: Receive,
+        client: Inbox,
         own: AsgiSink,
         sink: Sink,
         record: Record,
     ) -> bool:
         """Whatever goes wrong becomes an answer here. False: the client left before it had one."""
-        dialect = dialect_of(request.path)
         with self._front.bodies.reading() as reader:
-            try:
+
+            async def work() -> None:
                 with self._front.lifetime.request() as life:
-                    if await self._let_in(request, own):
-                        if route is None:
-                            await self._answer_itself(scope, request, receive, own)
+                    if await self._let_in(request, route, own):
+                        record.admitted = True
+                        if route is not None:
+                            await self._pass_on(request, route, reader, client, sink, record)
+                        elif request.path == CORS_PROXY:
+                            await self._cors_proxy.answer(request, reader, client, own)
                         else:
-                            await self._pass_on(request, route, reader, receive, sink, record)
+                            await self._answer_itself(scope, request, client.receive, own)
                 if life.cancelled_caught:
                     raise ShuttingDown
-            except ClientLeft:
-                return False
-            except ApplianceError as error:
-                headers = errors.headers(error, close=not reader.complete)
-                await _explain(sink, request, errors.describe(error, dialect), headers)
-            except Exception:
-                bug = secrets.token_hex(4)
-                log.exception("internal error %s at %s %r; this is a bug", bug, request.method, request.path)
-                await _explain(sink, request, errors.describe_bug(bug, dialect), errors.headers(None, close=True))
-        return True
 
-    async def _let_in(self, request: Request, sink: AsgiSink) -> bool:
+            return await explaining(work, sink, request, reader)
+
+    async def _let_in(self, request: Request, route: Route | None, sink: AsgiSink) -> bool:
         """False when it has its answer already. Raises what is wrong with the request or its sender."""
         if request.method == "OPTIONS":
             await sink.start(200, ((b"Content-Type", b"text/html"), (b"Content-Length", b"0")))
@@ -147,17 +150,32 @@ class Gateway:
         if request.http_version not in ("1.0", "1.1"):
             raise BadRequest(f"HTTP/{request.http_version} is not spoken here; use HTTP/1.1")
         self._guard.check_place(request)
+        if (
+            self._files is not None
+            and await self._may_be_file(request, route)
+            and await self._files.answer(request, sink)
+        ):
+            return False
         if not request.public:
             self._guard.check_key(request)
         return True
 
+    async def _may_be_file(self, request: Request, route: Route | None) -> bool:
+        """Files in place of the page: they are public, and never hide a route."""
+        if request.path == "/":
+            return True
+        if request.public or (route is not None and route.name != OTHER):
+            return False
+        control = self._control or await self._make_control()
+        return not control.url_map.bind("").test(request.path, request.method)
+
     async def _pass_on(
-        self, request: Request, route: Route, reader: BodyReader, receive: Receive, sink: Sink, record: Record
+        self, request: Request, route: Route, reader: BodyReader, client: Inbox, sink: Sink, record: Record
     ) -> None:
-        if request.path.startswith((UPSTREAM, COMFY)) and not self._settings.single:
-            await self._pipeline.pass_through(request, route, reader, receive, sink, record)
+        if is_passed(request.path) and not self._settings.single:
+            await self._pipeline.pass_through(request, route, reader, client, sink, record)
         else:
-            await self._pipeline.answer(request, route, reader, receive, sink, record)
+            await self._pipeline.answer(request, route, reader, client, sink, record)
 
     async def _answer_itself(self, scope: HTTPScope, request: Request, receive: Receive, sink: AsgiSink) -> None:
         scope["state"]["trusted"] = self._guard.knows(request)
@@ -165,13 +183,13 @@ class Gateway:
         if not request.path:
             raise RouteNotFound(request.method, scope["path"])
         control = self._control or await self._make_control()
-        follows = request.path.startswith(FOLLOWED)
+        follows = request.path.startswith(FOLLOWED) or request.path == STREAM
         await control(scope, receive if follows else _without_farewell(receive), sink.pass_on)
 
-    async def _make_control(self) -> Callable[..., Awaitable[None]]:
+    async def _make_control(self) -> QuartTrio:
         """Import and build the Quart application, in a thread: it takes a tenth of a second."""
 
-        def make() -> Callable[..., Awaitable[None]]:
+        def make() -> QuartTrio:
             from appliance.http.app import create_app
 
             return create_app(self._front)
@@ -197,20 +215,3 @@ def _without_farewell(receive: Receive) -> Receive:
         return event
 
     return receive_body
-
-
-async def _explain(sink: Sink, request: Request, info: ErrorInfo, headers: errors.Headers) -> None:
-    """Tell an error in the form that the answer's state still allows."""
-    dialect = dialect_of(request.path)
-    if sink.ended:
-        return
-    if sink.status is None:
-        content = errors.body(info, dialect)
-        await sink.start(info.code, [*headers, (b"Content-Length", str(len(content)).encode())])
-        await sink.write(content)
-        await sink.end()
-    elif sink.event_stream:
-        await sink.write(error_record(dialect, info))
-        await sink.end()
-    else:
-        sink.abort()

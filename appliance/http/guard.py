@@ -10,25 +10,30 @@ import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from appliance.core.settings import HttpSettings
+from appliance.core.settings import HttpSettings, Listen, UnixSocket
 from appliance.errors import Forbidden, Unauthorized
 from appliance.http.request import Request
 
 Headers = list[tuple[bytes, bytes]]
 
+MAX_GOOD_HOSTS = 100
+"""Host headers remembered as good; every address is one."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+UNIX = "unix"
+"""What clients of a socket in a file mostly say as Host, if not localhost; no web page can have this name."""
 
 
 class Guard:
     """The rules of one server. ``bound`` are the addresses it listens on."""
 
-    def __init__(self, settings: HttpSettings, bound: Iterable[tuple[str, int]]) -> None:
+    def __init__(self, settings: HttpSettings, bound: Iterable[Listen]) -> None:
         self._settings = settings
         self._keys = [key.encode() for key in settings.api_keys]
         machine = socket.gethostname().lower()
-        names = [host for host, _ in (*settings.listen, *bound)]
+        names = [UNIX if isinstance(place, UnixSocket) else place[0] for place in (*settings.listen, *bound)]
         self._own_names = {name.lower() for name in (*names, machine, f"{machine}.local") if name}
         self._allowed = tuple(name.lower() for name in settings.allow_hosts)
+        self._good_hosts: set[str] = set()
         listed = settings.cors.origins
         self._origins = () if listed in ("*", "localhost") else tuple(o.strip().lower() for o in listed.split(","))
 
@@ -48,11 +53,14 @@ class Guard:
         if not self._settings.guard:
             return
         host = request.header(b"host")
-        if host and not self._is_ours(_host_name(host)):
-            raise Forbidden(
-                f"the Host '{_shown(host)}' is not a name of this server; start it with --allow-host "
-                f"{_shown(_host_name(host))} to let this name in"
-            )
+        if host and host not in self._good_hosts:
+            if not self._is_ours(_host_name(host)):
+                raise Forbidden(
+                    f"the Host '{_shown(host)}' is not a name of this server; start it with --allow-host "
+                    f"{_shown(_host_name(host))} to let this name in"
+                )
+            if len(self._good_hosts) < MAX_GOOD_HOSTS:
+                self._good_hosts.add(host)
         origin = request.header(b"origin")
         if origin and self._settings.cors.origins != "*" and not self._may_come_from(origin, host):
             raise Forbidden(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Raw
 
 from appliance import __version__
+from appliance.catalog.download_status import DownloadStatus
 from appliance.core.gguf import GgufInfo
 from appliance.core.model import Model
 from appliance.fleet.owner import Fleet
@@ -28,27 +29,44 @@ def state_of(status: ChildStatus | None) -> str:
     return "unloaded" if status is None else SHOWN.get(status.state, status.state)
 
 
-def list_models(view: View) -> Object:
+def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> Object:
     """``GET /v1/models``: one entry for each model, and for each name that stands for one, sorted by id."""
     known = {status.model: status for status in view.fleet.status()}
-    program = view.fleet.engine.command[:1] if view.fleet.engine is not None else ()
-    base = {model.id: _entry(model, known.get(model.id), program) for model in view.catalog.snapshot.models}
+    shown = [model for model in view.catalog.snapshot.models if not model.hidden]
+    base = {model.id: _entry(model, known.get(model.id), view.fleet.argv_of(model)) for model in shown}
+    base |= {d.model: _coming(d) for d in downloads if not d.ended and d.model not in base}
     return {"data": view.entries(base, int(time.time())), "object": "list"}
 
 
-def router_props(fleet: Fleet) -> Object:
+def _coming(download: DownloadStatus) -> Object:
+    """A model that is on its way from the hub."""
+    return {
+        "id": download.model,
+        "aliases": list[str](),
+        "tags": list[str](),
+        "object": "model",
+        "owned_by": "llamacpp",
+        "created": int(time.time()),
+        "status": {"value": "downloading", "args": list[str](), "progress": download.files},
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "source": "cache",
+        "can_remove": True,
+    }
+
+
+def router_props(fleet: Fleet, *, cors_proxy: bool, autoload: bool) -> Object:
     """``GET /props`` without a model; ``role`` is how a client knows a router."""
     engine = fleet.engine
     return {
         "role": "router",
         "max_instances": fleet.capacity,
-        "models_autoload": True,
+        "models_autoload": autoload,
         "model_alias": "llama-server",
         "model_path": "none",
         "default_generation_settings": {"params": None, "n_ctx": 0},
         "ui_settings": {},
         "build_info": _build_info(engine.version if engine else None),
-        "cors_proxy_enabled": False,
+        "cors_proxy_enabled": cors_proxy,
         "version": __version__,
         "engine": {"name": engine.name, "backend": engine.backend, "version": engine.version} if engine else None,
     }
@@ -64,10 +82,12 @@ def health(fleet: Fleet, *, trusted: bool) -> Object:
     return {"status": "ok", "pool": {"capacity": fleet.capacity, "servers": servers}, "models": loaded}
 
 
-def _entry(model: Model, status: ChildStatus | None, program: Sequence[str]) -> Object:
+def _entry(model: Model, status: ChildStatus | None, planned: Sequence[str]) -> Object:
     state = state_of(status)
-    argv = status.argv if status and status.argv else model.config.argv if model.config else program
+    argv = status.argv if status and status.pid is not None and status.argv else planned
     told: Object = {"value": state, "args": list(argv)}
+    if model.preset:
+        told["preset"] = model.preset
     if status is not None and state == "loading" and status.progress is not None:
         told["progress"] = status.progress
     if status is not None and state == "unloaded" and status.error is not None:
@@ -77,14 +97,14 @@ def _entry(model: Model, status: ChildStatus | None, program: Sequence[str]) -> 
     entry: Object = {
         "id": model.id,
         "aliases": list(model.aliases),
-        "tags": [],
+        "tags": list(model.tags),
         "object": "model",
         "owned_by": "llamacpp",
         "created": model.created or int(time.time()),
         "status": told,
         "architecture": {"input_modalities": list(model.input_modalities), "output_modalities": ["text"]},
         "source": model.source,
-        "can_remove": False,
+        "can_remove": model.source == "cache",
     }
     if state in RUNNING and status is not None:
         entry |= {key: value for key, value in _told_by_engine(status.ready_info).items() if key not in entry}

@@ -13,7 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from appliance import __version__
+from appliance.core.settings import Listen
 from appliance.engines.found import Engine
+from appliance.http.listening import shown
 from appliance.http.listing import Object
 
 CONTENT_TYPE = "text/html; charset=utf-8"
@@ -111,13 +113,13 @@ class _List(Struct):
 
 
 def render(
-    base: str, bound: Sequence[tuple[str, int]], engine: Engine | None, models: Object | None, folder: Path | None
+    base: str, bound: Sequence[Listen], engine: Engine | None, models: Object | None, folder: Path | None
 ) -> str:
     """``base`` is the address the visitor used. Strangers are told neither the ``models`` nor where their folder is."""
     entries = msgspec.convert(models, _List).data if models is not None else []
     loaded = [entry.id for entry in entries if entry.status.value == "loaded"]
     usable = [entry.id for entry in entries if entry.status.error is None]
-    listening = ", ".join(written(host, port) for host, port in bound)
+    listening = ", ".join(map(shown, bound))
     addresses = {
         "This page": f"{base}/",
         "OpenAI base URL": f"{base}/v1",
@@ -141,11 +143,6 @@ def _engine(engine: Engine | None) -> str:
     if engine is None:
         return "none (models run by the configuration's commands)"
     return " ".join(part for part in (engine.name, engine.version, f"({engine.backend})") if part)
-
-
-def written(host: str, port: int) -> str:
-    """An address as it stands in a URL."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 _KEY_NEEDED = '<p class="soft">This server needs an API key; with it, <code>GET /v1/models</code> lists the models.</p>'

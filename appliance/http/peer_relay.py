@@ -1,15 +1,21 @@
-"""A request answered by another server, and by the next one where the first cannot be reached."""
+"""A request or websocket taken by another server, and by the next one where the first cannot be reached."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from appliance.core.sse import Dialect
 from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.relay import relay
+from appliance.http.resumable import without_conversation
 from appliance.http.sink import Sink
+from appliance.http.websocket import Receive, Send, relay_websocket
 from appliance.peers.owner import Peers
 from appliance.upstream.client import ConnectFailed, Headers, exchange, forwardable_to_peer
+
+if TYPE_CHECKING:
+    from hypercorn.typing import WebsocketScope
 
 VIA = (b"Via", b"1.1 llama-appliance")
 MAX_HOPS = 4
@@ -20,6 +26,10 @@ BodyFor = Callable[[str, str], bytes]
 
 
 def _nothing(peer_id: str) -> None:
+    pass
+
+
+def _nobody_waits() -> None:
     pass
 
 
@@ -42,16 +52,47 @@ async def answer_from_peers(
     PeerFailed when all failed, or the one that took the request did; Busy.
     """
     passed = for_peers(headers, candidates)
+
+    async def ask(peer_id: str, model: str) -> None:
+        body = body_for(peer_id, model)
+        async with exchange(peers.address(peer_id), method, target, passed, body) as response:
+            peers.answered(peer_id)
+            answering(peer_id)
+            await relay(response, sink, dialect)
+
+    await _first_reached(peers, candidates, ask)
+
+
+async def join_peers(
+    peers: Peers,
+    candidates: Sequence[tuple[str, str]],
+    scope: WebsocketScope,
+    receive: Receive,
+    send: Send,
+    target: str,
+    headers: Headers,
+    *,
+    answering: Callable[[], None] = _nobody_waits,
+) -> None:
+    """The same for a websocket; see `relay_websocket`."""
+    passed = for_peers(headers, candidates)
+
+    async def join(peer_id: str, model: str) -> None:
+        address = peers.address(peer_id)
+        await relay_websocket(scope, receive, send, address, target, passed, answering=answering)
+
+    await _first_reached(peers, candidates, join)
+
+
+async def _first_reached(
+    peers: Peers, candidates: Sequence[tuple[str, str]], ask: Callable[[str, str], Awaitable[None]]
+) -> None:
     failures: list[tuple[str, str]] = []
     for peer_id, model in peers.order(candidates):
         try:
             with peers.using(peer_id):
-                body = body_for(peer_id, model)
-                async with exchange(peers.address(peer_id), method, target, passed, body) as response:
-                    peers.answered(peer_id)
-                    answering(peer_id)
-                    await relay(response, sink, dialect)
-                    return
+                await ask(peer_id, model)
+                return
         except ConnectFailed as error:
             peers.failed(peer_id, error.why)
             failures.append((peer_id, error.why))
@@ -66,7 +107,7 @@ def for_peers(headers: Headers, candidates: Sequence[tuple[str, str]]) -> list[t
     if hops >= MAX_HOPS:
         why = f"the request has passed {hops} appliances; some name each other as peers for its model"
         raise PeerFailed(_names(candidates), why)
-    return [*forwardable_to_peer(headers), VIA]
+    return [*without_conversation(forwardable_to_peer(headers)), VIA]
 
 
 def _all_failed(candidates: Sequence[tuple[str, str]], failures: Sequence[tuple[str, str]]) -> PeerFailed:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from urllib.parse import unquote
 
 import msgspec
 import trio
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from appliance.core import head as heads
 from appliance.core.head import RequestHead
@@ -22,17 +23,21 @@ from appliance.errors import (
 )
 from appliance.fleet.place import Place
 from appliance.http.body import BodyReader, ClientLeft, Receive
+from appliance.http.explaining import explaining
 from appliance.http.front import Front
+from appliance.http.listing import state_of
 from appliance.http.loading import LoadingStream
-from appliance.http.outgoing import FORM, edited, reached, sent_headers
+from appliance.http.outgoing import JSON, Format, edited, format_of, head_of, reached, renamed, sent_headers
 from appliance.http.peer_relay import answer_from_peers
-from appliance.http.record import Record
+from appliance.http.record import CLIENT_LEFT, Aside, Record, RecordingSink
 from appliance.http.relay import Pinger, relay
 from appliance.http.request import Request
-from appliance.http.routes import COMFY, COMFY_MODEL, UPSTREAM, Route
+from appliance.http.resumable import be_first_reader, conversation_of, interrupted_record
+from appliance.http.routes import COMFY, COMFY_MODEL, UPSTREAM, Route, below
 from appliance.http.sink import Sink
 from appliance.http.targets import Target
-from appliance.http.telling import Telling, outcome, telling_while
+from appliance.http.tasks import Inbox
+from appliance.http.telling import Telling, telling_while
 from appliance.upstream.client import exchange
 
 END_NOTICED = 0.25
@@ -45,7 +50,10 @@ class Job(Struct, frozen=True, kw_only=True):
     request: Request
     route: Route
     body: bytes
-    streams: bool
+    format: Format = JSON
+    edits: bool = True
+    """The configuration's edits of bodies apply."""
+    streams: bool = False
     path: str
     sink: Sink
     record: Record
@@ -59,98 +67,151 @@ class Pipeline:
         self._settings = front.settings
 
     async def answer(
-        self, request: Request, route: Route, reader: BodyReader, receive: Receive, sink: Sink, record: Record
+        self, request: Request, route: Route, reader: BodyReader, client: Inbox, sink: Sink, record: Record
     ) -> None:
         """Raises ApplianceError for what cannot be answered, also after the answer has begun; ClientLeft."""
-        body = await _read(request, reader, receive)
-        head = self._read_head(request, body)
+        body = await _read(request, reader, client.receive)
         record.body = body
+        form, head = self._read_head(request, body)
         record.model = name = self._name(head)
+        job = Job(
+            request=request,
+            route=route,
+            body=body,
+            format=form,
+            streams=head.stream and route.streams,
+            path=request.target.removeprefix(route.strip),
+            sink=sink,
+            record=record,
+        )
+        conversation = conversation_of(request) if route.streams else None
+        if conversation is not None:
+            await self._answer_lastingly(conversation, name, job, reader, client)
+            return
         async with self._front.targets.chosen(name) as target:
-            job = Job(
-                request=request,
-                route=route,
-                body=body,
-                streams=head.stream and route.streams,
-                path=request.target.removeprefix(route.strip),
-                sink=sink,
-                record=record,
-            )
-            await self._serve(job, target, receive)
+            await self._serve(job, target, client)
+
+    async def _answer_lastingly(
+        self, conversation: str, name: str, job: Job, reader: BodyReader, client: Inbox
+    ) -> None:
+        """Under the owner of streams, with this request as the first reader. Raises as `answer`."""
+        front, request, record = self._front, job.request, job.record
+
+        async def generate(ring: Sink) -> None:
+            sink = front.recorder.watch(record, ring)
+
+            async def work() -> None:
+                async with front.targets.chosen(name) as target:
+                    await self._serve(structs.replace(job, sink=sink), target, Inbox())  # of a client that never leaves
+
+            try:
+                await explaining(work, sink, request)
+            finally:
+                front.bodies.release(reserved)
+                front.recorder.finish(record, sink, job.route.name, ring.status or CLIENT_LEFT)
+
+        def loading() -> bool:
+            return front.fleet.known(record.model) is not None and not front.fleet.is_ready(record.model)
+
+        generation = front.streams.begin(
+            conversation,
+            generate,
+            streams=job.streams,
+            loading=loading,
+            interrupted=interrupted_record(job.route.dialect),
+        )
+        reserved, record.outlives = reader.hand_over(), True
+        first = job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink
+        await _while_client_stays(client, partial(be_first_reader, generation, first))
 
     async def pass_through(
-        self, request: Request, route: Route, reader: BodyReader, receive: Receive, sink: Sink, record: Record
+        self, request: Request, route: Route, reader: BodyReader, client: Inbox, sink: Sink, record: Record
     ) -> None:
         """``/upstream/<model>/<rest>`` and ``/comfyui/<rest>``: as it is, to the model's server. Raises as `answer`."""
+        record.model = unquote(below(request).partition("/")[0])
         target, path = await self.passed_target(request)
-        body = await _read(request, reader, receive)
+        body = await _read(request, reader, client.receive)
+        if not path.startswith("/"):
+            await self._move(request, sink)
+            return
         record.body = body
-        record.model = target.label
-        job = Job(request=request, route=route, body=body, streams=False, path=path, sink=sink, record=record)
-        await self._serve(job, target, receive, edits=False)
+        job = Job(request=request, route=route, body=body, edits=False, path=path, sink=sink, record=record)
+        await self._serve(job, target, client)
+
+    async def _move(self, request: Request, sink: Sink) -> None:
+        """To the same with a slash behind it: pages there name what belongs to them relative to it."""
+        raw, mark, query = request.target.partition("?")
+        there = f"{self._settings.api_prefix}{raw}/{mark}{query}"
+        status = 301 if request.method in ("GET", "HEAD") else 308
+        await sink.start(status, ((b"Location", there.encode("latin-1")), (b"Content-Length", b"0")))
+        await sink.end()
 
     async def passed_target(self, request: Request) -> tuple[Target, str]:
         """Whom a path below ``/upstream/`` or ``/comfyui/`` means, with the path and query for its server.
 
-        Raises ModelNotFound, and Conflict for what must not start a model that is not ready.
+        The path is empty, or only a query, where the request's ends with the model's name. Raises ModelNotFound, and
+        Conflict for what must not start a model that is not ready.
         """
-        raw, mark, query = request.target.partition("?")
-        if request.path.startswith(COMFY):
+        _, mark, query = request.target.partition("?")
+        rest = below(request)
+        if request.path.startswith(UPSTREAM):
+            target, path = await self._front.targets.upstream(rest)
+            starts, why = not self._front.is_ignored(unquote(path)), "upstream.ignorePaths"
+        else:
             if self._front.catalog.snapshot.find(COMFY_MODEL) is None:
                 raise RouteNotFound(request.method, request.path)
-            target, path = await self._front.targets.upstream(f"{COMFY_MODEL}/{raw.removeprefix(COMFY)}")
-            starts = path == "/"
-        else:
-            target, path = await self._front.targets.upstream(raw.removeprefix(UPSTREAM))
-            starts = not self._front.is_ignored(path)
+            target, path = await self._front.targets.upstream(COMFY_MODEL + rest)
+            starts, why = path in ("", "/"), f"only {COMFY} does"
         if not starts and target.model is not None and not self._front.fleet.is_ready(target.model.id):
-            raise Conflict(f"model '{target.label}' is not ready, and {path} does not start it (upstream.ignorePaths)")
-        return target, f"{path or '/'}{mark}{query}"
+            raise Conflict(f"model '{target.label}' is not ready, and {path} does not start it ({why})")
+        return target, f"{path}{mark}{query}"
 
-    def _read_head(self, request: Request, body: bytes) -> RequestHead:
+    def _read_head(self, request: Request, body: bytes) -> tuple[Format, RequestHead]:
         """The model's name, from the body or else from the query, and whether a stream is wanted."""
         asked = RequestHead(request.query.get("model") or None)
         if request.method != "POST":
-            return asked
-        content_type = request.header(b"content-type") or ""
-        boundary = heads.multipart_boundary(content_type)
-        if boundary is not None:
-            found = heads.read_multipart(body, boundary)
-        elif content_type.lower().startswith(FORM) and not heads.is_object(body):
-            found = heads.read_form(body)
-        elif (asked.model or self._settings.single) and not heads.is_object(body):
-            return asked  # an array or nothing at all, as /lora-adapters and /slots have it
-        else:
-            found = heads.read_json(body)
-        return RequestHead(found.model or asked.model, found.stream)
+            return JSON, asked
+        form = format_of(request, body)
+        if form is JSON and (asked.model or self._settings.single) and not heads.is_object(body):
+            return JSON, asked  # an array or nothing at all, as /lora-adapters and /slots have it
+        found = head_of(form, body)
+        return form, found if found.model or not asked.model else RequestHead(asked.model, found.stream)
 
     def _name(self, head: RequestHead) -> str:
         """Raises BadRequest when the request leaves the choice open."""
-        models = self._front.catalog.snapshot.models
-        name = self._settings.single or head.model
-        if name is None:
-            if len(models) != 1:
-                raise BadRequest(
-                    'the request names no model; add "model" to it. GET /v1/models lists what there is', param="model"
-                )
-            name = models[0].id
-        return name
+        if name := self._settings.single or head.model:
+            return name
+        snapshot = self._front.catalog.snapshot
+        known = list(snapshot.config.models) if snapshot.config is not None else []
+        known = known or [model.id for model in snapshot.models]
+        if len(known) != 1:
+            raise BadRequest(
+                'the request names no model; add "model" to it. GET /v1/models lists what there is', param="model"
+            )
+        return known[0]
 
-    async def _serve(self, job: Job, target: Target, receive: Receive, *, edits: bool = True) -> None:
+    async def _serve(self, job: Job, target: Target, client: Inbox) -> None:
         record = job.record
         record.model, record.known = target.label, True
         if target.selector is not None:
             record.metadata["selector"] = target.selector
-        if not job.route.loads and target.model is not None:
-            await _while_client_stays(receive, partial(self._ask, target.model, job))
+        if target.model is not None and not (job.route.loads and self.may_load(target.model, job.request)):
+            await _while_client_stays(client, partial(self._ask, target.model, job))
             return
         with self._front.inflight.begin(job.request, target.label, job.request.client, record.metadata) as entry:
             record.entry = entry
             if target.model is None:
-                work = partial(self._ask_peers, job, target, edits=edits)
+                work = partial(self._ask_peers, job, target)
             else:
-                work = partial(self._ask_model, job, target, target.model, edits=edits)
-            await _while_client_stays(receive, work)
+                work = partial(self._ask_model, job, target, target.model)
+            await _while_client_stays(client, work)
+
+    def may_load(self, model: Model, request: Request) -> bool:
+        """Whether the request may start the model, or finds it running: ``?autoload=`` decides, else the setting."""
+        asked = request.query.get("autoload")
+        if self._settings.autoload if asked is None else asked in ("true", "1"):
+            return True
+        return state_of(self._front.fleet.known(model.id)) != "unloaded"
 
     async def _ask(self, model: Model, job: Job) -> None:
         """Ask a running model; never load one, never count as a use of it."""
@@ -164,11 +225,12 @@ class Pipeline:
             async with exchange(address, request.method, job.path, self._headers(job, model), job.body) as response:
                 await relay(response, job.sink)
 
-    async def _ask_model(self, job: Job, target: Target, model: Model, *, edits: bool) -> None:
-        body = job.body
-        if edits:
-            named = target.requested if target.renamed else None
-            body = edited(job.request, body, self._front.targets.edits(model), target.requested, named)
+    async def _ask_model(self, job: Job, target: Target, model: Model) -> None:
+        body, path = job.body, job.path
+        if job.edits:
+            name = self._front.targets.sent_name(target)
+            body = edited(job.format, body, self._front.targets.edits(model), target.requested, name)
+            path = renamed(path, name)
         place = Place()
         teller = self._teller(job, model, place)
         headers = self._headers(job, model)
@@ -179,7 +241,7 @@ class Pipeline:
                     telling.teller.ready()
                 there = reached(address, model, job.request)
                 try:
-                    async with exchange(there, job.request.method, job.path, headers, body) as response:
+                    async with exchange(there, job.request.method, path, headers, body) as response:
                         if telling is not None:
                             await telling.stop()
                         await relay(response, job.sink, job.route.dialect)
@@ -188,11 +250,11 @@ class Pipeline:
 
         await telling_while(teller, use)
 
-    async def _ask_peers(self, job: Job, target: Target, *, edits: bool) -> None:
+    async def _ask_peers(self, job: Job, target: Target) -> None:
         def body_for(peer_id: str, model: str) -> bytes:
-            if not edits:
+            if not job.edits:
                 return job.body
-            return edited(job.request, job.body, self._front.targets.peer_edits(peer_id), target.requested, model)
+            return edited(job.format, job.body, self._front.targets.peer_edits(peer_id), target.requested, model)
 
         def answering(peer_id: str) -> None:
             job.record.metadata["peer"] = peer_id
@@ -202,7 +264,7 @@ class Pipeline:
             self._front.peers,
             target.peers,
             request.method,
-            job.path,
+            renamed(job.path, self._front.targets.sent_name(target)) if job.edits else job.path,
             request.headers,
             body_for,
             job.sink,
@@ -217,15 +279,20 @@ class Pipeline:
         """Who tells a waiting client that something is under way."""
         if not job.streams:
             return None
-        own, after = model.config, self._settings.ping_after
-        if own is None or own.send_loading_state is not True or not job.route.loading_state:
-            return Pinger(job.sink, after) if after > 0 else None
-        if self._front.fleet.is_ready(model.id):
-            return Pinger(job.sink, after) if after > 0 else None
+        sink = Aside(job.sink) if isinstance(job.sink, RecordingSink) else job.sink
+        after = self._settings.ping_after
         config = self._front.owners.config
-        jokes = config is not None and config.loading_jokes
+        own = model.config or config
+        wanted = own is not None and own.send_loading_state is True and job.route.loading_state
+        if config is None or not wanted or self._front.fleet.is_ready(model.id):
+            return Pinger(sink, after) if after > 0 else None
         return LoadingStream(
-            job.sink, model.id, place.position, lambda: _progress(place.progress()), jokes=jokes, ping_after=after
+            sink,
+            model.id,
+            place.position,
+            lambda: _progress(place.progress()),
+            jokes=config.loading_jokes,
+            ping_after=after,
         )
 
     async def _explain(self, model: Model, error: UpstreamFailed) -> UpstreamFailed:
@@ -239,24 +306,16 @@ class Pipeline:
         return error
 
 
-async def _while_client_stays(receive: Receive, work: Callable[[], Awaitable[None]]) -> None:
-    """Do ``work``; as soon as the client leaves, cancel it and raise ClientLeft. Its ApplianceError passes through."""
-    finished = False
-
-    async def watch() -> None:
-        while (await receive())["type"] == "http.request":
-            pass
-        nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch)
-        failure = await outcome(work)
-        finished = True  # after the end of an answer, receive() too says that the client has left
-        nursery.cancel_scope.cancel()
-    if not finished:
+async def _while_client_stays(client: Inbox, work: Callable[[], Awaitable[None]]) -> None:
+    """Do ``work``; as soon as the client leaves, cancel it and raise ClientLeft."""
+    with trio.CancelScope() as scope:
+        client.cancel_when_left(scope)
+        try:
+            await work()
+        finally:
+            client.cancel_when_left(None)
+    if scope.cancelled_caught:
         raise ClientLeft
-    if failure is not None:
-        raise failure
 
 
 async def _read(request: Request, reader: BodyReader, receive: Receive) -> bytes:

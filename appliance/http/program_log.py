@@ -47,7 +47,8 @@ class ProgramLog:
     def say(self, level: Level, text: str) -> None:
         """Add a line, unless its level is below ``logLevel``."""
         if self.style.shows(level):
-            self._append(self.style.line(level, text, datetime.now().astimezone()))
+            now = datetime.now()
+            self._append(self.style.line(level, text, now.astimezone() if self.style.time_format else now))
 
     def since(self, number: int) -> list[_Own]:
         """Held lines from ``number`` on."""

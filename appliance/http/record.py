@@ -32,9 +32,13 @@ class Record:
         self.model = ""
         """The real id; until it is known, the name that was asked for."""
         self.known = False
+        self.admitted = False
+        """Its sender was let in: a log that strangers can fill tells nothing."""
         self.body = b""
         self.metadata: dict[str, str] = {}
         self.entry: Entry | None = None
+        self.outlives = False
+        """Its generation goes on without its client, and is written down when that ends."""
         self.began = trio.current_time()
         self.first_byte_at: float | None = None
 
@@ -67,6 +71,11 @@ class RecordingSink:
     @property
     def sent(self) -> int:
         return self._sink.sent
+
+    @property
+    def inner(self) -> Sink:
+        """Where the answer goes on to."""
+        return self._sink
 
     async def start(self, status: int, headers: Headers) -> None:
         self._headers = headers
@@ -104,6 +113,12 @@ class RecordingSink:
     def abort(self) -> None:
         self._sink.abort()
 
+    async def write_aside(self, data: bytes) -> None:
+        """What the program itself tells a waiting client: no part of the model's answer."""
+        if self._record.entry is not None:
+            self._record.entry.wrote(len(data))
+        await self._sink.write(data)
+
     def row(self, status: int, seconds: float) -> Row:
         """What the activity log keeps of the request, now that it is over."""
         record = self._record
@@ -136,6 +151,33 @@ class RecordingSink:
             resp_headers=captured_headers(self._headers, decoded=True) if answered else None,
             resp_body=self._writer.end() if self._writer is not None and answered else None,
         )
+
+
+class Aside:
+    """The same answer for those who tell a client that it has to wait: neither its first byte nor in its capture."""
+
+    def __init__(self, sink: RecordingSink) -> None:
+        self._sink = sink
+        self.start = sink.start
+        self.write = sink.write_aside
+        self.end = sink.end
+        self.abort = sink.abort
+
+    @property
+    def status(self) -> int | None:
+        return self._sink.status
+
+    @property
+    def event_stream(self) -> bool:
+        return self._sink.event_stream
+
+    @property
+    def ended(self) -> bool:
+        return self._sink.ended
+
+    @property
+    def sent(self) -> int:
+        return self._sink.sent
 
 
 class Recorder:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core.head import read_query
 from appliance.core.log_lines import client_address
@@ -32,9 +32,16 @@ class Request(Struct, frozen=True, kw_only=True):
     peer: str = ""
     """The other end of the connection."""
 
+    first: Mapping[bytes, bytes] = {}
+    """The first header of each name, in lower case; made from ``headers`` where it is not given."""
+
+    def __post_init__(self) -> None:
+        if not self.first and self.headers:
+            structs.force_setattr(self, "first", _index(self.headers))
+
     def header(self, name: bytes) -> str | None:
         """The first header of this (lower-case) name."""
-        return _first(self.headers, name)
+        return _text(self.first, name)
 
     @property
     def public(self) -> bool:
@@ -55,17 +62,24 @@ def read_request(scope: HTTPScope | WebsocketScope, api_prefix: str) -> Request:
     query = scope["query_string"]
     peer = scope["client"][0] if scope["client"] else ""
     headers = list(scope["headers"])
+    first = _index(headers)
     return Request(
         method=scope["method"] if scope["type"] == "http" else "GET",
         path=path,
         target=f"{raw}?{query.decode('ascii')}" if query else raw,
         query=read_query(query) if query else {},
         headers=headers,
+        first=first,
         http_version=scope["http_version"],
-        client=client_address(_first(headers, b"x-forwarded-for"), _first(headers, b"x-real-ip"), peer),
+        client=client_address(_text(first, b"x-forwarded-for"), _text(first, b"x-real-ip"), peer),
         peer=peer,
     )
 
 
-def _first(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> str | None:
-    return next((value.decode("latin-1") for name, value in headers if name.lower() == wanted), None)
+def _index(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    return {name.lower(): value for name, value in reversed(headers)}
+
+
+def _text(first: Mapping[bytes, bytes], name: bytes) -> str | None:
+    value = first.get(name)
+    return None if value is None else value.decode("latin-1")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from msgspec import Struct, structs
 
 from appliance.core.sse import Dialect
 from appliance.http.request import PAGE_PREFIX, Request
+from appliance.http.resumable import is_stream_path
 
 
 class Route(Struct, frozen=True, kw_only=True):
@@ -100,6 +103,8 @@ _POST = _OWN_PATH | {
 _SLOT = Route(name="/slots/:id", metered=False)
 _LISTS = {path: Route(name=path, metered=False) for path in ("/v1/audio/voices", "/sdapi/v1/loras")}
 """Asked for with GET and ``?model=``; they start the model, as in llama-swap."""
+OTHER = "other"
+"""In single-model mode, whatever this program knows nothing of."""
 UPSTREAM = "/upstream/"
 COMFY = "/comfyui/"
 COMFY_MODEL = "comfyui_auto"
@@ -124,11 +129,23 @@ def model_route(request: Request) -> Route | None:
 def single_route(request: Request) -> Route | None:
     """The same in single-model mode, where all of llama-server's routes are the model's; None for the few of ours."""
     path = request.path
-    if request.public or path.startswith((PAGE_PREFIX, "/logs/")) or path in ("", "/logs"):
+    if request.public or is_stream_path(path) or path.startswith((PAGE_PREFIX, "/logs/")) or path in ("", "/logs"):
         return None
     if known := model_route(request):
         return known
-    return Route(name="other", loads=request.method == "POST", metered=False)
+    return Route(name=OTHER, loads=request.method == "POST", metered=False)
+
+
+def is_passed(path: str) -> bool:
+    """Whether a (decoded) path is one of those whose rest goes to a model's server as it is."""
+    return path.startswith((UPSTREAM, COMFY)) or path == COMFY[:-1]
+
+
+def below(request: Request) -> str:
+    """The raw path of such a request behind ``/upstream/``, or from the slash of ``/comfyui/`` on."""
+    prefix = UPSTREAM if request.path.startswith(UPSTREAM) else COMFY[:-1]
+    raw = request.target.partition("?")[0]
+    return raw[len(prefix) :] if raw.startswith(prefix) else quote(request.path[len(prefix) :])
 
 
 def passed_route(method: str, path: str) -> Route:

@@ -14,13 +14,15 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
-from appliance.core.settings import HttpSettings
-from appliance.errors import Busy, UsageError
+from appliance.core.settings import HttpSettings, Listen, UnixSocket
+from appliance.errors import Busy
 from appliance.http.connection import Connection
 from appliance.http.errors import body, describe
 from appliance.http.front import Front, Owners
 from appliance.http.gateway import Gateway
 from appliance.http.lifetime import Lifetime
+from appliance.http.listening import Listener, open_listeners
+from appliance.http.tls import Certificates, TlsSocket
 
 MAX_CONNECTIONS = 2000
 """Clients at once; each that uses a model costs two file descriptors and about 60 KiB."""
@@ -28,7 +30,6 @@ MAX_HEAD = 64 << 10
 """Bytes of a request head; llama-server allows a URI of 32 KiB."""
 LAST_WORDS = 0.5
 """Seconds for streams that are cut off at the end of the grace to say why."""
-PROBE_TIME = 1.0
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_PAUSE = 0.1
 _FULL_BODY = body(describe(Busy("too many connections")))
@@ -45,17 +46,19 @@ async def serve(
     owners: Owners,
     *,
     shutdown: trio.Event,
-    task_status: trio.TaskStatus[Sequence[tuple[str, int]]] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[Sequence[Listen]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until ``shutdown`` is set, then end within ``settings.grace`` and about a second.
 
-    ``started`` is called with the bound addresses. Raises UsageError when an address cannot be listened on.
+    ``started`` is called with the bound addresses. Raises UsageError when an address cannot be listened on, or a file
+    of the certificate cannot be used.
     """
-    listeners = await _listen(settings.listen)
+    certificates = Certificates(*settings.tls) if settings.tls is not None else None
+    listeners = await open_listeners(settings.listen)
     try:
-        bound = [_address_of(listener) for listener in listeners]
+        bound = [listener.bound for listener in listeners]
         front = Front(settings, owners, bound)
-        clients = _Clients(ASGIWrapper(Gateway(front)), settings.write_stall)
+        clients = _Clients(ASGIWrapper(Gateway(front)), settings.write_stall, certificates)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
@@ -63,26 +66,31 @@ async def serve(
                 task_status.started(bound)
                 await shutdown.wait()
                 accepting.cancel_scope.cancel()
-            _close(listeners)
+            for listener in listeners:
+                listener.close()
             await clients.end(front.lifetime, settings.grace)
             connections.cancel_scope.cancel()
     finally:
-        _close(listeners)
+        for listener in listeners:
+            listener.close()
 
 
 class _Clients:
     """The open connections."""
 
-    def __init__(self, app: ASGIWrapper, write_stall: float) -> None:
+    def __init__(self, app: ASGIWrapper, write_stall: float, certificates: Certificates | None) -> None:
         self._app = app
         self._write_stall = write_stall
+        self._certificates = certificates
         self._config = _ProtocolConfig()
         self._context = WorkerContext(None)
         self._open: set[Connection] = set()
         self._none_left = trio.Event()
 
-    async def accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+    async def accept(self, listener: Listener, connections: trio.Nursery) -> None:
         """Take connections for ever. A client's fault never ends it; a lack of files makes it pause."""
+        on_machine = isinstance(listener.bound, UnixSocket)
+        certificates = None if on_machine else self._certificates
         while True:
             try:
                 accepted, _ = await listener.socket.accept()
@@ -94,9 +102,12 @@ class _Clients:
             sock = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
             sock.setblocking(False)
             if len(self._open) >= MAX_CONNECTIONS:
-                _turn_away(sock)
+                _turn_away(sock, None if certificates is not None else FULL)
                 continue
-            connections.start_soon(self._serve_one, sock)
+            if not on_machine and not _is_prompt(sock):
+                continue
+            client = sock if certificates is None else TlsSocket(sock, certificates.context())
+            connections.start_soon(self._serve_one, client)
 
     async def end(self, lifetime: Lifetime, grace: float) -> None:
         """Let requests under way finish within ``grace``, then make them; returns when all are closed or overdue."""
@@ -114,9 +125,8 @@ class _Clients:
         for connection in list(self._open):
             connection.abort()
 
-    async def _serve_one(self, sock: socket.socket) -> None:
+    async def _serve_one(self, sock: socket.socket | TlsSocket) -> None:
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = Connection(sock, self._app, self._config, self._context, self._write_stall)
         except OSError:
             sock.close()
@@ -152,69 +162,20 @@ class _ProtocolConfig(Config):
         return self._own_headers
 
 
-def _turn_away(sock: socket.socket) -> None:
+def _turn_away(sock: socket.socket, answer: bytes | None) -> None:
     try:
-        sock.send(FULL)
+        if answer is not None:
+            sock.send(answer)
     except OSError:
         pass
     sock.close()
 
 
-def _close(listeners: Sequence[trio.SocketListener]) -> None:
-    for listener in listeners:
-        listener.socket.close()
-
-
-def _address_of(listener: trio.SocketListener) -> tuple[str, int]:
-    name = listener.socket.getsockname()
-    return name[0], name[1]
-
-
-async def _listen(addresses: Sequence[tuple[str, int]]) -> list[trio.SocketListener]:
-    listeners: list[trio.SocketListener] = []
+def _is_prompt(sock: socket.socket) -> bool:
+    """Make a TCP socket send what it is given at once. False, and closed: the client left before it was looked at."""
     try:
-        for host, port in addresses:
-            listeners += await _listen_on(host, port)
-    except BaseException:
-        _close(listeners)
-        raise
-    return listeners
-
-
-async def _listen_on(host: str, port: int) -> list[trio.SocketListener]:
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    if not 0 <= port <= 65535:  # glibc would take it modulo 65536
-        raise UsageError(f"cannot listen on {where}: a port is a number from 0 to 65535")
-    try:
-        return await trio.open_tcp_listeners(port, host=host)
-    except socket.gaierror:
-        raise UsageError(f"cannot listen on {where}: the host name is not known; use an address (--listen)") from None
-    except OSError as error:
-        code = error.errno
-        why = error.strerror or str(error)
-    match code:
-        case errno.EADDRINUSE:
-            who = await _who_answers(host, port)
-            advice = f"{who} listens there already; stop it, or choose another port, as in --listen {host}:{port + 1}"
-            raise UsageError(f"cannot listen on {where}: {advice}")
-        case errno.EACCES | errno.EPERM:
-            raise UsageError(f"cannot listen on {where}: not permitted; choose a port above 1023, as in --listen")
-        case errno.EADDRNOTAVAIL:
-            raise UsageError(f"cannot listen on {where}: this machine has no such address; see --listen")
-        case _:
-            raise UsageError(f"cannot listen on {where}: {why}; choose another address with --listen")
-
-
-async def _who_answers(host: str, port: int) -> str:
-    """Whether the program that holds the port is another of ours."""
-    there = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
-    head = b""
-    with trio.move_on_after(PROBE_TIME):
-        try:
-            stream = await trio.open_tcp_stream(there, port)
-            async with stream:
-                await stream.send_all(b"GET /health HTTP/1.0\r\n\r\n")
-                head = await stream.receive_some(4096)
-        except (OSError, trio.BrokenResourceError):
-            pass
-    return "another llama-appliance" if b"server: llama-appliance" in head.lower() else "another program"
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError:
+        sock.close()
+        return False
+    return True

@@ -8,22 +8,28 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from appliance.core.model import Model
-from appliance.errors import Conflict, PeerFailed, RouteNotFound, ShuttingDown, UpstreamFailed
+from appliance.errors import Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
 from appliance.http.front import Front
 from appliance.http.link import serve_link
-from appliance.http.outgoing import reached, sent_headers
-from appliance.http.peer_relay import for_peers
+from appliance.http.outgoing import reached, renamed, sent_headers
+from appliance.http.peer_relay import join_peers
 from appliance.http.pipeline import Pipeline
 from appliance.http.request import Request, read_request
-from appliance.http.routes import COMFY, UPSTREAM
+from appliance.http.resumable import SOCKET
+from appliance.http.routes import is_passed
+from appliance.http.stream_socket import serve_stream_socket
 from appliance.http.targets import Target
 from appliance.http.telling import outcome
-from appliance.http.websocket import Receive, Send, refuse_websocket, relay_websocket
+from appliance.http.websocket import Receive, Send, refuse_websocket, relay_websocket, waiting_client
 from appliance.peers.link import LINK_PATH
 from appliance.upstream.client import Address
 
 if TYPE_CHECKING:
     from hypercorn.typing import WebsocketScope
+
+
+GOING_AWAY = 1001
+"""RFC 6455, section 7.4.1."""
 
 
 class Sockets:
@@ -41,7 +47,7 @@ class Sockets:
             if failure is not None:
                 await refuse_websocket(send, failure)
         if life.cancelled_caught:
-            raise ShuttingDown
+            await send({"type": "websocket.close", "code": GOING_AWAY, "reason": str(ShuttingDown())})
 
     async def _answer(self, request: Request, scope: WebsocketScope, receive: Receive, send: Send) -> None:
         self._front.guard.check_place(request)
@@ -49,20 +55,29 @@ class Sockets:
         if request.path == LINK_PATH:
             await self._link(request, scope, receive, send)
             return
+        if request.path == SOCKET:
+            await serve_stream_socket(receive, send, self._front.streams)
+            return
         async with self._target(request) as (target, path):
+            if target.model is not None and not self._pipeline.may_load(target.model, request):
+                raise ModelNotLoaded(target.model.id)
+            if target.model is not None and _is_no_use(target.model):
+                await self._join_model(target.model, path, request, scope, receive, send)
+                return
             with self._front.inflight.begin(request, target.label, request.client):
                 if target.model is not None:
                     await self._join_model(target.model, path, request, scope, receive, send)
                 else:
-                    await self._join_peer(target, path, request, scope, receive, send)
+                    await self._join_peers(target, path, request, scope, receive, send)
 
     @asynccontextmanager
     async def _target(self, request: Request) -> AsyncGenerator[tuple[Target, str]]:
-        if request.path.startswith((UPSTREAM, COMFY)):
-            yield await self._pipeline.passed_target(request)
+        if is_passed(request.path):
+            target, path = await self._pipeline.passed_target(request)
+            yield target, path if path.startswith("/") else f"/{path}"
         elif name := request.query.get("model"):
             async with self._front.targets.chosen(name) as target:
-                yield target, request.target
+                yield target, renamed(request.target, self._front.targets.sent_name(target))
         else:
             raise RouteNotFound("WEBSOCKET", request.path)
 
@@ -70,14 +85,13 @@ class Sockets:
         self, model: Model, path: str, request: Request, scope: WebsocketScope, receive: Receive, send: Send
     ) -> None:
         headers = sent_headers(request, model, keys_are_ours=self._front.guard.asks_for_key)
-        async with self._lease(model) as address:
-            await relay_websocket(scope, receive, send, reached(address, model, request), path, headers)
+        async with waiting_client(receive) as answering, self._lease(model) as address:
+            there = reached(address, model, request)
+            await relay_websocket(scope, receive, send, there, path, headers, answering=answering)
 
     def _lease(self, model: Model) -> AbstractAsyncContextManager[Address]:
-        """Raises Conflict for a model whose websockets are no use of it (``compat.ignoreWebsockets``)."""
-        if model.config is None or not model.config.compat.ignore_websockets:
-            return self._front.fleet.lease(model)
-        return self._borrow(model)
+        """Raises Conflict for a model whose websockets are no use of it, and that does not run."""
+        return self._borrow(model) if _is_no_use(model) else self._front.fleet.lease(model)
 
     @asynccontextmanager
     async def _borrow(self, model: Model) -> AsyncGenerator[Address]:
@@ -87,23 +101,21 @@ class Sockets:
         with ready as address:
             yield address
 
-    async def _join_peer(
+    async def _join_peers(
         self, target: Target, path: str, request: Request, scope: WebsocketScope, receive: Receive, send: Send
     ) -> None:
-        peers = self._front.peers
-        ordered = peers.order(target.peers)
-        if not ordered:
-            raise PeerFailed(target.label, "it is not in the configuration any more")
-        peer_id, _ = ordered[0]
-        with peers.using(peer_id):
-            try:
-                headers = for_peers(request.headers, target.peers)
-                await relay_websocket(scope, receive, send, peers.address(peer_id), path, headers)
-            except UpstreamFailed as error:
-                raise PeerFailed(peer_id, error.why) from None
+        async with waiting_client(receive) as answering:
+            await join_peers(
+                self._front.peers, target.peers, scope, receive, send, path, request.headers, answering=answering
+            )
 
     async def _link(self, request: Request, scope: WebsocketScope, receive: Receive, send: Send) -> None:
         with self._front.peers.guest(request.client) as heard, self._front.lifetime.follower():
             await serve_link(
                 scope, receive, send, self._front.owners.model_states, self._front.fleet.wait_changed, heard
             )
+
+
+def _is_no_use(model: Model) -> bool:
+    """Its websockets neither start it nor keep it (``compat.ignoreWebsockets``): a page left open is nobody at work."""
+    return model.config is not None and model.config.compat.ignore_websockets

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from urllib.parse import quote
+from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -23,6 +23,8 @@ from appliance.http.profile import ActiveProfile
 from appliance.peers.owner import Peers
 
 NO_EDITS = Edits(by_name={})
+MAX_SEGMENTS = 8
+"""Of a path that may be the name of a model on disk: names there have one slash, or as many as folders."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -80,25 +82,36 @@ class Targets:
 
     async def upstream(self, rest: str) -> tuple[Target, str]:
         """The target of ``/upstream/<rest>`` and the path for its server, which may be empty. Raises ModelNotFound."""
-        found = self.router().longest_prefix(rest, self._profile.name)
-        if found is not None:
-            name, path = found
-            return await self._target(name, self.router().resolve(name)), path
-        for end in range(rest.count("/") + 1, 0, -1):
-            name = "/".join(rest.split("/")[:end])
-            if len(name) <= MAX_NAME and (model := self._catalog.snapshot.find(name)) is not None:
-                return Target(model=model, requested=name), rest[len(name) :]
-        raise self._not_found(rest.split("/")[0])
+        found = self._split(rest)
+        if found is None:
+            raise self._not_found(unquote(rest.partition("/")[0]))
+        name, path = found
+        return await self._target(name, self.router().resolve(name)), path
 
     def rest_of(self, rest: str) -> str:
-        """What a decoded path below ``/upstream/`` asks of the model's server; empty where it names no model."""
-        found = self.router().longest_prefix(quote(rest), self._profile.name)
-        return found[1] if found is not None else rest[len(rest.partition("/")[0]) :]
+        """What a raw path below ``/upstream/`` asks of the model's server, decoded."""
+        found = self._split(rest)
+        return unquote(found[1] if found is not None else rest[len(rest.partition("/")[0]) :])
+
+    def _split(self, rest: str) -> tuple[str, str] | None:
+        """The name at the beginning, of the configuration or else of what was found on disk, and the raw rest."""
+        found = self.router().longest_prefix(rest, self._profile.name)
+        if found is not None:
+            return found
+        segments = rest.split("/", MAX_SEGMENTS)[:MAX_SEGMENTS]
+        for end in range(len(segments), 0, -1):
+            raw = "/".join(segments[:end])
+            name = unquote(raw)
+            if self.router().pin(self._profile.name, name) is None:
+                return None
+            if len(name) <= MAX_NAME and self._catalog.snapshot.find(name) is not None:
+                return name, rest[len(raw) :]
+        return None
 
     def router(self) -> Router:
         """Names as they are now, models found at peers included."""
         snapshot = self._catalog.snapshot
-        key = (snapshot, tuple((peer.id, peer.models) for peer in self._peers.snapshot()))
+        key = (snapshot, self._peers.names())
         if self._router[0] != key:
             config = self._peers.complete(snapshot.config or Config())
             self._router = (key, Router(config))
@@ -112,6 +125,12 @@ class Targets:
 
     def peer_edits(self, peer_id: str) -> Edits:
         return self._compiled().get(f"/{peer_id}", NO_EDITS)  # no model id begins with a slash
+
+    def sent_name(self, target: Target) -> str | None:
+        """The model's name for the server, where it is not the one in the request."""
+        if target.model is None:
+            return target.peers[0][1]
+        return self.edits(target.model).sent_model(target.requested if target.renamed else None)
 
     def _compiled(self) -> dict[str, Edits]:
         config = self._catalog.snapshot.config

@@ -42,7 +42,7 @@ class RequestTasks:
     async def spawn_app(
         self, app: AppWrapper, config: Config, scope: Scope, send: Send
     ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
-        inbox = Inbox()
+        scope["state"]["client"] = inbox = Inbox()
         self._nursery.start_soon(_run_app, app, scope, inbox, send)
         return inbox.put
 
@@ -68,19 +68,25 @@ async def _run_app(app: AppWrapper, scope: Scope, inbox: Inbox, send: Send) -> N
 
 
 class Inbox:
-    """ASGI events on their way to the application; a client that has left is told at once, and to every caller."""
+    """ASGI events on their way to the application, which finds it as ``client`` in the scope's state.
+
+    A client that has left is told at once, and to every caller.
+    """
 
     def __init__(self) -> None:
         self._events: deque[ASGIReceiveEvent] = deque()
         self._unread = 0
         self._left: ASGIReceiveEvent | None = None
         self._closed = False
+        self._waited_for: trio.CancelScope | None = None
         self._news = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
 
     async def put(self, event: ASGIReceiveEvent) -> None:
         if event["type"] in ("http.disconnect", "websocket.disconnect"):
             self._left = event
+            if self._waited_for is not None:
+                self._waited_for.cancel()
         elif not self._closed:
             self._events.append(event)
             self._unread += _size(event)
@@ -98,6 +104,15 @@ class Inbox:
         self._unread -= _size(event)
         self._room.unpark_all()
         return event
+
+    def cancel_when_left(self, scope: trio.CancelScope | None) -> None:
+        """Cancel the scope as soon as the client has left, which may be now; None ends that.
+
+        It saves every request a task that does nothing but wait for its client.
+        """
+        self._waited_for = scope
+        if scope is not None and self._left is not None:
+            scope.cancel()
 
     def close(self) -> None:
         """The application has returned; a body that it did not read is let go."""

@@ -94,7 +94,9 @@ class RemotePeer:
         return max(self._busy, sum(model.busy for model in (self._told or {}).values()))
 
     def state_of(self, model: str) -> ModelState:
-        return (self._told or {}).get(model) or self._listed.get(model) or ModelState(id=model)
+        """A link tells of all that runs there; without one the last look has to do."""
+        known = self._listed if self._told is None else self._told
+        return known.get(model) or ModelState(id=model)
 
     @contextmanager
     def using(self) -> Generator[None]:

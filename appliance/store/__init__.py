@@ -1,3 +1,3 @@
-"""The only code that writes to disk for the program's own state: the activity log's SQLite file.
+"""The only code that writes to disk: the activity log's SQLite file, partial files, names in the model cache.
 
-Refuses to know what the state means: which rows there are, and what is asked about them, is said by ``core``."""
+Refuses to know what it means: which rows there are is said by ``core``, which files make a model by ``catalog``."""

@@ -61,6 +61,8 @@ class Address(Struct, frozen=True):
     base_query: str = ""
     """Put before every query."""
     tls: bool = False
+    resolved: str | None = None
+    """An IP address of ``host``, looked up before: connected to, while TLS and Host still say ``host``."""
     host_header: bytes | None = None
     """Sent as Host; None sends the address itself."""
     key_headers: tuple[tuple[bytes, bytes], ...] = ()

@@ -39,7 +39,7 @@ async def connect(address: Address) -> Wire:
 async def _connect(address: Address) -> socket.socket:
     """Raises OSError, also when it takes too long."""
     seconds = address.connect_timeout or math.inf
-    fixed = _fixed(address.host)
+    fixed = (address.resolved,) if address.resolved is not None else _fixed(address.host)
     if not fixed:
         return await _connect_by_name(address.host, address.port, seconds)
     failures: list[OSError] = []

@@ -14,8 +14,11 @@ import trio
 
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.config_files import Files
+from appliance.catalog.downloads import DownloadSettings, open_downloads
 from appliance.catalog.sources import Sources
 from appliance.cli.plan import AppSettings
+from appliance.core.config.load import Loaded
+from appliance.core.config.types import StreamsConfig
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.engines.found import Engine
@@ -26,6 +29,7 @@ from appliance.http.server import serve
 from appliance.peers.owner import open_peers
 from appliance.platform.samples import open_samples
 from appliance.store.activity import open_activity
+from appliance.streams.owner import open_streams
 from appliance.upkeep import configuration_of, logging_into
 
 LOCAL = (("127.0.0.1", 0),)
@@ -222,17 +226,25 @@ async def open_appliance(
     http: HttpSettings | None = None,
     fleet: FleetSettings | None = None,
     config: Path | None = None,
+    streams: StreamsConfig | None = None,
+    downloads: DownloadSettings | None = None,
     **settings: object,
 ) -> AsyncGenerator[Appliance]:
     """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given, or those of the configuration file.
 
+    With ``downloads``, what is in their cache and models folder is served in place of ``alpha`` and ``beta``.
     Other keyword arguments are `HttpSettings`.
     """
     engine = Engine(name="fake", backend="cpu", version="b11434", command=tuple(command), source="the tests")
     files = Files(config=config) if config is not None else None
-    configured = files.read().require() if files is not None else None
-    catalog = Catalog(Sources(starter=None), configured)
-    if configured is None:
+    read = files.read() if files is not None else Loaded(None, ())
+    configured = read.require() if files is not None else None
+    cache = downloads.cache if downloads is not None else None
+    sources = Sources(starter=None, cache=cache, models_dir=downloads.models_dir if downloads is not None else None)
+    catalog = Catalog(sources, configured)
+    if downloads is not None:
+        catalog.scan()
+    elif configured is None:
         catalog.snapshot = Snapshot(
             models if models is not None else [model(model_file, "alpha", "al"), model(model_file, "beta")]
         )
@@ -240,7 +252,12 @@ async def open_appliance(
     fleet_settings = fleet or FleetSettings(stop_timeout=2.0)
     shutdown, ended = trio.Event(), trio.Event()
     app = AppSettings(
-        http=http_settings, fleet=fleet_settings, sources=Sources(starter=None), files=files, config=configured
+        http=http_settings,
+        fleet=fleet_settings,
+        sources=sources,
+        files=files,
+        config=configured,
+        ports=read.ports,
     )
     store = Path(configured.store.path) if configured is not None and configured.store is not None else None
     async with (
@@ -248,6 +265,8 @@ async def open_appliance(
         open_samples(None) as samples,
         open_fleet(fleet_settings, engine) as owner,
         open_peers(configured, local_state=partial(model_states, owner), wait_changed=owner.wait_changed) as peers,
+        open_streams(streams or (configured.streams if configured is not None else StreamsConfig())) as kept,
+        open_downloads(downloads or DownloadSettings(cache=model_file.parent), partial(catalog.refresh, 0.0)) as coming,
         trio.open_nursery() as nursery,
     ):
         owners = Owners(
@@ -257,6 +276,8 @@ async def open_appliance(
             activity=activity,
             samples=samples,
             program_log=ProgramLog(owner.logs),
+            streams=kept,
+            downloads=coming if downloads is not None else None,
             configuration=configuration_of(app, owner, catalog, peers),
         )
 

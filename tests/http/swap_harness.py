@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import trio
+
 Configure = Callable[..., Path]
 """`configure` with the place and the fake engine filled in."""
 
@@ -24,3 +26,10 @@ def configure(path: Path, command: Sequence[str], model_file: Path, models: dict
         }
     path.write_text(json.dumps({"models": told, **top}), "utf-8")
     return path
+
+
+async def wait_until(is_so: Callable[[], bool], *, within: float = 5) -> None:
+    """For what tells nobody when it is so."""
+    with trio.fail_after(within):
+        while not is_so():  # noqa: ASYNC110
+            await trio.sleep(0.01)

@@ -19,7 +19,8 @@ from swap_harness import Configure, configure
 from appliance.core.captures import CaptureBuffer
 from appliance.core.machine import Hardware
 from appliance.core.model import Model
-from appliance.errors import BadRequest, Busy
+from appliance.errors import ApplianceError
+from appliance.http.errors import describe
 from appliance.http.record_routes import RecordRoutes, Records
 from appliance.http.request import PUBLIC_PATHS
 from appliance.platform.hardware import detect
@@ -54,7 +55,6 @@ async def test_what_runs(open_server: OpenServer, configured: Configure):
         for name in ("alpha", "org/beta"):
             await server.ask("POST", CHAT, chat(name))
         await server.ask("POST", "/models/load", {"model": "slow"})
-        print((await server.ask("GET", "/models")).json)
         [alpha, beta, starting] = (await server.ask("GET", "/running")).json["running"]
         port = server.fleet.known("alpha").port
         assert alpha.pop("cmd").endswith(f" --port {port}")
@@ -325,7 +325,11 @@ async def records(
 ) -> AsyncGenerator[Callable[[str], Awaitable[Response]]]:
     """Ask the routes of a Quart application about a machine that is sampled so often."""
     app = QuartTrio("appliance.http", static_folder=None)
-    app.config["PROPAGATE_EXCEPTIONS"] = True
+
+    async def refuse(error: ApplianceError) -> tuple[str, int]:
+        return str(error), describe(error).code
+
+    app.register_error_handler(ApplianceError, refuse)
     async with open_activity(None, 10) as activity, open_samples(every) as samples:
         told = RecordRoutes(Records(activity, lambda: CaptureBuffer(0), samples, detect))
         app.add_url_rule("/api/performance", "performance", told.performance)
@@ -348,8 +352,9 @@ async def test_performance(open_server: OpenServer):
         later = quote("2100-01-01T00:00:00+02:00")
         assert (await (await get(f"/api/performance?after={later}")).get_json())["sys_stats"] == []
         for wrong in ("noon", "2026-01-01T00:00:00"):
-            with pytest.raises(BadRequest, match="after must be"):
-                await get(f"/api/performance?after={wrong}")
+            refused = await get(f"/api/performance?after={wrong}")
+            assert refused.status_code == 400
+            assert "after must be" in await refused.get_data(as_text=True)
 
 
 async def test_hardware_that_does_not_let_itself_be_described():
@@ -357,8 +362,9 @@ async def test_hardware_that_does_not_let_itself_be_described():
         return None
 
     async with records(None, fail) as get:
-        with pytest.raises(Busy, match="cannot be described"):
-            await get("/api/hardware")
+        refused = await get("/api/hardware")
+        assert refused.status_code == 503
+        assert "cannot be described" in await refused.get_data(as_text=True)
 
 
 async def test_hardware_and_version(open_server: OpenServer):

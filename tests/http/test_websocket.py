@@ -11,21 +11,10 @@ from asgi_harness import Handler, echo, serving, websocket_server
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_client_stream
 
 from appliance.errors import ApplianceError
-from appliance.http import connection
 from appliance.http.websocket import refuse_websocket, relay_websocket, waiting_client
-from appliance.http.websocket_stream import WebsocketProtocol
 from appliance.upstream.client import Address, forwardable
 
 LARGE = 1 << 27
-
-
-class _Http1(connection._Http1, WebsocketProtocol):
-    pass
-
-
-@pytest.fixture(autouse=True)
-def websockets(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection, "_Http1", _Http1)
 
 
 def relaying_to(port: int):

@@ -1,0 +1,594 @@
+"""Downloads, removal and the feed of models, over a real server, a hub of its own, and fake engines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from gguf_files import write_model
+from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
+from hub_process import FakeHub, fake_hub
+from msgspec import structs
+
+from appliance.catalog import download_plan
+from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.hub import HubAccess
+from appliance.core.settings import FleetSettings
+from appliance.http import model_events
+from appliance.store import partial_file
+
+REPO = "acme/tiny-GGUF"
+MODEL = f"{REPO}:Q8_0"
+NAME = "tiny-Q8_0.gguf"
+SIZE = 1 << 20
+
+Event = dict[str, object]
+
+HANDSHAKE = (
+    b"GET /ws?model=alpha HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    monkeypatch.setattr(partial_file, "CHUNK", 1 << 18)
+    monkeypatch.setattr(download_plan, "SPARE", 0)
+
+
+def upload(root: Path, name: str = NAME) -> Path:
+    """Put a model of random weights into the repository."""
+    path = write_model(root / REPO / name, weights=SIZE // 4)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    return path
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Generator[FakeHub]:
+    upload(tmp_path / "hub")
+    with fake_hub(tmp_path / "hub") as running:
+        yield running
+
+
+@pytest.fixture
+def settings(hub: FakeHub, tmp_path: Path) -> DownloadSettings:
+    (tmp_path / "models").mkdir()
+    return DownloadSettings(
+        cache=tmp_path / "cache",
+        models_dir=tmp_path / "models",
+        hub=HubAccess(endpoint=hub.url),
+        retry_delay=lambda attempt, asked: 0.01,
+    )
+
+
+class Feed:
+    """The records of one connection to ``/models/sse``."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._rest = b""
+        self.comments = 0
+
+    async def next(self) -> Event:
+        """The next event; comments are counted."""
+        while True:
+            while b"\n\n" not in self._rest:
+                more = await self._client.data()
+                if not more:
+                    raise EOFError
+                self._rest += more
+            record, _, self._rest = self._rest.partition(b"\n\n")
+            if record.startswith(b":"):
+                self.comments += 1
+                continue
+            assert record.startswith(b"data: {")
+            assert b"\n" not in record
+            return json.loads(record.removeprefix(b"data: "))
+
+    async def until(self, event: str, *, status: str | None = None) -> list[Event]:
+        """Events up to the first of this name, with this status where one is given."""
+        found: list[Event] = []
+        with trio.fail_after(15):
+            while True:
+                found.append(await self.next())
+                if found[-1]["event"] == event and (status is None or status_of(found[-1]) == status):
+                    return found
+
+
+def status_of(event: Event) -> object:
+    data = event.get("data")
+    return data.get("status") if isinstance(data, dict) else None
+
+
+def words(events: list[Event]) -> list[tuple[object, object]]:
+    """Name and status, repetitions left out."""
+    said = [(event["event"], status_of(event)) for event in events]
+    return [each for number, each in enumerate(said) if number == 0 or said[number - 1] != each]
+
+
+@asynccontextmanager
+async def feed(server: Appliance, query: str = "") -> AsyncGenerator[Feed]:
+    """When this has been entered, the head is here."""
+    async with server.connect() as client:
+        await client.send("GET", f"/models/sse{query}")
+        with trio.fail_after(5):
+            head = await client.head()
+        headers = dict(head.headers)
+        assert head.status_code == 200
+        assert headers[b"content-type"] == b"text/event-stream"
+        assert headers[b"transfer-encoding"] == b"chunked"
+        assert headers[b"x-accel-buffering"] == b"no"
+        yield Feed(client)
+
+
+async def ok(server: Appliance, method: str, target: str, body: object = None) -> None:
+    answer = await server.ask(method, target, body)
+    assert (answer.status, answer.json) == (200, {"success": True})
+
+
+async def refused(server: Appliance, method: str, target: str, body: object = None) -> tuple[int, str, str]:
+    answer = await server.ask(method, target, body)
+    assert answer.json["error"]["code"] == answer.status
+    return answer.status, answer.error["reason"], answer.error["message"]
+
+
+async def entries(server: Appliance) -> dict[str, dict[str, object]]:
+    listed = await server.ask("GET", "/models")
+    return {entry["id"]: entry for entry in listed.json["data"]}
+
+
+async def downloaded(server: Appliance, name: str = MODEL) -> None:
+    async with feed(server) as reader:
+        await ok(server, "POST", "/models", {"model": name})
+        await reader.until("download_finished")
+
+
+def files_in(cache: Path) -> list[str]:
+    """Names of everything that is left of models, with what was begun."""
+    return sorted(path.name for path in cache.rglob("*") if not path.is_dir() and path.suffix != ".lock")
+
+
+# ---- the feed of processes -------------------------------------------------------------------------------------------
+
+
+async def test_a_process_is_told_from_its_start_to_its_end(open_server: OpenServer, fake_model: Path):
+    slow = [model(fake_model, "alpha", "al", args=("--load-delay", "0.5"))]
+    async with open_server(models=slow) as server, feed(server) as reader:
+        await ok(server, "POST", "/models/load", {"model": "al"})
+        events = await reader.until("status_change", status="loaded")
+        assert all(event["model"] == "alpha" for event in events)
+        assert words(events) == [
+            ("model_status", "loading"),
+            ("status_change", "loading"),
+            ("status_change", "loaded"),
+        ]
+        assert events[0]["data"] == {"status": "loading"}
+        values = [event["data"]["progress"]["value"] for event in events[1:-1]]
+        assert len(values) >= 2
+        assert values == sorted(values)
+        assert events[1]["data"]["progress"]["stages"] == ["text_model"]
+        assert events[-1]["data"]["info"]["id"] == "alpha"
+        await ok(server, "POST", "/models/unload", {"model": "alpha"})
+        events = await reader.until("status_change")
+        assert events == [{"model": "alpha", "event": "status_change", "data": {"status": "unloaded", "exit_code": 0}}]
+
+
+async def test_a_request_that_loads_is_told_and_later_ones_are_not(open_server: OpenServer):
+    async with open_server() as server, feed(server) as reader:
+        for _ in range(5):
+            assert (await server.ask("POST", CHAT, chat())).status == 200
+        await ok(server, "POST", "/models/unload", {"model": "alpha"})
+        events = await reader.until("status_change", status="unloaded")
+        assert [said for said in words(events) if said != ("status_change", "loading")] == [
+            ("model_status", "loading"),
+            ("status_change", "loaded"),
+            ("status_change", "unloaded"),
+        ]
+        assert len([event for event in events if status_of(event) == "loaded"]) == 1
+
+
+@pytest.mark.parametrize(("args", "code"), [(("--fail-to-load", "--exit-code", "7"), 7), (("--fail-to-load",), 1)])
+async def test_a_load_that_fails_tells_its_exit_code(
+    open_server: OpenServer, fake_model: Path, args: tuple[str, ...], code: int
+):
+    async with open_server(models=[model(fake_model, "alpha", args=args)]) as server, feed(server) as reader:
+        for _ in range(2):  # the second failure is news, although it is the same as the first
+            await ok(server, "POST", "/models/load", {"model": "alpha"})
+            events = await reader.until("status_change", status="unloaded")
+            assert words(events)[0] == ("model_status", "loading")
+            assert events[-1]["data"]["exit_code"] == code
+
+
+async def test_what_cannot_even_be_started_is_told(open_server: OpenServer):
+    async with open_server() as server, feed(server) as reader:
+        server.fleet.engine = None
+        await ok(server, "POST", "/models/load", {"model": "alpha"})
+        events = await reader.until("status_change", status="unloaded")
+        assert events[-1]["data"] == {"status": "unloaded", "exit_code": 1}
+
+
+async def test_an_engine_that_dies_has_failed(open_server: OpenServer):
+    async with open_server() as server, feed(server) as reader:
+        assert (await server.ask("POST", CHAT, chat(die_before_head=True, exit_code=0))).status == 502
+        events = await reader.until("status_change", status="unloaded")
+        assert events[-1]["data"] == {"status": "unloaded", "exit_code": 1}  # as in the list: nobody stopped it
+        assert (await entries(server))["alpha"]["status"]["failed"] is True
+
+
+async def test_one_process_after_another_is_an_end_and_a_beginning(open_server: OpenServer):
+    async with open_server() as server, feed(server) as reader:
+        assert (await server.ask("POST", CHAT, chat())).status == 200
+        await reader.until("status_change", status="loaded")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.ask, "POST", CHAT, chat(tokens=30, token_delay=0.02))
+            while not (status := server.fleet.known("alpha")) or not status.leases:
+                await server.fleet.wait_changed()
+            nursery.start_soon(ok, server, "POST", "/models/unload", {"model": "alpha"})
+            while server.state("alpha") != "stopping":
+                await server.fleet.wait_changed()
+            nursery.start_soon(server.ask, "POST", CHAT, chat())  # waits for the next process
+        events = await reader.until("status_change", status="loaded")
+        assert [said for said in words(events) if said != ("status_change", "loading")] == [
+            ("status_change", "unloaded"),
+            ("model_status", "loading"),
+            ("status_change", "loaded"),
+        ]
+
+
+async def test_a_snapshot_begins_with_every_model(open_server: OpenServer):
+    async with open_server() as server:
+        await ok(server, "POST", "/models/load", {"model": "beta", "wait": True})
+        async with feed(server, "?snapshot=1") as reader:
+            first, second = [await reader.next() for _ in range(2)]
+            assert first == {
+                "model": "alpha",
+                "event": "status_change",
+                "data": {"status": "unloaded", "exit_code": 0},
+            }
+            assert (second["model"], status_of(second), second["data"]["info"]["id"]) == ("beta", "loaded", "beta")
+            await ok(server, "POST", "/models/unload", {"model": "beta"})
+            assert status_of(await reader.next()) == "unloaded"
+
+
+async def test_without_a_snapshot_nothing_is_told_of_before(open_server: OpenServer):
+    async with open_server() as server:
+        await ok(server, "POST", "/models/load", {"model": "beta", "wait": True})
+        async with feed(server, "?snapshot=0") as reader:
+            await ok(server, "POST", "/models/load", {"model": "alpha"})
+            assert await reader.next() == {"model": "alpha", "event": "model_status", "data": {"status": "loading"}}
+
+
+async def test_pings_fill_silence(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(model_events, "PING_AFTER", 0.3)
+    async with open_server() as server, feed(server) as reader:
+        with trio.move_on_after(1.5):
+            await reader.next()
+        assert 2 <= reader.comments <= 5
+
+
+async def test_head_has_no_body(open_server: OpenServer):
+    async with open_server() as server:
+        answer = await server.ask("HEAD", "/models/sse")
+        assert (answer.status, answer.header("Content-Type"), answer.body) == (200, "text/event-stream", b"")
+
+
+async def test_the_feed_ends_with_the_server(open_server: OpenServer):
+    async with open_server() as server, feed(server) as reader:
+        server.shutdown.set()
+        with trio.fail_after(2), pytest.raises(EOFError):
+            await reader.next()
+
+
+async def test_who_reads_nothing_holds_nobody_up_and_hears_how_it_is_now(open_server: OpenServer):
+    async with open_server() as server, feed(server) as slow, feed(server) as quick:
+        for _ in range(3):
+            await ok(server, "POST", "/models/load", {"model": "alpha"})
+            await quick.until("status_change", status="loaded")
+            await ok(server, "POST", "/models/unload", {"model": "alpha"})
+            await quick.until("status_change", status="unloaded")
+        await ok(server, "POST", "/models/load", {"model": "beta", "wait": True})
+        events = await slow.until("status_change", status="loaded")
+        while events[-1]["model"] != "beta":
+            events += await slow.until("status_change", status="loaded")
+        alphas = [event for event in events if event["model"] == "alpha"]
+        assert status_of(alphas[-1]) == "unloaded"
+
+
+async def test_a_listener_that_left_is_gone(open_server: OpenServer):
+    async def under_way() -> int:
+        text = (await server.ask("GET", "/metrics")).body.decode()
+        [line] = [line for line in text.splitlines() if line.startswith("llama_appliance_requests_under_way ")]
+        return int(float(line.split()[1]))
+
+    async with open_server() as server:
+        async with feed(server):
+            assert await under_way() == 2  # the question is one, too
+        with trio.fail_after(3):
+            while await under_way() > 1:  # noqa: ASYNC110  nothing tells of it
+                await trio.sleep(0.02)
+
+
+# ---- downloads -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_download_is_listed_loaded_and_asked(open_server: OpenServer, settings: DownloadSettings, hub: FakeHub):
+    total = (hub.root / REPO / NAME).stat().st_size
+    async with open_server(downloads=settings) as server, feed(server) as reader:
+        assert await entries(server) == {}
+        await ok(server, "POST", "/models", {"model": REPO})  # the tag is the hub's to say
+        events = await reader.until("download_finished")
+        listed = await entries(server)
+        assert list(listed) == [MODEL]
+        assert listed[MODEL]["status"]["value"] == "unloaded"
+        assert (listed[MODEL]["source"], listed[MODEL]["can_remove"]) == ("cache", True)
+        assert {event["model"] for event in events} <= {MODEL, "*"}
+        assert [event["data"] for event in events if event["event"] == "model_status"] == [{"status": "downloading"}]
+        told = [event["data"]["progress"] for event in events if event["event"] == "download_progress"]
+        [(url, last)] = told[-1].items()
+        assert url.startswith(f"{hub.url}/{REPO}/resolve/")
+        assert last == {"done": total, "total": total}
+        assert "data" not in events[-1]
+        await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
+        assert (await server.ask("POST", CHAT, chat(REPO))).status == 200
+
+
+async def test_a_coming_model_is_in_the_list(open_server: OpenServer, settings: DownloadSettings, hub: FakeHub):
+    hub.behave(stall_after=SIZE // 2)
+    async with open_server(downloads=settings) as server, feed(server) as reader:
+        await ok(server, "POST", "/models", {"model": MODEL})
+        await reader.until("download_progress")
+        [entry] = (await entries(server)).values()
+        assert (entry["id"], entry["status"]["value"], entry["source"]) == (MODEL, "downloading", "cache")
+        assert entry["can_remove"] is True
+        [progress] = entry["status"]["progress"].values()
+        assert progress["total"] == (hub.root / REPO / NAME).stat().st_size
+        assert (await refused(server, "POST", "/models/load", {"model": MODEL}))[0] == 404
+        async with feed(server, "?snapshot=1") as late:
+            assert words(await late.until("download_progress"))[0] == ("model_status", "downloading")
+        assert (await server.ask("GET", "/")).status == 200
+
+
+async def test_a_download_needs_no_place_and_disturbs_nobody(
+    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub
+):
+    upload(hub.root, "tiny-Q4_K_M.gguf")
+    async with open_server(downloads=settings, fleet=FleetSettings(models_max=1, stop_timeout=2)) as server:
+        await downloaded(server)
+        await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
+        async with feed(server) as reader:
+            await ok(server, "POST", "/models", {"model": REPO})  # which is the other one, by preference
+            events = await reader.until("download_finished")
+        assert {event["model"] for event in events} <= {f"{REPO}:Q4_K_M", "*"}
+        assert [(id, entry["status"]["value"]) for id, entry in (await entries(server)).items()] == [
+            (f"{REPO}:Q4_K_M", "unloaded"),
+            (MODEL, "loaded"),
+        ]
+
+
+async def test_a_second_wish_joins_the_first(open_server: OpenServer, settings: DownloadSettings, hub: FakeHub):
+    hub.behave(rate=SIZE)
+    async with open_server(downloads=settings) as server, feed(server) as reader:
+        for _ in range(2):
+            await ok(server, "POST", "/models", {"model": MODEL})
+        events = await reader.until("download_finished")
+        assert len([event for event in events if event["event"] == "model_status"]) == 1
+
+
+async def test_a_download_that_fails_is_told_and_goes_on_later(
+    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub
+):
+    hub.behave(corrupt=20)
+    async with open_server(downloads=settings) as server, feed(server) as reader:
+        await ok(server, "POST", "/models", {"model": MODEL})
+        events = await reader.until("download_failed")
+        assert "data" not in events[-1]
+        assert await entries(server) == {}
+        hub.behave()
+        await ok(server, "POST", "/models", {"model": MODEL})
+        events = await reader.until("download_finished")
+        assert words(events)[0] == ("model_status", "downloading")
+        assert list(await entries(server)) == [MODEL]
+
+
+@pytest.mark.parametrize("name", [MODEL, MODEL.lower(), REPO])
+async def test_a_download_is_cancelled_by_unload(
+    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub, name: str
+):
+    hub.behave(stall_after=SIZE // 2)
+    async with open_server(downloads=settings) as server, feed(server) as reader:
+        await ok(server, "POST", "/models", {"model": MODEL})
+        await reader.until("download_progress")
+        await ok(server, "POST", "/models/unload", {"model": name})
+        await reader.until("download_failed")
+        assert await entries(server) == {}
+        assert (await refused(server, "POST", "/models/unload", {"model": MODEL}))[0] == 400
+        hub.behave()
+        await downloaded(server)
+        assert list(await entries(server)) == [MODEL]
+
+
+async def test_events_in_the_words_of_the_readme(open_server: OpenServer, settings: DownloadSettings):
+    async with open_server(downloads=settings) as server, feed(server, "?names=readme") as reader:
+        await ok(server, "POST", "/models", {"model": MODEL})
+        progress = (await reader.until("download_progress"))[-1]["data"]
+        assert [sorted(file) for file in progress.values()] == [["done", "total"]]
+        await reader.until("download_finished")
+        await ok(server, "POST", "/models/load", {"model": MODEL})
+        assert (await reader.until("model_status", status="loaded"))[-1]["data"]["info"]["id"] == MODEL
+
+
+@pytest.mark.parametrize(
+    ("mood", "name", "status", "reason"),
+    [
+        ({}, "acme/none-GGUF:Q8_0", 404, "repository_not_found"),
+        ({}, f"{REPO}:Q2_K", 404, "not_found"),
+        ({"gated": True}, MODEL, 403, "repository_gated"),
+        ({"private": True}, MODEL, 404, "repository_not_found"),
+        ({"fail_status": 500, "fail_times": 100}, MODEL, 502, "hub_failed"),
+        ({}, "no-repository", 400, "invalid_request"),
+        ({}, f"{REPO}:../x", 400, "invalid_request"),
+        ({}, "", 400, "invalid_request"),
+    ],
+)
+async def test_what_cannot_be_downloaded_is_said_at_once(
+    open_server: OpenServer,
+    settings: DownloadSettings,
+    hub: FakeHub,
+    mood: dict[str, object],
+    name: str,
+    status: int,
+    reason: str,
+):
+    hub.behave(**mood)
+    async with open_server(downloads=settings) as server:
+        assert (await refused(server, "POST", "/models", {"model": name}))[:2] == (status, reason)
+        assert await entries(server) == {}
+        assert files_in(settings.cache) == []
+
+
+async def test_offline_and_without_a_cache_nothing_is_downloaded(open_server: OpenServer, settings: DownloadSettings):
+    offline = structs.replace(settings, hub=structs.replace(settings.hub, offline=True))
+    async with open_server(downloads=offline) as server:
+        assert (await refused(server, "POST", "/models", {"model": MODEL}))[:2] == (403, "offline")
+    async with open_server() as server:
+        assert (await refused(server, "POST", "/models", {"model": MODEL}))[:2] == (403, "forbidden")
+        assert (await refused(server, "DELETE", "/models?model=alpha"))[:2] == (403, "forbidden")
+
+
+async def test_what_is_here_is_not_downloaded_again(open_server: OpenServer, settings: DownloadSettings):
+    assert settings.models_dir is not None
+    write_model(settings.models_dir / "mine.gguf")
+    async with open_server(downloads=settings) as server:
+        await downloaded(server)
+        for name in (MODEL, MODEL.lower(), "mine"):
+            assert await refused(server, "POST", "/models", {"model": name}) == (
+                400,
+                "invalid_request",
+                f"model '{name}' already exists",
+            )
+        for body in ({"model": ""}, {}):
+            status, _, message = await refused(server, "POST", "/models", body)
+            assert (status, message) == (400, "model must be a non-empty string")
+        assert (await refused(server, "POST", "/models", b"{"))[0] == 400
+
+
+async def test_what_is_here_and_broken_is_downloaded_again(
+    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub
+):
+    async with open_server(downloads=settings) as server:
+        await downloaded(server)
+        [blob] = (settings.cache / "models--acme--tiny-GGUF" / "blobs").iterdir()
+        blob.write_bytes(b"rubbish")
+        listed = await server.ask("GET", "/models?reload=1")
+        assert listed.json["data"][0]["status"]["error"]
+        await downloaded(server)
+        assert "error" not in (await entries(server))[MODEL]["status"]
+        assert (await server.ask("POST", CHAT, chat(MODEL))).status == 200
+
+
+# ---- removal ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_loaded_model_is_stopped_and_its_files_go(open_server: OpenServer, settings: DownloadSettings):
+    async with open_server(downloads=settings) as server:
+        await downloaded(server)
+        await ok(server, "POST", "/models/load", {"model": MODEL, "wait": True})
+        async with feed(server) as reader:
+            await ok(server, "DELETE", f"/models?model={MODEL}")
+            assert server.state(MODEL) == "unloaded"
+            assert files_in(settings.cache) == []
+            events = await reader.until("models_reload")
+            assert [(event["event"], event["model"]) for event in events] == [
+                ("status_change", MODEL),
+                ("model_remove", MODEL),
+                ("models_reload", "*"),
+            ]
+        assert await entries(server) == {}
+        assert (await server.ask("POST", CHAT, chat(MODEL))).status == 404
+        await downloaded(server)
+        assert list(await entries(server)) == [MODEL]
+
+
+@pytest.mark.parametrize("stalls", [True, False])
+async def test_a_coming_model_is_removed_with_what_has_come(
+    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub, stalls: bool
+):
+    hub.behave(**({"stall_after": SIZE // 2} if stalls else {"rate": SIZE // 2}))
+    async with open_server(downloads=settings) as server, feed(server) as reader:
+        await ok(server, "POST", "/models", {"model": MODEL})
+        await reader.until("download_progress")
+        await ok(server, "DELETE", f"/models?model={MODEL}")
+        events = await reader.until("model_remove")
+        assert [event["event"] for event in events if event["event"] != "download_progress"] == [
+            "download_failed",
+            "model_remove",
+        ]
+        assert files_in(settings.cache) == []
+        assert (await refused(server, "DELETE", f"/models?model={MODEL}"))[0] == 404
+
+
+async def test_only_the_caches_models_are_removed(open_server: OpenServer, settings: DownloadSettings):
+    assert settings.models_dir is not None
+    mine = write_model(settings.models_dir / "mine.gguf")
+    async with open_server(downloads=settings) as server:
+        await downloaded(server)
+        status, reason, message = await refused(server, "DELETE", "/models?model=mine")
+        assert (status, reason) == (403, "forbidden")
+        assert "not removable" in message
+        assert "models_dir" in message
+        assert mine.exists()
+        for query, expected in (("", 400), ("?model=", 400), ("?model=nobody", 404), (f"?model={REPO}", 404)):
+            assert (await refused(server, "DELETE", f"/models{query}"))[0] == expected
+        assert sorted(await entries(server)) == [MODEL, "mine"]
+
+
+# ---- loading only when told ------------------------------------------------------------------------------------------
+
+
+async def test_without_autoload_a_request_finds_only_what_runs(open_server: OpenServer):
+    async with open_server(autoload=False) as server:
+        assert (await server.ask("GET", "/props")).json["models_autoload"] is False
+        for headers in ((), (("X-Conversation-Id", "c1"),)):
+            for stream in (False, True):
+                answer = await server.ask("POST", CHAT, chat(stream=stream), headers)
+                assert (answer.status, answer.error["reason"]) == (400, "model_not_loaded")
+                assert "model is not loaded" in answer.error["message"]
+        assert (await server.ask("GET", "/upstream/alpha/v1/models")).status == 400
+        assert (await server.exchange(HANDSHAKE)).startswith(b"HTTP/1.1 400 ")
+        assert server.state("alpha") == "unknown"
+        await ok(server, "POST", "/models/load", {"model": "alpha"})
+        assert (await server.ask("POST", CHAT, chat())).status == 200  # it waits for what loads already
+        assert (await server.ask("POST", CHAT, chat(), (("X-Conversation-Id", "c1"),))).status == 200
+        await ok(server, "POST", "/models/unload", {"model": "alpha", "wait": True})
+        assert (await server.ask("POST", CHAT, chat())).status == 400
+
+
+@pytest.mark.parametrize(
+    ("autoload", "query", "status"),
+    [
+        (False, "?autoload=1", 200),
+        (False, "?autoload=true", 200),
+        (False, "?autoload=yes", 400),
+        (False, "?autoload=0", 400),
+        (True, "?autoload=0", 400),
+        (True, "?autoload=false", 400),
+        (True, "?autoload=", 400),
+        (True, "?autoload=1", 200),
+        (True, "", 200),
+    ],
+)
+async def test_the_query_decides_for_one_request(open_server: OpenServer, autoload: bool, query: str, status: int):
+    async with open_server(autoload=autoload) as server:
+        assert (await server.ask("GET", "/props")).json["models_autoload"] is autoload
+        answer = await server.ask("POST", f"{CHAT}{query}", chat())
+        assert answer.status == status
+        assert server.state("alpha") == ("loaded" if status == 200 else "unknown")

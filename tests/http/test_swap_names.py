@@ -1,0 +1,212 @@
+"""Names that stand for a model: aliases, profiles' pins, selectors, peers; and the name that each server is told."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat
+from swap_harness import Configure, configure, wait_until
+
+ECHO = {"echo": True}
+ANY = {"groups": {"all": {"swap": False, "members": ["alpha", "beta", "gamma"]}}}
+"""All models may run together."""
+
+
+@pytest.fixture
+def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
+    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
+
+
+def three(**keys: object) -> dict[str, dict[str, object]]:
+    return {name: dict(keys) for name in ("alpha", "beta", "gamma")}
+
+
+async def named(server: Appliance, name: str, target: str = CHAT) -> tuple[str, str]:
+    """The name that reached the engine, and the model whose engine it was."""
+    answer = await server.ask("POST", target, chat(name, **ECHO))
+    assert answer.status == 200, answer.body
+    ports = {status.port: status.model for status in server.fleet.status() if status.port}
+    told = answer.json["head"].lower()
+    assert told
+    row = (await server.ask("GET", "/api/metrics/activity?limit=1&sort=id&order=desc")).json["data"][0]
+    assert row["model"] in ports.values()
+    return json.loads(answer.json["body"])["model"], row["model"]
+
+
+async def choose(server: Appliance, name: str | None) -> Answer:
+    return await server.ask("PUT", "/api/profiles/active", {"name": name})
+
+
+async def test_the_requested_name_goes_upstream(open_server: OpenServer, configured: Configure):
+    models = {"alpha": {"aliases": ["al", "org/al:7b"]}, "beta": {"useModelName": "weights", "aliases": ["be"]}}
+    async with open_server(config=configured(models)) as server:
+        assert await named(server, "alpha") == ("alpha", "alpha")
+        assert await named(server, "al") == ("al", "alpha")
+        assert await named(server, "org/al:7b") == ("org/al:7b", "alpha")
+        assert await named(server, "beta") == ("weights", "beta")
+        assert await named(server, "be") == ("weights", "beta")
+
+
+# ---- profiles --------------------------------------------------------------------------------------------------------
+
+PROFILES = {
+    "work": {"pins": {"chat": "beta", "alpha": "be", "gone": None}},
+    "play": {"pins": {"chat": "pool", "gamma": ""}},
+}
+
+
+async def test_a_profile_changes_what_names_mean_while_the_server_runs(open_server: OpenServer, configured: Configure):
+    models = three()
+    models["beta"]["aliases"] = ["be"]
+    selectors = {"pool": {"strategy": "pin", "targets": ["gamma", "beta"]}}
+    async with open_server(config=configured(models, profiles=PROFILES, selectors=selectors, **ANY)) as server:
+        assert (await server.ask("GET", "/api/profiles")).json["active"] is None
+        assert (await server.ask("POST", CHAT, chat("chat"))).status == 404
+        assert await named(server, "alpha") == ("alpha", "alpha")
+
+        assert (await choose(server, "work")).json == {"active": "work"}
+        assert await named(server, "chat") == ("beta", "beta")
+        assert await named(server, "alpha") == ("be", "beta")
+        gone = await server.ask("POST", CHAT, chat("gone"))
+        assert (gone.status, gone.error["reason"]) == (404, "model_not_found")
+        passed = await server.ask("POST", f"/upstream/chat{CHAT}", chat("whatever", **ECHO))
+        assert json.loads(passed.json["body"])["model"] == "whatever"
+        listed = [entry["id"] for entry in (await server.ask("GET", "/v1/models")).json["data"]]
+        assert "chat" in listed
+
+        assert (await choose(server, "play")).json == {"active": "play"}
+        assert await named(server, "chat") == ("gamma", "gamma")
+        assert (await server.ask("POST", CHAT, chat("gamma"))).status == 404
+        assert (await server.ask("GET", "/upstream/gamma/health")).status == 404
+
+        assert (await choose(server, "nobody")).status == 404
+        assert (await server.ask("PUT", "/api/profiles/active", {})).status == 400
+        assert (await choose(server, None)).json == {"active": None}
+        assert await named(server, "gamma") == ("gamma", "gamma")
+        assert (await server.ask("POST", CHAT, chat("chat"))).status == 404
+
+
+# ---- selectors -------------------------------------------------------------------------------------------------------
+
+
+def selector(strategy: str, *targets: str, **settings: object) -> dict[str, object]:
+    told: dict[str, object] = {"strategy": strategy, "targets": list(targets)}
+    if settings:
+        told["settings"] = settings
+    return told
+
+
+async def test_a_pin_is_always_its_first(open_server: OpenServer, configured: Configure):
+    models = three(filters={"setParamsByID": {"be": {"x": 1}}})
+    models["alpha"]["filters"] = models["gamma"]["filters"] = {}
+    file = configured(models, selectors={"any": selector("pin", "be", "alpha")}, **ANY)
+    async with open_server(config=file) as server:
+        await named(server, "alpha")
+        assert await named(server, "any") == ("be", "beta")
+        answer = await server.ask("POST", CHAT, chat("any", **ECHO))
+        assert json.loads(answer.json["body"])["x"] == 1
+        row = (await server.ask("GET", "/api/metrics/activity?limit=1&sort=id&order=desc")).json["data"][0]
+        assert row["metadata"]["selector"] == "any"
+        assert (await server.ask("GET", "/upstream/any/health")).status == 404
+
+
+async def test_warm_takes_what_runs(open_server: OpenServer, configured: Configure):
+    file = configured(three(), selectors={"any": selector("warm", "alpha", "beta")}, **ANY)
+    async with open_server(config=file) as server:
+        assert await named(server, "any") == ("alpha", "alpha")
+        await server.fleet.unload("alpha")
+        await named(server, "beta")
+        assert await named(server, "any") == ("beta", "beta")
+        await named(server, "alpha")
+        assert await named(server, "any") == ("alpha", "alpha")
+
+
+async def test_spillover_begins_another_model_when_one_is_busy(open_server: OpenServer, configured: Configure):
+    pool = selector("spillover", "alpha", "beta", "gamma", spillover=2)
+    file = configured(three(), selectors={"pool": pool}, **ANY)
+    async with open_server(config=file) as server:
+        answers: list[Answer] = []
+
+        async def ask() -> None:
+            answers.append(await server.ask("POST", CHAT, chat("pool", tokens=10, token_delay=0.1)))
+
+        async def wait_leases(**wanted: int) -> None:
+            await wait_until(lambda: {s.model: s.leases + s.waiting for s in server.fleet.status()} == wanted)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(ask)
+            await wait_leases(alpha=2)
+            nursery.start_soon(ask)
+            await wait_leases(alpha=2, beta=1)
+            nursery.start_soon(ask)
+            await wait_leases(alpha=2, beta=2)
+            for _ in range(3):
+                nursery.start_soon(ask)
+            await wait_until(lambda: sum(s.leases + s.waiting for s in server.fleet.status()) == 7)
+            spread = sorted(s.leases + s.waiting for s in server.fleet.status())
+        assert [answer.status for answer in answers] == [200] * 7
+        assert spread == [2, 2, 3]
+        await wait_leases(alpha=0, beta=0, gamma=0)
+
+
+async def test_the_reservation_of_a_client_that_left_is_given_back(open_server: OpenServer, configured: Configure):
+    pool = selector("spillover", "alpha", "beta", spillover=1)
+    file = configured(three(), selectors={"pool": pool}, **ANY)
+    async with open_server(config=file) as server:
+        async with server.connect() as client:
+            body = json.dumps(chat("pool", stream=True, tokens=100, token_delay=0.1)).encode()
+            await client.send("POST", CHAT, body)
+            await client.head()
+        await server.wait_idle("alpha", within=5)
+        assert await named(server, "pool") == ("alpha", "alpha")
+        assert server.state("beta") == "unknown"
+
+
+# ---- peers -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_peer_gets_its_own_names_and_nothing_of_the_client(
+    open_server: OpenServer, configured: Configure, tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path
+):
+    theirs = configured({"org/big": {}, "small": {}}, **{"groups": {"all": {"swap": False, "members": ["org/big"]}}})
+    async with open_server(config=theirs) as far:
+        peer = {
+            "proxy": f"http://127.0.0.1:{far.port}",
+            "models": ["org/big", "small"],
+            "filters": {"setParams": {"x": 1}, "stripParams": "top_k"},
+        }
+        ours = configure(
+            tmp_path / "ours.yaml",
+            fake_llama_server,
+            fake_model,
+            {"small": {}},
+            startPort=5900,
+            peers={"far": peer},
+            selectors={"any": selector("pin", "far/org/big")},
+        )
+        mine = [("Authorization", "Bearer mine"), ("X-Forwarded-For", "1.2.3.4"), ("Host", "here.localhost")]
+        async with open_server(config=ours) as server:
+            for name in ("far/org/big", "org/big", "any"):
+                answer = await server.ask("POST", CHAT, {**chat(name, **ECHO), "top_k": 1}, mine)
+                assert answer.status == 200, answer.body
+                body = json.loads(answer.json["body"])
+                assert (body["model"], body["x"], "top_k" in body) == ("org/big", 1, False)
+                head = answer.json["head"].lower()
+                assert "bearer mine" not in head
+                assert "here.localhost" not in head
+                assert "1.2.3.4" not in head
+            assert await named(server, "small") == ("small", "small")
+            passed = await server.ask("POST", f"/upstream/far/org/big{CHAT}?a=%2F", chat("org/big", **ECHO))
+            assert passed.json["head"].startswith(f"POST {CHAT}?a=%2F HTTP/1.1")
+            assert "x" not in json.loads(passed.json["body"])
+            lists = await server.ask("GET", "/v1/audio/voices?model=far/org/big&z=1")
+            assert lists.status == 404  # the engine there has no voices, but was asked by its own name
+            assert "org/big" not in str(lists.json.get("error", {}).get("message", ""))
+            page = (await server.ask("GET", "/api/metrics/activity?limit=50")).json["data"]
+            told = {(row["model"], row.get("metadata", {}).get("peer")) for row in page}
+            assert told == {("far/org/big", "far"), ("small", None)}

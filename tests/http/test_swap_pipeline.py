@@ -1,0 +1,384 @@
+"""What a configured model's server gets of a request, and what its client gets back."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat
+from openai import OpenAI
+from openai.types.chat import ChatCompletionChunk
+from swap_harness import Configure, configure, wait_until
+
+ECHO = {"echo": True}
+FORM = ("Content-Type", "multipart/form-data; boundary=XX")
+URLENCODED = ("Content-Type", "application/x-www-form-urlencoded")
+ODD = b'{ "fake":{"echo":true},\t"n": 1.50e0, "model" :"alpha",\n"messages":[{"role":"user","content":"\\u00e9"}] }\n'
+"""Spacing, order, an escape and a number's form that no encoder would give back."""
+
+
+@pytest.fixture
+def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
+    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
+
+
+def sent(answer: Answer) -> bytes:
+    """The body that reached the engine."""
+    assert answer.status == 200, answer.body
+    return answer.json["body"].encode("latin-1")
+
+
+def head(answer: Answer) -> list[str]:
+    """The head that reached the engine, in lines."""
+    assert answer.status == 200, answer.body
+    return answer.json["head"].split("\r\n")
+
+
+def headers(answer: Answer) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in head(answer)[1:]:
+        if line:
+            name, _, value = line.partition(":")
+            found.setdefault(name.lower(), []).append(value.strip())
+    return found
+
+
+def form(*parts: tuple[str, bytes]) -> bytes:
+    """``(parameters of Content-Disposition, content)`` with the boundary XX."""
+    pieces = [b"--XX\r\nContent-Disposition: form-data; %b\r\n\r\n%b\r\n" % (p.encode(), c) for p, c in parts]
+    return b"".join(pieces) + b"--XX--\r\n"
+
+
+# ---- the model's name in a request -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content_type", ["application/json", None, "text/plain", URLENCODED[1], "Application/JSON"])
+async def test_a_body_in_json_arrives_byte_for_byte_whatever_its_type(
+    open_server: OpenServer, configured: Configure, content_type: str | None
+):
+    async with open_server(config=configured({"alpha": {}, "beta": {}})) as server:
+        told = [("Content-Type", content_type)] if content_type else []
+        answer = await server.ask("POST", CHAT, ODD, told)
+        assert sent(answer) == ODD
+        assert headers(answer).get("content-type") == ([content_type] if content_type else None)
+        assert headers(answer)["content-length"] == [str(len(ODD))]
+
+
+async def test_a_json_body_called_a_form_is_still_edited_as_json(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {"useModelName": "real"}})) as server:
+        answer = await server.ask("POST", CHAT, ODD, [URLENCODED])
+        assert sent(answer) == ODD.replace(b'"alpha"', b'"real"')
+
+
+async def test_a_chunked_body_arrives_whole(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {}})) as server:
+        wire = b"POST %b HTTP/1.1\r\nHost: x.localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        pieces = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (ODD[:30], ODD[30:]))
+        got = await server.exchange(wire % CHAT.encode() + pieces + b"0\r\n\r\n")
+        content = json.loads(got.partition(b"\r\n\r\n")[2])
+        assert content["body"].encode("latin-1") == ODD
+        assert "transfer-encoding" not in content["head"].lower()
+
+
+async def test_forms_and_queries_name_models_too(open_server: OpenServer, configured: Configure):
+    args = {"args": ("--echo",)}
+    async with open_server(config=configured({"alpha": args, "beta": args})) as server:
+        audio = form(('name="file"; filename="a.wav"', b"RIFF\r\n--X"), ('name="model"', b"beta"))
+        answer = await server.ask("POST", "/v1/audio/transcriptions", audio, [FORM])
+        assert answer.status != 400
+        assert server.state("beta") == "loaded"
+        await server.ask("POST", "/v1/audio/transcriptions", b"model=alpha&x=1", [URLENCODED])
+        assert server.state("alpha") == "loaded"
+
+
+async def test_the_query_names_what_the_body_does_not(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {}, "beta": {}})) as server:
+        answer = await server.ask("POST", f"{CHAT}?model=beta&x=%2F", chat(None, **ECHO))
+        assert head(answer)[0] == f"POST {CHAT}?model=beta&x=%2F HTTP/1.1"
+        assert server.state("beta") == "loaded"
+        await server.ask("POST", f"{CHAT}?model=beta", chat("alpha", **ECHO))
+        assert server.state("alpha") == "loaded"
+
+
+async def test_a_number_is_a_name(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"7": {}, "beta": {}})) as server:
+        answer = await server.ask("POST", CHAT, {**chat(None, **ECHO), "model": 7})
+        assert json.loads(sent(answer))["model"] == 7
+        assert server.state("7") == "loaded"
+
+
+async def test_without_a_name(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {}, "beta": {}})) as server:
+        answer = await server.ask("POST", CHAT, chat(None))
+        assert (answer.status, answer.error["reason"], answer.error["param"]) == (400, "invalid_request", "model")
+        answer = await server.ask("GET", "/v1/audio/voices")
+        assert answer.status == 400
+        answer = await server.ask("POST", CHAT, chat("gamma"))
+        assert (answer.status, answer.error["reason"], answer.error["param"]) == (404, "model_not_found", None)
+        assert server.fleet.status() == []
+
+
+async def test_the_only_model_of_the_configuration_needs_no_name(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {"useModelName": "real"}})) as server:
+        answer = await server.ask("POST", CHAT, chat(None, **ECHO))
+        assert json.loads(sent(answer))["model"] == "real"
+
+
+# ---- edits -----------------------------------------------------------------------------------------------------------
+
+
+async def test_edits_in_their_order_and_nothing_else(open_server: OpenServer, configured: Configure):
+    filters = {
+        "stripParams": "temperature, top_k, model",
+        "setParams": {"top_k": 5, "a.b": [1], "model": "no"},
+        "setParamsByID": {"alpha:high": {"a.b": "high", "effort": True}},
+    }
+    async with open_server(config=configured({"alpha": {"filters": filters}, "beta": {}})) as server:
+        body = b'{"fake": {"echo":true},  "model":"%b","temperature":0.70, "messages": [],"top_k":1 , "z":1e3}'
+        plain = sent(await server.ask("POST", CHAT, body % b"alpha"))
+        assert plain == (
+            b'{"fake": {"echo":true},  "model":"alpha","messages": [], "z":1e3,"a":{"b":[1]},"top_k":5}'
+        ) or json.loads(plain) == {
+            "fake": ECHO,
+            "model": "alpha",
+            "messages": [],
+            "z": 1e3,
+            "a": {"b": [1]},
+            "top_k": 5,
+        }
+        assert b'{"fake": {"echo":true},  "model":"alpha"' in plain
+        assert b"1e3" in plain
+        high = json.loads(sent(await server.ask("POST", CHAT, body % b"alpha:high")))
+        assert (high["model"], high["a"], high["effort"]) == ("alpha:high", {"b": "high"}, True)
+        untouched = sent(await server.ask("POST", CHAT, body % b"beta"))
+        assert untouched == body % b"beta"
+
+
+async def test_variants_share_a_process_and_keep_their_names(open_server: OpenServer, configured: Configure):
+    filters = {"setParamsByID": {"alpha": {"t": 0}, "fast": {"t": 1}, "best": {"t": 2}}}
+    async with open_server(config=configured({"alpha": {"filters": filters, "aliases": ["al"]}})) as server:
+        seen = {}
+        for name in ("alpha", "fast", "best", "al"):
+            found = json.loads(sent(await server.ask("POST", CHAT, chat(name, **ECHO))))
+            seen[found["model"]] = found.get("t")
+        assert seen == {"alpha": 0, "fast": 1, "best": 2, "al": None}
+        assert [status.model for status in server.fleet.status()] == ["alpha"]
+
+
+@pytest.mark.parametrize(("path", "arrives"), [("/v/chat/completions", "/chat/completions"), (CHAT, CHAT)])
+async def test_a_path_without_a_version(open_server: OpenServer, configured: Configure, path: str, arrives: str):
+    async with open_server(config=configured({"alpha": {"filters": {"setParams": {"x": 1}}}})) as server:
+        answer = await server.ask("POST", f"{path}?q=%2f", chat("alpha", **ECHO))
+        assert head(answer)[0] == f"POST {arrives}?q=%2f HTTP/1.1"
+        assert json.loads(sent(answer))["x"] == 1
+
+
+# ---- who asks --------------------------------------------------------------------------------------------------------
+
+SECRETS = [("Authorization", "Bearer mine"), ("X-Api-Key", "mine"), ("Cookie", "theme=dark")]
+MINE = [*SECRETS, ("X-Forwarded-For", "1.2.3.4")]
+
+
+async def test_credentials_travel_on_where_the_program_asks_for_none(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {}})) as server:
+        got = headers(await server.ask("POST", CHAT, chat("alpha", **ECHO), [*MINE, ("Host", "box.localhost:1")]))
+        assert (got["authorization"], got["x-api-key"], got["cookie"]) == (["Bearer mine"], ["mine"], ["theme=dark"])
+        assert got["x-forwarded-for"] == ["1.2.3.4, 127.0.0.1"]
+        assert got["host"] == ["box.localhost:1"]
+
+
+async def test_the_programs_keys_stay_with_it(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {}}, apiKeys=["mine"])) as server:
+        refused = await server.ask("POST", CHAT, chat("alpha"))
+        assert (refused.status, refused.error["reason"]) == (401, "invalid_api_key")
+        got = headers(await server.ask("POST", CHAT, chat("alpha", **ECHO), MINE))
+        assert not {"authorization", "x-api-key"} & got.keys()
+        assert got["cookie"] == ["theme=dark"]
+
+
+async def test_an_engine_of_the_programs_own_learns_nothing_of_the_client(open_server: OpenServer):
+    async with open_server() as server:
+        got = headers(await server.ask("POST", CHAT, chat("alpha", **ECHO), [*SECRETS, ("Host", "box.localhost")]))
+        assert got["authorization"] != ["Bearer mine"]
+        assert not {"x-api-key", "cookie", "x-forwarded-for"} & got.keys()
+        assert got["host"] == [f"127.0.0.1:{server.fleet.known('alpha').port}"]
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_more_requests_than_the_limit_are_refused_at_once(
+    open_server: OpenServer, configured: Configure, stream: bool
+):
+    file = configured({"alpha": {"concurrencyLimit": 2, "args": ("--load-delay", "0.6")}}, sendLoadingState=True)
+    answers: list[Answer] = []
+    async with open_server(config=file) as server:
+
+        async def ask() -> None:
+            answers.append(await server.ask("POST", CHAT, chat("alpha", stream=stream)))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ask)
+        assert sorted(answer.status for answer in answers) == [200, 200, 429, 429, 429]
+        refused = answers[0]
+        assert (refused.status, refused.header("retry-after")) == (429, "1")
+        assert (refused.error["type"], refused.error["reason"]) == ("rate_limit_error", "concurrency_limit")
+        assert (await server.ask("POST", CHAT, chat("alpha"))).status == 200
+
+
+# ---- the loading stream ----------------------------------------------------------------------------------------------
+
+
+async def test_the_official_client_reads_a_stream_that_begins_with_a_load(
+    open_server: OpenServer, configured: Configure
+):
+    file = configured({"alpha": {"args": ("--load-delay", "1")}}, sendLoadingState=True)
+    async with open_server(config=file) as server:
+
+        def read() -> list[ChatCompletionChunk]:
+            with OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as client:
+                messages = [{"role": "user", "content": "hi"}]
+                return list(client.chat.completions.create(model="alpha", messages=messages, stream=True))
+
+        chunks = await trio.to_thread.run_sync(read)
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    thought = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert "loading model: alpha" in thought
+    assert "Done!" in thought
+    assert "".join(delta.content or "" for delta in deltas)
+    assert chunks[-1].choices == [] or chunks[-1].choices[0].finish_reason
+
+
+@pytest.mark.parametrize(
+    ("path", "stream"),
+    [(CHAT, False), ("/v/chat/completions", True), ("/v1/completions", True), (f"/upstream/alpha{CHAT}", True)],
+)
+async def test_where_nothing_is_told_of_a_load(open_server: OpenServer, configured: Configure, path: str, stream: bool):
+    file = configured({"alpha": {"args": ("--load-delay", "0.3")}}, sendLoadingState=True)
+    async with open_server(config=file) as server:
+        answer = await server.ask("POST", path, {**chat("alpha", stream=stream), "prompt": "hi"})
+        assert answer.status == 200
+        assert b"loading model" not in answer.body
+        assert (answer.header("content-type") == "text/event-stream") is stream
+
+
+async def test_a_client_that_leaves_while_its_model_loads(open_server: OpenServer, configured: Configure):
+    file = configured({"alpha": {"args": ("--load-delay", "1.5")}}, sendLoadingState=True)
+    async with open_server(config=file) as server:
+        async with server.connect() as client:
+            await client.send("POST", CHAT, msgspec.json.encode(chat("alpha", stream=True)))
+            await client.head()
+        await wait_until(lambda: not server.fleet.known("alpha").waiting, within=1)
+        rows = await activity(server, 1)
+        assert (rows[0]["model"], rows[0]["resp_status_code"]) == ("alpha", 499)
+
+
+# ---- the log ---------------------------------------------------------------------------------------------------------
+
+
+async def activity(server: Appliance, count: int) -> list[dict[str, object]]:
+    """The rows of the activity log, oldest first."""
+    page = (await server.ask("GET", "/api/metrics/activity?limit=100")).json
+    assert page["total"] == count, page
+    return sorted(page["data"], key=lambda row: row["id"])
+
+
+async def test_one_row_for_every_post_on_a_models_route(open_server: OpenServer, configured: Configure):
+    models = {"alpha": {"aliases": ["al"]}, "bad": {"args": ("--fail-to-load",)}}
+    async with open_server(config=configured(models)) as server:
+        await server.ask("POST", CHAT, chat("al"))
+        await server.ask("POST", CHAT, chat("al", stream=True))
+        await server.ask("POST", CHAT, chat("gamma"))
+        await server.ask("POST", CHAT, chat(None))
+        await server.ask("POST", CHAT, chat("bad"))
+        await server.ask("POST", CHAT, chat("alpha", status=418))
+        await server.ask("POST", f"/upstream/al{CHAT}", chat("ignored"))
+        await server.ask("POST", f"/upstream/gamma{CHAT}", chat("ignored"))
+        await server.ask("POST", "/v1/messages", {**chat("alpha"), "max_tokens": 3})
+        await server.ask("POST", "/upstream/al/tokenize", {"content": "x"})
+        await server.ask("GET", "/upstream/al/health")
+        await server.ask("GET", CHAT)
+        rows = await activity(server, 9)
+        told = [(row["model"], row["req_path"], row["resp_status_code"]) for row in rows]
+        assert told == [
+            ("alpha", CHAT, 200),
+            ("alpha", CHAT, 200),
+            ("gamma", CHAT, 404),
+            ("", CHAT, 400),
+            ("bad", CHAT, 500),
+            ("alpha", CHAT, 418),
+            ("alpha", CHAT, 200),
+            ("gamma", CHAT, 404),
+            ("alpha", "/v1/messages", 200),
+        ]
+        assert [row["tokens"]["output_tokens"] for row in rows] == [8, 8, 0, 0, 0, 0, 8, 0, 3]
+        assert all(row["tokens"]["input_tokens"] > 0 for row in rows if row["resp_status_code"] == 200)
+        assert "gamma" in str(rows[2]["error_msg"])
+        assert rows[5]["error_msg"] == "the fake was told to refuse"
+
+
+async def test_strangers_write_nothing(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {}}, apiKeys=["mine"])) as server:
+        for told in ((), [("Authorization", "Bearer yours")], [("Host", "evil.example")]):
+            assert (await server.ask("POST", CHAT, chat("alpha"), told)).status in (401, 403)
+        page = await server.ask("GET", "/api/metrics/activity", headers=[("X-Api-Key", "mine")])
+        assert page.json["total"] == 0
+
+
+async def test_counters_move(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {}})) as server:
+        await server.ask("POST", CHAT, chat("alpha"))
+        await server.ask("POST", CHAT, chat("alpha", stream=True))
+        text = (await server.ask("GET", "/metrics")).body.decode()
+        generated = [line for line in text.splitlines() if "token" in line and 'model="alpha"' in line]
+        assert any(float(line.rpartition(" ")[2]) == 16 for line in generated), generated
+
+
+@pytest.mark.parametrize("buffer", [None, 0, 1])
+async def test_captures(open_server: OpenServer, configured: Configure, buffer: int | None):
+    file = None if buffer is None else configured({"alpha": {}}, captureBuffer=buffer)
+    async with open_server(config=file) as server:
+        await server.ask("POST", CHAT, chat("alpha"), [("X-Seen", "1")])
+        (row,) = await activity(server, 1)
+        assert row["has_capture"] is bool(buffer)
+        assert (await server.ask("GET", f"/api/captures/{row['id']}")).status == (200 if buffer else 404)
+
+
+# ---- the list --------------------------------------------------------------------------------------------------------
+
+
+async def test_the_list_of_a_configuration(open_server: OpenServer, configured: Configure):
+    models = {
+        "alpha": {
+            "name": "Alpha",
+            "description": "the first",
+            "aliases": ["al"],
+            "metadata": {"kind": "x"},
+            "capabilities": {"in": ["text", "image"], "out": ["text"], "tools": True, "context": 4096},
+        },
+        "hidden": {"unlisted": True},
+        "plain": {},
+    }
+    async with open_server(config=configured(models)) as server:
+        listed = (await server.ask("GET", "/v1/models")).json["data"]
+        assert [entry["id"] for entry in listed] == ["alpha", "plain"]
+        alpha, plain = listed
+        assert (alpha["name"], alpha["description"], alpha["aliases"]) == ("Alpha", "the first", ["al"])
+        assert alpha["meta"]["llamaswap"] == {"kind": "x", "type": "model", "aliases": ["al"]}
+        assert alpha["meta"]["n_ctx"] == alpha["context_length"] == 4096
+        assert alpha["capabilities"] == {"vision": True, "function_calling": True}
+        assert alpha["architecture"]["modality"] == "text+image->text"
+        assert alpha["supported_parameters"] == ["tools", "tool_choice"]
+        assert "name" not in plain
+        assert plain["status"]["value"] == "unloaded"
+        assert (await server.ask("POST", CHAT, chat("hidden"))).status == 200
+    async with open_server(config=configured(models, includeAliasesInList=True)) as server:
+        listed = (await server.ask("GET", "/v1/models")).json["data"]
+        assert [entry["id"] for entry in listed] == ["al", "alpha", "plain"]
+        assert listed[0]["meta"]["llamaswap"] == {"kind": "x", "type": "alias", "modelID": "alpha"}

@@ -1,0 +1,219 @@
+"""Websockets of configured models: a real server's, through the program."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from http_harness import Appliance, OpenServer
+from swap_harness import Configure, configure, wait_until
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
+
+SERVER = Path(__file__).parent / "socket_server.py"
+LARGE = 1 << 22
+
+
+@pytest.fixture
+def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
+    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
+
+
+def sockets(*args: object, **keys: object) -> dict[str, object]:
+    """A model whose server is `SERVER`."""
+    return {"cmd": f"{shlex.join((sys.executable, str(SERVER)))} ${{PORT}} {shlex.join(map(str, args))}", **keys}
+
+
+@asynccontextmanager
+async def joined(server: Appliance, target: str, **options: object) -> AsyncGenerator[WebSocketConnection]:
+    """A client's websocket with the server."""
+    with trio.fail_after(15):
+        async with await trio.open_tcp_stream("127.0.0.1", server.port) as stream, trio.open_nursery() as nursery:
+            yield await wrap_client_stream(nursery, stream, "localhost", target, max_message_size=LARGE, **options)
+            nursery.cancel_scope.cancel()
+
+
+HANDSHAKE = [
+    ("Upgrade", "websocket"),
+    ("Connection", "Upgrade"),
+    ("Sec-WebSocket-Key", f"{'A' * 22}=="),
+    ("Sec-WebSocket-Version", "13"),
+]
+
+
+async def refused(server: Appliance, target: str, *headers: tuple[str, str]) -> tuple[int, str]:
+    """Status and reason of a handshake's refusal."""
+    answer = await server.ask("GET", target, headers=[*HANDSHAKE, *headers])
+    return answer.status, answer.error.get("reason", answer.error["message"])
+
+
+async def closing(socket: WebSocketConnection) -> tuple[int, str | None]:
+    """Code and reason with which it is closed."""
+    with pytest.raises(ConnectionClosed) as closed:
+        await socket.get_message()
+    assert closed.value.reason is not None
+    return int(closed.value.reason.code), closed.value.reason.reason
+
+
+@pytest.mark.parametrize(
+    "target", ["/upstream/org/m/ws", "/upstream/al/ws", "/v1/realtime?model=org/m", "/anything?model=al"]
+)
+async def test_messages_pass_in_both_directions(open_server: OpenServer, configured: Configure, target: str):
+    async with open_server(config=configured({"org/m": sockets(aliases=["al"])})) as server:
+        async with joined(server, target, subprotocols=["one", "two"]) as socket:
+            assert socket.subprotocol == "two"
+            for message in ("text é", b"\x00\xff", "", b"x" * 1_000_000):
+                await socket.send_message(message)
+                assert await socket.get_message() == message
+            assert server.fleet.known("org/m").leases == 1
+            await socket.aclose()
+        await wait_until(lambda: not (server.fleet.known("org/m").leases))
+
+
+@pytest.mark.parametrize(
+    ("target", "arrives"),
+    [
+        ("/upstream/m/a%2Fb/tell?x=%2F&model=zzz", "/a%2Fb/tell?x=%2F&model=zzz"),
+        ("/upstream/m", "/"),
+        ("/upstream/m?x", "/?x"),
+        ("/tell?model=any&x=1", "/tell?model=m&x=1"),
+        ("/tell?model=al", "/tell?model=al"),
+        ("/tell?model=named", "/tell?model=real"),
+    ],
+)
+async def test_what_the_server_is_asked_for(
+    open_server: OpenServer, configured: Configure, target: str, arrives: str, tmp_path: Path
+):
+    models = {"m": sockets(aliases=["al"]), "named": sockets(useModelName="real")}
+    selectors = {"any": {"strategy": "pin", "targets": ["m"]}}
+    mine = [(b"Authorization", b"Bearer mine"), (b"Cookie", b"a=b"), (b"X-Forwarded-For", b"9.9.9.9")]
+    async with (
+        open_server(config=configured(models, selectors=selectors)) as server,
+        joined(server, target, extra_headers=mine) as socket,
+    ):
+        if "/tell" not in arrives:
+            await socket.send_message("there")
+            assert await socket.get_message() == "there"
+            return
+        told = json.loads(await socket.get_message())
+        assert told["target"] == arrives
+        headers = dict(told["headers"])
+        assert headers["authorization"] == "Bearer mine"
+        assert headers["cookie"] == "a=b"
+        assert headers["x-forwarded-for"] == "9.9.9.9, 127.0.0.1"
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 3000, 4999])
+async def test_the_servers_close_reaches_the_client(open_server: OpenServer, configured: Configure, code: int):
+    async with (
+        open_server(config=configured({"m": sockets()})) as server,
+        joined(server, f"/upstream/m/close/{code}") as socket,
+    ):
+        assert await closing(socket) == (code, "as asked")
+
+
+async def test_the_clients_close_reaches_the_server(open_server: OpenServer, configured: Configure, tmp_path: Path):
+    note = tmp_path / "note"
+    async with open_server(config=configured({"m": sockets(note)})) as server:
+        for leave, code in (("closes", "4321"), ("vanishes", "1006")):
+            async with joined(server, "/upstream/m/note") as socket:
+                await socket.send_message("x")
+                await socket.get_message()
+                if leave == "closes":
+                    await socket.aclose(4321, "enough")
+            await wait_until(lambda: not (not note.exists() or not note.read_text()))
+            assert note.read_text() == code
+            note.unlink()
+
+
+async def test_a_server_that_dies_ends_its_websockets(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"m": sockets()})) as server:
+        async with joined(server, "/upstream/m/die") as socket:
+            await socket.send_message("now")
+            code, reason = await closing(socket)
+            assert code == 1011
+            assert "'m' broke the connection" in str(reason)
+        await wait_until(lambda: server.state("m") == "unloaded")
+        async with joined(server, "/upstream/m/x") as socket:
+            await socket.send_message("again")
+            assert await socket.get_message() == "again"
+
+
+async def test_a_client_that_leaves_while_the_model_loads(open_server: OpenServer, configured: Configure):
+    models = {"slow": {"args": ("--load-delay", "5")}}
+    async with open_server(config=configured(models)) as server:
+        with trio.move_on_after(0.5):
+            async with joined(server, "/upstream/slow/ws"):
+                pass
+        await wait_until(lambda: not (server.fleet.known("slow").waiting))
+
+
+async def test_refusals(open_server: OpenServer, configured: Configure):
+    models = {"m": sockets(), "bad": {"args": ("--fail-to-load",)}}
+    async with open_server(config=configured(models)) as server:
+        assert (await refused(server, "/upstream/gone/ws"))[0] == 404
+        assert (await refused(server, "/ws?model=gone"))[1] == "model_not_found"
+        assert (await refused(server, "/ws"))[0] == 404
+        assert (await refused(server, "/upstream/m/app.js"))[0] == 409
+        assert await refused(server, "/upstream/bad/ws") == (500, "model_failed_to_start")
+
+
+async def test_an_engine_without_websockets_refuses_in_its_own_words(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {}})) as server:
+        assert await refused(server, "/upstream/alpha/ws") == (404, "File Not Found")
+
+
+async def test_who_may_open_one(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"m": sockets()}, apiKeys=["mine"])) as server:
+        right, evil = ("Authorization", "Bearer mine"), ("Origin", "http://evil.example")
+        assert (await refused(server, "/upstream/m/ws"))[0] == 401
+        assert (await refused(server, "/upstream/m/ws", ("X-Api-Key", "yours")))[0] == 401
+        assert (await refused(server, "/upstream/m/ws", right, evil))[0] == 403
+        assert server.fleet.status() == []
+        async with joined(server, "/upstream/m/tell", extra_headers=[(b"Authorization", b"Bearer mine")]) as socket:
+            told = json.loads(await socket.get_message())
+            assert "authorization" not in dict(told["headers"])
+
+
+async def test_one_counts_against_the_limit(open_server: OpenServer, configured: Configure):
+    async with (
+        open_server(config=configured({"m": sockets(concurrencyLimit=1)})) as server,
+        joined(server, "/upstream/m/ws"),
+    ):
+        assert await refused(server, "/upstream/m/ws") == (429, "concurrency_limit")
+
+
+# ---- ignoreWebsockets ------------------------------------------------------------------------------------------------
+
+
+async def test_ignored_ones_neither_start_nor_keep_their_model(open_server: OpenServer, configured: Configure):
+    models = {"m": sockets(ttl=1, concurrencyLimit=1, compat={"ignoreWebsockets": True}), "comfyui_auto": sockets()}
+    groups = {"all": {"swap": False, "members": ["m", "comfyui_auto"]}}
+    async with open_server(config=configured(models, groups=groups)) as server:
+        for target in ("/upstream/m/ws", "/ws?model=m", "/comfyui/", "/upstream/comfyui_auto/ws"):
+            assert await refused(server, target) == (409, "conflict")
+        assert server.fleet.status() == []
+        assert (await server.ask("GET", "/upstream/m/x")).status == 200
+        async with joined(server, "/upstream/m/ws") as first, joined(server, "/upstream/m/ws") as second:
+            await second.send_message("both")
+            assert await second.get_message() == "both"
+            assert server.fleet.known("m").leases == 0
+            loaded_at = trio.current_time()
+            assert (await closing(first))[0] in (1001, 1011)  # its model's time was over
+            assert 0.5 < trio.current_time() - loaded_at < 5
+        await wait_until(lambda: server.state("m") == "unloaded")
+
+
+async def test_one_keeps_its_model_otherwise(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"m": sockets(ttl=1)})) as server:
+        async with joined(server, "/upstream/m/ws") as socket:
+            await trio.sleep(1.6)
+            await socket.send_message("still")
+            assert await socket.get_message() == "still"
+        await wait_until(lambda: server.state("m") == "unloaded")

@@ -1,0 +1,213 @@
+"""``/upstream/<model>/<rest>`` and ``/comfyui/<rest>``: everything below belongs to the model's server."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from http_harness import CHAT, Answer, OpenServer, model
+from swap_harness import Configure, configure
+
+SERVER = Path(__file__).parent / "echo_server.py"
+ECHO: dict[str, object] = {"cmd": f"{shlex.join((sys.executable, '-S', '-E', str(SERVER)))} ${{PORT}}"}
+
+
+@pytest.fixture
+def configured(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> Configure:
+    return partial(configure, tmp_path / "config.yaml", fake_llama_server, fake_model)
+
+
+def headers(answer: Answer) -> dict[str, str]:
+    return {name.lower(): value for name, value in answer.json["headers"]}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "PROPFIND"])
+async def test_any_method_with_its_path_query_and_body(open_server: OpenServer, configured: Configure, method: str):
+    body = b"\x00\xff not JSON" if method != "GET" else None
+    async with open_server(config=configured({"alpha": {**ECHO, "filters": {"setParams": {"x": 1}}}})) as server:
+        answer = await server.ask(method, "/upstream/alpha/a%2Fb//c%20d?q=%2f&model=beta&q", body, [("X-Mine", "1")])
+        assert answer.status == 200
+        assert answer.json["method"] == method
+        assert answer.json["target"] == "/a%2Fb//c%20d?q=%2f&model=beta&q"
+        assert answer.json["body"].encode("latin-1") == (body or b"")
+        assert headers(answer)["x-mine"] == "1"
+        assert answer.header("x-server") == "echo"
+        assert answer.header("set-cookie") == "theme=dark"
+
+
+async def test_head(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": ECHO})) as server:
+        answer = await server.ask("HEAD", "/upstream/alpha/x")
+        assert (answer.status, answer.body, answer.header("x-server")) == (200, b"", "echo")
+
+
+async def test_a_page_there_gets_its_cookies_and_learns_where_it_is(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": ECHO})) as server:
+        told = [("Cookie", "theme=dark"), ("Host", "box.localhost"), ("X-Forwarded-For", "9.9.9.9")]
+        got = headers(await server.ask("GET", "/upstream/alpha/", headers=told))
+        assert (got["cookie"], got["host"], got["x-forwarded-for"]) == (
+            "theme=dark",
+            "box.localhost",
+            "9.9.9.9, 127.0.0.1",
+        )
+
+
+async def test_the_longest_name_wins(open_server: OpenServer, configured: Configure):
+    models = {"org": ECHO, "org/big": ECHO, "plain": {**ECHO, "aliases": ["org/big/v2", "né"]}}
+    async with open_server(config=configured(models)) as server:
+        for path, owner, rest in (
+            ("org/x", "org", "/x"),
+            ("org/big/x", "org/big", "/x"),
+            ("org%2Fbig/x", "org/big", "/x"),
+            ("org/big/v2/x", "plain", "/x"),
+            ("org/bigger", "org", "/bigger"),
+            ("n%C3%A9/", "plain", "/"),
+        ):
+            answer = await server.ask("GET", f"/upstream/{path}")
+            assert (answer.status, answer.json["target"]) == (200, rest)
+            assert server.state(owner) == "loaded"
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", 301), ("HEAD", 301), ("POST", 308), ("DELETE", 308)])
+async def test_a_name_without_a_slash_moves(open_server: OpenServer, configured: Configure, method: str, status: int):
+    async with open_server(config=configured({"org/big": ECHO}), api_prefix="/api0") as server:
+        for query in ("", "?a=%2F&b"):
+            answer = await server.ask(method, f"/api0/upstream/org/big{query}")
+            assert (answer.status, answer.body) == (status, b"")
+            assert answer.header("location") == f"/api0/upstream/org/big/{query}"
+        assert server.fleet.status() == []
+
+
+async def test_unknown_names(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": ECHO})) as server:
+        for path in ("/upstream/alpah/x", "/upstream/alpah", "/upstream//alpah", f"/upstream/{'a/' * 5000}"):
+            answer = await server.ask("GET", path)
+            assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
+        assert "did you mean 'alpha'" in (await server.ask("GET", "/upstream/alpah/x")).error["message"]
+        assert (await server.ask("GET", "/upstream")).status in (302, 303, 307)
+
+
+async def test_what_belongs_to_a_page_does_not_start_its_model(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": ECHO})) as server:
+        for path in ("/upstream/alpha/app.js", "/upstream/alpha/a/b.css?v=1", "/upstream/alpha/x%2Ejson"):
+            answer = await server.ask("GET", path)
+            assert (answer.status, answer.error["reason"]) == (409, "conflict")
+        assert server.fleet.status() == []
+        assert (await server.ask("GET", "/upstream/alpha/page")).status == 200
+        assert (await server.ask("GET", "/upstream/alpha/app.js")).json["target"] == "/app.js"
+
+
+async def test_own_patterns(open_server: OpenServer, configured: Configure):
+    file = configured({"alpha": ECHO}, upstream={"ignorePaths": ["^/quiet"]})
+    async with open_server(config=file) as server:
+        assert (await server.ask("GET", "/upstream/alpha/quiet/x")).status == 409
+        assert (await server.ask("GET", "/upstream/alpha/app.js")).status == 200
+
+
+async def test_models_on_disk_beside_a_configuration(open_server: OpenServer, fake_model: Path):
+    models = [model(fake_model, "org/repo:Q4", "al"), model(fake_model, "plain")]
+    async with open_server(models=models) as server:
+        for path in ("org/repo:Q4/health", "org/repo%3AQ4/health", "al/health", "plain/health"):
+            assert (await server.ask("GET", f"/upstream/{path}")).status == 200
+        answer = await server.ask("POST", f"/upstream/org/repo:Q4{CHAT}", {"messages": []})
+        assert answer.status < 500
+        rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+        assert [(row["model"], row["req_path"]) for row in rows] == [("org/repo:Q4", CHAT)]
+
+
+async def test_only_the_rest_that_is_a_models_route_is_noted(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": {**ECHO, "aliases": ["al"]}})) as server:
+        await server.ask("POST", f"/upstream/al{CHAT}", {"model": "zzz"})
+        await server.ask("POST", "/upstream/al/other", {"model": "zzz"})
+        await server.ask("GET", f"/upstream/al{CHAT}")
+        (row,) = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+        assert (row["model"], row["req_path"], row["resp_status_code"]) == ("alpha", CHAT, 200)
+        assert (row["tokens"]["input_tokens"], row["tokens"]["output_tokens"]) == (3, 4)
+
+
+# ---- ComfyUI ---------------------------------------------------------------------------------------------------------
+
+
+async def test_comfyui(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"comfyui_auto": ECHO, "alpha": ECHO})) as server:
+        moved = await server.ask("GET", "/comfyui?a=1")
+        assert (moved.status, moved.header("location")) == (301, "/comfyui/?a=1")
+        assert (await server.ask("POST", "/comfyui", b"")).status == 308
+        for path in ("/comfyui/app.js", "/comfyui/prompt", "/comfyui//"):
+            answer = await server.ask("GET", path)
+            assert (answer.status, answer.error["reason"]) == (409, "conflict")
+        assert server.fleet.status() == []
+        assert (await server.ask("GET", "/comfyui/?a=1")).json["target"] == "/?a=1"
+        answer = await server.ask("POST", "/comfyui/api%2Fx?b", b"{}")
+        assert (answer.json["target"], answer.json["body"]) == ("/api%2Fx?b", "{}")
+        assert server.state("comfyui_auto") == "loaded"
+        assert (await server.ask("GET", "/api/metrics/activity")).json["total"] == 0
+
+
+async def test_comfyui_without_its_model(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": ECHO})) as server:
+        for path in ("/comfyui", "/comfyui/", "/comfyui/x"):
+            assert (await server.ask("GET", path)).status == 404
+        assert (await server.ask("GET", "/comfyuix")).status == 404
+
+
+# ---- other routes with a model in the query --------------------------------------------------------------------------
+
+
+async def test_lists_start_the_model_that_the_query_names(open_server: OpenServer, configured: Configure):
+    models = {"alpha": {**ECHO, "aliases": ["al"], "useModelName": "real name"}, "beta": ECHO}
+    async with open_server(config=configured(models)) as server:
+        answer = await server.ask("GET", "/v1/audio/voices?model=beta&x=%2F")
+        assert answer.json["target"] == "/v1/audio/voices?model=beta&x=%2F"
+        answer = await server.ask("GET", "/sdapi/v1/loras?x=%2F&model=al&y")
+        assert answer.json["target"] == "/sdapi/v1/loras?x=%2F&model=real+name&y"
+        assert server.state("alpha") == "loaded"
+        assert (await server.ask("GET", "/v1/audio/voices?model=gamma")).status == 404
+
+
+async def test_introspection_starts_nothing(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"alpha": ECHO})) as server:
+        answer = await server.ask("GET", "/props?model=alpha")
+        assert (answer.status, answer.error["reason"]) == (400, "model_not_loaded")
+        await server.ask("GET", "/upstream/alpha/")
+        assert (await server.ask("GET", "/props?model=alpha")).json["target"] == "/props?model=alpha"
+
+
+@pytest.mark.parametrize(
+    ("path", "arrives"),
+    [
+        ("/audioapi/v1/tasks/run", "/v1/tasks/run"),
+        ("/v/embeddings", "/embeddings"),
+        ("/v/messages/count_tokens", "/messages/count_tokens"),
+        ("/v/rerank", "/rerank"),
+        ("/v1/audio/speech", "/v1/audio/speech"),
+        ("/v1/images/edits", "/v1/images/edits"),
+        ("/sdapi/v1/txt2img", "/sdapi/v1/txt2img"),
+        ("/infill", "/infill"),
+    ],
+)
+async def test_where_a_models_routes_arrive(open_server: OpenServer, configured: Configure, path: str, arrives: str):
+    async with open_server(config=configured({"alpha": ECHO})) as server:
+        answer = await server.ask("POST", f"{path}?a=%2F", {"model": "alpha"})
+        assert answer.json["target"] == f"{arrives}?a=%2F"
+        (row,) = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+        assert (row["req_path"], row["model"]) == (path, "alpha")
+
+
+async def test_a_multipart_form_changes_in_its_models_name_alone(open_server: OpenServer, configured: Configure):
+    file = configured({"alpha": {**ECHO, "useModelName": "real"}, "beta": ECHO})
+    body = (
+        b'--XX\r\nContent-Disposition: form-data; name="image"; filename="model"\r\nContent-Type: image/png\r\n\r\n'
+        b"\x89PNG\r\n--X\r\n--XX\r\n"
+        b'X-Odd:  1\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n--XX--\r\ntail'
+    )
+    told = [("Content-Type", 'multipart/form-data; boundary="XX"')]
+    async with open_server(config=file) as server:
+        for name, arrives in ((b"alpha", b"real"), (b"beta", b"beta")):
+            answer = await server.ask("POST", "/v1/images/edits", body % name, told)
+            assert answer.json["body"].encode("latin-1") == body % arrives
+            assert headers(answer)["content-length"] == str(len(body % arrives))
+            assert headers(answer)["content-type"] == told[0][1]
