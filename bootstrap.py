@@ -2,9 +2,10 @@
 
     python3 bootstrap.py serve [ARGS...]       start the server; ARGS go to `llama-appliance serve`
     python3 bootstrap.py test [--deep] [ARGS]  run the tests; ARGS go to pytest, --deep searches much longer
+    python3 bootstrap.py test --upstream       run llama.cpp's own server tests against both programs
     python3 bootstrap.py check                 format, lint, types, import directions, banned words
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program dist/llama-appliance/
-    python3 bootstrap.py bench [ARGS...]       measure the relay against nginx and a bare engine
+    python3 bootstrap.py bench [ARGS...]       measure relay, swaps, decisions, start and memory
     python3 bootstrap.py setup [--dev]         only install what `serve` (or, with --dev, everything else) needs
     python3 bootstrap.py lock                  renew requirements/*.txt from pyproject.toml
 
@@ -287,6 +288,9 @@ def run_serve(args: Sequence[str]) -> int:
 
 def run_test(args: Sequence[str]) -> int:
     """pytest; tests/conftest.py knows --deep, pyproject.toml leaves out the tests of the frozen program."""
+    if "--upstream" in args:
+        rest = [arg for arg in args if arg != "--upstream"]
+        return become([str(ensure("dev")), str(ROOT / "tests" / "upstream_suite" / "run.py"), *rest])
     return become([str(ensure("dev")), "-m", "pytest", *args], folder=ROOT)
 
 
@@ -334,6 +338,7 @@ def run_lock(args: Sequence[str]) -> int:
         "serve.txt": ["pyproject.toml", "--group", "install", "--constraints", "requirements/dev.txt"],
         EMBEDDED: ["-"],
         "cmake.txt": ["--group", "engine"],
+        "upstream.txt": ["--group", "upstream"],
     }
     for name, sources in locks.items():
         say(f"==> requirements/{name}")

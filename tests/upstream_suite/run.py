@@ -1,0 +1,177 @@
+"""Runs llama.cpp's own server tests against the real llama-server and against `llama-appliance llama-server`.
+
+    python3 bootstrap.py test --upstream [--suites router,stream] [--columns real,ours] [-- ARGS]
+
+The tests come out of the source package that llama-builds/ builds the engine from; their packages go into a virtual
+environment of their own. No internet: the models are generated, and a stand-in for the model hub serves them. Prints
+both columns and what only the real program passes; the same, with reasons, goes to results.json. The exit status is 1
+when there is such a test. ARGS go to pytest. Needs Linux or macOS.
+"""
+# ruff: noqa: I001 - "build" is a module here, and a folder where the program was frozen
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "llama-builds"))
+
+from bootstrap import SetupError, exclusive, make_venv, pip_of, run_pip, say, venv_python
+from build import EXECUTABLE, build, cache_folder, engine_folder, is_built
+from columns import Column, Kit, Outcome, as_json
+from source import SOURCE, fetch, unpack
+from table import gained, lost, table
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+FIRST = (
+    "router", "stream", "security", "metrics", "sleep", "basic", "chat_completion", "completion", "compat_anthropic",
+    "proxy", "tokenize", "slot_save", "embedding",
+)  # fmt: skip
+"""The suites that say most about what stands in front of the models; the others are run behind them."""
+REQUIREMENTS = ROOT / "requirements" / "upstream.txt"
+STAMP = ".requirements"
+OURS = Path(sys.executable).with_name("llama-appliance")
+
+
+def environment(folder: Path) -> Path:
+    """The interpreter of the environment that has the suites' packages. Raises SetupError."""
+    python = venv_python(folder)
+    wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    stamp = folder / STAMP
+    if stamp.exists() and stamp.read_text() == wanted and python.exists():
+        return python
+    say(f"installing the packages of llama.cpp's tests into {folder}")
+    make_venv(folder)
+    status, output = run_pip(pip_of(folder), "install", "--quiet", "--require-hashes", "-r", str(REQUIREMENTS))
+    if status != 0:
+        raise SetupError(f"pip could not install what llama.cpp's tests need:\n{output.strip()}")
+    stamp.write_text(wanted)
+    return python
+
+
+def source_tree(folder: Path) -> Path:
+    """The unpacked source. Raises SetupError."""
+    tree = folder / f"source-{SOURCE.version}"
+    if not tree.exists():
+        say(f"fetching the source of llama.cpp {SOURCE.version}")
+        folder.mkdir(parents=True, exist_ok=True)
+        unpack(fetch(folder / "download"), tree)
+    return tree
+
+
+def suites_of(source: Path) -> list[str]:
+    """The names of llama.cpp's suites, in the order in which they are run."""
+    files = sorted((source / "tools" / "server" / "tests" / "unit").glob("test_*.py"))
+    found = [path.stem.removeprefix("test_") for path in files]
+    return sorted(found, key=lambda suite: FIRST.index(suite) if suite in FIRST else len(FIRST))
+
+
+def models(folder: Path, python: Path) -> tuple[Path, Path]:
+    """The hub's folder and the filled cache, made anew each time, which takes a second."""
+    hub, cache = folder / "hub", folder / "cache"
+    for place in (hub, cache):
+        shutil.rmtree(place, ignore_errors=True)
+    subprocess.run([python, HERE / "models.py", hub, cache], stdin=subprocess.DEVNULL, check=True)
+    return hub, cache
+
+
+@contextmanager
+def serving(hub: Path) -> Generator[str, None, None]:
+    """The address of a stand-in for the hub."""
+    command = [sys.executable, str(ROOT / "tests" / "fakes" / "model_hub.py"), "--root", str(hub)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["hub"]
+        finally:
+            process.kill()
+
+
+def engine() -> Path:
+    """The real program, built if it is not there. Raises SetupError."""
+    folder = engine_folder(native=False)
+    if not is_built(folder):
+        build(folder, native=False, jobs=os.cpu_count() or 1)
+    return folder / EXECUTABLE
+
+
+def column(name: str, folder: Path, command: Sequence[str], *, model_files: bool) -> Column:
+    """A program that finds no configuration of the user's and leaves nothing behind with the user."""
+    own = folder / name
+    env = {place: str(own / place.lower()) for place in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")}
+    return Column(name, command, own, env | ({"SUITE_MODEL_FILES": "1"} if model_files else {}))
+
+
+def measure(one: Column, suites: Sequence[str], kit: Kit, more: Sequence[str]) -> dict[str, list[Outcome]]:
+    """Run every suite against one program."""
+    one.prepare(kit.cache)
+    found: dict[str, list[Outcome]] = {}
+    with serving(kit.hub) as url:
+        for suite in suites:
+            began = time.monotonic()
+            found[suite] = one.run(suite, kit, url, more)
+            passed = sum(outcome.outcome == "passed" for outcome in found[suite])
+            say(f"{one.name:5} {suite:20} {passed:3} of {len(found[suite]):3} in {time.monotonic() - began:5.1f} s")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suites", default="", help="comma-separated, such as router,stream (default: all)")
+    parser.add_argument("--columns", default="real,ours", help="real, ours or both (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, default=cache_folder() / "upstream-suite", help="where all of it is")
+    parser.add_argument("--ours", type=Path, default=OURS, help="the program in the column ours (default: %(default)s)")
+    parser.add_argument("--model-files", action="store_true", help="name single models by --model, not by --hf-repo")
+    parser.add_argument("pytest", nargs="*", help="arguments for pytest, for example -k props")
+    args = parser.parse_args()
+    folder: Path = args.folder.absolute()
+    names: list[str] = args.columns.split(",")
+    commands = {
+        "real": lambda: [str(engine())],
+        "ours": lambda: [str(args.ours.absolute()), "llama-server"],
+    }
+    if unknown := set(names) - set(commands):
+        parser.error(f"there is no column {', '.join(sorted(unknown))}")
+    with exclusive(folder / ".lock", "llama.cpp's tests"):
+        try:
+            python, source = environment(folder / "venv"), source_tree(folder)
+            known = suites_of(source)
+            suites = args.suites.split(",") if args.suites else known
+            if missing := [suite for suite in suites if suite not in known]:
+                parser.error(f"llama.cpp has no suite {', '.join(missing)}; it has {', '.join(known)}")
+            kit = Kit(python, source, *models(folder, python))
+            results: dict[str, dict[str, list[Outcome]]] = {}
+            seconds: dict[str, float] = {}
+            for name in names:
+                began = time.monotonic()
+                one = column(name, folder, commands[name](), model_files=args.model_files)
+                results[name] = measure(one, suites, kit, args.pytest)
+                seconds[name] = time.monotonic() - began
+        except SetupError as error:
+            sys.exit(f"error: {error}")
+        (folder / "results.json").write_text(as_json(results, seconds), encoding="utf-8")
+    print(table(results))
+    if len(results) < 2:
+        return 0
+    missed = lost(results["real"], results["ours"])
+    for outcome in missed:
+        print(f"only real: {outcome.test}  {outcome.outcome}: {outcome.reason}")
+    for test in gained(results["real"], results["ours"]):
+        print(f"only ours: {test}")
+    print(f"with reasons: {folder / 'results.json'}, logs beside it")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

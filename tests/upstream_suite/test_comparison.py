@@ -1,0 +1,68 @@
+"""What is made of the outcomes of two programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from columns import Outcome, as_json, read
+from table import gained, lost, table
+
+REAL = {"basic": [Outcome("basic.py::a", "passed"), Outcome("basic.py::b", "failed", 0.1, "no page")], "lora": []}
+OURS = {"basic": [Outcome("basic.py::a", "failed", 0.1, "assert 501 == 200"), Outcome("basic.py::b", "passed")]}
+
+
+def line(test: str, outcome: str, when: str = "call", reason: str = "") -> str:
+    return json.dumps({"test": test, "when": when, "outcome": outcome, "seconds": 0.5, "reason": reason})
+
+
+def test_what_only_one_of_them_passes() -> None:
+    assert [outcome.reason for outcome in lost(REAL, OURS)] == ["assert 501 == 200"]
+    assert gained(REAL, OURS) == ["basic.py::b"]
+
+
+def test_a_test_that_did_not_run_is_lost() -> None:
+    [missing] = lost(REAL, {"basic": []})
+    assert (missing.test, missing.outcome) == ("basic.py::a", "missing")
+
+
+def test_a_suite_that_one_of_them_was_not_asked_for_is_not_lost() -> None:
+    assert lost(REAL, {}) == []
+
+
+def test_a_line_for_each_suite_and_their_sum() -> None:
+    text = table({"real": REAL, "ours": OURS})
+    assert text.splitlines() == [
+        "(passed/failed/skipped)",
+        "suite  real   ours",
+        "basic  1/1/0  1/1/0",
+        "lora   0/0/0  0/0/0",
+        "all    1/1/0  1/1/0",
+    ]
+
+
+def test_a_failure_behind_a_test_counts_and_a_success_behind_it_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "basic.jsonl"
+    lines = [
+        line("unit/test_basic.py::a", "passed"),
+        line("unit/test_basic.py::a", "failed", "teardown", "left a process"),
+        line("unit/test_basic.py::b", "failed", reason="assert 1 == 2"),
+        line("unit/test_basic.py::c", "skipped", "setup", "no docker"),
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = {outcome.test: (outcome.outcome, outcome.reason) for outcome in read(path)}
+    assert found == {
+        "basic.py::a": ("failed", "left a process"),
+        "basic.py::b": ("failed", "assert 1 == 2"),
+        "basic.py::c": ("skipped", "no docker"),
+    }
+
+
+def test_a_run_that_said_nothing_has_no_outcomes(tmp_path: Path) -> None:
+    assert read(tmp_path / "basic.jsonl") == []
+
+
+def test_the_document_holds_every_outcome() -> None:
+    document = json.loads(as_json({"real": REAL, "ours": OURS}, {"real": 1.23, "ours": 4.0}))
+    assert document["columns"]["real"]["seconds"] == 1.2
+    assert document["columns"]["ours"]["suites"]["basic"][0]["reason"] == "assert 501 == 200"
