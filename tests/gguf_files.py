@@ -26,7 +26,7 @@ def _value(value: str | int | bool) -> bytes:
 def write_model(path: Path, *, weights: int = 8, architecture: str = "llama", **keys: str | int | bool) -> Path:
     """Write a model with one tensor of ``weights`` numbers; keywords with ``__`` for dots are metadata keys."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = {"general.architecture": architecture}
+    values = {"general.architecture": architecture} if architecture else {}
     values |= {key.replace("__", "."): value for key, value in keys.items()}
     body = struct.pack("<4sIQQ", b"GGUF", 3, 1 if weights else 0, len(values))
     body += b"".join(_string(key) + _value(value) for key, value in values.items())

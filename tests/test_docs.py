@@ -11,7 +11,7 @@ import pytest
 from appliance.cli.app import VERBS, cli
 from appliance.errors import ApplianceError
 from appliance.http import errors as http_errors
-from appliance.http import routes
+from appliance.http import resumable, routes
 
 ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
@@ -49,10 +49,11 @@ def test_every_model_route_is_documented() -> None:
 
 
 def test_every_route_of_the_server_is_documented() -> None:
-    sources = [(ROOT / "appliance" / "http" / name).read_text("utf-8") for name in ("app.py", "swap_api.py")]
+    files = ("app.py", "swap_api.py", "model_routes.py")
+    sources = [(ROOT / "appliance" / "http" / name).read_text("utf-8") for name in files]
     found = [path for source in sources for path in re.findall(r'add_url_rule\(\s*"(/[^"<]*)', source)]
-    assert len(found) >= 25
-    for path in found:
+    assert len(found) >= 30
+    for path in (*found, resumable.STREAM, resumable.LOOKUP, resumable.SOCKET):
         assert path.rstrip("/") in HTTP, path
 
 
@@ -77,7 +78,7 @@ def test_flags_in_the_documents_exist() -> None:
     for verb in VERBS:
         command = cli.get_command(click.Context(cli), verb)
         assert command is not None
-        known |= {flag for parameter in command.params for flag in parameter.opts}
+        known |= {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
     from appliance.core import llama_flags
 
     bootstrap = (ROOT / "bootstrap.py").read_text("utf-8") + (ROOT / "llama-builds" / "build.py").read_text("utf-8")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.cli.values import ListenAddress, Size, api_keys, is_loopback, refuse_open_door
-from appliance.core.settings import HttpSettings
+from appliance.cli.values import ListenAddress, Size, api_keys, certificate, is_loopback, refuse_open_door
+from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import UsageError
 
 
@@ -87,3 +87,18 @@ def test_listening_for_others_needs_a_key(host: str) -> None:
     with pytest.raises(UsageError, match="--api-key KEY"):
         refuse_open_door(HttpSettings(listen=(("127.0.0.1", 1), (host, 1))))
     refuse_open_door(HttpSettings(listen=((host, 1),), api_keys=("k",)))
+
+
+def test_a_socket_in_a_file_is_an_address() -> None:
+    assert ListenAddress().convert("unix:/run/llama.sock", None, None) == UnixSocket("/run/llama.sock")
+    with pytest.raises(click.BadParameter, match="is not an address such as"):
+        ListenAddress().convert("unix:", None, None)
+
+
+def test_a_certificate_and_its_key_go_together() -> None:
+    assert certificate("c.pem", "k.pem") == ("c.pem", "k.pem")
+    assert certificate(None, None) is None
+    with pytest.raises(UsageError, match="--ssl-cert-file goes with --ssl-key-file"):
+        certificate("c.pem", None)
+    with pytest.raises(UsageError, match="--ssl-key-file goes with --ssl-cert-file"):
+        certificate(None, "k.pem")

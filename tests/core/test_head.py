@@ -44,7 +44,7 @@ def test_garbage_is_read_or_refused(garbage: bytes):
         (b'"x"', "must be a JSON object, not a string", None),
         (b"7", "must be a JSON object, not a number", None),
         (b"null", "must be a JSON object, not null", None),
-        (b'{"model": 1}', "'model' must be a string, not a number", "model"),
+        (b'{"model": true}', "'model' must be a string, not true or false", "model"),
         (b'{"model": {}}', "'model' must be a string, not an object", "model"),
         (b'{"stream": "yes"}', "'stream' must be true or false, not a string", "stream"),
         (b'{"model": "a",\n "x": }', "at byte 21 (line 2, column 7)", None),
@@ -59,6 +59,13 @@ def test_a_body_that_cannot_be_used_is_told_what_is_wrong_and_where(body: bytes,
         read_json(body)
     assert words in str(caught.value)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [("7", "7"), ("7.0", "7"), ("1.5", "1.5"), ("-1", "-1"), ("0", "0"), ("1e2", "100")]
+)
+def test_a_number_is_a_models_name(number: str, name: str):
+    assert read_json(f'{{"model": {number}}}'.encode()).model == name
 
 
 def test_of_repeated_names_the_last_counts():

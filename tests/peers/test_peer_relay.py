@@ -9,16 +9,17 @@ from functools import partial
 
 import pytest
 import trio
-from asgi_harness import serving
+from asgi_harness import echo, serving, websocket_server
 from peers_harness import StartServer
 
 from appliance.core.config.types import Config, Peer
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http import errors
-from appliance.http.peer_relay import answer_from_peers
+from appliance.http.peer_relay import answer_from_peers, join_peers
 from appliance.http.sink import AsgiSink
 from appliance.peers.owner import Peers, open_peers
 from appliance.upstream.client import Address, exchange
+from appliance.upstream.websocket import Close, UpstreamWebsocket, open_upstream_websocket
 
 CLIENTS_OWN = [
     (b"Authorization", b"Bearer clients-secret"),
@@ -31,6 +32,9 @@ CLIENTS_OWN = [
 
 async def gateway(peers: Peers, candidates: Sequence[tuple[str, str]], answered: list[str], scope, receive, send):
     """The least that a gateway does."""
+    if scope["type"] == "websocket":
+        await join_peers(peers, candidates, scope, receive, send, scope["path"], scope["headers"])
+        return
     sink = AsgiSink(send, scope["state"]["abort"], ())
     body = b""
     while (event := await receive())["type"] == "http.request":
@@ -147,3 +151,14 @@ async def test_a_request_does_not_go_in_circles(start_server: StartServer):
         status, answer = await relay.ask([(b"Via", b"1.1 llama-appliance")] * 4)
         assert status == 502
         assert "4 appliances" in answer["error"]["message"]
+
+
+async def test_a_websocket_goes_to_the_peer_that_is_there(free_port: Callable[[], int]):
+    async with websocket_server(echo) as port:
+        gone, well = Peer(proxy=f"http://127.0.0.1:{free_port()}"), Peer(proxy=f"http://127.0.0.1:{port}")
+        async with relaying(gone=gone, well=well) as relay, open_upstream_websocket(relay.address, "/") as websocket:
+            assert isinstance(websocket, UpstreamWebsocket)
+            assert await websocket.send("hello")
+            assert await websocket.receive() == "hello"
+            assert {status.id: status.busy for status in relay.peers.snapshot()} == {"gone": 0, "well": 1}
+            await websocket.close(Close(1000))
