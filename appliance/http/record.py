@@ -15,7 +15,7 @@ from appliance.http.inflight import Entry
 from appliance.http.metrics import Metrics
 from appliance.http.request import Request
 from appliance.http.rows import ActivityRows
-from appliance.http.sink import Headers, Sink
+from appliance.http.sink import Headers, Passing, Sink
 from appliance.store.activity import Activity
 from appliance.wire.activity import NO_TOKENS, Row
 
@@ -43,11 +43,11 @@ class Record:
         self.first_byte_at: float | None = None
 
 
-class RecordingSink:
-    """Passes an answer on to ``sink``, and looks at it on the way."""
+class RecordingSink(Passing):
+    """Passes an answer on, and looks at it on the way."""
 
-    def __init__(self, sink: Sink, record: Record, captures: CaptureBuffer) -> None:
-        self._sink = sink
+    def __init__(self, inner: Sink, record: Record, captures: CaptureBuffer) -> None:
+        super().__init__(inner)
         self._record = record
         self._captures = captures
         self._counter: TokenCounter | None = None
@@ -56,35 +56,14 @@ class RecordingSink:
         self._headers: Headers = ()
         self._content_type = ""
 
-    @property
-    def status(self) -> int | None:
-        return self._sink.status
-
-    @property
-    def event_stream(self) -> bool:
-        return self._sink.event_stream
-
-    @property
-    def ended(self) -> bool:
-        return self._sink.ended
-
-    @property
-    def sent(self) -> int:
-        return self._sink.sent
-
-    @property
-    def inner(self) -> Sink:
-        """Where the answer goes on to."""
-        return self._sink
-
     async def start(self, status: int, headers: Headers) -> None:
         self._headers = headers
         self._content_type = _value(headers, b"content-type")
         encoding = _value(headers, b"content-encoding") or None
-        await self._sink.start(status, headers)
+        await self.inner.start(status, headers)
         if status == 200:
             self._counter = TokenCounter(
-                self._record.path, streaming=self._sink.event_stream, content_encoding=encoding
+                self._record.path, streaming=self.inner.event_stream, content_encoding=encoding
             )
             if self._captures.limit and captured_parts(self._record.path).response:
                 self._writer = CaptureWriter(self._captures.limit, encoding)
@@ -105,19 +84,13 @@ class RecordingSink:
             self._writer.feed(data)
         if record.entry is not None:
             record.entry.wrote(len(data))
-        await self._sink.write(data)
-
-    async def end(self) -> None:
-        await self._sink.end()
-
-    def abort(self) -> None:
-        self._sink.abort()
+        await self.inner.write(data)
 
     async def write_aside(self, data: bytes) -> None:
         """What the program itself tells a waiting client: no part of the model's answer."""
         if self._record.entry is not None:
             self._record.entry.wrote(len(data))
-        await self._sink.write(data)
+        await self.inner.write(data)
 
     def row(self, status: int, seconds: float) -> Row:
         """What the activity log keeps of the request, now that it is over."""
@@ -153,31 +126,15 @@ class RecordingSink:
         )
 
 
-class Aside:
+class Aside(Passing):
     """The same answer for those who tell a client that it has to wait: neither its first byte nor in its capture."""
 
     def __init__(self, sink: RecordingSink) -> None:
+        super().__init__(sink)
         self._sink = sink
-        self.start = sink.start
-        self.write = sink.write_aside
-        self.end = sink.end
-        self.abort = sink.abort
 
-    @property
-    def status(self) -> int | None:
-        return self._sink.status
-
-    @property
-    def event_stream(self) -> bool:
-        return self._sink.event_stream
-
-    @property
-    def ended(self) -> bool:
-        return self._sink.ended
-
-    @property
-    def sent(self) -> int:
-        return self._sink.sent
+    async def write(self, data: bytes) -> None:
+        await self._sink.write_aside(data)
 
 
 class Recorder:

@@ -44,6 +44,41 @@ class Sink(Protocol):
         ...
 
 
+class Passing:
+    """A sink that passes an answer on to ``inner``; who looks at it on the way overrides what it looks at."""
+
+    def __init__(self, inner: Sink) -> None:
+        self.inner = inner
+
+    @property
+    def status(self) -> int | None:
+        return self.inner.status
+
+    @property
+    def event_stream(self) -> bool:
+        return self.inner.event_stream
+
+    @property
+    def ended(self) -> bool:
+        return self.inner.ended
+
+    @property
+    def sent(self) -> int:
+        return self.inner.sent
+
+    async def start(self, status: int, headers: Headers) -> None:
+        await self.inner.start(status, headers)
+
+    async def write(self, data: bytes) -> None:
+        await self.inner.write(data)
+
+    async def end(self) -> None:
+        await self.inner.end()
+
+    def abort(self) -> None:
+        self.inner.abort()
+
+
 class AsgiSink:
     """A sink on an ASGI ``send``. ``own_headers`` go out with every answer.
 
