@@ -29,8 +29,11 @@ if verb == "run":
 else:
     pid = int(open(note).read())
     os.kill(pid, signal.SIGTERM)
-    while os.path.exists(f"/proc/{pid}/stat") and open(f"/proc/{pid}/stat").read().split()[2] != "Z":
-        time.sleep(0.005)
+    try:
+        while open(f"/proc/{pid}/stat").read().split()[2] != "Z":
+            time.sleep(0.005)
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it was cleared away between two looks, or between opening and reading
     print("stopped the container", flush=True)
 '''
 
