@@ -85,6 +85,22 @@ def terminals() -> Generator[list[Terminal]]:
         terminal.close()
 
 
+def interrupt_prompt(terminal: Terminal) -> None:
+    """Ctrl-C, and again where CPython's readline was between printing the prompt and beginning to wait for a key.
+
+    A signal in that instant is noticed at the next key.
+    """
+    for patience in (2, 2, 20):
+        terminal.type("\x03")
+        try:
+            terminal.wait_for(r"/bye or Ctrl-D ends\)\n", patience)
+        except AssertionError:
+            if patience == 20:
+                raise
+        else:
+            return
+
+
 def test_a_conversation(server: Server, tmp_path: Path, terminals: list[Terminal]) -> None:
     alone = run_command("run", "starter", STARTER_QUESTION, "--url", server.url, cwd=tmp_path).stdout.strip()
     terminal = Terminal("run", "starter", "--url", server.url, cwd=tmp_path)
@@ -92,8 +108,7 @@ def test_a_conversation(server: Server, tmp_path: Path, terminals: list[Terminal
     terminal.wait_for(PROMPT)
     terminal.type(f"{STARTER_QUESTION}\n")
     assert alone in terminal.wait_for(PROMPT)
-    terminal.type("\x03")
-    terminal.wait_for(r"/bye or Ctrl-D ends\)\n")
+    interrupt_prompt(terminal)
     terminal.wait_for(PROMPT)
     terminal.type("And what is your name?\n")
     assert len(terminal.wait_for(PROMPT).split()) > 3
