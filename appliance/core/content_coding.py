@@ -15,12 +15,6 @@ _DECODABLE = ("gzip", "deflate")
 _NOTHING = ("", "identity")
 
 
-def decodable(accept_encoding: str) -> str:
-    """A client's Accept-Encoding without what ContentDecoder cannot undo; ``identity`` when nothing is left."""
-    codings = (part.strip() for part in accept_encoding.split(","))
-    return ", ".join(coding for coding in codings if _name(coding) in _DECODABLE) or "identity"
-
-
 def _name(coding: str) -> str:
     return coding.partition(";")[0].strip().lower()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from appliance.core import accounting
 from appliance.core.accounting import ErrorText, TokenCounter
-from appliance.core.content_coding import ContentDecoder, decodable
+from appliance.core.content_coding import ContentDecoder
 from appliance.core.json_members import MAX_VALUE, MemberScanner
 from appliance.core.usage import Usage
 from appliance.wire.activity import Tokens
@@ -355,19 +355,6 @@ def test_a_small_input_that_stands_for_a_huge_one_is_decoded_in_pieces_and_given
     assert sum(map(len, pieces)) <= 4 << 20
     assert max(map(len, pieces)) <= 256 << 10
     assert list(decoder.feed(b"more")) == []
-
-
-@pytest.mark.parametrize(
-    ("asked", "passed"),
-    [
-        ("gzip, deflate, br, zstd", "gzip, deflate"),
-        ("br;q=1.0, GZip;q=0.8, *;q=0.1", "GZip;q=0.8"),
-        ("br", "identity"),
-        ("", "identity"),
-    ],
-)
-def test_only_codings_that_can_be_undone_are_asked_for(asked: str, passed: str):
-    assert decodable(asked) == passed
 
 
 # ---- errors ----

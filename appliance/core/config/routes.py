@@ -9,7 +9,7 @@ from msgspec import structs
 from appliance.core.config.names import Names
 from appliance.core.config.places import Report, did_you_mean
 from appliance.core.config.types import GROUP_OF_THE_REST, Config, Group, MatrixConfig, RouterConfig, Routing
-from appliance.core.matrix import Matrix, MatrixError
+from appliance.core.matrix import Matrix, check_matrix
 
 SETTINGS = "routing.router.settings"
 PRIORITY = "routing.scheduler.settings.fifo.priority"
@@ -81,9 +81,7 @@ def _one_place(config: Config, report: Report) -> tuple[RouterConfig, str]:
 
 
 def _check_matrix(matrix: MatrixConfig, names: Names, report: Report, at: str) -> None:
-    try:
-        Matrix(matrix, names.models)
-    except MatrixError as error:
+    for error in check_matrix(matrix, names.models):
         path = error.path.removeprefix("matrix").removeprefix(".")
         report.error(f"{at}matrix" + (f".{path}" if path else ""), error.message)
 

@@ -139,6 +139,8 @@ def test_an_answer_under_way_is_not_finished_when_told_to_exit(
                 assert running.process.wait(END_TIMEOUT) == 0
             elif falls_silent(sock, SILENCE):  # else the word came between two tokens, and the answer was ended
                 assert running.process.poll() is None
+            else:
+                assert running.process.wait(END_TIMEOUT) == 0, "it ended the answer, and stays"
         assert running.process.wait(END_TIMEOUT) == 0
 
 

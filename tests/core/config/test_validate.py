@@ -290,6 +290,12 @@ def test_a_matrix_moves_and_its_mistakes_have_a_place() -> None:
     assert "error: routing.router.settings.matrix.sets.s" in line
 
 
+def test_all_mistakes_of_a_matrix_are_told_at_once() -> None:
+    _, lines = read(MODELS + "matrix:\n  vars: {x: nobody}\n  sets: {s: a &, t: +gone}\n")
+    told = [line.split(": ")[2] for line in lines]
+    assert told == ["matrix.vars.x", "matrix.sets.s", "matrix.sets.t"]
+
+
 def test_priority_under_an_alias_counts_with_a_warning() -> None:
     config, (line,) = read(MODELS + "routing: {scheduler: {settings: {fifo: {priority: {first: 5, b: 2}}}}}")
     assert config.routing.scheduler.settings.fifo.priority == {"b": 2, "a": 5}
