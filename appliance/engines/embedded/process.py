@@ -3,18 +3,20 @@
 The wheel's server is C++ threads throughout. Two of its habits shape this file. Building it holds the interpreter
 lock until the model is loaded, so no Python signal handler can run meanwhile: the signals keep their default action
 until then, which is also what llama-server does. (A signal in the instant between the first 200 and the handler still
-kills; the exit line knows no such instant, it waits in the pipe.) And destroying it waits for every open stream to
-notice, up to 30 seconds with one client reading, so it is not destroyed: the process ends, and its sockets with it.
+kills; the exit line knows no such instant, it waits in the pipe for the thread that reads it.) And destroying it waits
+for every open stream to notice, up to 30 seconds with one client reading, so it is not destroyed: the process ends,
+and its sockets with it.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
-import time
+import threading
 from collections.abc import Iterator
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import NoReturn
 
 from appliance.engines.embedded.carriers import Target
@@ -33,12 +35,9 @@ def serve(native: ModuleType, target: Target) -> int:
         # The library says "please check the input params" whatever happened; its log has said what did.
         print("error: the server did not start; the log above says why", file=sys.stderr)
         return 1
-    for name in _STOPPING:
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda _number, _frame: _leave(0))
-    if commands is None:
-        _wait_for_signal()
-    _obey(commands)
+    if commands is not None:
+        threading.Thread(target=_obey, args=(commands,), daemon=True).start()
+    _wait_for_signal()
     del server  # not reached: it has to stay referenced to live
     return 1
 
@@ -51,11 +50,22 @@ def _leave(status: int) -> NoReturn:
 
 
 def _wait_for_signal() -> NoReturn:
-    while True:
-        if sys.platform == "win32":
-            time.sleep(1)  # the only wait that Ctrl-C interrupts there
-        else:
-            signal.pause()
+    """Wait on a socket that the interpreter writes to from inside its signal handler.
+
+    A signal between the last look at pending ones and a wait in `signal.pause()` would be noted and not wake it.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno())
+    for name in _STOPPING:
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _noted)
+    reader.recv(1)
+    _leave(0)
+
+
+def _noted(_number: int, _frame: FrameType | None) -> None:
+    """The interpreter writes to the wakeup socket only for signals that have a handler in Python."""
 
 
 def _take_stdin() -> int:
