@@ -1,0 +1,49 @@
+"""The program as its own client: what agents, plugins and tools ask models through. `http.inward` carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+
+class Reply(Protocol):
+    """An answer whose head has arrived."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]: ...
+
+    @property
+    def event_stream(self) -> bool: ...
+
+    async def receive(self) -> bytes:
+        """The next bytes, b"" after the last. Raises UpstreamFailed when the answer was cut short."""
+        ...
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body. Raises UpstreamFailed when it is longer than ``limit`` bytes."""
+        ...
+
+
+class Watch(Protocol):
+    """Who wants to know how far a request is."""
+
+    def granted(self) -> None:
+        """The model's process is held and the request leaves now; loading and queueing are over."""
+        ...
+
+
+class Asker(Protocol):
+    """POST to one of the program's own model routes, through the same pipeline as a client's request.
+
+    Names, selectors, peers, edits, queueing, leases and the activity log apply. Raises what the pipeline raises, as
+    exceptions: ModelNotFound, QueueFull, UpstreamFailed and the like. Leaving the block cancels the request. ``origin``
+    is what the list of requests in flight shows as its client.
+    """
+
+    def ask(
+        self, path: str, body: bytes, *, origin: str = "program", watch: Watch | None = None
+    ) -> AbstractAsyncContextManager[Reply]: ...

@@ -1,0 +1,60 @@
+"""What a tool is, and what comes of using one. Source: llama-server README and tools, b11434."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+from appliance.errors import ApplianceError
+
+
+class ToolSpec(Struct, frozen=True, kw_only=True):
+    """One tool as it is offered. ``parameters`` is the JSON schema of its arguments, an object."""
+
+    name: str
+    display_name: str
+    description: str
+    parameters: Raw
+    kind: Literal["builtin", "mcp", "plugin"] = "builtin"
+    server: str = ""
+    """The MCP server that has it."""
+    writes: bool = False
+    """It changes something on the machine, as far as is known."""
+    uses_cwd: bool = False
+    streams: bool = False
+    """It can hand on what it has while it works."""
+
+
+class ToolContext(Struct, frozen=True, kw_only=True):
+    """What goes with one use beside its arguments. ``cwd``: where relative paths begin; None is the program's own."""
+
+    cwd: str | None = None
+    runtime: str | None = None
+    """Where commands run and files are, in llama-server's words: ``docker-container:<id>``, ``ssh:<target>``."""
+    base64: bool = False
+    """File content as base64, for files that are no text."""
+
+
+class ToolOutcome(Struct, frozen=True, kw_only=True):
+    """What came of one use. A tool that could not do what was asked is one with an ``error``, not an exception."""
+
+    body: bytes
+    """The JSON object that ``POST /tools`` answers with."""
+    text: str
+    """What a model is told."""
+    error: str | None = None
+
+
+class ToolProblem(ApplianceError):
+    """A tool that could not be used at all: the runtime is unknown, the process could not be started."""
+
+    reason = "tool_failed"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(name, why)
+        self.name = name
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"tool '{self.name}': {self.why}"
