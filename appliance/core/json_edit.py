@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.core.json_path import Path, Step, parse_path
+from appliance.core.json_path import Path, Step
 from appliance.core.json_path import check_path as check_path
 
 _SPACE = rb"[ \t\r\n]*+"
@@ -58,18 +58,6 @@ class _Container(Struct):
     head: bytes
     items: list[_Item]
     tail: bytes
-
-
-def set_path(text: bytes, path: str, value: bytes) -> bytes:
-    """Set one value, given as JSON text. A path that cannot be used, or cannot exist in the text, changes nothing."""
-    parsed = parse_path(path)
-    return text if parsed is None else apply_edits(text, (Edit(parsed, value),))
-
-
-def delete_path(text: bytes, path: str) -> bytes:
-    """Delete one value. Deleting what is not there changes nothing."""
-    parsed = parse_path(path)
-    return text if parsed is None else apply_edits(text, (Edit(parsed),))
 
 
 def apply_edits(text: bytes, edits: Iterable[Edit]) -> bytes:

@@ -1,7 +1,7 @@
 """Which model a name in a request means: local ones, peers', names pinned by a profile, and selectors.
 
-The rules are llama-swap's (0bdb3720), and names are exact. Two things are added: a bare name that several peers have
-means all of them, and a peer without a list of models gets its models at run time.
+The rules are llama-swap's (0bdb3720), and names are exact. One thing is added: a bare name that several peers have
+means all of them.
 """
 
 from __future__ import annotations
@@ -51,38 +51,23 @@ UNPINNED: Final = Unpinned.UNPINNED
 
 
 class Router:
-    """Names of one configuration, with the models found at peers so far. Immutable."""
+    """Names of one configuration, whose peers have their models. Immutable."""
 
-    def __init__(self, config: Config, discovered: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = config
-        self._discovered = dict(discovered or {})
         self._local = {alias: id for id, model in reversed(config.models.items()) for alias in model.aliases}
         self._local |= {id: id for id in config.models}
         told = [(peer_id, model) for peer_id, peer in config.peers.items() for model in peer.models]
-        # Full names that the file tells are reserved; one that turns up at run time never takes their place.
         self._full: dict[str, tuple[str, str]] = {}
-        for peer_id, model in [*told, *((id, model) for id in config.peers for model in self._discovered.get(id, ()))]:
+        for peer_id, model in told:
             self._full.setdefault(f"{peer_id}/{model}", (peer_id, model))
         self._bare: dict[str, list[tuple[str, str]]] = {}
         for peer_id in config.peers:
-            for model in dict.fromkeys(self.models_of(peer_id)):
+            for model in dict.fromkeys(config.peers[peer_id].models):
                 self._bare.setdefault(model, []).append((peer_id, model))
         pins = [name for profile in config.profiles.values() for name in profile.pins]
         self._most_segments = _most_segments([*self._local, *self._full, *self._bare, *pins])
         self._names: Names | None = None
-
-    def models_of(self, peer_id: str) -> Sequence[str]:
-        """A peer's models: those of the file, or those found so far."""
-        return self._config.peers[peer_id].models or self._discovered.get(peer_id, ())
-
-    def with_discovered(self, peer_id: str, models: Iterable[str]) -> Router:
-        """The same with these models at a peer, in place of what was found there before.
-
-        Raises `ValueError` for a peer that does not exist or has its models in the file.
-        """
-        if peer_id not in self._config.peers or self._config.peers[peer_id].models:
-            raise ValueError(f"{peer_id} is no peer whose models are found at run time")
-        return Router(self._config, {**self._discovered, peer_id: tuple(models)})
 
     def resolve(self, name: str) -> Local | Remote | Virtual | None:
         """Selectors, then model ids, aliases, full names of peers' models (``peer/model``), and bare ones.

@@ -9,10 +9,10 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from one_edit import delete_path, set_path
 
 from appliance.core.config.types import Filters, Json, PeerFilters
 from appliance.core.filters import compile_edits, is_protected, stripped_paths
-from appliance.core.json_edit import delete_path, set_path
 
 CHAT = b'{"model": "llama", "temperature": 0.70, "messages": [{"role":"user","content":"hi"}], "stream":true}'
 

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from one_edit import delete_path, set_path
 
-from appliance.core.json_edit import Edit, apply_edits, check_path, delete_path, set_path
+from appliance.core.json_edit import Edit, apply_edits, check_path
 from appliance.core.json_path import MAX_DEPTH, MAX_INDEX, parse_path
 
 LETTERS = 'ab.:\\*?#|@"é-10 \n😀'

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -57,32 +55,6 @@ def test_resolve(name: str, meaning: Local | Remote | Virtual | None) -> None:
     assert ROUTER.resolve(name) == meaning
 
 
-def test_models_found_at_a_peer_join_in() -> None:
-    found = ROUTER.with_discovered("wild", ["shared", "llama", "new", "new"])
-    assert found.resolve("new") == Remote((("wild", "new"),), "new")
-    assert found.resolve("wild/new") == Remote((("wild", "new"),), "wild/new")
-    assert found.resolve("shared") == Remote((("lab", "shared"), ("box", "shared"), ("wild", "shared")), "shared")
-    assert found.resolve("llama") == Local("llama", "llama")
-    assert found.models_of("wild") == ("shared", "llama", "new", "new")
-    assert ROUTER.resolve("new") is None, "the router that it came from stays as it was"
-    later = found.with_discovered("wild", ["newer"])
-    assert later.resolve("wild/new") is None
-    assert later.resolve("newer") == Remote((("wild", "newer"),), "newer")
-
-
-def test_only_peers_without_a_list_get_models() -> None:
-    for peer in ("lab", "nobody"):
-        with pytest.raises(ValueError, match=f"{peer} is no peer whose models are found at run time"):
-            ROUTER.with_discovered(peer, ["x"])
-
-
-def test_a_full_name_of_the_file_is_kept() -> None:
-    config = Config(peers={"a": Peer(proxy="http://a"), "a/b": Peer(proxy="http://b", models=["c"])})
-    found = Router(config).with_discovered("a", ["b/c", "b/d"])
-    assert found.resolve("a/b/c") == Remote((("a/b", "c"),), "a/b/c")
-    assert found.resolve("a/b/d") == Remote((("a", "b/d"),), "a/b/d")
-
-
 # ---- laws ------------------------------------------------------------------------------------------------------------
 
 NAME = st.text(alphabet="ab/", min_size=1, max_size=4)
@@ -100,15 +72,12 @@ def configs(draw: st.DrawFn) -> Config:
     )
 
 
-@given(configs(), st.dictionaries(NAME, st.lists(NAME, max_size=2), max_size=2), NAME)
-def test_laws_of_names(config: Config, discovered: Mapping[str, list[str]], name: str) -> None:
+@given(configs(), NAME)
+def test_laws_of_names(config: Config, name: str) -> None:
     router = Router(config)
-    for peer, models in discovered.items():
-        if peer in config.peers and not config.peers[peer].models:
-            router = router.with_discovered(peer, models)
     local = {*config.models, *(alias for model in config.models.values() for alias in model.aliases)}
-    full = {f"{peer}/{model}": (peer, model) for peer in config.peers for model in router.models_of(peer)}
-    bare = {model for peer in config.peers for model in router.models_of(peer)}
+    full = {f"{id}/{model}": (id, model) for id, peer in config.peers.items() for model in peer.models}
+    bare = {model for peer in config.peers.values() for model in peer.models}
     match router.resolve(name):
         case Virtual(id, selector):
             assert config.selectors[id] is selector
@@ -122,11 +91,11 @@ def test_laws_of_names(config: Config, discovered: Mapping[str, list[str]], name
             assert requested == name
             assert name not in local, "local wins"
             assert len(peers) == len(set(peers)) > 0
-            assert all(model in router.models_of(peer) for peer, model in peers)
+            assert all(model in config.peers[peer].models for peer, model in peers)
             if name in full:
                 assert [f"{peer}/{model}" for peer, model in peers] == [name], "a full name means one model"
             else:
-                assert peers == tuple((peer, name) for peer in config.peers if name in router.models_of(peer))
+                assert peers == tuple((peer, name) for peer in config.peers if name in config.peers[peer].models)
         case None:
             assert name not in {*config.selectors, *local, *full, *bare}
 
