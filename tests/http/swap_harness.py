@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import trio
+from port_blocks import port_block
 
 Configure = Callable[..., Path]
 """`configure` with the place and the fake engine filled in."""
@@ -24,7 +25,7 @@ def configure(path: Path, command: Sequence[str], model_file: Path, models: dict
             "proxy": "http://127.0.0.1:${PORT}",
             **keys,
         }
-    path.write_text(json.dumps({"models": told, **top}), "utf-8")
+    path.write_text(json.dumps({"startPort": port_block(4 * len(told)), "models": told, **top}), "utf-8")
     return path
 
 
