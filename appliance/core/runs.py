@@ -36,6 +36,8 @@ class Tool(Struct, frozen=True, kw_only=True):
     runner: Literal["server", "client", "exit"]
     timeout: float | None = None
     """Seconds that one execution may take; None: the worker's setting."""
+    arguments: Literal["schema", "object", "any"] = "schema"
+    """What a call's arguments must be for the call to count: fit for ``parameters``, a JSON object, or any text."""
 
 
 class Task(Struct, frozen=True, kw_only=True):
@@ -52,7 +54,12 @@ class Task(Struct, frozen=True, kw_only=True):
     """The same line, not empty, so many times in a row ends the run; 0: never."""
     parallel_tool_calls: bool = False
     bios: bool = True
-    """The program's own system message goes before the caller's."""
+    """The program's own system message goes before the caller's, and the fallback format that it asks for is read."""
+    hands_over: bool = False
+    """A turn that calls tools of the caller ends the run, completed, with those calls as ``pending_tool_calls``.
+
+    Nothing of such a turn is executed here. Without it, the run waits until the caller has executed them.
+    """
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -123,6 +130,15 @@ RunEvent = TextDelta | ReasoningDelta | CallDelta | Usage | TurnEnded | TurnFail
 # ---- what it wants done ----------------------------------------------------------------------------------------------
 
 
+class Signal(Struct, frozen=True, kw_only=True):
+    """A call of an exit tool. ``at`` in seconds since the epoch."""
+
+    name: str
+    arguments: Raw
+    at: float
+    raw: str
+
+
 class Generate(Struct, frozen=True, kw_only=True):
     """Send this body to ``/v1/chat/completions`` and tell what comes of it."""
 
@@ -146,26 +162,38 @@ class StopGenerating(Struct, frozen=True):
     """Leave the stream; nothing of it is wanted any more."""
 
 
-class Finish(Struct, frozen=True, kw_only=True):
-    """The run is over; `Outcome` of the loop is final."""
+class ShowText(Struct, frozen=True):
+    """Tell who watches: ``output`` has grown by this."""
+
+    text: str
 
 
-RunCommand = Generate | RunTools | AskClient | StopGenerating | Finish
+class ShowReasoning(Struct, frozen=True):
+    """Tell who watches: ``reasoning`` has grown by this."""
+
+    text: str
+
+
+class ShowSignal(Struct, frozen=True):
+    """Tell who watches: ``signals`` has one more."""
+
+    signal: Signal
+
+
+class Finish(Struct, frozen=True):
+    """The run is over and the `Outcome` of the loop final. Tools that still run are to be stopped."""
+
+
+RunCommand = Generate | RunTools | AskClient | StopGenerating | ShowText | ShowReasoning | ShowSignal | Finish
 
 # ---- what comes out --------------------------------------------------------------------------------------------------
 
 
-class Signal(Struct, frozen=True, kw_only=True):
-    """A call of an exit tool. ``at`` in seconds since the epoch."""
-
-    name: str
-    arguments: Raw
-    at: float
-    raw: str
-
-
 class Trace(Struct, frozen=True, kw_only=True):
-    """One execution of a tool."""
+    """One call of a tool that was executed, or why it was not: exactly one of ``result`` and ``error`` is there.
+
+    ``arguments`` that are no JSON are here as a JSON string.
+    """
 
     id: str
     name: str

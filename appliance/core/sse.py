@@ -82,7 +82,8 @@ def _json(value: object) -> str:
 class Decoder:
     """Bytes in, events out, however the bytes are cut. Bytes that are not UTF-8 become U+FFFD, as in a browser.
 
-    A record that the stream ends in the middle of is not dispatched, as the standard says.
+    A record that the stream ends in the middle of is not dispatched, as the standard says. Beyond the standard, an
+    ``error:`` field is the data of an event named "error" (older llama-server builds fail that way, llama.cpp #16104).
     """
 
     def __init__(self, limit: int = MAX_RECORD) -> None:
@@ -93,6 +94,7 @@ class Decoder:
         self._first = True
         self._after_cr = False
         self._data: list[str] = []
+        self._error: list[str] = []
         self._name: str | None = None
         self._id: str | None = None
 
@@ -116,8 +118,8 @@ class Decoder:
             self._line.clear()
             if line:
                 self._take(line)
-            elif (event := self._dispatch()) is not None:
-                events.append(event)
+            else:
+                events += self._dispatch()
         if rest:
             self._line.append(rest)
             self._hold(len(rest))
@@ -131,12 +133,18 @@ class Decoder:
             self._data.append(value)
         elif field == "event":
             self._name = value
+        elif field == "error":
+            self._error.append(value)
         elif field == "id" and "\0" not in value:
             self._id = value
 
-    def _dispatch(self) -> Event | None:
+    def _dispatch(self) -> list[Event]:
         data, name, self._data, self._name, self._held = self._data, self._name, [], None, 0
-        return Event("\n".join(data), name or None, self._id) if data else None
+        events = [Event("\n".join(data), name or None, self._id)] if data else []
+        if self._error:
+            events.append(Event("\n".join(self._error), "error", self._id))
+            self._error = []
+        return events
 
     def _hold(self, characters: int) -> None:
         self._held += characters

@@ -77,6 +77,24 @@ def test_examples_of_the_standard(stream: bytes, events: list[Event]):
     assert decode([bytes([byte]) for byte in stream]) == events
 
 
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b'error: {"code":500}\n\ndata: x\n\n', [Event('{"code":500}', "error"), Event("x")]),
+        (b"error: a\nerror: b\n\n", [Event("a\nb", "error")]),
+        (b"event: delta\ndata: x\nerror: y\n\n", [Event("x", "delta"), Event("y", "error")]),
+    ],
+)
+def test_an_error_field_is_an_event_of_its_own(stream: bytes, events: list[Event]):
+    assert decode([stream]) == events
+    assert decode([bytes([byte]) for byte in stream]) == events
+
+
+def test_an_error_field_without_end_is_refused():
+    with pytest.raises(RecordTooLong):
+        Decoder(limit=1000).feed(b"error: x\n" * 200)
+
+
 def test_a_record_without_end_is_refused_before_it_fills_memory():
     for piece, times in ((b"x", 1000), (b"data: x\n", 142)):
         decoder = Decoder(limit=1000)

@@ -1,0 +1,259 @@
+"""The answer of ``/v1/chat/completions`` as events of a run, streamed or whole, also where an engine is unwell.
+
+Formats: OpenAI's chat completions, llama-server's (b11434) and those of servers like it; ``reasoning_content`` is
+llama-server's name for thoughts, ``reasoning`` vLLM's. Records that cannot be read are passed over, up to a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+
+from appliance.core.runs import CallDelta, ReasoningDelta, RunEvent, TextDelta, TurnEnded, TurnFailed, Usage
+from appliance.core.sse import Decoder, Event, RecordTooLong
+
+DONE = "[DONE]"
+MAX_GARBAGE = 20
+"""Records of one stream that may be unreadable; more, and it is no engine's stream."""
+SHOWN = 200
+"""Characters of something unreadable that are quoted."""
+
+
+class _Part(Struct):
+    text: str | None = None
+
+
+class _Function(Struct, frozen=True):
+    name: str | None = None
+    arguments: Raw = Raw(b"null")
+    """A string; an object where servers do not follow the format."""
+
+
+class _CallPiece(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function = _Function()
+
+
+class _Message(Struct):
+    """A delta, or the whole message."""
+
+    content: str | list[_Part] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_CallPiece] | None = None
+
+
+class _Choice(Struct):
+    index: int | None = None
+    delta: _Message | None = None
+    message: _Message | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Chunk(Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Raw = Raw(b"null")
+
+
+class _Error(Struct):
+    message: str
+
+
+_NOTHING = Raw(b"null")
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_chunk = msgspec.json.Decoder(_Chunk).decode
+_error = msgspec.json.Decoder(_Error).decode
+_string = msgspec.json.Decoder(str).decode
+
+
+class ChatEvents:
+    """One answer. ``ended`` once its one TurnEnded or TurnFailed has been given; nothing comes after it."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._decoder = Decoder()
+        self._answer = _Answer()
+        self._garbage = 0
+
+    def feed(self, data: bytes) -> list[RunEvent]:
+        """What these bytes of the event stream tell."""
+        events: list[RunEvent] = []
+        try:
+            for event in self._decoder.feed(data):
+                self._hear(event, events)
+        except RecordTooLong as error:
+            self._end(events, _failure(f"the engine's stream cannot be read: {error}"))
+        return events
+
+    def close(self) -> list[RunEvent]:
+        """The stream was closed in good order. Its last record may lack the empty line behind it."""
+        events = self.feed(b"\n\n")
+        finish_reason = self._answer.finish_reason
+        if finish_reason is not None:
+            self._end(events, TurnEnded(finish_reason=finish_reason))
+        why = "the engine closed its stream before the answer ended"
+        self._end(events, TurnFailed(reason="server_died", detail=why))
+        return events
+
+    def whole(self, body: bytes) -> list[RunEvent]:
+        """An answer that is no stream."""
+        events: list[RunEvent] = []
+        try:
+            chunk = _chunk(body)
+        except _UNREADABLE:
+            chunk = _Chunk()
+        self._take(chunk, events)
+        if not chunk.choices:
+            self._end(events, _failure(f"the engine's answer is no chat completion: {_quoted(body)}"))
+        self._end(events, TurnEnded(finish_reason=self._answer.finish_reason or ""))
+        return events
+
+    def _hear(self, event: Event, events: list[RunEvent]) -> None:
+        if self.ended:
+            return
+        if event.data.strip() == DONE:
+            self._end(events, TurnEnded(finish_reason=self._answer.finish_reason or ""))
+            return
+        if event.name == "error":
+            self._end(events, _reported(event.data.encode()))
+            return
+        try:
+            chunk = _chunk(event.data)
+        except _UNREADABLE:
+            self._garbage += 1
+            if self._garbage > MAX_GARBAGE:
+                self._end(events, _failure(f"the engine's stream cannot be read: {event.data[:SHOWN]!r}"))
+            return
+        self._take(chunk, events)
+
+    def _take(self, chunk: _Chunk, events: list[RunEvent]) -> None:
+        if chunk.error != _NOTHING:
+            self._end(events, _reported(bytes(chunk.error)))
+        else:
+            self._answer.add(chunk, events.append)
+
+    def _end(self, events: list[RunEvent], last: TurnEnded | TurnFailed) -> None:
+        if not self.ended:
+            self.ended = True
+            events.append(last)
+
+
+def refusal(status: int, body: bytes) -> TurnFailed:
+    """The engine's answer to a request that it would not take."""
+    try:
+        said = _message_of(bytes(_chunk(body).error))
+    except _UNREADABLE:
+        said = _quoted(body)
+    return _failure(f"the engine answered {status}: {said or 'without a reason'}")
+
+
+def _reported(error: bytes) -> TurnFailed:
+    return _failure(f"the engine reported an error: {_message_of(error) or 'without a reason'}")
+
+
+def _failure(detail: str) -> TurnFailed:
+    return TurnFailed(reason="unknown_error", detail=detail)
+
+
+def _message_of(error: bytes) -> str:
+    """Of an object with ``message``, of one with such an object as ``error``, of a string; else all of it."""
+    try:
+        if error.lstrip()[:1] != b"{":
+            return "" if error == b"null" else _string(error)
+        inner = _chunk(error).error
+        return _message_of(bytes(inner)) if inner != _NOTHING else _error(error).message
+    except _UNREADABLE:
+        return _quoted(error)
+
+
+def _quoted(body: bytes) -> str:
+    return body[:SHOWN].decode("utf-8", "replace").strip()
+
+
+class _Answer:
+    """What has come of one answer. Of several choices only the first counts."""
+
+    def __init__(self) -> None:
+        self.finish_reason: str | None = None
+        self._thought = self._said = self._called = False  # in deltas
+        self._indexes: list[tuple[int, str]] = []  # of each call so far: the index that the server gave it, its id
+
+    def add(self, chunk: _Chunk, tell: Callable[[RunEvent], None]) -> None:
+        for choice in chunk.choices or ():
+            if choice.index:
+                continue
+            if choice.delta is not None:
+                self._delta(choice.delta, tell)
+            if choice.message is not None:
+                self._whole(choice.message, tell)
+            self.finish_reason = choice.finish_reason or self.finish_reason
+        if chunk.usage is not None:
+            prompt, completion = chunk.usage.prompt_tokens or 0, chunk.usage.completion_tokens or 0
+            tell(Usage(prompt_tokens=prompt, completion_tokens=completion))
+
+    def _delta(self, delta: _Message, tell: Callable[[RunEvent], None]) -> None:
+        if thought := delta.reasoning_content or delta.reasoning:
+            self._thought = True
+            tell(ReasoningDelta(thought))
+        if text := _joined(delta.content):
+            self._said = True
+            tell(TextDelta(text))
+        for piece in delta.tool_calls or ():
+            self._called = True
+            tell(_call(self._index(piece), piece))
+
+    def _whole(self, message: _Message, tell: Callable[[RunEvent], None]) -> None:
+        """A complete message; what of it came as deltas before does not count again."""
+        thought = message.reasoning_content or message.reasoning
+        if thought and not self._thought:
+            tell(ReasoningDelta(thought))
+        text = _joined(message.content)
+        if text and not self._said:
+            tell(TextDelta(text))
+        if not self._called:
+            for index, piece in enumerate(message.tool_calls or ()):
+                tell(_call(index, piece))
+
+    def _index(self, piece: _CallPiece) -> int:
+        """Which call the piece belongs to.
+
+        Servers are at odds: some give no index, some give all calls the index 0, some give a call another id in each
+        piece. A name begins another call where the index or the id says so, or where there is neither.
+        """
+        given = piece.index
+        known = [n for n, (index, _) in enumerate(self._indexes) if given is None or index == given]
+        other = bool(piece.id) and all(self._indexes[n][1] not in ("", piece.id) for n in known)
+        begins = bool(piece.function.name) and (other or (given is None and not piece.id))
+        if known and not begins:
+            return known[-1]
+        self._indexes.append((len(self._indexes) if given is None else given, piece.id or ""))
+        return len(self._indexes) - 1
+
+
+def _call(index: int, piece: _CallPiece) -> CallDelta:
+    arguments = _arguments(bytes(piece.function.arguments))
+    return CallDelta(index=index, id=piece.id or "", name=piece.function.name or "", arguments=arguments)
+
+
+def _arguments(raw: bytes) -> str:
+    if raw == b"null":
+        return ""
+    try:
+        return _string(raw)
+    except _UNREADABLE:
+        return raw.decode("utf-8", "replace")
+
+
+def _joined(content: str | Sequence[_Part] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.text or "" for part in content)

@@ -1,0 +1,103 @@
+"""Whether the arguments of a call are an object fit for the tool's JSON schema: nothing is fetched, work is bounded."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+if TYPE_CHECKING:
+    from appliance.core.json_values import JsonObject
+    from appliance.core.schema_keywords import Bounded
+
+MAX_ARGUMENTS = 8 << 20
+"""Bytes of one call's arguments; a file to be written is the largest thing that comes."""
+MAX_DEPTH = 64
+"""Arrays and objects in one another, in arguments and in schemas."""
+_MAX_TOLD = 300
+"""Characters of what the package says about a mistake: it begins with the value, and ends with what is wrong."""
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_AS_ARRAYS = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+
+
+class NotAnObject(ValueError):
+    """JSON text that is no object, or no JSON, or too much of it; the message goes on where "they are" ends."""
+
+
+def schema_problem(parameters: bytes) -> str | None:
+    """Why this cannot be the schema of a tool's arguments, or None."""
+    try:
+        schema = _read_object(parameters)
+    except NotAnObject as error:
+        return f"it is {error}"
+    from appliance.core.schema_keywords import mistake_of_schema  # jsonschema: most programs never call a tool
+
+    try:
+        mistake = mistake_of_schema(schema)
+    except RecursionError:
+        return f"it is {_TOO_DEEP}"
+    return None if mistake is None else _told(mistake.message, mistake.json_path)
+
+
+class ArgumentCheck:
+    """Checks arguments against one schema, one which `schema_problem` has nothing against."""
+
+    def __init__(self, parameters: bytes) -> None:
+        self._parameters = parameters
+        self._schema: Bounded | None = None
+
+    def problem(self, arguments: str) -> str | None:
+        """What is wrong with the arguments, a JSON text; None where nothing is."""
+        from appliance.core.schema_keywords import Bounded, SchemaUnusable
+
+        try:
+            value = _read_object(arguments.encode(errors="replace"))
+        except NotAnObject as error:
+            return f"they are {error}"
+        if self._schema is None:
+            self._schema = Bounded(_read_object(self._parameters))
+        try:
+            mistake = self._schema.mistake(value)
+        except SchemaUnusable as error:
+            return f"the tool's schema {_short(str(error))}"
+        return None if mistake is None else _told(mistake.message, mistake.json_path)
+
+
+def nests_deeper(text: bytes, levels: int) -> bool:
+    """Whether valid JSON has arrays and objects in one another deeper than ``levels``."""
+    brackets = _STRING.sub(b"", text).translate(_AS_ARRAYS, _NO_BRACKETS)
+    for _ in range(levels):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
+
+
+def _read_object(raw: bytes) -> JsonObject:
+    """Raises NotAnObject."""
+    if len(raw) > MAX_ARGUMENTS:
+        raise NotAnObject(f"{len(raw)} bytes long, more than {MAX_ARGUMENTS}")
+    try:
+        value: object = msgspec.json.decode(raw)
+    except RecursionError:
+        raise NotAnObject(_TOO_DEEP) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise NotAnObject(f"not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise NotAnObject("not a JSON object")
+    if nests_deeper(raw, MAX_DEPTH):
+        raise NotAnObject(_TOO_DEEP)
+    return cast("JsonObject", value)  # what JSON decodes to
+
+
+def _told(message: str, path: str) -> str:
+    place = path.removeprefix("$").removeprefix(".")
+    return f"{place}: {_short(message)}" if place else _short(message)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_TOLD else f"{text[: _MAX_TOLD // 2]} … {text[-_MAX_TOLD // 2 :]}"

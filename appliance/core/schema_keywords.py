@@ -1,0 +1,146 @@
+"""What is used of the package `jsonschema`, with its types, and the keywords that are bounded or left out here.
+
+Not checked: regular expressions (``pattern``, ``patternProperties`` and what depends on it). A schema may come from
+anyone and the text from a model, and one bad pattern would hold up the whole program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Protocol, cast
+
+import jsonschema
+import msgspec
+from jsonschema import validators
+from jsonschema.exceptions import best_match  # pyright: ignore[reportUnknownVariableType]
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from appliance.core.json_values import JSON, JsonObject
+
+MAX_REFERENCES = 10_000
+"""References followed for one value. A schema may refer to itself, and by that to no end."""
+MAX_MISTAKES = 10
+"""Mistakes that are looked for in one value."""
+
+
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_LEFT_OUT = ("pattern", "patternProperties", "unevaluatedProperties")
+
+
+class Mistake(Protocol):
+    """A ValidationError."""
+
+    @property
+    def message(self) -> str: ...
+
+    @property
+    def json_path(self) -> str: ...
+
+
+class _Checking(Protocol):
+    def iter_errors(self, instance: JSON) -> Iterator[Mistake]: ...
+
+
+class _Dialect(Protocol):
+    VALIDATORS: Mapping[str, Keyword]
+    META_SCHEMA: JsonObject
+
+    def __call__(self, schema: JsonObject, *, registry: object) -> _Checking: ...
+
+
+Keyword = Callable[[_Checking, JSON, JSON, JsonObject], Iterable[object] | None]
+"""What checks one keyword: the validator, the keyword's value, the instance, and the schema that it is in."""
+
+# the package has no types for these
+_extend = cast("Callable[[_Dialect, Mapping[str, Keyword]], _Dialect]", validators.extend)  # pyright: ignore[reportUnknownMemberType]
+_best = cast("Callable[[Iterable[Mistake]], Mistake | None]", best_match)
+_NOWHERE = cast("object", Registry())  # pyright: ignore[reportUnknownArgumentType]
+
+
+class SchemaUnusable(Exception):
+    """A schema that a value cannot be checked against; the message says why."""
+
+
+def mistake_of_schema(schema: JsonObject) -> Mistake | None:
+    """The first thing in which this is no schema of its dialect."""
+    meta = _dialect(schema).META_SCHEMA
+    return next(_dialect(meta)(meta, registry=_NOWHERE).iter_errors(schema), None)
+
+
+class Bounded:
+    """Checks values against one schema. References lead into the schema itself or to the dialects, nowhere else."""
+
+    def __init__(self, schema: JsonObject) -> None:
+        dialect = _dialect(schema)
+        known = dialect.VALIDATORS
+        changed = {name: self._counted(known[name]) for name in _REFERENCES if name in known}
+        changed |= {name: _unchecked for name in _LEFT_OUT}
+        changed["additionalProperties"] = _unless_patterns(known["additionalProperties"])
+        changed["uniqueItems"] = _unique_items
+        self._references = 0
+        self._checking = _extend(dialect, changed)(_of_one_dialect(schema), registry=_NOWHERE)
+
+    def mistake(self, value: JSON) -> Mistake | None:
+        """The most telling mistake. Raises SchemaUnusable."""
+        return _best(self.mistakes(value))
+
+    def mistakes(self, value: JSON) -> list[Mistake]:
+        """The first few mistakes. Raises SchemaUnusable."""
+        self._references = 0
+        try:
+            return list(islice(self._checking.iter_errors(value), MAX_MISTAKES))
+        except Unresolvable as error:
+            raise SchemaUnusable(f"refers to something that is not in it: {error.ref}") from None
+        except RecursionError:
+            raise SchemaUnusable("refers to itself too deeply") from None
+
+    def _counted(self, keyword: Keyword) -> Keyword:
+        def check(checking: _Checking, value: JSON, instance: JSON, schema: JsonObject) -> Iterable[object] | None:
+            self._references += 1
+            if self._references > MAX_REFERENCES:
+                raise SchemaUnusable(f"refers to itself more than {MAX_REFERENCES} times")
+            return keyword(checking, value, instance, schema)
+
+        return check
+
+
+def _dialect(schema: JsonObject) -> _Dialect:
+    """The dialect that ``$schema`` names; 2020-12 where it names none, or none that is known."""
+    named = schema.get("$schema")
+    found = validators.validator_for({"$schema": named} if isinstance(named, str) else {}, default=_LATEST)
+    return cast("_Dialect", found)  # its own protocol leaves VALIDATORS out
+
+
+_LATEST = validators.Draft202012Validator
+
+
+def _of_one_dialect(schema: JsonObject) -> JsonObject:
+    """Without ``$schema``: a part in another dialect would be checked by all keywords of that one."""
+    return {name: _in_parts(value) for name, value in schema.items() if name != "$schema" or not isinstance(value, str)}
+
+
+def _in_parts(value: JSON) -> JSON:
+    if isinstance(value, dict):
+        return _of_one_dialect(value)
+    return [_in_parts(item) for item in value] if isinstance(value, list) else value
+
+
+def _unchecked(checking: _Checking, value: JSON, instance: JSON, schema: JsonObject) -> None:
+    return None
+
+
+def _unless_patterns(keyword: Keyword) -> Keyword:
+    def check(checking: _Checking, value: JSON, instance: JSON, schema: JsonObject) -> Iterable[object] | None:
+        return None if "patternProperties" in schema else keyword(checking, value, instance, schema)
+
+    return check
+
+
+def _unique_items(checking: _Checking, value: JSON, instance: JSON, schema: JsonObject) -> Iterable[object]:
+    """In linear time; the package compares each with each where items are objects."""
+    if value is True and isinstance(instance, list):
+        different = {msgspec.json.encode(item, order="deterministic") for item in instance}
+        if len(different) < len(instance):
+            yield jsonschema.ValidationError("its items are not unique")
