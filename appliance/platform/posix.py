@@ -37,6 +37,8 @@ for pid in $live; do kill -s KILL -- "-$pid" 2>/dev/null; done
 """
 
 CHILD = 'echo "+ $$" >&2; exec "$@" 2>&1'
+CHILD_WITH_ERRORS = 'errors=$1; shift; echo "+ $$" >&2; exec "$@" 2>"$errors"'
+"""As `CHILD`, but its standard error goes to the pipe that the first word names."""
 
 SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Environment variables of any other name do not get through every shell (dash drops them): `env` sets them."""
@@ -50,7 +52,10 @@ LOOKS_FOR_ZOMBIES = 10
 
 
 class Child:
-    """A running child in its own process group. ``output`` is its standard output and error on one pipe."""
+    """A running child in its own process group. ``output`` is its standard output and error on one pipe.
+
+    ``errors`` is its standard error, where it was spawned with a pipe of its own for that.
+    """
 
     def __init__(self, process: trio.Process, stdin: SendStream, output: ReceiveStream, warden: Warden) -> None:
         self._process = process
@@ -60,6 +65,7 @@ class Child:
         self.pid: int = process.pid
         self.stdin = stdin
         self.output = output
+        self.errors: ReceiveStream | None = None
 
     async def wait(self) -> int:
         """Wait for the child's end, take what is left of its process group down, and return the exit status.
@@ -182,22 +188,45 @@ class Children:
     def __init__(self, warden: Warden) -> None:
         self._warden = warden
 
-    async def spawn(self, argv: Sequence[str], env: Mapping[str, str]) -> Child:
-        """Start ``argv`` in a process group of its own, in this program's working directory.
+    async def spawn(
+        self, argv: Sequence[str], env: Mapping[str, str], *, cwd: str | None = None, own_errors: bool = False
+    ) -> Child:
+        """Start ``argv`` in a process group of its own, in ``cwd`` or else in this program's working directory.
 
-        Raises OSError when the process cannot be created. Whether ``argv[0]`` can be executed shows as exit status 126
-        or 127, as in the shell: check it beforehand. Raises ValueError for a zero byte in a word.
+        ``own_errors``: its standard error comes on a pipe of its own, `Child.errors`. Raises OSError when the process
+        cannot be created. Whether ``argv[0]`` can be executed shows as exit status 126 or 127, as in the shell: check
+        it beforehand. Raises ValueError for a zero byte in a word.
         """
         unspeakable = [f"{name}={value}" for name, value in env.items() if name and not SHELL_NAME.fullmatch(name)]
         if unspeakable:
             argv = ["/usr/bin/env", "--", *unspeakable, *argv]
+        if not own_errors:
+            return await self._start(CHILD, argv, env, cwd)
+        reading, writing = os.pipe()
+        try:
+            # By name, since a portable shell knows no file descriptor beyond 9 by its number.
+            words = [f"/dev/fd/{writing}", *argv]
+            child = await self._start(CHILD_WITH_ERRORS, words, env, cwd, passed=(writing,))
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        child.errors = trio.lowlevel.FdStream(reading)
+        return child
+
+    async def _start(
+        self, script: str, words: Sequence[str], env: Mapping[str, str], cwd: str | None, passed: Sequence[int] = ()
+    ) -> Child:
         process = await trio.lowlevel.open_process(
-            ["/bin/sh", "-c", CHILD, "llama-appliance-child", *argv],
+            ["/bin/sh", "-c", script, "llama-appliance-child", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._warden.fd,
             env=dict(env),
+            cwd=cwd,
             process_group=0,
+            pass_fds=passed,
         )
         assert process.stdin is not None
         assert process.stdout is not None

@@ -77,7 +77,10 @@ class _Job:
 
 
 class Child:
-    """A running child, with its descendants, in a job of its own. ``output`` is both of its outputs on one pipe."""
+    """A running child, with its descendants, in a job of its own. ``output`` is both of its outputs on one pipe.
+
+    ``errors`` is its standard error, where it was spawned with a pipe of its own for that.
+    """
 
     def __init__(self, process: trio.Process, stdin: SendStream, output: ReceiveStream, job: _Job) -> None:
         self._process = process
@@ -86,6 +89,7 @@ class Child:
         self.pid: int = process.pid
         self.stdin = stdin
         self.output = output
+        self.errors: ReceiveStream | None = None
 
     async def wait(self) -> int:
         """Wait for the child's end, take its descendants down, and return the exit status (an NTSTATUS on a crash)."""
@@ -117,21 +121,30 @@ class Child:
 class Children:
     """Starts children. Owned by `open_children`; every child must be waited for by whoever spawned it."""
 
-    async def spawn(self, argv: Sequence[str], env: Mapping[str, str]) -> Child:
-        """Start ``argv`` without a window. Raises OSError when it cannot be executed."""
+    async def spawn(
+        self, argv: Sequence[str], env: Mapping[str, str], *, cwd: str | None = None, own_errors: bool = False
+    ) -> Child:
+        """Start ``argv`` without a window, in ``cwd`` or else in this program's working directory.
+
+        ``own_errors``: its standard error comes on a pipe of its own, `Child.errors`. Raises OSError when it cannot be
+        executed.
+        """
         process = await trio.lowlevel.open_process(
             list(argv),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE if own_errors else subprocess.STDOUT,
             env=dict(env),
+            cwd=cwd,
             creationflags=subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW,
         )
         assert process.stdin is not None
         assert process.stdout is not None
         job = _Job()
         job.add(int(process._proc._handle))  # pyright: ignore  # the one place where Trio hides the handle we need
-        return Child(process, process.stdin, process.stdout, job)
+        child = Child(process, process.stdin, process.stdout, job)
+        child.errors = process.stderr
+        return child
 
 
 @asynccontextmanager

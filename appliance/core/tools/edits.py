@@ -1,0 +1,122 @@
+"""Replacing pieces of a text by what a model says they are, all against the text as it was.
+
+A piece is looked for as it was written, and then as models tend to miswrite it: without regard to spaces at the ends of
+lines, and with typographic quotes, dashes and spaces as their plain likes. Either way it is the original that is cut:
+whatever no edit names keeps its every character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+
+class Edit(Struct, frozen=True, kw_only=True):
+    old_text: str
+    new_text: str
+
+
+class EditProblem(Exception):
+    """Why nothing was changed."""
+
+
+class _Cut(Struct, frozen=True, order=True):
+    start: int
+    end: int
+    index: int
+
+
+def apply_edits(text: str, edits: Sequence[Edit]) -> str:
+    """The text with every edit made. Raises EditProblem; there is no such thing as half of the edits."""
+    if not edits:
+        raise EditProblem('"edits" must be a non-empty array')
+    plain: _Plain | None = None
+    cuts: list[_Cut] = []
+    for index, edit in enumerate(edits):
+        if not edit.old_text:
+            raise EditProblem(f"edits[{index}].old_text must not be empty")
+        span = _only(text, edit.old_text, index)
+        if span is None:
+            plain = plain or _Plain(text)
+            span = plain.only(edit.old_text, index)
+        cuts.append(_Cut(*span, index))
+    cuts.sort()
+    for before, after in pairwise(cuts):
+        if before.end > after.start:
+            raise EditProblem(
+                f"edits[{before.index}] and edits[{after.index}] overlap; merge them into one edit, or choose pieces "
+                "that are apart"
+            )
+    changed = _replaced(text, cuts, edits)
+    if changed == text:
+        raise EditProblem("no changes made: the replacements are what is there already")
+    return changed
+
+
+def _replaced(text: str, cuts: Sequence[_Cut], edits: Sequence[Edit]) -> str:
+    parts: list[str] = []
+    at = 0
+    for cut in cuts:
+        new = edits[cut.index].new_text
+        if "\r\n" in text[cut.start : cut.end] and "\r" not in edits[cut.index].old_text + new:
+            new = new.replace("\n", "\r\n")  # the file's lines end so, and the model did not see it
+        parts += (text[at : cut.start], new)
+        at = cut.end
+    return "".join((*parts, text[at:]))
+
+
+def _only(text: str, old: str, index: int) -> tuple[int, int] | None:
+    """Where it is, None where it is not. Raises EditProblem where it is more than once."""
+    at = text.find(old)
+    if at < 0:
+        return None
+    if text.find(old, at + 1) >= 0:
+        raise EditProblem(f"edits[{index}].old_text is there more than once; it must be unique: add lines around it")
+    return at, at + len(old)
+
+
+_ALIKE = {
+    **dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b"), "'"),
+    **dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f"), '"'),
+    **dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"), "-"),
+    **dict.fromkeys(map(ord, "\u00a0\u202f\u205f\u3000" + "".join(map(chr, range(0x2002, 0x200B)))), " "),
+}
+_ENDS = " \t\r"
+
+
+def _plain_lines(text: str) -> list[str]:
+    """Each as long as in the text, but for what its end loses."""
+    return [line.translate(_ALIKE).rstrip(_ENDS) for line in text.split("\n")]
+
+
+class _Plain:
+    """A text in which likes are alike, and where each of its characters was."""
+
+    def __init__(self, text: str) -> None:
+        self._text = "\n".join(_plain_lines(text))
+        self._starts: list[tuple[int, int, int]] = []  # of each line: in the plain text, in the original, its length
+        plain = original = 0
+        for line, kept in zip(text.split("\n"), _plain_lines(text), strict=True):
+            self._starts.append((plain, original, len(kept)))
+            plain += len(kept) + 1
+            original += len(line) + 1
+
+    def only(self, old: str, index: int) -> tuple[int, int]:
+        """As `_only`, in places of the original. Raises EditProblem where it is not there, either."""
+        wanted = "\n".join(_plain_lines(old))
+        span = _only(self._text, wanted, index) if wanted.strip() else None
+        if span is None:
+            raise EditProblem(
+                f"could not find edits[{index}].old_text; it must match what is in the file now: read it again"
+            )
+        return self._original(span[0]), self._original(span[1])
+
+    def _original(self, at: int) -> int:
+        low, high = 0, len(self._starts)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._starts[middle][0] <= at else (low, middle)
+        plain, original, _ = self._starts[low]
+        return original + at - plain

@@ -1,0 +1,214 @@
+"""Regular expressions of ECMAScript (llama-server's grep_search, b11434), for Python's `re` and for ``grep -E``.
+
+Patterns are matched against one line at a time. What cannot be said in the other notation is refused with its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+MAX_PATTERN = 4000
+"""Characters."""
+
+
+class BadPattern(ValueError):
+    """A pattern that is none, or that cannot be used where the search is done."""
+
+
+def python_pattern(pattern: str, *, literal: bool, ignore_case: bool) -> re.Pattern[str]:
+    """To be searched with in a process that can be killed: it may take for ever. Raises BadPattern."""
+    _check_length(pattern)
+    text = re.escape(pattern) if literal else "".join(_in_python(token) for token in _tokens(pattern))
+    try:
+        return re.compile(text, re.IGNORECASE if ignore_case else 0)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise BadPattern(f"invalid regex: {error}") from None
+
+
+def posix_pattern(pattern: str) -> str:
+    """The same as a POSIX extended regular expression. Raises BadPattern, also for what those do not have."""
+    python_pattern(pattern, literal=False, ignore_case=False)
+    return "".join(_in_posix(token) for token in _tokens(pattern))
+
+
+def _check_length(pattern: str) -> None:
+    if len(pattern) > MAX_PATTERN:
+        raise BadPattern(f"invalid regex: it has {len(pattern)} characters; the most is {MAX_PATTERN}")
+
+
+_CODE = r"x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|c[A-Za-z]"
+_TOKEN = re.compile(
+    rf"""
+      \[\^?(?:\[:[a-z]+:\]|\\(?:{_CODE}|.)|[^\]\\])*\]   # a class
+    | \\(?:{_CODE}|[1-9][0-9]*|.)                       # an escape
+    | \((?:\?(?:[:=!]|<[=!]|<[A-Za-z_]\w*>|.?))?        # the beginning of a group
+    | (?:[*+?]|\{{[0-9]+(?:,[0-9]*)?\}})\??             # a quantifier
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NAMED = re.compile(r"\(\?<([A-Za-z_]\w*)>")
+_GROUPS = ("(?:", "(?=", "(?!", "(?<=", "(?<!")
+_MEMBER = re.compile(rf"\[:([a-z]+):\]|\\({_CODE}|.)|(.)", re.DOTALL)
+
+_NOT_DIGITS = r"\x00-\x2f\x3a-\U0010ffff"
+_NOT_WORDS = r"\x00-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\U0010ffff"
+_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "D": _NOT_DIGITS, "W": _NOT_WORDS, "s": r"\s", "S": r"\S"}
+_NAMES = {
+    "alpha": "A-Za-z",
+    "digit": "0-9",
+    "alnum": "A-Za-z0-9",
+    "upper": "A-Z",
+    "lower": "a-z",
+    "space": r"\s",
+    "blank": r" \t",
+    "punct": r"!-/:-@\[-`{-~",
+    "xdigit": "0-9A-Fa-f",
+    "cntrl": r"\x00-\x1f\x7f",
+    "print": r"\x20-\x7e",
+    "graph": r"\x21-\x7e",
+    "w": "A-Za-z0-9_",
+    "d": "0-9",
+    "s": r"\s",
+}
+_CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "f": "\f", "0": "\0"}
+
+
+def _tokens(pattern: str) -> Iterator[str]:
+    for match in _TOKEN.finditer(pattern):
+        yield match[0]
+
+
+def _char(escape: str) -> str | None:
+    """The character that an escape (without its backslash) is; None for classes and assertions."""
+    if escape[0] in "xu" and len(escape) > 1:
+        return chr(int(escape[1:], 16))
+    if escape[0] == "c" and len(escape) == 2:
+        return chr(ord(escape[1]) % 32)
+    if escape in _CONTROLS:
+        return _CONTROLS[escape]
+    return None if escape in ("b", "B", *_CLASSES) or escape.isdecimal() else escape
+
+
+# ---- for Python ------------------------------------------------------------------------------------------------------
+
+
+def _in_python(token: str) -> str:
+    if token.startswith("\\") and len(token) > 1:
+        return _escape_in_python(token[1:])
+    if token.startswith("[") and len(token) > 1:
+        return _class_in_python(token)
+    if token.startswith("(?"):
+        if named := _NAMED.fullmatch(token):
+            return f"(?P<{named[1]}>"
+        if token not in _GROUPS:
+            raise BadPattern(f"invalid regex: there is no group {token!r}; groups are (, (?:, (?=, (?!, (?<= and (?<!")
+        return token
+    if token == "[":
+        raise BadPattern("invalid regex: a '[' has no ']'; write \\[ for the character")
+    if token == "$":
+        return r"\Z"
+    return rf"\{token}" if token in "{[\\" else token
+
+
+def _escape_in_python(escape: str) -> str:
+    char = _char(escape)
+    if char is not None:
+        return re.escape(char)
+    if escape in _CLASSES:
+        return f"[{_CLASSES[escape]}]"
+    return rf"(?a:\{escape})" if escape in "bB" else f"(?:\\{escape})"
+
+
+def _class_in_python(token: str) -> str:
+    negated = token.startswith("[^")
+    inside = token[2 if negated else 1 : -1]
+    if not inside:
+        return r"[\s\S]" if negated else r"(?!)"
+    parts: list[str] = []
+    for name, escape, char in _MEMBER.findall(inside):
+        if name:
+            if name not in _NAMES:
+                raise BadPattern(f"invalid regex: there is no class [:{name}:]; there are {', '.join(_NAMES)}")
+            parts.append(_NAMES[name])
+        elif escape in _CLASSES:
+            parts.append(_CLASSES[escape])
+        elif escape:
+            parts.append(re.escape("\b" if escape == "b" else _char(escape) or escape))
+        else:
+            parts.append(rf"\{char}" if char in "[&~|" else char)
+    return f"[{'^' if negated else ''}{''.join(parts)}]"
+
+
+# ---- for grep -E -----------------------------------------------------------------------------------------------------
+
+_POSIX = {"d": "0-9", "w": "[:alnum:]_", "s": "[:space:]"}
+
+
+def _in_posix(token: str) -> str:
+    if token.startswith("\\") and len(token) > 1:
+        return _escape_in_posix(token[1:])
+    if token.startswith("[") and len(token) > 1:
+        return _class_in_posix(token)
+    if token == "(?:" or _NAMED.fullmatch(token):
+        return "("
+    if token.startswith("(?"):
+        raise BadPattern(f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out")
+    if len(token) > 1 and token.endswith("?"):
+        return token[:-1]  # whether a line matches is the same for the shortest match
+    return rf"\{token}" if token in "{[\\" else token
+
+
+def _escape_in_posix(escape: str) -> str:
+    if escape in ("d", "w", "s"):
+        return f"[{_POSIX[escape]}]"
+    if escape in ("D", "W", "S"):
+        return f"[^{_POSIX[escape.lower()]}]"
+    char = _char(escape)
+    if char is None:
+        return f"\\{escape}"  # \b, \B and references: not POSIX's, and known to every grep
+    if char in "\n\0":
+        raise BadPattern("a line feed or zero byte cannot be searched for in a tool runtime; lines are searched")
+    return rf"\{char}" if char in r"\.[]{}()*+?^$|" else char
+
+
+def _class_in_posix(token: str) -> str:
+    negated = token.startswith("[^")
+    inside = token[2 if negated else 1 : -1]
+    if not inside:
+        raise BadPattern(f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out")
+    named: list[str] = []
+    chars: list[str] = []
+    special: list[
+        str
+    ] = []  # a bracket first, a caret not first, a hyphen last: there are no escapes in POSIX's classes
+    members = _MEMBER.findall(inside)
+    for at, (name, escape, plain) in enumerate(members):
+        if plain == "-" and at in (0, len(members) - 1):
+            special.append(plain)
+        elif name:
+            named.append(f"[:{name}:]")
+        elif escape in _POSIX:
+            named.append(_POSIX[escape])
+        elif escape in ("D", "W", "S"):
+            raise BadPattern(f"'\\{escape}' in a class cannot be searched for in a tool runtime; use it outside")
+        elif escape or plain in "^]":
+            char = "\b" if escape == "b" else _char(escape) or escape if escape else plain
+            if char in "]^-" and _in_range(members, at):
+                raise BadPattern(f"{token!r} cannot be searched for in a tool runtime: a range has {char!r} at its end")
+            (special if char in "]^-" else chars).append(char)
+        else:
+            chars.append(plain)
+    body = "".join(named) + "".join(chars)
+    first = "]" if "]" in special else ""
+    last = ("^" if "^" in special else "") + ("-" if "-" in special else "")
+    if not negated and first + body == "" and last.startswith("^"):
+        return rf"\{last}" if last == "^" else "[-^]"
+    return f"[{'^' if negated else ''}{first}{body}{last}]"
+
+
+def _in_range(members: list[tuple[str, str, str]], at: int) -> bool:
+    """Whether a member of a class is one end of a range: a hyphen is beside it, and something beyond the hyphen."""
+    before = at > 1 and members[at - 1][2] == "-"
+    return before or (at < len(members) - 2 and members[at + 1][2] == "-")

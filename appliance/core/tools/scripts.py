@@ -1,0 +1,108 @@
+"""What is run by ``sh`` where a tool runtime is: POSIX alone, since that may be busybox in a container.
+
+Each script gets its words as ``$1`` and so on, never as text of its own. `CD` goes before all of them and takes ``$1``,
+the working directory, away. Exit statuses above 60 are the scripts' own words, as in sysexits.h.
+"""
+
+from __future__ import annotations
+
+from appliance.core.tools.jobs import JUNK, Kind
+
+NO_FOLDER = 70
+NOT_REGULAR = 65
+NO_INPUT = 66
+IS_FILE = 64
+
+CD = f"""
+home() {{ case $1 in "~"|"~/"*) printf %s "$HOME${{1#"~"}}";; *) printf %s "$1";; esac; }}
+if [ -n "$1" ]; then cd -- "$(home "$1")" 2>/dev/null || exit {NO_FOLDER}; fi
+shift
+"""
+
+RUN = """
+exec 3<&0 </dev/null
+if command -v setsid >/dev/null 2>&1; then setsid sh -c "$1" 3<&- & else sh -c "$1" 3<&- & fi
+job=$!
+{ cat <&3; kill -s KILL -- "-$job" || kill -s KILL "$job"; } >/dev/null 2>&1 &
+watch=$!
+exec 3<&-
+wait "$job" 2>/dev/null
+status=$?
+kill -s KILL "$watch" 2>/dev/null
+kill -s KILL -- "-$job" 2>/dev/null
+exit "$status"
+"""
+"""Runs ``$1``. When the input ends, because whoever asked has closed it or is gone, the command is killed with all that
+it has started (where there is no setsid, the shell alone)."""
+
+READ = f"""
+f=$(home "$1")
+[ -e "$f" ] || exit {NO_INPUT}
+[ -f "$f" ] || exit {NOT_REGULAR}
+size=$(wc -c < "$f") || exit {NO_INPUT}
+echo "$size"
+if [ -n "$2" ] && [ "$size" -gt "$2" ]; then exit 0; fi
+exec cat < "$f"
+"""
+"""The size of ``$1`` in bytes on a line, then what is in it, unless that is more than ``$2``."""
+
+WRITE = f"""
+f=$(home "$1")
+if [ -e "$f" ] && [ ! -f "$f" ]; then exit {NOT_REGULAR}; fi
+d=$(dirname -- "$f") && mkdir -p -- "$d" && cat > "$f" && wc -c < "$f"
+"""
+"""The input becomes ``$1``; the size that it has then is told."""
+
+_JUNK = " -o ".join(f"-name {name}" for name in sorted(JUNK))
+LIST = f"""
+d=$(home "$1")
+if [ -f "$d" ]; then exit {IS_FILE}; fi
+cd -- "$d" 2>/dev/null || exit {NO_INPUT}
+pwd
+depth=
+if [ "$3" -gt 0 ]; then depth="-maxdepth $3"; fi
+if [ "$2" = file ]; then
+  git -c core.fsmonitor=false ls-files -z --cached --others --exclude-standard 2>/dev/null && exit 0
+fi
+if [ "$2" != file ]; then
+  printf '/dir\\0'
+  find . -mindepth 1 $depth \\( -type d \\( {_JUNK} \\) -prune -print0 \\) -o -type d -print0 2>/dev/null
+fi
+if [ "$2" != dir ]; then
+  printf '/file\\0'
+  find . -mindepth 1 $depth \\( -type d \\( {_JUNK} \\) -prune \\) -o -type f -print0 2>/dev/null
+fi
+exit 0
+"""
+"""The folder ``$1`` in full on a line; then names, each with a zero byte: files (``$2`` is ``file``), folders or all,
+at most ``$3`` levels deep; ``/dir`` and ``/file`` say what follows."""
+
+GREP = f"""
+d=$(home "$1")
+cd -- "$d" 2>/dev/null || exit {NO_INPUT}
+shift
+xargs -0 grep -s -H -n "$@" -- /dev/null
+exit 0
+"""
+"""Searches the files that the input names, each with a zero byte, below ``$1``; the other words are grep's."""
+
+GREP_FILE = f"""
+f=$(home "$1")
+[ -f "$f" ] || exit {NOT_REGULAR}
+shift
+exec grep -s -n "$@" < "$f"
+"""
+
+
+def listed_names(output: bytes) -> tuple[str, list[tuple[str, Kind]]]:
+    """What `LIST` has printed: the folder, and entries with their kinds. What is cut at its end is let go."""
+    base, _, rest = output.partition(b"\n")
+    kind: Kind = "file"
+    found: list[tuple[str, Kind]] = []
+    for record in rest.split(b"\0")[:-1]:
+        name = record.decode("utf-8", "replace")
+        if name in ("/dir", "/file"):
+            kind = "dir" if name == "/dir" else "file"
+        else:
+            found.append((name.removeprefix("./"), kind))
+    return base.decode("utf-8", "replace"), found

@@ -1,0 +1,78 @@
+"""Where tools run when not on this machine: llama-server's ``--tools-runtime`` and ``x-tool-runtime`` (b11434).
+
+Nothing here may become an option of the program that is started with it, and nothing falls back to this machine.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from msgspec import Struct
+
+Engine = Literal["docker", "podman"]
+ENGINES: tuple[Engine, ...] = ("docker", "podman")
+_CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SSH = re.compile(r"[A-Za-z0-9._@][A-Za-z0-9._@-]*")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+_FORMS = "docker:<image>, podman:<image>, docker-container:<id>, podman-container:<id> and ssh:<target>"
+
+
+class Container(Struct, frozen=True):
+    """A container that runs already."""
+
+    engine: Engine
+    id: str
+
+
+class Image(Struct, frozen=True):
+    """A container of this image, which is started for the tools and ends with the program."""
+
+    engine: Engine
+    name: str
+
+
+class Ssh(Struct, frozen=True):
+    """Another machine, as ssh knows it."""
+
+    target: str
+
+
+class BadTarget(ValueError):
+    """A target that cannot be one; says why, in words that llama-server's users know."""
+
+
+def parse_target(text: str) -> Container | Image | Ssh:
+    """Raises BadTarget."""
+    scheme, _, rest = text.partition(":")
+    if scheme == "ssh":
+        if not _SSH.fullmatch(rest):
+            raise BadTarget(
+                f"invalid ssh target: {rest!r}; it is a host or user@host, of letters, digits, '.', '_' '-'"
+            )
+        return Ssh(rest)
+    for engine in ENGINES:
+        if scheme == f"{engine}-container":
+            if not _CONTAINER.fullmatch(rest):
+                raise BadTarget(
+                    f"invalid container id: {rest!r}; it is an id or a name of letters, digits, '.', '_', '-'"
+                )
+            return Container(engine, rest)
+        if scheme == engine:
+            if not _IMAGE.fullmatch(rest):
+                raise BadTarget(f"invalid image name: {rest!r}; write it as in {engine}:busybox")
+            return Image(engine, rest)
+    raise BadTarget(f"unknown tool runtime: {text!r}; there are {_FORMS}")
+
+
+def running_target(text: str) -> Container | Ssh:
+    """What a client may name. Raises BadTarget; a client starts no containers."""
+    target = parse_target(text)
+    if isinstance(target, Image):
+        raise BadTarget(f"tool runtime must name a running container: {text!r}; write {target.engine}-container:<id>")
+    return target
+
+
+def quoted(words: list[str]) -> str:
+    """One word that a POSIX shell reads as these."""
+    return " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)

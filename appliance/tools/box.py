@@ -1,0 +1,120 @@
+"""All tools of the program under one roof: who has which, and how one is used."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from difflib import get_close_matches
+from typing import Protocol, runtime_checkable
+
+from appliance.core.tooling import ToolContext, ToolOutcome, ToolSpec
+from appliance.errors import BadRequest, NotFound
+
+ALL = "*"
+MCP = "mcp:"
+
+log = logging.getLogger(__name__)
+
+
+class ToolSource(Protocol):
+    """Who has tools. They are known before anybody asks, and stay the same."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """Never blocks."""
+        ...
+
+    async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
+        """Use one of its tools. ``arguments`` is the JSON text of the arguments object.
+
+        Raises BadRequest for arguments that cannot be used, ToolProblem when the tool could not even begin. Cancelling
+        stops the tool and ends its processes.
+        """
+        ...
+
+
+@runtime_checkable
+class StreamingSource(Protocol):
+    """A source of tools some of which hand on what they have while they work (`ToolSpec.streams`)."""
+
+    def stream(
+        self, name: str, arguments: bytes, context: ToolContext
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes | ToolOutcome]]:
+        """As `ToolSource.call`; pieces of output, the outcome last. Leaving the block stops the tool."""
+        ...
+
+
+class Toolbox:
+    """The tools of several sources; of two with the same name, the one of the earlier source counts.
+
+    Made by `tools.owner.open_tools`. Without sources it is an empty box: no tool was switched on.
+    """
+
+    def __init__(self, sources: Sequence[ToolSource] = ()) -> None:
+        self.enabled = bool(sources)
+        """Somebody asked for tools, though there may be none."""
+        self._sources: dict[str, ToolSource] = {}
+        self._specs: dict[str, ToolSpec] = {}
+        for source in sources:
+            for spec in source.specs():
+                if spec.name in self._specs:
+                    log.warning("there are two tools called '%s'; that of %s is left out", spec.name, _whose(spec))
+                else:
+                    self._sources[spec.name], self._specs[spec.name] = source, spec
+
+    def specs(self) -> Sequence[ToolSpec]:
+        return list(self._specs.values())
+
+    def find(self, name: str) -> ToolSpec | None:
+        return self._specs.get(name)
+
+    async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
+        """As `ToolSource.call`. Raises NotFound, too."""
+        return await self._source_of(name).call(name, arguments, context)
+
+    def stream(
+        self, name: str, arguments: bytes, context: ToolContext
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes | ToolOutcome]]:
+        """As `StreamingSource.stream`. Raises NotFound, also for a tool that does not stream."""
+        source = self._source_of(name)
+        if not self._specs[name].streams or not isinstance(source, StreamingSource):
+            raise NotFound(f"the tool '{name}' does not stream; use it without \"stream\"")
+        return source.stream(name, arguments, context)
+
+    def select(self, words: Sequence[str]) -> list[ToolSpec]:
+        """The tools meant by names, ``*``, ``mcp:*`` and ``mcp:<server>``, each once. Raises BadRequest."""
+        found: dict[str, ToolSpec] = {}
+        for word in words:
+            for spec in self._meant(word):
+                found.setdefault(spec.name, spec)
+        return list(found.values())
+
+    def _meant(self, word: str) -> list[ToolSpec]:
+        if word in self._specs:
+            return [self._specs[word]]
+        if word == ALL:
+            return list(self._specs.values())
+        if word.startswith(MCP):
+            server = word.removeprefix(MCP)
+            found = [spec for spec in self._specs.values() if spec.kind == "mcp" and server in (ALL, spec.server)]
+            if found or server == ALL:
+                return found
+        raise BadRequest(self._unknown(word), param="tools")
+
+    def _source_of(self, name: str) -> ToolSource:
+        if name not in self._sources:
+            raise NotFound(self._unknown(name))
+        return self._sources[name]
+
+    def _unknown(self, word: str) -> str:
+        servers = {f"{MCP}{spec.server}" for spec in self._specs.values() if spec.kind == "mcp"}
+        known = sorted({*self._specs, *servers})
+        if not known:
+            return f"there is no tool '{word}': none are switched on (--tools, --mcp-servers-config)"
+        near = get_close_matches(word, known, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+        return f"there is no tool '{word}'; {hint}"
+
+
+def _whose(spec: ToolSpec) -> str:
+    return f"the MCP server '{spec.server}'" if spec.server else "a later source"

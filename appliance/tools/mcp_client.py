@@ -1,0 +1,164 @@
+"""One configured MCP server: started when it is needed, asked one thing at a time, started again when it has died."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+from msgspec import Raw
+
+from appliance.core.mcp_config import McpServer
+from appliance.core.mcp_messages import Answer
+from appliance.core.mcp_tools import call_params, failed, initialize_params, outcome, read_tools
+from appliance.core.tooling import ToolOutcome, ToolSpec
+from appliance.tools.mcp_session import Session, SessionLost, Start
+
+START_TIME = 10.0
+"""Seconds, at least, that a server has to start; its own time limit is for what it is used for."""
+COOLDOWN = 5.0
+"""Seconds after a failed start in which it is not tried again."""
+MAX_PAGES = 20
+"""Of a list of tools."""
+
+log = logging.getLogger(__name__)
+
+Tools = list[tuple[ToolSpec, str]]
+"""Each tool as it is offered, and its name on the server."""
+
+
+class Unavailable(Exception):
+    """The server could not be started, now or a moment ago."""
+
+
+class McpClient:
+    """Made by `open_mcp`, in whose tasks the sessions run."""
+
+    def __init__(self, server: McpServer, start: Start) -> None:
+        self.name = server.name
+        self._timeout = server.timeout
+        self._start = start
+        self._session: Session | None = None
+        self._one_at_a_time = trio.Lock()
+        self._not_before = -1.0
+
+    async def list_tools(self) -> Tools:
+        """Start the server, ask what it has, and stop it. Empty, with a warning in the log, when that fails."""
+        async with self._one_at_a_time:
+            try:
+                session = await self._ready()
+                return await self._all_pages(session)
+            except Unavailable:
+                return []
+            except SessionLost as lost:
+                log.warning("MCP server '%s' gives no tools: %s", self.name, lost.why)
+                return []
+            finally:
+                if self._session is not None:
+                    self._session.end()
+
+    async def call(self, tool: str, arguments: bytes) -> ToolOutcome:
+        """Use a tool; whatever goes wrong is told in the outcome. Cancelling it ends the server's process."""
+        try:
+            params = call_params(tool, arguments)
+        except ValueError as error:
+            return failed(str(error))
+        async with self._one_at_a_time:
+            try:
+                try:
+                    return await self._ask_tool(params)
+                except SessionLost as lost:
+                    if not lost.unsent:
+                        raise
+                    return await self._ask_tool(params)  # the server had died before, and knows nothing of it
+            except Unavailable:
+                return failed(f"MCP server unavailable: {self.name}")
+            except SessionLost as lost:
+                return failed(f"MCP server '{self.name}' failed during the call: {lost.why}")
+
+    async def wait_gone(self) -> None:
+        if self._session is not None:
+            await self._session.wait_gone()
+
+    async def _ask_tool(self, params: object) -> ToolOutcome:
+        session = await self._ready()
+        dropped = session.dropped
+        answer = await self._ask(session, "tools/call", params, self._timeout)
+        if answer is not None:
+            return outcome(answer)
+        if session.dropped > dropped:
+            return failed(
+                "request timed out; the MCP server sent a message that is longer than 8 MiB, which was dropped"
+            )
+        return failed("request timed out")
+
+    async def _ready(self) -> Session:
+        """The session, a new one where there is none. Raises Unavailable."""
+        if self._session is not None:
+            for _ in range(2):
+                await trio.lowlevel.checkpoint()  # the first tells of a process that has ended, the second is told
+            if self._session.alive:
+                return self._session
+            await self._session.wait_gone()
+            self._session = None
+        if trio.current_time() < self._not_before:
+            raise Unavailable("it failed to start a moment ago")
+        try:
+            return await self._begin()
+        except SessionLost as lost:
+            self._not_before = trio.current_time() + COOLDOWN
+            log.warning("MCP server '%s' cannot be used: %s", self.name, lost.why)
+            raise Unavailable(lost.why) from None
+
+    async def _begin(self) -> Session:
+        """Start and shake hands. Raises SessionLost."""
+        self._session = session = await self._start()
+        begun = False
+        try:
+            seconds = max(self._timeout, START_TIME)
+            answer = await self._ask(session, "initialize", initialize_params(session.version), seconds)
+            if answer is None:
+                raise SessionLost(f"it did not answer 'initialize' within {seconds:g} s")
+            if answer.error is not None:
+                raise SessionLost(f"it refuses 'initialize': {answer.error.message}")
+            session.begun(answer.result or Raw(b"{}"))
+            await session.tell("notifications/initialized")
+            begun = True
+        finally:
+            if not begun:
+                session.end()
+        return session
+
+    async def _ask(self, session: Session, method: str, params: object, seconds: float) -> Answer | None:
+        """None when the time is up. Raises SessionLost."""
+        settled = False
+        try:
+            with trio.move_on_after(seconds) as limit:
+                answer = await session.ask(method, params)
+                settled = True
+                return answer
+            settled = limit.cancelled_caught
+            await session.give_up()
+            return None
+        finally:
+            if not settled:
+                session.end(busy=True)  # nobody waits any more, so nothing is to go on
+
+    async def _all_pages(self, session: Session) -> Tools:
+        found: Tools = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            asked = {"cursor": cursor} if cursor else None
+            answer = await self._ask(session, "tools/list", asked, max(self._timeout, START_TIME))
+            if answer is None:
+                raise SessionLost("it did not answer 'tools/list' in time")
+            page = read_tools(self.name, answer.result) if answer.result is not None else None
+            if page is None:
+                why = answer.error.message if answer.error is not None else "its answer is no list of tools"
+                raise SessionLost(f"'tools/list' failed: {why}")
+            for warning in page.warnings:
+                log.warning("%s", warning)
+            found += zip(page.specs, page.names, strict=True)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return found

@@ -1,0 +1,62 @@
+"""A conversation with one MCP server, whatever carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from msgspec import Raw
+
+from appliance.core.mcp_messages import Answer
+
+
+class SessionLost(Exception):
+    """The server cannot be asked, or not any more. ``unsent``: it never had the whole request."""
+
+    def __init__(self, why: str, *, unsent: bool = False) -> None:
+        super().__init__(why)
+        self.why = why
+        self.unsent = unsent
+
+
+class Session(Protocol):
+    """Asked one request at a time. Runs in a task of `open_mcp`, which ends it."""
+
+    version: str
+    """The protocol revision that is asked for."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were too long."""
+        ...
+
+    async def ask(self, method: str, params: object = None) -> Answer:
+        """Wait for the answer, however long. Raises SessionLost."""
+        ...
+
+    async def tell(self, method: str, params: object = None) -> None:
+        """Raises SessionLost."""
+        ...
+
+    async def give_up(self) -> None:
+        """Tell the server that the last request is not waited for any more; never raises."""
+        ...
+
+    def begun(self, result: Raw) -> None:
+        """What the server answered to ``initialize``."""
+        ...
+
+    def end(self, *, busy: bool = False) -> None:
+        """Leave the server; returns at once. ``busy``: it works on something that nobody wants any more."""
+        ...
+
+    async def wait_gone(self) -> None:
+        """Until nothing is left of it."""
+        ...
+
+
+Start = Callable[[], Awaitable[Session]]
+"""Begins a session in a task of its own. Raises SessionLost."""

@@ -1,0 +1,194 @@
+"""JSON-RPC lines: every cut of a stream gives the same ones, garbage gives none, and nothing grows."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from appliance.core.mcp_messages import (
+    Answer,
+    Asked,
+    Lines,
+    RpcError,
+    Told,
+    notification,
+    read_message,
+    refusal,
+    reply,
+    request,
+    result,
+)
+from appliance.core.mcp_tools import call_params, outcome, read_tools
+
+LINE = st.binary(max_size=40).map(lambda data: data.replace(b"\n", b""))
+
+
+@given(st.lists(LINE, max_size=20), st.lists(st.integers(0, 400), max_size=20))
+def test_however_a_stream_is_cut_its_lines_are_the_same(lines: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(line + b"\n" for line in lines)
+    parser = Lines(limit=30)
+    found: list[bytes] = []
+    marks = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    for begin, end in itertools.pairwise(marks):
+        found += parser.feed(stream[begin:end])
+        assert parser.held <= 30
+    assert found == [line.strip() for line in lines if len(line) <= 30 and line.strip()]
+    assert parser.dropped == sum(len(line) > 30 for line in lines)
+
+
+def test_a_line_of_any_length_is_not_kept() -> None:
+    parser = Lines()
+    for _ in range(100):
+        assert parser.feed(b"x" * (1 << 20)) == []
+        assert parser.held <= 8 << 20
+    assert parser.feed(b"\n{}\n") == [b"{}"]
+    assert parser.dropped == 1
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_no_message_or_one(data: bytes) -> None:
+    found = read_message(data)
+    assert found is None or isinstance(found, Answer | Asked | Told)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["id", "method", "params", "result", "error", "code", "jsonrpc"]), inner, max_size=5
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@given(JSON)
+def test_any_json_is_sorted_by_what_it_is(value: object) -> None:
+    found = read_message(json.dumps(value).encode())
+    if found is None:
+        return
+    assert isinstance(value, dict)
+    match found:
+        case Answer():
+            assert "result" in value or "error" in value
+            assert (found.result is None) != (found.error is None)
+            assert found.id == value["id"]
+        case Asked():
+            assert found.method == value["method"]
+            assert read_message(reply(found)) is not None, "a server's question always has an answer"
+        case Told():
+            assert value.get("id") is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 100_000, b'{"id":1,"result":' + b"[" * 100_000, b'{"id":1,"result":"\xff"', b""]
+)
+def test_what_would_break_a_parser(data: bytes) -> None:
+    assert read_message(data) is None
+
+
+def test_what_is_read_back_is_what_was_written() -> None:
+    asked = read_message(request(7, "tools/call", {"name": "x"}))
+    assert isinstance(asked, Asked)
+    assert (asked.id, asked.method) == (7, "tools/call")
+    told = read_message(notification("notifications/initialized"))
+    assert told == Told(method="notifications/initialized")
+    answer = read_message(result(7, {"a": 1}))
+    assert isinstance(answer, Answer)
+    assert answer.result is not None
+    assert bytes(answer.result) == b'{"a":1}'
+    refused = read_message(refusal("x", RpcError(code=-32601, message="no")))
+    assert refused == Answer(id="x", error=RpcError(code=-32601, message="no"))
+    for line in (request(1, "a"), notification("b"), result(1, "\n"), refusal(None, RpcError(code=1, message="\r\n"))):
+        assert b"\n" not in line
+
+
+def test_errors_in_any_shape_have_words() -> None:
+    for text in ('{"code":"E1"}', '"gone"', "null", "{}", '{"message":"why"}', '{"code":1.5,"message":null}'):
+        found = read_message(b'{"id":1,"error":%b}' % text.encode())
+        assert isinstance(found, Answer)
+        assert found.error is not None
+        assert found.error.message
+
+
+def test_a_server_is_answered_properly() -> None:
+    assert json.loads(reply(Asked(id="a", method="ping"))) == {"jsonrpc": "2.0", "id": "a", "result": {}}
+    for method in ("roots/list", "sampling/createMessage", "elicitation/create", "x" * 10_000):
+        said = json.loads(reply(Asked(id=3, method=method)))
+        assert said["id"] == 3
+        assert said["error"]["code"] == -32601
+        assert len(said["error"]["message"]) < 200
+
+
+def answered(**result_: object) -> Answer:
+    return Answer(id=1, result=Raw(json.dumps(result_).encode()))
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (
+            answered(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+            {"plain_text_response": "a\nb"},
+        ),
+        (answered(content=[]), {"plain_text_response": ""}),
+        (answered(), {"plain_text_response": ""}),
+        (answered(content=[{"type": "text", "text": "no"}], isError=True), {"error": "no"}),
+        (answered(content=[], isError=True), {"error": "MCP tool returned an error"}),
+        (Answer(id=1, error=RpcError(code=1, message="why")), {"error": "why"}),
+        (answered(structuredContent={"a": 1}), {"plain_text_response": '{"a": 1}'}),
+    ],
+)
+def test_results_in_llama_servers_words(answer: Answer, body: object) -> None:
+    assert json.loads(outcome(answer).body) == body
+
+
+@given(JSON)
+def test_any_result_is_told_somehow(value: object) -> None:
+    found = outcome(Answer(id=1, result=Raw(json.dumps(value).encode())))
+    assert len(json.loads(found.body)) == 1
+
+
+@given(JSON)
+def test_any_list_of_tools_is_read_or_refused(value: object) -> None:
+    read_tools("s", Raw(json.dumps(value).encode()))
+    page = read_tools("s", Raw(json.dumps({"tools": [value, {"name": "good"}]}).encode()))
+    assert page is not None
+    assert page.names[-1] == "good"
+    assert page.specs[-1].name == "s_good"
+
+
+@pytest.mark.parametrize("schema", [None, 1, [], {}, {"type": "object"}, {"type": "string"}, {"properties": {"a": {}}}])
+def test_every_tool_has_an_object_for_its_parameters(schema: object) -> None:
+    tool = {"name": "t", "inputSchema": schema}
+    page = read_tools("s", Raw(json.dumps({"tools": [tool, {"name": "none"}]}).encode()))
+    assert page is not None
+    for spec in page.specs:
+        found = json.loads(bytes(spec.parameters))
+        assert found["type"] == "object"
+        assert isinstance(found["properties"], dict)
+
+
+@pytest.mark.parametrize("text", [b"[1]", b'"x"', b"{", b'{"a":"\xff"}', b"{} {}", b"[" * 100_000])
+def test_arguments_that_are_no_object(text: bytes) -> None:
+    with pytest.raises(ValueError, match="JSON object"):
+        call_params("t", text)
+
+
+@given(st.dictionaries(st.text(max_size=4), JSON, max_size=3), st.sampled_from([None, 2, "\n"]))
+def test_arguments_fit_into_one_line(arguments: dict[str, object], indent: int | str | None) -> None:
+    text = json.dumps(arguments, indent=indent).encode()
+    line = request(1, "tools/call", call_params("t", text))
+    assert b"\n" not in line
+    assert msgspec.json.decode(line)["params"]["arguments"] == msgspec.json.decode(text)

@@ -1,0 +1,68 @@
+"""Targets of tools: the words llama-server's users know, and nothing that becomes an option of another program."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.tools.targets import BadTarget, Container, Image, Ssh, parse_target, quoted, running_target
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("docker:busybox", Image("docker", "busybox")),
+        ("podman:quay.io/org/image:1.2@sha256:abc", Image("podman", "quay.io/org/image:1.2@sha256:abc")),
+        ("docker-container:abc123", Container("docker", "abc123")),
+        ("podman-container:my_box.1", Container("podman", "my_box.1")),
+        ("ssh:user@host.example", Ssh("user@host.example")),
+    ],
+)
+def test_what_there_is(text: str, target: object) -> None:
+    assert parse_target(text) == target
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("fake:does-not-exist", "unknown tool runtime"),
+        ("", "unknown tool runtime"),
+        ("docker", "invalid image name"),
+        ("ssh:-oProxyCommand=touch /tmp/pwned", "invalid ssh target"),
+        ("ssh:", "invalid ssh target"),
+        ("ssh:host;rm", "invalid ssh target"),
+        ("ssh:höst", "invalid ssh target"),
+        ("docker-container:--privileged", "invalid container id"),
+        ("podman-container:.hidden", "invalid container id"),
+        ("podman-container:a b", "invalid container id"),
+        ("docker:-v/:/host", "invalid image name"),
+        ("docker-container:abc\n", "invalid container id"),
+    ],
+)
+def test_what_there_is_not(text: str, words: str) -> None:
+    with pytest.raises(BadTarget, match=words):
+        parse_target(text)
+
+
+def test_a_client_starts_no_container() -> None:
+    with pytest.raises(BadTarget, match="tool runtime must name a running container"):
+        running_target("docker:busybox")
+
+
+@given(st.sampled_from(["ssh:", "docker:", "docker-container:", "podman:"]), st.text(max_size=12))
+def test_what_passes_is_no_option_and_nothing_for_a_shell(scheme: str, rest: str) -> None:
+    try:
+        parse_target(scheme + rest)
+    except BadTarget:
+        return
+    assert not rest.startswith("-")
+    assert re.fullmatch(r"[A-Za-z0-9._@/:-]+", rest)
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8), max_size=5))
+def test_quoted_words_are_read_as_they_were(words: list[str]) -> None:
+    assert shlex.split(quoted(words)) == words

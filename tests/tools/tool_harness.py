@@ -1,0 +1,45 @@
+"""Built-in tools as their callers use them, with real children."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from appliance.core.mcp_config import McpServers
+from appliance.core.tooling import ToolContext, ToolOutcome
+from appliance.core.tools.choice import chosen_tools
+from appliance.tools.box import Toolbox
+from appliance.tools.owner import open_own_tools
+
+
+class Tools:
+    """``call`` gives the decoded body of the answer."""
+
+    def __init__(self, box: Toolbox) -> None:
+        self.box = box
+
+    async def call(self, tool: str, *, cwd: object = None, runtime: str | None = None, base64: bool = False, **params):
+        return json.loads((await self.outcome(tool, cwd=cwd, runtime=runtime, base64=base64, **params)).body)
+
+    async def outcome(
+        self, tool: str, *, cwd: object = None, runtime: str | None = None, base64: bool = False, **params
+    ) -> ToolOutcome:
+        context = ToolContext(cwd=None if cwd is None else str(cwd), runtime=runtime, base64=base64)
+        arguments = {name: str(value) if name == "path" else value for name, value in params.items()}
+        return await self.box.call(tool, json.dumps(arguments).encode(), context)
+
+    async def text(self, tool: str, **params) -> str:
+        return (await self.call(tool, **params))["plain_text_response"]
+
+    async def error(self, tool: str, **params) -> str:
+        body = await self.call(tool, **params)
+        assert list(body) == ["error"], body
+        return body["error"]
+
+
+@asynccontextmanager
+async def open_builtins(*words: str, runtime: str = "", root: object = "") -> AsyncGenerator[Tools]:
+    settings = chosen_tools(words or ["all"], runtime=runtime, root=str(root), mcp=McpServers())
+    async with open_own_tools(settings) as box:
+        yield Tools(box)
