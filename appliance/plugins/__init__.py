@@ -14,16 +14,18 @@ ends the request with a 502 that names the plugin. Refuses to import anything ab
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
+from appliance.core.json_values import JSON as JSON
+from appliance.core.json_values import JsonObject as JsonObject
+
 T = TypeVar("T")
-JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
-JsonObject = dict[str, JSON]
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Request(Struct, kw_only=True):
@@ -68,6 +70,21 @@ class Appliance(Protocol):
         ...
 
 
+class Pending(Protocol[T_co]):
+    """Work that goes on beside the request (`Context.begin`)."""
+
+    @property
+    def done(self) -> bool:
+        """It ended, one way or the other; `wait` returns or raises at once."""
+        ...
+
+    async def wait(self) -> T_co:
+        """What the work returned. Raises what it raised; AskFailed when it was cancelled or took too long."""
+        ...
+
+    def cancel(self) -> None: ...
+
+
 class Context(Protocol):
     """What a hook has beside the message. One object for all hooks of one plugin in one request."""
 
@@ -102,10 +119,33 @@ class Context(Protocol):
         """Nobody else's: from the first hook of the request to its last."""
         ...
 
+    def begin(self, work: Callable[[], Awaitable[T]], *, within: float | None = None) -> Pending[T]:
+        """Start ``work`` beside the request; it is cancelled after ``within`` seconds, and when the request ends.
+
+        What it raises is kept for `Pending.wait` and disturbs nobody else.
+        """
+        ...
+
+    async def wait_any(self, pending: Sequence[Pending[object]]) -> None:
+        """Return when at least one of them is done."""
+        ...
+
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do what blocks (files, SQLite, arithmetic on much) without holding up the program."""
         ...
 
 
 class AskFailed(Exception):
-    """A question to a model that was not answered; the message says why."""
+    """A question to a model that was not answered; the message says why.
+
+    ``status`` and ``body`` are those of the refusal where one came: llama-server tells in ``body`` how many tokens fit.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None, body: JsonObject | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = body
+
+
+class Refused(Exception):
+    """Raised by a hook when the request or the plugin's settings are at fault: the client gets a 400 with this text."""

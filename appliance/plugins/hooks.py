@@ -1,0 +1,242 @@
+"""Calling the hooks of a plugin: in its time, in the right thread, every failure named after plugin and hook."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import NoReturn, TypeVar
+
+import msgspec
+import trio
+
+from appliance.core.json_values import JsonObject
+from appliance.errors import ApplianceError, BadRequest, PluginFailed
+from appliance.plugins import Context, Event, Refused, Request, Response
+from appliance.plugins.context import Host, Plugin, PluginContext
+from appliance.plugins.loading import Hooks
+
+Message = TypeVar("Message", Request, Response)
+FAREWELL = 1.0
+"""Seconds that a stream hook gets to leave its ``finally`` blocks when nobody wants its events any more."""
+LONGEST = 500
+"""Characters of what a plugin raised that its client is told."""
+
+
+class PluginStep:
+    """One plugin's part in one request."""
+
+    def __init__(
+        self,
+        plugin: Plugin,
+        hooks: Hooks,
+        model: str,
+        host: Host,
+        spawn: Callable[[Callable[[], Awaitable[None]]], None],
+    ) -> None:
+        self.plugin = plugin
+        self.hooks = hooks
+        self._host = host
+        self.spawn = spawn
+        self.context: Context = PluginContext(plugin, model, host, spawn)
+
+    async def request(self, request: Request) -> tuple[Request, bytes]:
+        """The request as the plugin wants it, and its body as bytes. Raises PluginFailed, and BadRequest."""
+        model = request.body.get("model")
+        changed = await self._whole("on_request", self.hooks.on_request, request)
+        if changed.body.get("model") != model:
+            self.fail("on_request", "it changed 'model', which is chosen before plugins run and stays")
+        return changed, self._encoded("on_request", changed.body)
+
+    async def response(self, response: Response) -> Response:
+        """Raises as `request`."""
+        changed = await self._whole("on_response", self.hooks.on_response, response)
+        self._encoded("on_response", changed.body)
+        return changed
+
+    def stream(self, events: AsyncIterator[Event]) -> HookedStream:
+        return HookedStream(self, events)
+
+    def fail(self, hook: str, why: str, cause: BaseException | None = None) -> NoReturn:
+        self.context.logger.warning("%s: %s", hook, why, exc_info=cause)
+        raise PluginFailed(self.plugin.name, hook, why) from None
+
+    def explain(self, hook: str, error: BaseException) -> NoReturn:
+        """Raise what a plugin's exception means."""
+        error = _alone(error)
+        if isinstance(error, PluginFailed):
+            raise error
+        if isinstance(error, Refused):
+            raise BadRequest(f"plugin '{self.plugin.name}': {error}") from None
+        self.fail(hook, f"{type(error).__name__}: {error}"[:LONGEST].rstrip(": "), error)
+
+    def late(self, hook: str) -> NoReturn:
+        self.fail(hook, f"it took longer than {self.plugin.timeout:g} s ('timeout' in its config.json)")
+
+    async def _whole(self, hook: str, function: Callable[..., object] | None, message: Message) -> Message:
+        if function is None:
+            return message
+        returned: object = None
+        with trio.move_on_after(self.plugin.timeout) as scope:
+            try:
+                returned = await self._call(function, message)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
+                self.explain(hook, error)
+        if scope.cancelled_caught:
+            self.late(hook)
+        changed = message if returned is None else returned
+        if not isinstance(changed, type(message)) or not isinstance(changed.body, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  a plugin may do anything
+            kind = type(message).__name__
+            self.fail(hook, f"it must return a {kind} whose body is a dict, or None, and returned {_told(returned)}")
+        return changed
+
+    async def _call(self, function: Callable[..., object], message: Request | Response) -> object:
+        if inspect.iscoroutinefunction(function):
+            return await function(message, self.context)
+        work = partial(function, message, self.context)
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._host.threads)
+
+    def _encoded(self, hook: str, body: JsonObject) -> bytes:
+        try:
+            return msgspec.json.encode(body)
+        except (TypeError, ValueError, RecursionError, OverflowError) as error:
+            self.fail(hook, f"what it made is not JSON: {error}")
+
+
+class HookedStream:
+    """The events that an ``on_stream`` makes out of others. Its time is what it takes itself, from event to event.
+
+    The hook runs in a task of its own: what it opens in one event and closes in another (a nursery, the stream of a
+    model) would else be torn between the scopes of whoever takes its events.
+    """
+
+    def __init__(self, step: PluginStep, events: AsyncIterator[Event]) -> None:
+        self._step = step
+        self._source = _Source(events, self)
+        self._scope = trio.CancelScope()
+        self._give, self._take = trio.open_memory_channel[Event](0)
+        self._begun = self._sending = self._closed = False
+        self._ended = trio.Event()
+        self._error: ApplianceError | None = None
+        self._waiting = 0
+
+    def __aiter__(self) -> HookedStream:
+        return self
+
+    async def __anext__(self) -> Event:
+        """Raises PluginFailed, BadRequest."""
+        if not self._begun:
+            self._begun = True
+            self._step.spawn(self._run)
+        try:
+            return await self._take.receive()
+        except trio.EndOfChannel:
+            pass
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Let the hook clean up after itself, also while the request is being cancelled."""
+        self._closed = True
+        self._take.close()
+        if self._begun and not self._ended.is_set():
+            if not self._sending:
+                self._scope.cancel()
+            with trio.move_on_after(FAREWELL, shield=True):  # cleanup alone, and not for long
+                await self._ended.wait()
+
+    def paused(self, *, more: bool) -> None:
+        """The hook waits for an event, or has it now: only in between its time runs."""
+        self._waiting += 1 if more else -1
+        self._scope.deadline = self._deadline()
+
+    async def _run(self) -> None:
+        """The task. What the hook raises waits for who takes the events."""
+        try:
+            with self._scope:
+                await self._pass_on()
+            if self._scope.cancelled_caught and not self._closed:
+                self._step.late("on_stream")
+        except ApplianceError as error:
+            self._error = error
+        finally:
+            self._give.close()
+            self._ended.set()
+
+    async def _pass_on(self) -> None:
+        made = self._made()
+        try:
+            while True:
+                self._scope.deadline = self._deadline()
+                event = await anext(made)
+                self._scope.deadline = math.inf
+                self._sending = True
+                await self._give.send(self._checked(event))
+                self._sending = False
+        except (StopAsyncIteration, trio.BrokenResourceError):
+            pass  # its end, or that of who takes the events
+        except ApplianceError:
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
+            self._step.explain("on_stream", error)
+        finally:
+            await self._farewell(made)
+
+    async def _farewell(self, made: AsyncIterator[object]) -> None:
+        close = getattr(made, "aclose", None)
+        if close is None:
+            return
+        self._scope.shield, self._scope.deadline = True, trio.current_time() + FAREWELL
+        try:
+            await close()
+        except (Exception, SystemExit) as error:
+            self._step.context.logger.warning("on_stream does not end in order", exc_info=error)
+
+    def _deadline(self) -> float:
+        return math.inf if self._waiting else trio.current_time() + self._step.plugin.timeout
+
+    def _checked(self, event: object) -> Event:
+        if not isinstance(event, Event) or not (event.data is None or isinstance(event.data, dict)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            self._step.fail(
+                "on_stream", f"it must yield Events whose data is a dict or None, and yielded {_told(event)}"
+            )
+        return event
+
+    def _made(self) -> AsyncIterator[object]:
+        function = self._step.hooks.on_stream
+        made: object = function(self._source, self._step.context) if function is not None else None
+        if not isinstance(made, AsyncIterator):
+            if inspect.iscoroutine(made):
+                made.close()
+            self._step.fail("on_stream", f"it must be an asynchronous generator, and returned {_told(made)}")
+        return made  # pyright: ignore[reportUnknownVariableType]  what it yields is looked at one by one
+
+
+class _Source:
+    """The events that a hook is given."""
+
+    def __init__(self, events: AsyncIterator[Event], stream: HookedStream) -> None:
+        self._events = events
+        self._stream = stream
+
+    def __aiter__(self) -> _Source:
+        return self
+
+    async def __anext__(self) -> Event:
+        self._stream.paused(more=True)
+        try:
+            return await anext(self._events)
+        finally:
+            self._stream.paused(more=False)
+
+
+def _alone(error: BaseException) -> BaseException:
+    """What a nursery of the plugin's has wrapped, where that is one thing."""
+    inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return _alone(inside[0]) if issubclass(type(error), BaseExceptionGroup) and len(inside) == 1 else error
+
+
+def _told(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

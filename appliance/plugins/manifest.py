@@ -1,0 +1,79 @@
+"""A plugin's ``config.json``: what it may say, and what is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from appliance.core.slash import FAMILIES, Family, family_of
+
+LARGEST = 1 << 20
+"""Bytes of a config.json."""
+DEFAULT_TIMEOUT = 300.0
+"""Seconds for one hook; one that asks a model may have to wait until that is loaded."""
+PROMPTS = ", ".join(f"/v1{path}" for path in FAMILIES)
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What config.json says; every key may be left out. ``end_point`` [] means every route that has a prompt."""
+
+    enabled: bool = True
+    description: str = ""
+    end_point: str | list[str] = []
+    settings: dict[str, object] = field(default_factory=dict[str, object])
+    """JSON values."""
+    timeout: Annotated[float, Meta(gt=0)] = DEFAULT_TIMEOUT
+
+    @property
+    def end_points(self) -> tuple[str, ...]:
+        return (self.end_point,) if isinstance(self.end_point, str) else tuple(self.end_point)
+
+    @property
+    def families(self) -> frozenset[Family]:
+        """The kinds of request that the plugin is for."""
+        found = (family_of(path) for path in self.end_points or FAMILIES)
+        return frozenset(family for family in found if family is not None)
+
+
+class BadManifest(ValueError):
+    """One line: what is wrong, where, and what would be right."""
+
+
+KEYS = tuple(each.encode_name for each in msgspec.structs.fields(Manifest))
+
+
+def read_manifest(data: bytes) -> tuple[Manifest, tuple[str, ...]]:
+    """The manifest and what is odd about it. Raises BadManifest."""
+    try:
+        text = data.decode("utf-8-sig")
+        given: object = json.loads(text)  # says where a mistake is, in lines
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadManifest(f"config.json:{line}: is not UTF-8 text; save the file as UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise BadManifest(f"config.json:{error.lineno}:{error.colno}: {_lower(error.msg)}") from None
+    except (RecursionError, ValueError) as error:
+        raise BadManifest(f"config.json cannot be read: {error}") from None
+    try:
+        manifest = msgspec.convert(given, Manifest)
+    except msgspec.ValidationError as error:
+        raise BadManifest(f"config.json: {_lower(str(error))}") from None
+    for path in manifest.end_points:
+        if family_of(path) is None:
+            raise BadManifest(f"config.json: end_point '{path}' is no route with a prompt; these are: {PROMPTS}")
+    names = [str(name) for name in given] if isinstance(given, dict) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return manifest, tuple(_unknown(name) for name in names if name not in KEYS)
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, KEYS, 1)
+    meant = f"did you mean '{near[0]}'?" if near else f"the keys are {', '.join(KEYS)}"
+    return f"config.json: unknown key '{name}'; {meant}"
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

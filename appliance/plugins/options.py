@@ -1,0 +1,34 @@
+"""The ``settings`` of a plugin's config.json as a typed object, and mistakes in them told by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from appliance.plugins import JSON, Refused
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+D = TypeVar("D", bound="DataclassInstance")
+
+
+def options(settings: Mapping[str, JSON], kind: type[D]) -> D:
+    """``settings`` as a dataclass whose fields are the settings, with their defaults; ``object`` is any JSON.
+
+    What ``kind`` raises as ValueError in ``__post_init__`` counts as a mistake in the settings. Raises Refused.
+    """
+    known = [field.name for field in fields(kind)]
+    for name in settings:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+            raise Refused(f"unknown setting '{name}'; {hint}")
+    try:
+        return msgspec.convert(dict(settings), kind)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise Refused(f"wrong settings: {error}") from None

@@ -1,0 +1,215 @@
+"""For tests of a plugin: one request and its answer through its hooks, without a server and without a model.
+
+    turn = take_turn(Path(__file__).parent, question("Hello"), reply("Good day"))
+    assert turn.sent["messages"] == ...
+
+The hooks run as they do in the program: loaded from the folder, each in its time, sync ones in a thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import trio
+from msgspec import Struct
+
+from appliance.core.answer_stream import events_of
+from appliance.core.json_values import JSON, OBJECT, JsonObject
+from appliance.core.slash import Family, family_of
+from appliance.plugins import AskFailed, Event, Request, Response
+from appliance.plugins.context import Host, Plugin
+from appliance.plugins.folders import CONFIG
+from appliance.plugins.hooks import PluginStep
+from appliance.plugins.loading import PREFIX, forget, load_hooks
+from appliance.plugins.manifest import read_manifest
+
+CHAT = "/v1/chat/completions"
+EMBEDDINGS = "/v1/embeddings"
+Answers = Callable[[str, JsonObject], JsonObject]
+"""Path and body of a question of the plugin to a model, to what the model's server answers. May raise AskFailed."""
+_numbers = itertools.count(1)
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """What came of it. A whole answer is in ``answer``, a stream in ``events``."""
+
+    sent: JsonObject
+    """The request's body as the model would have got it."""
+    answer: JsonObject | None = None
+    events: tuple[Event, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What the client of a chat reads."""
+        if self.answer is not None:
+            return _said(self.answer, "message")
+        return "".join(_said(event.data, "delta") for event in self.events if event.data is not None)
+
+
+class Asked:
+    """`appliance.plugins.Appliance` whose models are a function; ``questions`` are what it was asked."""
+
+    def __init__(self, answers: Answers, models: Sequence[str] = ("model",)) -> None:
+        self.questions: list[tuple[str, JsonObject]] = []
+        self._answers = answers
+        self._models = list(models)
+
+    async def post(self, path: str, body: JsonObject) -> JsonObject:
+        await trio.lowlevel.checkpoint()
+        self.questions.append((path, body))
+        return self._answers(path, body)
+
+    @asynccontextmanager
+    async def stream(self, path: str, body: JsonObject) -> AsyncGenerator[AsyncIterator[Event]]:
+        whole = await self.post(path, body)
+        yield _Replayed(
+            [Event(data=data, name=name) for name, data in events_of(family_of(path) or Family.CHAT, whole)]
+        )
+
+    async def chat(self, model: str, messages: Sequence[JsonObject], **params: JSON) -> str:
+        body: JsonObject = {"model": model, "messages": list[JSON](messages), **params}
+        return _said(await self.post(CHAT, body), "message")
+
+    async def embed(self, model: str, texts: Sequence[str]) -> list[list[float]]:
+        answer = await self.post(EMBEDDINGS, {"model": model, "input": list[JSON](texts)})
+        return [cast("list[float]", each["embedding"]) for each in cast("list[JsonObject]", answer["data"])]
+
+    def models(self) -> list[str]:
+        return list(self._models)
+
+
+def no_model(path: str, body: JsonObject) -> JsonObject:
+    """The answers of a test whose plugin is not to ask anything."""
+    raise AskFailed(f"this test has no model that answers {path}")
+
+
+def take_turn(
+    folder: Path,
+    body: JsonObject,
+    answer: JsonObject | Sequence[Event],
+    *,
+    path: str = CHAT,
+    settings: JsonObject | None = None,
+    data: Path | None = None,
+    models: Asked | None = None,
+) -> Turn:
+    """Run the plugin in ``folder`` for one request, whose model would answer ``answer``, whole or as a stream.
+
+    ``settings`` replace those of config.json; ``data`` is the folder for what the plugin keeps, else one that
+    vanishes. Raises BadPlugin and BadManifest for a plugin that cannot be loaded, else what a client is told.
+    """
+    manifest, _ = read_manifest((folder / CONFIG).read_bytes())
+    given = cast("JsonObject", manifest.settings) if settings is None else settings
+    with tempfile.TemporaryDirectory() as vanishing:
+        plugin = Plugin(
+            name=folder.name,
+            folder=folder,
+            data=data or Path(vanishing),
+            settings=given,
+            timeout=manifest.timeout,
+        )
+        return trio.run(_take_turn, plugin, body, answer, path, models or Asked(no_model))
+
+
+async def _take_turn(
+    plugin: Plugin, body: JsonObject, answer: JsonObject | Sequence[Event], path: str, models: Asked
+) -> Turn:
+    package = f"{PREFIX}test_{next(_numbers)}"
+    hooks = load_hooks(plugin.folder, package)
+    failure: Exception | None = None
+    turn: Turn | None = None
+    async with trio.open_nursery() as nursery:
+
+        def spawn(work: Callable[[], Awaitable[None]]) -> None:
+            nursery.start_soon(work)
+
+        step = PluginStep(plugin, hooks, str(body.get("model", "model")), Host(lambda _: models), spawn)
+        try:
+            turn = await _through(step, body, answer, path)
+        except Exception as error:  # noqa: BLE001  raised below: it leaves the nursery as itself, not as a group
+            failure = error
+        nursery.cancel_scope.cancel()
+    forget(package)
+    if failure is not None:
+        raise failure
+    assert turn is not None
+    return turn
+
+
+async def _through(step: PluginStep, body: JsonObject, answer: JsonObject | Sequence[Event], path: str) -> Turn:
+    stream = not isinstance(answer, dict)
+    request = Request(path=path, body=body, stream=stream)
+    if step.hooks.on_request is not None:
+        request, _ = await step.request(request)
+    sent = OBJECT.decode(json.dumps(request.body))  # as it was: a hook may go on changing it
+    if isinstance(answer, dict):
+        response = Response(status=200, body=answer)
+        if step.hooks.on_response is not None:
+            response = await step.response(response)
+        return Turn(sent=sent, answer=response.body)
+    if step.hooks.on_stream is None:
+        return Turn(sent=sent, events=tuple(answer))
+    hooked = step.stream(_Replayed(answer))
+    try:
+        return Turn(sent=sent, events=tuple([event async for event in hooked]))
+    finally:
+        await hooked.aclose()
+
+
+class _Replayed:
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = iter(events)
+
+    def __aiter__(self) -> _Replayed:
+        return self
+
+    async def __anext__(self) -> Event:
+        await trio.lowlevel.checkpoint()
+        for event in self._events:
+            return event
+        raise StopAsyncIteration
+
+
+# ---- messages to try a plugin with -----------------------------------------------------------------------------------
+
+
+def question(text: str, **more: JSON) -> JsonObject:
+    """A chat request."""
+    return {"model": "model", "messages": [{"role": "user", "content": text}], **more}
+
+
+def reply(text: str) -> JsonObject:
+    """A whole answer to a chat."""
+    message: JsonObject = {"role": "assistant", "content": text}
+    return {
+        "id": "chatcmpl-test",
+        "object": "chat.completion",
+        "model": "model",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+    }
+
+
+def streamed(*pieces: str) -> list[Event]:
+    """The same as a stream, one event for each piece."""
+
+    def chunk(delta: JsonObject, finish: str | None = None) -> Event:
+        choice: JsonObject = {"index": 0, "delta": delta, "finish_reason": finish}
+        data: JsonObject = {"id": "chatcmpl-test", "object": "chat.completion.chunk", "model": "model"}
+        return Event(data={**data, "choices": [choice]})
+
+    begin = chunk({"role": "assistant", "content": None})
+    return [begin, *(chunk({"content": piece}) for piece in pieces), chunk({}, "stop"), Event(data=None)]
+
+
+def _said(body: JsonObject, member: str) -> str:
+    choices = body.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get(member) if isinstance(choice, dict) else None
+    content = message.get("content") if isinstance(message, dict) else None
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,245 @@
+"""Finding and loading plugins: what works works, what is broken says why, and neither hinders the other."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import trio
+from plugin_folders import write_plugin
+
+from appliance.core.slash import Family
+from appliance.errors import PluginFailed
+from appliance.plugins.folders import bundled_folder, plugin_folders, scan
+from appliance.plugins.manifest import BadManifest, read_manifest
+from appliance.plugins.registry import Listed, Plugins, open_plugins
+
+NOTHING = "def on_request(request, context): pass"
+
+
+def listed(plugins: Plugins) -> dict[str, Listed]:
+    return {each.name: each for each in plugins.listed()}
+
+
+async def states(*folders: Path) -> dict[str, Listed]:
+    async with open_plugins(folders, folders[0] / "data") as plugins:
+        with trio.fail_after(20):
+            await plugins.wait_loaded()
+        return listed(plugins)
+
+
+# ---- config.json -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b'{"a": 1,\n  b}', "config.json:2:3: expecting property name"),
+        (b"", "config.json:1:1: expecting value"),
+        (b"[]", "expected `object`, got `array`"),
+        (b'{"enabled": "yes"}', "$.enabled"),
+        (b'{"timeout": 0}', "$.timeout"),
+        (b'{"end_point": "/v1/embeddings"}', "'/v1/embeddings' is no route with a prompt"),
+        (b'{"end_point": ["/chat/completions", "chat"]}', "'chat' is no route with a prompt"),
+        (b'{"description": "\xff"}', "config.json:1: is not UTF-8"),
+        (b"[" * 100_000, "config.json"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_says_why(text: bytes, says: str):
+    with pytest.raises(BadManifest) as caught:
+        read_manifest(text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_end_points_are_known_with_and_without_their_version():
+    for text in (b'{"end_point": "/chat/completions"}', b'{"end_point": ["/v1/chat/completions"]}'):
+        assert read_manifest(text)[0].families == {Family.CHAT}
+    assert read_manifest(b'{"end_point": "/completion"}')[0].families == {Family.COMPLETION}
+    assert read_manifest(b"{}")[0].families == set(Family)
+
+
+def test_an_unknown_key_is_told_with_the_one_that_was_probably_meant():
+    _, warnings = read_manifest(b'{"endpoint": "/x", "zzz": 1}')
+    assert warnings[0] == "config.json: unknown key 'endpoint'; did you mean 'end_point'?"
+    assert "the keys are enabled" in warnings[1]
+
+
+# ---- what is in the folders ------------------------------------------------------------------------------------------
+
+
+async def test_broken_plugins_are_listed_with_what_is_wrong_and_hinder_nobody(tmp_path: Path):
+    write_plugin(tmp_path, "good", NOTHING, {"description": "works"})
+    write_plugin(tmp_path, "off", "import nothing_of_the_kind", {"enabled": False})
+    (write_plugin(tmp_path, "shadow", "", {"enabled": False}) / "agent.py").unlink()
+    write_plugin(tmp_path, "imports", "import json\nimport nothing_of_the_kind")
+    write_plugin(tmp_path, "syntax", "def on_request(:\n    pass")
+    write_plugin(tmp_path, "exits", "import sys\nsys.exit(3)")
+    write_plugin(tmp_path, "empty", "")
+    write_plugin(tmp_path, "arguments", "def on_request(request): pass")
+    write_plugin(tmp_path, "stream", "async def on_stream(events, context): return events")
+    write_plugin(tmp_path, "number", "on_response = 3")
+    write_plugin(tmp_path, "null", "x = '\0'")
+    write_plugin(tmp_path, "odd", "def __getattr__(name): raise ValueError(name)")
+    write_plugin(tmp_path, "json-error", NOTHING, '{\n "enabled": tru\n}')
+    write_plugin(tmp_path, "a b", NOTHING)
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "agent.py").write_text(NOTHING)
+    (tmp_path / "no plugin").mkdir()
+    write_plugin(tmp_path, "_hidden", NOTHING)
+    write_plugin(tmp_path, "helped", "from . import helper\nfrom .helper import on_request", helper=NOTHING)
+    found = await states(tmp_path)
+    assert {name for name, each in found.items() if each.state == "ready"} == {"good", "helped"}
+    assert found["good"].description == "works"
+    assert found["good"].hooks == ("on_request",)
+    assert found["off"].state == found["shadow"].state == "disabled"
+    errors = {name: each.error for name, each in found.items() if each.state == "error"}
+    for name, says in {
+        "imports": "agent.py:2: ModuleNotFoundError: No module named 'nothing_of_the_kind'",
+        "syntax": "agent.py:1:16: SyntaxError",
+        "exits": "agent.py:2: SystemExit: 3",
+        "empty": "none of the functions on_request, on_response, on_stream",
+        "arguments": "on_request must take two arguments, (request, context)",
+        "stream": "on_stream must be an asynchronous generator",
+        "number": "on_response is not a function",
+        "null": "null bytes",
+        "odd": "agent.py:1: ValueError: ",
+        "json-error": "config.json:2:13:",
+        "a b": "cannot be a command",
+        "half": "config.json is missing",
+    }.items():
+        error = errors.pop(name)
+        assert error is not None
+        assert says in error
+        assert "\n" not in error
+    assert errors == {}
+
+
+async def test_later_folders_win_and_say_so(tmp_path: Path):
+    write_plugin(tmp_path / "one", "same", NOTHING, {"description": "one"})
+    write_plugin(tmp_path / "two", "same", NOTHING, {"description": "two"})
+    write_plugin(tmp_path / "three", "same", NOTHING, {"description": "three"})
+    found = await states(tmp_path / "one", tmp_path / "two", tmp_path / "three")
+    assert found["same"].description == "three"
+    assert found["same"].hides == (str(tmp_path / "one" / "same"), str(tmp_path / "two" / "same"))
+
+
+def test_a_folder_that_is_not_there_is_a_problem_and_no_more(tmp_path: Path):
+    write_plugin(tmp_path / "here", "one", NOTHING)
+    seen = scan([tmp_path / "nowhere", tmp_path / "here"])
+    assert [each.name for each in seen.found] == ["one"]
+    assert str(tmp_path / "nowhere") in seen.problems[0]
+    assert "no such folder" in seen.problems[0]
+
+
+async def test_the_plugins_that_are_shipped_along_load():
+    found = await states(bundled_folder())
+    assert found
+    assert {each.state for each in found.values()} == {"ready"}
+    assert plugin_folders() == (bundled_folder(),)
+
+
+# ---- loading ---------------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_written_beside_a_plugin(tmp_path: Path):
+    home = write_plugin(tmp_path, "one", "from . import helper\n" + NOTHING, helper="x = 1")
+    before = sorted(home.iterdir())
+    assert (await states(tmp_path))["one"].state == "ready"
+    assert sorted(home.iterdir()) == before
+
+
+async def test_modules_of_two_plugins_and_two_loads_do_not_mix(tmp_path: Path):
+    code = "from .helper import NAME\ndef on_request(request, context): return NAME"
+    for name in ("one", "two"):
+        write_plugin(tmp_path, name, code, helper=f"NAME = '{name}'")
+    async with open_plugins([tmp_path], tmp_path / "data") as plugins:
+        await plugins.wait_loaded()
+        first = {name: await plugins.entry(name).hooks() for name in ("one", "two")}
+        write_plugin(tmp_path, "one", code, helper="NAME = 'changed'")
+        await plugins.look()
+        await plugins.wait_loaded()
+        second = {name: await plugins.entry(name).hooks() for name in ("one", "two")}
+        told = [hooks.on_request(None, None) for hooks in (*first.values(), *second.values()) if hooks.on_request]
+        assert told == ["one", "two", "changed", "two"]
+        assert second["two"] is first["two"]  # unchanged: what it holds in memory stays
+        assert "helper" not in sys.modules
+        assert {hooks.module for hooks in second.values()} <= sys.modules.keys()
+    packages = {hooks.module for hooks in (*first.values(), *second.values())}
+    assert len(packages) == 3
+    del plugins, first, second
+    gc.collect()
+    assert not packages & sys.modules.keys()
+
+
+async def test_a_plugin_that_loads_slowly_holds_up_nobody_but_those_who_name_it(tmp_path: Path):
+    go = threading.Event()
+    threading.slow_plugin_may_go = go  # type: ignore[attr-defined]
+    write_plugin(tmp_path, "slow", "import threading\nthreading.slow_plugin_may_go.wait(60)\n" + NOTHING)
+    write_plugin(tmp_path, "quick", NOTHING)
+    try:
+        async with open_plugins([tmp_path], tmp_path / "data") as plugins:
+            with trio.fail_after(20):
+                await plugins.entry("quick").hooks()
+            assert listed(plugins)["slow"].state == "loading"
+            go.set()
+            with trio.fail_after(20):
+                await plugins.entry("slow").hooks()
+            assert listed(plugins)["slow"].state == "ready"
+    finally:
+        go.set()
+        del threading.slow_plugin_may_go  # type: ignore[attr-defined]
+
+
+async def test_a_plugin_that_never_finishes_loading_is_given_up_after_its_time(tmp_path: Path):
+    go = threading.Event()
+    threading.stuck_plugin_may_go = go  # type: ignore[attr-defined]
+    write_plugin(tmp_path, "stuck", "import threading\nthreading.stuck_plugin_may_go.wait(60)\n", {"timeout": 0.05})
+    try:
+        async with open_plugins([tmp_path], tmp_path / "data") as plugins:
+            with trio.fail_after(20), pytest.raises(PluginFailed, match="still being loaded"):
+                await plugins.entry("stuck").hooks()
+    finally:
+        go.set()
+        del threading.stuck_plugin_may_go  # type: ignore[attr-defined]
+
+
+# ---- looking again ---------------------------------------------------------------------------------------------------
+
+
+async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
+    write_plugin(tmp_path, "stays", NOTHING)
+    write_plugin(tmp_path, "goes", NOTHING)
+    write_plugin(tmp_path, "broken", "import nothing_of_the_kind")
+    async with open_plugins([tmp_path], tmp_path / "data") as plugins:
+        await plugins.wait_loaded()
+        commands = plugins.commands(Family.CHAT)
+        assert commands is not None
+        assert commands.names == {"stays", "goes", "broken"}  # a broken one is a command: who names it learns why
+        with pytest.raises(PluginFailed, match="nothing_of_the_kind"):
+            await plugins.entry("broken").hooks()
+        (tmp_path / "goes" / "agent.py").unlink()
+        (tmp_path / "goes" / "config.json").unlink()
+        write_plugin(tmp_path, "comes", NOTHING, {"end_point": "/v1/messages"})
+        write_plugin(tmp_path, "broken", NOTHING)
+        await plugins.look()
+        await plugins.wait_loaded()
+        commands = plugins.commands(Family.CHAT)
+        assert commands is not None
+        assert commands.names == {"stays", "broken"}
+        assert {each.name: each.state for each in plugins.listed()} == dict.fromkeys(
+            ("broken", "comes", "stays"), "ready"
+        )
+
+
+async def test_changes_are_followed_where_that_is_wanted(tmp_path: Path):
+    write_plugin(tmp_path, "one", NOTHING)
+    async with open_plugins([tmp_path], tmp_path / "data", watch=True) as plugins:
+        await plugins.wait_loaded()
+        write_plugin(tmp_path, "two", NOTHING)
+        with trio.fail_after(30):
+            while "two" not in listed(plugins):  # noqa: ASYNC110  files are looked at by the clock
+                await trio.sleep(0.05)

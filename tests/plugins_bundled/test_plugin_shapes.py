@@ -1,0 +1,125 @@
+"""What plugins share: settings as dataclasses, and the shapes of chats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from appliance.plugins import Event, Refused
+from appliance.plugins.chat import (
+    Streamed,
+    after_end,
+    answer_text,
+    finished,
+    last_user,
+    saying,
+    set_text,
+    text_of,
+    with_member,
+)
+from appliance.plugins.options import options
+from appliance.plugins.testing import streamed
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    names: list[str] | None = None
+    count: int = 3
+    way: Literal["up", "down"] = "up"
+    anything: object = None
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError("'count' must be 1 or more")
+
+
+def test_settings_with_defaults() -> None:
+    assert options({}, Settings) == Settings()
+    given = {"names": ["a"], "count": 1, "way": "down", "anything": {"x": [1]}}
+    assert options(given, Settings) == Settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"cuont": 1}, "unknown setting 'cuont'; did you mean 'count'"),
+        ({"zzz": 1}, "unknown setting 'zzz'; there are names, count, way, anything"),
+        ({"count": "1"}, r"Expected `int`, got `str` - at `\$.count`"),
+        ({"count": 0}, "'count' must be 1 or more"),
+        ({"way": "left"}, r"'left' - at `\$.way`"),
+        ({"names": [1]}, r"at `\$.names\[0\]`"),
+    ],
+)
+def test_wrong_settings_are_told_by_name(given: dict, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        options(given, Settings)
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "changed"),
+    [
+        ("hi", "hi", "new"),
+        (None, "", "new"),
+        (
+            [{"type": "text", "text": "a"}, IMAGE, {"type": "text", "text": "b"}],
+            "a\nb",
+            [{"type": "text", "text": "new"}, IMAGE],
+        ),
+    ],
+)
+def test_the_text_of_a_message(content: object, text: str, changed: object) -> None:
+    message = {"role": "user", "content": content}
+    assert text_of(message) == text
+    set_text(message, "new")
+    assert message["content"] == changed
+
+
+def test_the_last_message_of_the_user() -> None:
+    first, last = {"role": "user", "content": "1"}, {"role": "user", "content": "2"}
+    assert last_user({"messages": [first, last, {"role": "assistant", "content": "3"}]}) is last
+
+
+@pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": [{"text": "x"}]}, {"choices": "x"}])
+def test_an_answer_without_a_message(body: dict) -> None:
+    assert answer_text(body) == ""
+
+
+def test_a_stream_is_read_and_answered_in_its_own_shape() -> None:
+    events = streamed("Good ", "day")
+    said = Streamed()
+    for event in events:
+        said.add(event)
+    assert (said.text, said.finish_reason, said.tool_calls) == ("Good day", "stop", False)
+    other = saying(said, events, "Bad night")
+    again = Streamed()
+    for event in other:
+        again.add(event)
+    assert (again.text, again.finish_reason) == ("Bad night", "stop")
+    assert {event.data["id"] for event in other if event.data} == {"chatcmpl-test"}
+    assert other[-1].data is None
+
+
+def test_usage_stays_behind_the_end() -> None:
+    *events, done = streamed("x")
+    usage = Event(data={"choices": [], "usage": {"total_tokens": 1}})
+    assert after_end([*events, usage, done]) == [usage, done]
+    assert after_end([]) == [done]
+
+
+def test_a_member_goes_to_the_record_that_ends_the_answer() -> None:
+    marked = with_member(streamed("x"), "note", 1)
+    assert [bool(finished(event)) for event in marked] == [
+        bool(event.data and "note" in event.data) for event in marked
+    ]
+    assert sum(bool(finished(event)) for event in marked) == 1
+
+
+def test_other_choices_are_not_mixed_in() -> None:
+    said = Streamed()
+    for index, text in ((0, "a"), (1, "b"), (0, "c")):
+        said.add(Event(data={"choices": [{"index": index, "delta": {"content": text}}]}))
+    assert said.text == "ac"
