@@ -1,3 +1,3 @@
-"""One task per agent run, and the chain of slash-command plugins.
+"""One task per agent run, slots and restarts per model, and the chain of slash-command plugins.
 
-Refuses to know HTTP; nothing lives here until agents do."""
+Refuses to know HTTP: it asks models through an `Asker`, and what a run decides is decided in ``core.toolloop``."""

@@ -31,9 +31,36 @@ class Reply(Protocol):
 class Watch(Protocol):
     """Who wants to know how far a request is."""
 
-    def granted(self) -> None:
-        """The model's process is held and the request leaves now; loading and queueing are over."""
+    def granted(self, model: str | None) -> None:
+        """A server is chosen and the request leaves now; loading and queueing are over.
+
+        ``model`` is the id of the model whose process is held, None where a peer is asked.
+        """
         ...
+
+    def connected(self) -> None:
+        """The server has accepted the connection."""
+        ...
+
+    def received(self) -> None:
+        """Bytes of its answer have come, though perhaps not enough of them to be passed on yet."""
+        ...
+
+
+class Unwatched:
+    """Nobody wants to know."""
+
+    def granted(self, model: str | None) -> None:
+        pass
+
+    def connected(self) -> None:
+        pass
+
+    def received(self) -> None:
+        pass
+
+
+UNWATCHED = Unwatched()
 
 
 class Asker(Protocol):

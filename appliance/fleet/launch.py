@@ -49,6 +49,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     stop_timeout: float
     abort_timeout: float = 0.0
     """How long it gets to end when it is stopped while it loads; 0: it is killed."""
+    delay: float = 0.0
+    """It is started so much later."""
 
     def stop_argv(self, pid: int) -> list[str]:
         """Empty when there is no command, or none that can be split."""
@@ -88,6 +90,7 @@ def engine_launch(model: Model, engine: Engine | None, settings: FleetSettings, 
         protocol=True,
         load_timeout=settings.load_timeout,
         stop_timeout=settings.stop_timeout if model.stop_timeout is None else model.stop_timeout,
+        delay=settings.start_delay,
     )
 
 

@@ -7,6 +7,7 @@ never holds the producer up.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import trio
@@ -57,6 +58,8 @@ class Logs:
     """All log lines of the fleet, by model and together."""
 
     def __init__(self) -> None:
+        self.echo: Callable[[str, str], None] | None = None
+        """Told model and text of every line, before anything else is done about it."""
         self._all = _Ring(TOTAL_LIMIT)
         self._by_model: dict[str, _Ring] = {}
         self._next = 0
@@ -64,6 +67,8 @@ class Logs:
 
     def append(self, model: str, text: str) -> None:
         """Add one line without its end."""
+        if self.echo is not None:
+            self.echo(model, text)
         line = Line(self._next, model, text[:LINE_LIMIT])
         self._next += 1
         self._all.append(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 
@@ -39,6 +39,10 @@ LAST_GRACE = 3.0
 log = logging.getLogger(__name__)
 
 
+Supply = Callable[[Model], Awaitable[Model]]
+"""The same model as it is when all of its files are here."""
+
+
 class _Waiter:
     """The holder of one ticket, until the schedule has an answer."""
 
@@ -61,6 +65,8 @@ class Fleet:
         self.logs = Logs()
         self.closing = False
         self.observer: Observer | None = None
+        self.supply: Supply | None = None
+        """Fetches what a model lacks before it is started; without one its engine has to."""
         self._config: Config | None = None
         self._settings = settings
         self._threads = settings.threads or engine_threads()
@@ -123,10 +129,12 @@ class Fleet:
         """Hold the model loaded for the length of the block; queues, loads and evicts first as needed.
 
         ``place`` tells meanwhile how far it is. Raises ModelFailedToStart, ModelUnloaded, TooManyRequests, Busy (no
-        room in the queue, or waited longer than the queue timeout) and ShuttingDown. Leaving, for whatever reason and
-        at whatever moment, gives the lease back.
+        room in the queue, or waited longer than the queue timeout), ShuttingDown, and what `supply` raises where the
+        model has to be fetched first. Leaving, for whatever reason and at whatever moment, gives the lease back.
         """
         model = self._in_force(model)
+        if model.fetch and self.supply is not None and not self.is_ready(model.id):
+            model = await self._supplied(model, self.supply)
         ticket = next(self._tickets)
         waiter = self._waiters[ticket] = _Waiter()
         asked_at = _now()
@@ -156,6 +164,16 @@ class Fleet:
                 place.leave()
             del self._waiters[ticket]
             self._perform(self._schedule.release(ticket, _now()))
+
+    async def _supplied(self, model: Model, supply: Supply) -> Model:
+        """A failure is kept in `status`, too: not everybody who has it loaded waits for it."""
+        try:
+            return await supply(model)
+        except ApplianceError as error:
+            if not isinstance(error, ModelUnloaded):
+                self._last[model.id] = Ended(how="failed", error=error, why=str(error))
+                self._perform(())
+            raise
 
     def _in_force(self, model: Model) -> Model:
         """The configuration may have been read again since somebody looked the model up. Raises ModelNotFound."""
@@ -204,6 +222,20 @@ class Fleet:
         if wait and run is not None:
             await run.gone.wait()
         return running
+
+    def condemn(self, model_id: str, why: str) -> bool:
+        """End a process that is of no use any more (it hangs), at once and under its leases; ``why`` is logged.
+
+        Who waits for the model gets the next process; who used this one finds its connection broken. False: there is
+        none, or it is going already.
+        """
+        run = self._runs.get(model_id)
+        if run is None or self._schedule.state(model_id) in GOING:
+            return False
+        run.condemn(why)
+        terms = terms_of(run.model, self._config, self._settings)
+        self._perform([*self._schedule.retire(model_id, terms, _now()), *self._schedule.expire(model_id)])
+        return True
 
     # ---- looking -----------------------------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class ModelRun:
         self._logs = logs
         self._first_line = logs.count(model.id)
         self._stop = trio.Event()
+        self._condemned: str | None = None
 
     @property
     def address(self) -> Address | None:
@@ -72,6 +73,11 @@ class ModelRun:
         self._stop.set()
         if self.process is not None:
             self.process.stop(politely=politely)
+
+    def condemn(self, why: str) -> None:
+        """Stop it without asking: it would not answer."""
+        self._condemned = why
+        self.stop(politely=False)
 
     def follow(self, config: ModelConfig) -> None:
         """The configuration has changed in ways that need no other process."""
@@ -101,6 +107,9 @@ class ModelRun:
         """None when it was told to stop before there was a process."""
         if self.model.config is not None and will_listen(self.model.config, launch.address):
             await self._wait_for_port(launch.address)
+        if launch.delay:
+            with trio.move_on_after(launch.delay):
+                await self._stop.wait()
         if self._stop.is_set():
             return None
         self.process = ModelProcess(launch, lambda line: self._logs.append(self.model.id, line))
@@ -125,6 +134,9 @@ class ModelRun:
 
     def _ended(self, launch: Launch, exited: Exited | None) -> Ended:
         model_id = self.model.id
+        if self._condemned is not None:
+            error = ModelFailedToStart(model_id, self._condemned)
+            return Ended(how="died", error=error, argv=launch.argv, why=f"it was stopped: {self._condemned}")
         if self._stop.is_set() or exited is None:
             return Ended(how="stopped", error=ModelUnloaded(model_id), argv=launch.argv)
         why = describe_status(exited.status)

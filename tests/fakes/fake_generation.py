@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
-from fake_dialects import Dialect
+from fake_dialects import Chat, Dialect
 from fake_http import ClientLeft, Connection
 from fake_json import Json, encode
 from fake_options import NEVER, Misbehaviour
+from fake_script import JSON, die, play, turn_of
 
-JSON = "application/json; charset=utf-8"
 STORY = "Once upon a time a small llama carried the whole library over the mountain without losing one page"
 FOREVER = 3600.0
 NOTICE = 0.1
@@ -57,14 +55,6 @@ class Slots:
                 self.changed.notify_all()
 
 
-def die(status: int) -> None:
-    """End the process here and now; a negative status is a signal."""
-    if status < 0:
-        os.kill(os.getpid(), -status)
-        time.sleep(5)
-    os._exit(status)
-
-
 def pieces(count: int, size: int) -> Iterator[str]:
     words = STORY.split()
     for n in range(count):
@@ -88,7 +78,9 @@ def generate(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbeh
             connection.respond(500, JSON, encode({"error": server_error()}))
             return
         slots.prompt_tokens += dialect.prompt_tokens
-        if stream:
+        if bad.script and isinstance(dialect, Chat):
+            play(connection, dialect, turn_of(bad.script, dialect), stream=stream)
+        elif stream:
             _stream(connection, slots, dialect, bad)
         else:
             _whole(connection, slots, dialect, bad)

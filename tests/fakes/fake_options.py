@@ -39,6 +39,8 @@ class Misbehaviour:
         self.not_http = False
         self.status = 0
         """Refuse with this status and an error envelope marked ``"fake": true``."""
+        self.script = ""
+        """What is said in a chat, turn by turn, in place of tokens: see fake_script.py."""
         self.echo = False
         """Answer with ``{"head", "body"}`` as received, decoded as Latin-1."""
 
@@ -81,6 +83,8 @@ class Options:
         """A grandchild in its own session keeps stdout and stderr open for so many seconds."""
         self.huge_log_lines = False
         """One 2 MiB line on stdout and on stderr at the start."""
+        self.log_lines = 0
+        """So many log lines on stderr, the last thing before it is ready."""
         self.log_flood = False
         """Log lines on stderr without end, as fast as the pipe takes them."""
         self.misbehaviour = Misbehaviour()

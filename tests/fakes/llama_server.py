@@ -70,6 +70,8 @@ class Server:
         if not self._load():
             return options.misbehaviour.exit_code
         self._catch_signals()
+        for number in range(1, options.log_lines + 1):
+            log("D", f"line {number} of {options.log_lines}")
         self.state.ready = True
         log("I", f"listening on http://{options.host}:{options.port}")
         self.tell("ready", self.state.info())

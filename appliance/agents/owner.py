@@ -1,0 +1,283 @@
+"""The owner of all agent runs: one task each, slots per model, restarts of engines that hang, results that stay."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+from msgspec import structs
+
+from appliance.agents.clocks import Clocks
+from appliance.agents.execution import Execution
+from appliance.agents.record import RunRecord
+from appliance.agents.run import Asked, PastRun, Run
+from appliance.agents.workers import Worker, WorkerState, WorkerStatus
+from appliance.core.config.types import RunsConfig
+from appliance.core.inward import Asker
+from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed
+from appliance.fleet.owner import Fleet
+from appliance.store.runs import RunStore
+from appliance.tools.box import Toolbox
+
+SAVE_EVERY = 1.0
+"""Seconds between two looks for runs under way whose output has grown."""
+TAIL = 12
+"""Log lines that a locked-out model shows."""
+PROGRAM_ENDED = "the program ended while the run was under way"
+STATES: dict[str, WorkerState] = {"loading": "running", "loaded": "ready", "sleeping": "ready"}
+
+log = logging.getLogger(__name__)
+
+
+class Agents:
+    """Made by `open_agents`. Every method is atomic."""
+
+    def __init__(
+        self,
+        settings: RunsConfig,
+        asker: Asker,
+        toolbox: Toolbox,
+        fleet: Fleet,
+        store: RunStore | None,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.settings = settings
+        self.toolbox = toolbox
+        self._fleet = fleet
+        self._store = store
+        self._nursery = nursery
+        self._execution = Execution(asker, toolbox, fleet, self._admit, self._trouble)
+        self._runs: dict[str, Run] = {}
+        self._past: dict[str, PastRun] = {}  # oldest end first
+        self._workers: dict[str, Worker] = {}
+
+    # ---- from callers ------------------------------------------------------------------------------------------------
+
+    def submit(self, asked: Asked) -> Run:
+        """Begin a run, or let it wait for its slot. Raises NoSlotAvailable, WorkerFailed and ShuttingDown."""
+        if self._nursery.cancel_scope.cancel_called:
+            raise ShuttingDown
+        self._prune()
+        run = Run(f"run_{secrets.token_hex(8)}", asked, self.settings.event_bytes)
+        begins = self._worker(asked.worker).enter(run.id, self.settings)
+        self._runs[run.id] = run
+        self._save(run)
+        if begins:
+            self._nursery.start_soon(self._own, run)
+        return run
+
+    def list(self) -> list[RunRecord]:
+        """All that are known, newest first."""
+        self._prune()
+        records = [run.record() for run in (*self._runs.values(), *self._past.values())]
+        return sorted(records, key=lambda record: record.created_at, reverse=True)
+
+    def find(self, run_id: str) -> Run | PastRun:
+        """Raises NotFound."""
+        self._prune()
+        found = self._runs.get(run_id) or self._past.get(run_id)
+        if found is None:
+            raise NotFound(f"there is no run '{run_id}'; ended ones are kept for {self.settings.keep} s (runs.keep)")
+        return found
+
+    def cancel(self, run_id: str) -> None:
+        """Nothing happens to a run that has ended. Raises NotFound."""
+        run = self.find(run_id)
+        if isinstance(run, Run):
+            run.cancel()
+            if run.id in self._worker(run.asked.worker).waiting:
+                self._ended(run)
+
+    def answer(self, run_id: str, results: dict[str, tuple[str, str | None]]) -> Run:
+        """Results of pending calls: by id, what the model is told and why a tool could not be used.
+
+        Raises NotFound, Conflict for a run that waits for nothing, BadRequest for a call that is not pending.
+        """
+        run = self.find(run_id)
+        pending = [call.id for call in run.pending()] if isinstance(run, Run) else []
+        if not isinstance(run, Run) or not pending:
+            raise Conflict(f"run {run_id} waits for no tool results; 'pending_tool_calls' of GET /api/runs/ID tells")
+        if unknown := [call_id for call_id in results if call_id not in pending]:
+            raise BadRequest(
+                f"call '{unknown[0]}' is not pending; run {run_id} waits for {', '.join(pending)}", param="results"
+            )
+        for call_id, (content, failure) in results.items():
+            if not run.over:
+                run.answer(call_id, content, failure)
+        return run
+
+    def workers(self) -> list[WorkerStatus]:
+        """Every model that has had a run, by name."""
+        return [self._status(worker) for _, worker in sorted(self._workers.items())]
+
+    def reset(self, model: str) -> WorkerStatus:
+        """Let runs on the model in again, whatever happened. Raises NotFound for one that has had none."""
+        worker = self._workers.get(model)
+        if worker is None:
+            raise NotFound(f"no run has used a model '{model}'; GET /api/workers lists those that were")
+        worker.reset()
+        return self._status(worker)
+
+    def adopt(self, settings: RunsConfig) -> None:
+        """Follow another configuration: it may have mended what failed."""
+        self.settings = settings
+        for worker in self._workers.values():
+            worker.reset()
+            self._go_on(worker)
+
+    def _status(self, worker: Worker) -> WorkerStatus:
+        status = self._fleet.known(worker.model)
+        state: WorkerState = "failed" if worker.failure is not None else "stopped"
+        if worker.failure is None and status is not None:
+            state = STATES.get(status.state, "stopped")
+        return WorkerStatus(
+            model=worker.model,
+            state=state,
+            slots=self.settings.slots,
+            running=len(worker.running),
+            waiting=len(worker.waiting),
+            restarts=worker.restarts(trio.current_time(), self.settings.restart_window),
+            detail=str(worker.failure) if worker.failure is not None else None,
+        )
+
+    # ---- the life of a run -------------------------------------------------------------------------------------------
+
+    async def _own(self, run: Run) -> None:
+        """The one task of a run."""
+        settings = self.settings
+        try:
+            with run.scope:
+                await self._execution.execute(run, settings.tool_timeout, settings.caller_timeout)
+        except Exception:
+            bug = secrets.token_hex(4)
+            log.exception("internal error %s in run %s; this is a bug", bug, run.id)
+            run.give_up("unknown_error", f"internal error {bug}; the log says more")
+        finally:
+            run.give_up("worker_restarted", PROGRAM_ENDED)
+            self._ended(run)
+
+    def _ended(self, run: Run) -> None:
+        del self._runs[run.id]
+        past = self._past[run.id] = PastRun(run.record(), run.feed, self.settings.event_bytes)
+        self._save(past)
+        worker = self._worker(run.asked.worker)
+        worker.leave(run.id)
+        self._go_on(worker)
+        self._prune()
+
+    def _go_on(self, worker: Worker) -> None:
+        while (waiting := worker.next(self.settings.slots)) is not None:
+            self._nursery.start_soon(self._own, self._runs[waiting])
+
+    def _worker(self, model: str) -> Worker:
+        return self._workers.setdefault(model, Worker(model))
+
+    # ---- engines that fail -------------------------------------------------------------------------------------------
+
+    def _admit(self, model: str | None) -> int | None:
+        """A turn is about to use this model: the id of its process. Raises WorkerFailed."""
+        if model is None:
+            return None
+        self._worker(model).check()
+        status = self._fleet.known(model)
+        return status.pid if status is not None else None
+
+    def _trouble(self, clocks: Clocks, model: str | None, process: object, why: str, useless: bool) -> None:
+        """A turn failed by its engine, which is dead, or is ended now where it is ``useless``."""
+        if model is None:
+            return
+        if useless:
+            self._condemn(clocks, model, why)
+        worker, settings = self._worker(model), self.settings
+        if worker.restarted(process, trio.current_time(), settings) and worker.failure is None:
+            count = worker.restarts(trio.current_time(), settings.restart_window)
+            told = f"its engine failed {count} times within {settings.restart_window} s, the last time: {why}"
+            worker.failure = WorkerFailed(model, told, self._fleet.logs.tail(model, TAIL))
+            log.warning("%s", worker.failure)
+
+    def _condemn(self, clocks: Clocks, model: str, why: str) -> None:
+        status = self._fleet.known(model)
+        if status is None or status.pid != clocks.pid:
+            return  # it is gone already, or there is another one, which is not to blame
+        for run in self._runs.values():
+            if run.clocks is not None and run.clocks.model == model and run.clocks.pid == clocks.pid:
+                run.clocks.condemned = why
+        self._fleet.condemn(model, why)
+
+    # ---- what stays --------------------------------------------------------------------------------------------------
+
+    def _save(self, run: Run | PastRun) -> None:
+        if self._store is not None:
+            record = run.record()
+            self._store.save(record.id, record.created_at, msgspec.json.encode(record))
+
+    def _prune(self) -> None:
+        """Forget the oldest results beyond their number, and those whose time is over."""
+        before = time.time() - self.settings.keep
+        for run_id in [i for i, run in self._past.items() if (run.record().finished_at or 0) < before]:
+            self._forget(run_id)
+        while len(self._past) > self.settings.keep_max:
+            self._forget(next(iter(self._past)))
+
+    def _forget(self, run_id: str) -> None:
+        del self._past[run_id]
+        if self._store is not None:
+            self._store.forget(run_id)
+
+    def take_over(self, stored: list[bytes]) -> None:
+        """What an earlier program has left; its runs under way ended with it, and what they had said is kept."""
+        records: list[RunRecord] = []
+        for raw in stored:
+            try:
+                records.append(msgspec.json.decode(raw, type=RunRecord))
+            except msgspec.MsgspecError:
+                log.warning("a stored run cannot be read, and is not shown")
+        now = time.time()
+        for record in sorted((_closed(record, now) for record in records), key=lambda each: each.finished_at or 0):
+            past = self._past[record.id] = PastRun(record, None, self.settings.event_bytes)
+            self._save(past)
+        self._prune()
+
+    async def keep_saving(self) -> None:
+        """Save what runs under way have said so far; never returns."""
+        saved: dict[str, int] = {}
+        while True:
+            await trio.sleep(SAVE_EVERY)
+            for run in self._runs.values():
+                if saved.get(run.id) != run.changes:
+                    self._save(run)
+            saved = {run.id: run.changes for run in self._runs.values()}
+
+
+def _closed(record: RunRecord, now: float) -> RunRecord:
+    if record.ended:
+        return record
+    outcome = structs.replace(
+        record.outcome,
+        state="failed",
+        finish_reason="failed",
+        fail_reason="worker_restarted",
+        detail=PROGRAM_ENDED,
+        pending_tool_calls=(),
+    )
+    return structs.replace(record, outcome=outcome, finished_at=now)
+
+
+@asynccontextmanager
+async def open_agents(
+    settings: RunsConfig, asker: Asker, toolbox: Toolbox, fleet: Fleet, store: RunStore | None
+) -> AsyncGenerator[Agents]:
+    """Own all runs; leaving the block ends those under way, and what they have said stays in ``store``."""
+    async with trio.open_nursery() as nursery:
+        agents = Agents(settings, asker, toolbox, fleet, store, nursery)
+        if store is not None:
+            agents.take_over(store.stored)
+            store.stored = []
+            nursery.start_soon(agents.keep_saving)
+        yield agents
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,34 @@
+"""Using one tool for a run: within its time, and whatever goes wrong is an answer."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+import trio
+
+from appliance.core.runs import Call, ToolFinished
+from appliance.core.tooling import ToolContext
+from appliance.errors import ApplianceError
+from appliance.tools.box import Toolbox
+
+log = logging.getLogger(__name__)
+
+
+async def use_tool(toolbox: Toolbox, call: Call, timeout: float) -> ToolFinished:
+    """A tool that says that it could not do what was asked has been used; one that could not be used is a failure."""
+    began = trio.current_time()
+    content, failure = "", None
+    try:
+        with trio.move_on_after(timeout) as patience:
+            content = (await toolbox.call(call.name, call.arguments.encode(), ToolContext())).text
+        if patience.cancelled_caught:
+            failure = f"it took longer than {timeout:g} s"
+    except ApplianceError as error:
+        failure = str(error)
+    except Exception:
+        bug = secrets.token_hex(4)
+        log.exception("internal error %s in tool '%s'; this is a bug", bug, call.name)
+        failure = f"internal error {bug}; the log says more"
+    seconds = trio.current_time() - began
+    return ToolFinished(call_id=call.id, content=content, failure=failure, seconds=round(seconds, 6))

@@ -1,0 +1,130 @@
+"""Agent runs in SQLite, in the activity log's file: one row for each run, its record as JSON.
+
+Nobody waits for the disk: what is to be written queues up, only the newest of each run, and a worker thread writes it.
+A disk that fails costs the stored runs, with a warning, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from appliance.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+BUSY_MS = 2000
+PAUSE = 0.05
+"""Seconds between two batches."""
+RETRY = 1.0
+"""Seconds until a locked or failing file is tried again."""
+FLUSH = 3.0
+"""Seconds that the last rows get when the program ends."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS agent_runs (id TEXT PRIMARY KEY, created REAL NOT NULL, record BLOB NOT NULL);
+"""
+
+
+class RunStore:
+    """Made by `open_run_store`. ``stored`` is what was there, oldest first."""
+
+    def __init__(self, connection: sqlite3.Connection, stored: list[bytes], path: Path) -> None:
+        self.stored = stored
+        self._connection = connection
+        self._path = path
+        self._waiting: dict[str, tuple[float, bytes] | None] = {}
+        self._wake = trio.Event()
+        self._turn = trio.CapacityLimiter(1)
+        self._failing = False
+
+    def save(self, run_id: str, created: float, record: bytes) -> None:
+        self._waiting[run_id] = (created, record)
+        self._wake.set()
+
+    def forget(self, run_id: str) -> None:
+        self._waiting[run_id] = None
+        self._wake.set()
+
+    async def write(self) -> None:
+        """Write what comes, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            await trio.sleep(PAUSE if await self._write_waiting() else RETRY)
+
+    async def close(self) -> None:
+        """Write what is waiting, for at most FLUSH seconds, and let go of the file."""
+
+        with trio.move_on_after(FLUSH, shield=True):
+            await self._write_waiting()
+            await trio.to_thread.run_sync(self._connection.close, limiter=self._turn)
+
+    async def _write_waiting(self) -> bool:
+        """False: it did not work, and what was to be written still waits."""
+        batch, self._waiting = self._waiting, {}
+        written = False
+        try:
+            written = not batch or await trio.to_thread.run_sync(self._write, batch, limiter=self._turn)
+        finally:
+            if not written:
+                self._waiting = {**batch, **self._waiting}
+                self._wake.set()
+        return written
+
+    def _write(self, batch: Mapping[str, tuple[float, bytes] | None]) -> bool:
+        """In the worker thread, one at a time."""
+        gone = [(run_id,) for run_id, row in batch.items() if row is None]
+        rows = [(run_id, *row) for run_id, row in batch.items() if row is not None]
+        try:
+            with self._connection:
+                self._connection.executemany("DELETE FROM agent_runs WHERE id = ?", gone)
+                self._connection.executemany("INSERT OR REPLACE INTO agent_runs VALUES (?, ?, ?)", rows)
+        except sqlite3.Error as error:
+            if not self._failing:
+                log.warning("agent runs cannot be written to '%s' (%s); trying again", self._path, error)
+            self._failing = True
+            return False
+        self._failing = False
+        return True
+
+
+@asynccontextmanager
+async def open_run_store(path: Path | None) -> AsyncGenerator[RunStore | None]:
+    """Runs in this file, which the activity log has opened before; None without one.
+
+    Raises UsageError for a file that cannot be used. Leaving the block writes what is waiting.
+    """
+    if path is None:
+        yield None
+        return
+    store = RunStore(*await trio.to_thread.run_sync(_open, path), path)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.write)
+            yield store
+            nursery.cancel_scope.cancel()
+    finally:
+        await store.close()
+
+
+def _open(path: Path) -> tuple[sqlite3.Connection, list[bytes]]:
+    try:
+        connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from error
+    try:
+        connection.executescript(_SCHEMA)
+        found = connection.execute("SELECT record FROM agent_runs ORDER BY created").fetchall()
+    except sqlite3.Error as error:
+        connection.close()
+        raise _unusable(path, error) from error
+    return connection, [bytes(record) for (record,) in found]
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> UsageError:
+    return UsageError(f"store.path '{path}' cannot hold agent runs: {error}; move it away, or name another file")

@@ -1,0 +1,120 @@
+"""Runs by HTTP: asked for, waited for, and the tools of the tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import trio
+from http_harness import Appliance
+from msgspec import Raw
+
+from appliance.core.sse import Decoder
+from appliance.core.tooling import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.tools.box import Toolbox
+
+OBJECT = Raw(b'{"type":"object","properties":{"text":{"type":"string"}}}')
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather at a place.",
+        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
+    },
+}
+ALARM = {"type": "function", "function": {"name": "alarm", "description": "Wake somebody."}}
+
+
+def asked(
+    prompt: str = "hi", *, script: Sequence[object] = (), model: str = "alpha", **more: object
+) -> dict[str, object]:
+    """The body of a run; ``fake`` is misbehaviour of the engine, ``script`` what it says."""
+    fake = dict(more.pop("fake", {}))  # pyright: ignore[reportCallIssue,reportArgumentType]
+    if script:
+        fake["script"] = json.dumps(script)
+    params = {**dict(more.pop("params", {})), **({"fake": fake} if fake else {})}  # pyright: ignore[reportCallIssue,reportArgumentType]
+    return {"model": model, "user_prompt": prompt, "params": params, **more}
+
+
+async def begin(server: Appliance, body: dict[str, object]) -> str:
+    answer = await server.ask("POST", "/api/runs", body)
+    assert answer.status == 202, answer.body
+    assert answer.json["state"] == "running"
+    return answer.json["id"]
+
+
+async def result(server: Appliance, run_id: str, *, within: float = 30) -> dict[str, object]:
+    """What came of it, waited for by its events."""
+    ended = await server.ask("GET", f"/api/runs/{run_id}/events", patience=within)
+    assert ended.status == 200, ended.body
+    answer = await server.ask("GET", f"/api/runs/{run_id}/result")
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def run(server: Appliance, body: dict[str, object]) -> dict[str, object]:
+    return await result(server, await begin(server, body))
+
+
+async def show(server: Appliance, run_id: str) -> dict[str, object]:
+    answer = await server.ask("GET", f"/api/runs/{run_id}")
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def until(server: Appliance, run_id: str, state: str) -> dict[str, object]:
+    with trio.fail_after(20):
+        while (found := await show(server, run_id))["state"] != state:  # noqa: ASYNC110
+            await trio.sleep(0.02)
+    return found
+
+
+async def until_said(server: Appliance, run_id: str) -> None:
+    """Wait until the model has said something."""
+    with trio.fail_after(20):
+        while not (await show(server, run_id))["chars_received"]:  # noqa: ASYNC110
+            await trio.sleep(0.02)
+
+
+def told(events: bytes) -> list[tuple[str | None, dict[str, object]]]:
+    return [(event.name, json.loads(event.data)) for event in Decoder().feed(events)]
+
+
+class Tools:
+    """A source of tools that behave, and of tools that do not."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, object]] = []
+        self.under_way = 0
+        self.most = 0
+
+    def specs(self) -> Sequence[ToolSpec]:
+        names = ("echo", "hang", "break", "refuse", "missing", "slow")
+        return [ToolSpec(name=n, display_name=n, description=f"It may {n}.", parameters=OBJECT) for n in names]
+
+    async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
+        self.calls.append((name, json.loads(arguments)))
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            return await self._do(name, arguments)
+        finally:
+            self.under_way -= 1
+
+    async def _do(self, name: str, arguments: bytes) -> ToolOutcome:
+        match name:
+            case "hang":
+                await trio.sleep_forever()
+            case "break":
+                raise ZeroDivisionError("a bug of the tool")
+            case "refuse":
+                raise ToolProblem(name, "its process could not be started")
+            case "missing":
+                return ToolOutcome(body=b"{}", text="nothing found", error="nothing found")
+            case "slow":
+                await trio.sleep(0.3)
+        return ToolOutcome(body=b"{}", text=f"{name} got {arguments.decode()}")
+
+
+def box(tools: Tools | None = None) -> Toolbox:
+    return Toolbox([tools or Tools()])

@@ -1,0 +1,316 @@
+"""The chain of one request: order, form, time, background work, and what is left when it ends early."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import trio
+from plugin_folders import write_plugin
+
+from appliance.agents.chain import Chain, Chains
+from appliance.core.inward import Watch
+from appliance.errors import BadRequest, ModelNotFound, PluginFailed
+from appliance.plugins import Event, Response
+from appliance.plugins.registry import open_plugins
+from appliance.plugins.testing import reply, streamed
+
+CHAT = "/v1/chat/completions"
+BODY = b'{"model":"m","messages":[]}'
+TRACE = """
+def on_request(request, context):
+    request.body.setdefault("trace", []).append(context.folder.name)
+
+def on_response(response, context):
+    response.body.setdefault("trace", []).append(context.folder.name)
+
+async def on_stream(events, context):
+    async for event in events:
+        if event.data:
+            event.data.setdefault("trace", []).append(context.folder.name)
+        yield event
+"""
+
+
+class NoModels:
+    """An `Asker` in a program without models."""
+
+    def ask(self, path: str, body: bytes, *, origin: str = "program", watch: Watch | None = None) -> NoReturn:
+        raise ModelNotFound("any")
+
+
+class Slowly:
+    """Events with a pause before each."""
+
+    def __init__(self, events: Sequence[Event], pause: float = 0.0) -> None:
+        self._events = iter(events)
+        self._pause = pause
+
+    def __aiter__(self) -> Slowly:
+        return self
+
+    async def __anext__(self) -> Event:
+        await trio.sleep(self._pause)
+        for event in self._events:
+            return event
+        raise StopAsyncIteration
+
+
+@asynccontextmanager
+async def chain_of(folder: Path, *commands: str, path: str = CHAT) -> AsyncGenerator[Chain]:
+    failure: Exception | None = None
+    async with open_plugins([folder], folder / "data") as plugins:
+        try:
+            async with Chains(plugins, NoModels(), lambda: ["m"]).open(path, commands, "m") as chain:
+                yield chain
+        except Exception as error:  # noqa: BLE001  raised below, as itself and not as a group
+            failure = error
+    if failure is not None:
+        raise failure
+
+
+async def collected(answer: Response | AsyncIterator[Event]) -> list[Event]:
+    assert not isinstance(answer, Response)
+    return [event async for event in answer]
+
+
+def text_of(events: Sequence[Event]) -> str:
+    text = ""
+    for event in events:
+        match event.data:
+            case {"choices": [{"delta": {"content": str(piece)}}]}:
+                text += piece
+            case _:
+                pass
+    return text
+
+
+async def test_the_same_order_for_requests_whole_answers_and_streams(tmp_path: Path):
+    for name in ("a", "b", "c"):
+        write_plugin(tmp_path, name, TRACE)
+    async with chain_of(tmp_path, "c", "a", "b", "a") as chain:
+        body, streams = await chain.request(BODY, stream=False)
+        assert (body, streams) == (BODY[:-1] + b',"trace":["c","a","b","a"]}', False)
+        answer = await chain.respond(Response(status=200, body=reply("hi")), stream=False)
+        assert isinstance(answer, Response)
+        assert answer.body["trace"] == ["c", "a", "b", "a"]
+        events = await collected(await chain.respond(Slowly(streamed("h", "i")), stream=True))
+        assert [event.data and event.data["trace"] for event in events] == [["c", "a", "b", "a"]] * 4 + [None]
+
+
+async def test_a_body_that_no_plugin_looks_at_is_not_written_anew(tmp_path: Path):
+    write_plugin(tmp_path, "late", "def on_response(r, c): pass")
+    odd = b'{ "model" : "m", "temperature": 1.50e-1 }'
+    async with chain_of(tmp_path, "late") as chain:
+        assert await chain.request(odd, stream=True) == (odd, True)
+        assert chain.answers
+
+
+async def test_each_use_of_a_plugin_has_a_state_of_its_own_for_all_its_hooks(tmp_path: Path):
+    code = """
+    def on_request(request, context):
+        context.state["n"] = request.body.setdefault("n", 0)
+        request.body["n"] += 1
+
+    def on_response(response, context):
+        response.body.setdefault("found", []).append(context.state["n"])
+    """
+    write_plugin(tmp_path, "p", code)
+    async with chain_of(tmp_path, "p", "p", "p") as chain:
+        await chain.request(BODY, stream=False)
+        answer = await chain.respond(Response(status=200, body=reply("")), stream=False)
+        assert isinstance(answer, Response)
+        assert answer.body["found"] == [0, 1, 2]
+
+
+async def test_the_time_of_a_stream_hook_is_its_own_and_not_the_models(tmp_path: Path):
+    write_plugin(tmp_path, "quick", TRACE, {"timeout": 0.3})
+    async with chain_of(tmp_path, "quick", "quick") as chain:
+        events = await collected(await chain.respond(Slowly(streamed("h", "i"), 0.5), stream=True))
+        assert text_of(events) == "hi"
+
+
+@pytest.mark.parametrize("where", ["before", "between", "after"])
+async def test_a_stream_hook_that_takes_too_long_itself_fails(tmp_path: Path, where: str):
+    pause = "    await trio.sleep(60)\n"
+    code = "import trio\nasync def on_stream(events, context):\n"
+    code += pause if where == "before" else ""
+    code += (
+        "    async for event in events:\n" + ("    " + pause if where == "between" else "") + "        yield event\n"
+    )
+    code += pause if where == "after" else ""
+    write_plugin(tmp_path, "slow", code, {"timeout": 0.2})
+    write_plugin(tmp_path, "next", TRACE, {"timeout": 30})
+    with (
+        trio.fail_after(20),
+        pytest.raises(PluginFailed, match=r"'slow' failed in on_stream: it took longer than 0\.2 s"),
+    ):
+        async with chain_of(tmp_path, "slow", "next") as chain:
+            await collected(await chain.respond(Slowly(streamed("h")), stream=True))
+
+
+async def test_a_failure_is_told_of_the_plugin_that_failed_first(tmp_path: Path):
+    write_plugin(tmp_path, "first", "async def on_stream(events, context):\n    raise KeyError('a')\n    yield")
+    code = """
+    async def on_stream(events, context):
+        try:
+            async for event in events:
+                yield event
+        except KeyError:
+            yield "never"
+    """
+    write_plugin(tmp_path, "second", code)
+    with pytest.raises(PluginFailed, match="'first' failed in on_stream: KeyError"):
+        async with chain_of(tmp_path, "first", "second") as chain:
+            await collected(await chain.respond(Slowly(streamed("h")), stream=True))
+
+
+async def test_hooks_clean_up_when_nobody_wants_their_events_any_more(tmp_path: Path):
+    code = """
+    async def on_stream(events, context):
+        try:
+            async for event in events:
+                yield event
+        finally:
+            with (context.data / "order").open("a") as file:
+                file.write(context.folder.name)
+    """
+    for name in ("a", "b"):
+        write_plugin(tmp_path, name, code.replace("context.data /", "context.data.parent /"))
+    async with chain_of(tmp_path, "a", "b") as chain:
+        answer = await chain.respond(Slowly(streamed("h", "i")), stream=True)
+        assert not isinstance(answer, Response)
+        await anext(answer)
+    assert (tmp_path / "data" / "order").read_text() == "ba"
+    with trio.move_on_after(0.2):
+        async with chain_of(tmp_path, "a", "b") as chain:
+            answer = await chain.respond(Slowly(streamed("h"), 60), stream=True)
+            assert not isinstance(answer, Response)
+            await anext(answer)
+    assert sorted((tmp_path / "data" / "order").read_text()) == ["a", "a", "b", "b"]
+
+
+async def test_work_beside_the_request(tmp_path: Path):
+    code = """
+    import trio
+    from appliance.plugins import AskFailed
+
+    async def on_request(request, context):
+        async def quick(value):
+            return value
+
+        async def fails():
+            raise KeyError("kept")
+
+        done = context.begin(lambda: quick(3))
+        failing = context.begin(fails)
+        late = context.begin(trio.sleep_forever, within=0.05)
+        cancelled = context.begin(trio.sleep_forever)
+        endless = context.begin(trio.sleep_forever)
+        await context.wait_any([endless, done])
+        found = [await done.wait(), done.done, endless.done]
+        try:
+            await failing.wait()
+        except KeyError as error:
+            found.append(error.args[0])
+        cancelled.cancel()
+        for pending in (late, cancelled):
+            try:
+                await pending.wait()
+            except AskFailed as error:
+                found.append(str(error))
+        request.body["found"] = found
+        try:
+            await context.appliance.chat("any", [])
+        except AskFailed as error:
+            request.body["asked"] = str(error)
+    """
+    write_plugin(tmp_path, "p", code)
+    with trio.fail_after(20):
+        async with chain_of(tmp_path, "p") as chain:
+            body, _ = await chain.request(BODY, stream=False)
+    late = "it was cancelled, or took too long"
+    assert b'"found":[3,true,false,"kept","%s","%s"]' % (late.encode(), late.encode()) in body
+    assert b"model 'any' not found" in body
+
+
+async def test_what_is_asked_of_the_chain_of_a_broken_plugin(tmp_path: Path):
+    write_plugin(tmp_path, "broken", "1 / 0")
+    with pytest.raises(PluginFailed, match=r"'broken' failed in agent.py: agent.py:1: ZeroDivisionError"):
+        async with chain_of(tmp_path, "broken"):
+            pass
+
+
+async def test_events_that_are_no_answer_cannot_become_a_whole_one(tmp_path: Path):
+    write_plugin(
+        tmp_path, "swallows", "async def on_stream(events, context):\n    async for e in events: pass\n    yield e"
+    )
+    write_plugin(tmp_path, "whole", "def on_response(r, c): pass")
+    with pytest.raises(PluginFailed, match="the answer cannot be put together"):
+        async with chain_of(tmp_path, "swallows", "whole") as chain:
+            await chain.respond(Slowly(streamed("h")), stream=True)
+
+
+async def test_requests_name_plugins_by_route(tmp_path: Path):
+    write_plugin(tmp_path, "p", TRACE, {"end_point": "/v1/chat/completions"})
+    async with open_plugins([tmp_path], tmp_path / "data") as plugins:
+        chains = Chains(plugins, NoModels(), list)
+        named = b'{"model":"m","messages":[{"role":"user","content":"/p hi"}],"prompt":"/p hi"}'
+        plan = chains.plan("/chat/completions", named)
+        assert plan is not None
+        assert plan.commands == ("p",)
+        for path in ("/v1/completions", "/v1/embeddings", "/v1/messages"):
+            assert chains.plan(path, named) is None
+        with pytest.raises(BadRequest, match="at most 16"):
+            chains.plan(CHAT, named.replace(b"/p ", b"/p " * 17))
+
+
+async def handed_over(count: int) -> float:
+    """Seconds that one task takes to hand something to another, at best."""
+    give, take = trio.open_memory_channel[float](0)
+    best = float("inf")
+
+    async def receive() -> None:
+        nonlocal best
+        async for sent in take:
+            best = min(best, time.perf_counter() - sent)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        async with give:
+            for _ in range(count):
+                await give.send(time.perf_counter())
+    return best
+
+
+async def test_four_plugins_that_do_nothing_cost_little_until_the_first_event(tmp_path: Path):
+    """As a ratio, which holds on a slow machine, too: about 25, or 0.3 ms, when this was written."""
+    code = """
+    async def on_request(request, context): return None
+    async def on_response(response, context): return None
+    async def on_stream(events, context):
+        async for event in events:
+            yield event
+    """
+    for name in ("a", "b", "c", "d"):
+        write_plugin(tmp_path, name, code)
+    body = b'{"model":"m","messages":[{"role":"user","content":"/a /b /c /d hi"}]}'
+    best = float("inf")
+    async with open_plugins([tmp_path], tmp_path / "data") as plugins:
+        await plugins.wait_loaded()
+        chains = Chains(plugins, NoModels(), list)
+        for _ in range(100):
+            began = time.perf_counter()
+            plan = chains.plan(CHAT, body)
+            assert plan is not None
+            async with chains.open(CHAT, plan.commands, "m") as chain:
+                await chain.request(plan.body, stream=True)
+                answer = await chain.respond(Slowly(streamed("h")), stream=True)
+                assert not isinstance(answer, Response)
+                chain.encode(await anext(answer))
+                best = min(best, time.perf_counter() - began)
+    assert best < 150 * await handed_over(500)

@@ -1,0 +1,301 @@
+"""Every way in which a run fails: its stable reason, what was said until then, and what is left running after it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+from http_harness import CHAT, Appliance, OpenServer, chat
+from runs_harness import WEATHER, Tools, asked, begin, box, result, run, show, until, until_said
+
+from appliance.core.config.types import RunsConfig
+from appliance.core.settings import FleetSettings
+
+SAID = "Once upon a time "
+SHORT = {"connect": 10, "headers": 30, "stall": 2}
+CALL = {"name": "echo", "arguments": '{"text":"a"}'}
+
+
+def failed(found: dict[str, object], reason: str) -> str:
+    assert (found["state"], found["fail_reason"], found["finish_reason"]) == ("failed", reason, "failed"), found
+    return str(found["detail"])
+
+
+async def test_silence_in_the_middle_restarts_the_engine_and_keeps_what_was_said(open_server: OpenServer):
+    async with open_server() as server:
+        found = await run(server, asked(script=[{"text": SAID, "stall": True}], timeouts=SHORT))
+        assert "nothing for 2 s" in failed(found, "stall_timeout")
+        assert found["output"] == SAID
+        with trio.fail_after(20):
+            while (status := server.fleet.known("alpha")) is None or status.pid is not None:
+                await server.fleet.wait_changed()
+        assert status.error is not None
+        assert "nothing for 2 s" in status.error
+        assert (await run(server, asked(script=[{"text": "again"}])))["output"] == "again"
+
+
+async def test_a_head_that_does_not_come(open_server: OpenServer):
+    async with open_server() as server:
+        found = await run(server, asked(fake={"slow_prompt": 600}, timeouts={"headers": 1}))
+        assert "did not begin within 1 s" in failed(found, "headers_timeout")
+        assert found["output"] == ""
+        assert (await run(server, asked()))["state"] == "completed"
+
+
+async def test_a_record_that_comes_byte_by_byte_is_no_silence(open_server: OpenServer):
+    async with open_server() as server:
+        raw = 'data: {"choices":[{"delta":{"content":"slowly"}}]}\n\n'
+        script = [{"raw": raw, "dribble": 0.06}]
+        found = await run(server, asked(script=script, timeouts={"stall": 2}))
+        assert (found["state"], found["output"]) == ("completed", "slowly")
+        assert found["timings"]["seconds"] > 2
+
+
+async def test_loading_and_queueing_count_on_no_clock(open_server: OpenServer):
+    settings = FleetSettings(engine_args=("--load-delay", "3"), stop_timeout=2)
+    async with open_server(fleet=settings) as server:
+        found = await run(server, asked(timeouts={"connect": 2.5, "headers": 2.5, "stall": 2.5}))
+        assert found["state"] == "completed"
+
+
+async def test_death_in_the_middle_keeps_what_was_said(open_server: OpenServer):
+    async with open_server() as server:
+        found = await run(server, asked(script=[{"text": SAID, "die": 3}]))
+        assert "exit status 3" in failed(found, "server_died") or "status 3" in str(found["detail"])
+        assert found["output"] == SAID
+        assert (await run(server, asked(fake={"die_before_head": True})))["fail_reason"] == "server_died"
+
+
+async def test_a_connection_cut_by_a_living_engine(open_server: OpenServer):
+    async with open_server() as server:
+        found = await run(server, asked(script=[{"text": SAID, "close": True}]))
+        failed(found, "server_died")
+        assert found["output"] == SAID
+        assert server.state("alpha") == "loaded", "a living engine is not restarted for a torn connection"
+
+
+async def test_an_engine_that_cannot_start(open_server: OpenServer):
+    async with open_server(fleet=FleetSettings(engine_args=("--fail-to-load",))) as server:
+        assert "failed to start" in failed(await run(server, asked()), "server_died")
+
+
+async def test_a_start_that_fails_counts_once_for_all_who_waited_for_it(open_server: OpenServer):
+    settings = FleetSettings(engine_args=("--fail-to-load", "--load-delay", "2"))
+    async with open_server(fleet=settings, runs=RunsConfig(slots=3, max_restarts=1)) as server:
+        for each in [await begin(server, asked()) for _ in range(3)]:
+            failed(await result(server, each), "server_died")
+        [worker] = (await server.ask("GET", "/api/workers")).json["data"]
+        assert (worker["state"], worker["restarts"]) == ("stopped", 1)
+
+
+async def test_nothing_listens_where_the_server_should_be(open_server: OpenServer, tmp_path: Path):
+    """A command that runs and listens nowhere, ready as soon as it runs."""
+    config = tmp_path / "config.yaml"
+    command = json.dumps(f"{sys.executable} -c 'import time; time.sleep(600)' ${{PORT}}")
+    config.write_text(f"models:\n  deaf:\n    cmd: {command}\n    checkEndpoint: none\n")
+    async with open_server(config=config) as server:
+        found = await run(server, asked(model="deaf"))
+        assert "does not accept connections" in failed(found, "connect_failed")
+
+
+@pytest.mark.parametrize(
+    ("turn", "reason", "detail"),
+    [
+        ({"raw": "data: {not json\n\n" * 50}, "unknown_error", "cannot be read"),
+        ({"raw": 'data: {"error":{"message":"boom"}}\n\n'}, "unknown_error", "boom"),
+        ({"raw": 'error: {"code":500,"message":"boom"}\n\n'}, "unknown_error", "boom"),
+        ({"done": False}, "server_died", "before the answer ended"),
+    ],
+)
+async def test_a_stream_that_says_nonsense(open_server: OpenServer, turn: dict[str, object], reason: str, detail: str):
+    async with open_server() as server:
+        found = await run(server, asked(script=[{"text": SAID, **turn}]))
+        assert detail in failed(found, reason)
+        assert found["output"] == SAID
+        assert server.state("alpha") == "loaded"
+
+
+async def test_garbage_instead_of_http_and_the_engines_refusal(open_server: OpenServer):
+    async with open_server() as server:
+        assert "not HTTP" in failed(await run(server, asked(fake={"not_http": True})), "server_died")
+        assert "refuse" in failed(await run(server, asked(fake={"status": 400})), "unknown_error")
+        assert "told to fail" in failed(await run(server, asked(fake={"error_record": 0})), "unknown_error")
+
+
+async def test_a_little_garbage_is_passed_over(open_server: OpenServer):
+    async with open_server() as server:
+        raw = ": comment\n\ndata: {not json\n\nnobody: knows\n\n"
+        found = await run(server, asked(script=[{"text": SAID, "raw": raw}]))
+        assert (found["state"], found["output"]) == ("completed", SAID)
+
+
+async def test_the_same_line_again_and_again(open_server: OpenServer):
+    async with open_server() as server:
+        text = SAID + "\n" + "and again\n" * 50
+        found = await run(server, asked(script=[{"text": text, "stall": True}], repeated_line_limit=4))
+        assert "and again" in failed(found, "repeated_line_loop")
+        assert str(found["output"]).startswith(SAID)
+        await server.wait_idle("alpha", within=15)
+
+
+async def test_the_budget_of_tool_iterations(open_server: OpenServer):
+    async with open_server(tools=box()) as server:
+        found = await run(
+            server, asked(script=[{"text": SAID, "calls": [CALL]}], tools=["echo"], max_tool_iterations=2)
+        )
+        assert failed(found, "tool_execution_error") == "tool budget exhausted"
+        assert found["output"] == SAID * 3
+        assert [trace.get("result", trace.get("error")) for trace in found["tool_trace"]][:2] == [
+            'echo got {"text":"a"}',
+            'echo got {"text":"a"}',
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "detail"),
+    [("hang", "longer than 1 s"), ("break", "internal error"), ("refuse", "could not be started")],
+)
+async def test_tools_that_cannot_be_executed(open_server: OpenServer, name: str, detail: str):
+    tools = Tools()
+    async with open_server(tools=box(tools), runs=RunsConfig(tool_timeout=1)) as server:
+        body = asked(script=[{"text": SAID, "calls": [{"name": name}]}], tools=["*"])
+        found = await run(server, body)
+        assert detail in failed(found, "tool_execution_error")
+        assert name in str(found["detail"])
+        assert found["output"] == SAID
+        assert tools.under_way == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [{"name": "nothing"}, {"name": "echo", "arguments": "[1]"}, {"name": "echo", "arguments": '{"text":1}'}],
+)
+async def test_calls_that_cannot_be_used(open_server: OpenServer, call: dict[str, object]):
+    async with open_server(tools=box()) as server:
+        found = await run(server, asked(script=[{"text": SAID, "calls": [call]}], tools=["echo"]))
+        failed(found, "tool_parse_error")
+        assert found["output"] == SAID
+
+
+async def test_the_caller_who_gives_no_tool_results(open_server: OpenServer):
+    script = [{"text": SAID, "calls": [{"name": "weather", "arguments": '{"place":"here"}'}]}]
+    async with open_server(runs=RunsConfig(caller_timeout=1)) as server:
+        found = await run(server, asked(script=script, tools=[WEATHER]))
+        assert "no result within 1 s" in failed(found, "tool_execution_error")
+        assert found["output"] == SAID
+
+
+async def test_a_restart_for_one_run_is_told_to_the_others_on_the_same_engine(open_server: OpenServer):
+    async with open_server(runs=RunsConfig(slots=3)) as server:
+        others = [
+            await begin(server, asked(script=[{"text": SAID, "stall": True}], timeouts={"stall": 60})) for _ in "ab"
+        ]
+        for each in others:
+            await until_said(server, each)
+        found = await run(server, asked(script=[{"text": SAID, "stall": True}], timeouts={"stall": 2}))
+        failed(found, "stall_timeout")
+        for each in others:
+            found = await result(server, each)
+            assert "nothing for 2 s" in failed(found, "worker_restarted")
+            assert found["output"] == SAID
+
+
+async def test_an_unload_under_a_run(open_server: OpenServer):
+    async with open_server(fleet=FleetSettings(stop_timeout=0.5)) as server:
+        running = await begin(server, asked(script=[{"text": SAID, "stall": True}]))
+        await until_said(server, running)
+        await server.ask("POST", "/models/unload", {"model": "alpha", "wait": True})
+        found = await result(server, running)
+        failed(found, "worker_restarted")
+        assert found["output"] == SAID
+
+
+async def test_cancelling_twice_keeps_what_was_said_and_frees_the_slot(open_server: OpenServer):
+    async with open_server(runs=RunsConfig(slots=1)) as server:
+        running = await begin(server, asked(script=[{"text": SAID, "stall": True}]))
+        await until_said(server, running)
+        for _ in "ab":
+            answer = await server.ask("DELETE", f"/api/runs/{running}")
+            assert (answer.status, answer.json["state"], answer.json["fail_reason"]) == (200, "canceled", "canceled")
+        found = await result(server, running)
+        assert (found["finish_reason"], found["output"]) == ("canceled", SAID)
+        await server.wait_idle("alpha", within=15)
+        assert (await run(server, asked()))["state"] == "completed"
+        assert server.state("alpha") == "loaded", "nothing was restarted"
+
+
+async def test_a_request_cancelled_among_those_in_flight_is_a_canceled_run(open_server: OpenServer):
+    async with open_server() as server:
+        running = await begin(server, asked(script=[{"text": SAID, "stall": True}]))
+        await until_said(server, running)
+        answer = await server.ask("POST", "/api/inflight/1/cancel")
+        assert answer.status < 300, answer.body
+        assert (await result(server, running))["state"] == "canceled"
+
+
+async def test_too_many_restarts_lock_the_model_out_until_it_is_reset(open_server: OpenServer):
+    async with open_server(runs=RunsConfig(max_restarts=1)) as server:
+        dies = asked(fake={"die_before_head": True})
+        for _ in "ab":
+            failed(await run(server, dies), "server_died")
+        refused = await server.ask("POST", "/api/runs", dies)
+        assert (refused.status, refused.error["reason"]) == (503, "worker_failed")
+        assert "failed 2 times" in refused.error["message"]
+        assert "listening on" in refused.error["message"], "the tail of the engine's log is part of it"
+        [worker] = (await server.ask("GET", "/api/workers")).json["data"]
+        assert (worker["model"], worker["state"], worker["restarts"]) == ("alpha", "failed", 2)
+        assert (await server.ask("POST", CHAT, chat())).status == 200, "only runs are kept out"
+        reset = await server.ask("POST", "/api/workers/alpha/reset")
+        assert (reset.status, reset.json["state"], reset.json["restarts"]) == (200, "ready", 0)
+        assert (await run(server, asked()))["state"] == "completed"
+        assert (await server.ask("POST", "/api/workers/gamma/reset")).status == 404
+
+
+async def test_a_configuration_that_changes_lets_runs_in_again(
+    open_server: OpenServer, tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path
+):
+    command = " ".join((*fake_llama_server, "-m", str(fake_model), "--port", "${PORT}"))
+    config = tmp_path / "config.yaml"
+    text = f"runs:\n  maxRestarts: 0\nmodels:\n  one:\n    cmd: {json.dumps(command)}\n"
+    config.write_text(text)
+    async with open_server(config=config) as server:
+        failed(await run(server, asked(model="one", fake={"die_before_head": True})), "server_died")
+        assert (await server.ask("POST", "/api/runs", asked(model="one"))).status == 503
+        config.write_text(text.replace("maxRestarts: 0", "maxRestarts: 2"))
+        assert (await server.ask("POST", "/api/config/reload")).status == 200
+        assert (await run(server, asked(model="one")))["state"] == "completed"
+
+
+async def test_the_end_of_the_program_ends_runs_and_keeps_what_they_said(open_server: OpenServer):
+    async with open_server(grace=0.2) as server:
+        running = await begin(server, asked(script=[{"text": SAID, "stall": True}]))
+        await until_said(server, running)
+        server.shutdown.set()
+        with trio.fail_after(20):
+            await server.ended.wait()
+            while not (record := server.owners.agents.find(running).record()).ended:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        assert (record.outcome.state, record.outcome.fail_reason) == ("failed", "worker_restarted")
+        assert record.outcome.output == SAID
+
+
+async def test_nothing_leaks(open_server: OpenServer):
+    async with open_server() as server:
+        await nothing_is_leased(server)
+        for fake in ({"stall_after_tokens": 2}, {"die_after_tokens": 2}, {"close_after_tokens": 2}):
+            await run(server, asked(fake=fake, timeouts=SHORT))
+            await nothing_is_leased(server)
+        running = await begin(server, asked(fake={"stall_after_tokens": 2}))
+        await until(server, running, "running")
+        await server.ask("DELETE", f"/api/runs/{running}")
+        await nothing_is_leased(server)
+        assert (await show(server, running))["state"] == "canceled"
+
+
+async def nothing_is_leased(server: Appliance) -> None:
+    with trio.fail_after(15):
+        while any(status.leases or status.waiting for status in server.fleet.status()):  # noqa: ASYNC110
+            await trio.sleep(0.02)
