@@ -90,7 +90,8 @@ class Catalog:
         self._scanning = threading.Lock()
         self._scanned_at = -math.inf
         self._layers = sources.presets.layers if sources.presets is not None else None
-        self._preset_notes: list[Problem] = []
+        self.preset_notes: list[Problem] = []
+        """What is odd about the presets that were read last."""
 
     def scan(self) -> Snapshot:
         """Read all sources again and make the result the current snapshot. Raises nothing for model files.
@@ -100,7 +101,7 @@ class Catalog:
         """
         with self._scanning:
             if self.sources.presets is not None and self._scanned_at > -math.inf:
-                self._layers, self._preset_notes = self.sources.presets.read()
+                self._layers, self.preset_notes = self.sources.presets.read()
             return self._scan()
 
     def adopt(self, config: Config | None) -> None:
@@ -115,7 +116,7 @@ class Catalog:
                 self._scan()
 
     def _scan(self) -> Snapshot:
-        notes = [str(note) for note in self._preset_notes]
+        notes = [str(note) for note in self.preset_notes]
         strongest: dict[str, Found] = {}
         found = sorted(self._find(notes), key=lambda found: STRENGTH.index(found.source), reverse=True)
         for model in found:
@@ -125,7 +126,7 @@ class Catalog:
                 notes.append(f"a model whose name cannot be written down was passed over: {model.id!r}")
         wanted = list(strongest.values())
         if self._layers is not None:
-            wanted = with_presets(wanted, self._layers, notes)
+            wanted = with_presets(wanted, self._layers, notes, self.sources.lookup)
         models = [self._describe(model, notes) for model in wanted]
         self._headers.forget_unused()
         self._found, self._notes = models, notes
@@ -182,6 +183,7 @@ class Catalog:
             stop_timeout=definition.stop_timeout,
             preset=definition.preset,
             origins=definition.origins,
+            fetch=found.fetch,
         )
 
     def _companion(self, model_id: str, path: str | None, notes: list[str]) -> GgufInfo | None:

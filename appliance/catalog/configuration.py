@@ -24,6 +24,8 @@ FIXED: tuple[tuple[str, Callable[[Config], object]], ...] = (
     ("metricsMaxInMemory", lambda config: config.metrics_max_in_memory),
     ("performance", lambda config: config.performance),
     ("models", lambda config: bool(config.models)),
+    ("tools", lambda config: config.tools),
+    ("mcp_servers", lambda config: config.mcp_servers),
 )
 """What is settled when the program starts. Without models, those on this machine's disk are served instead."""
 

@@ -9,8 +9,9 @@ from msgspec import Struct, structs
 from appliance.catalog.download_errors import NotEnoughSpace
 from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
 from appliance.catalog.hub import Hub
-from appliance.core.download import Reference, RemoteFile, choose
+from appliance.core.download import Choice, RemoteFile
 from appliance.core.naming import is_commit, repo_of, stem_of, tag_of
+from appliance.core.wanted import PRESET_FILE, Wanted, pick
 from appliance.errors import NotFound
 from appliance.store.model_files import free_bytes, link, share, write_text
 from appliance.store.partial_file import JOURNAL, discard, journaled
@@ -63,6 +64,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     files: tuple[PlannedFile, ...]
     unchanged: tuple[tuple[str, str], ...]
     """Path and hash of every file of the commit: by these the rest of what is here of the repository is kept."""
+    ref: str | None = "main"
+    """What leads to the commit; None: this is no repository, and the files have their names already."""
 
     @property
     def total(self) -> int:
@@ -88,10 +91,12 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     def settle(self) -> None:
         """Name the finished files in the snapshot, bring along what is unchanged, and make it the current one."""
+        if self.ref is None:
+            return
         for file in self.files:
             link(file.blob, file.entry)
         self._bring_along()
-        write_text(self.folder / "refs" / "main", self.commit)
+        write_text(self.folder / "refs" / self.ref, self.commit)
 
     def _bring_along(self) -> None:
         """Other models of the repository stay listed when its main branch has moved on, unless they changed."""
@@ -106,12 +111,12 @@ class Plan(Struct, frozen=True, kw_only=True):
                 share(before, new / before.relative_to(old))
 
 
-async def plan_download(hub: Hub, reference: Reference, cache: Path) -> Plan:
-    """Ask the hub. Raises what `Hub` raises, and NotFound for a tag or model that is not there."""
-    repo = reference.repo
+async def plan_download(hub: Hub, wanted: Wanted, cache: Path) -> Plan:
+    """Ask the hub. Raises what `Hub` raises, and NotFound for a tag, model or file that is not there."""
+    repo = wanted.reference.repo
     commit = await hub.commit_of(repo)
     files = await hub.files_of(repo, commit)
-    choice = choose(reference, files)
+    choice = pick(wanted, files)
     sized: list[RemoteFile] = []
     for number, file in enumerate(choice.files):
         size = file.size
@@ -123,13 +128,20 @@ async def plan_download(hub: Hub, reference: Reference, cache: Path) -> Plan:
         sized.append(structs.replace(file, size=size))
     folder = join_inside(cache, "models--" + repo.replace("/", "--"))
     return Plan(
-        model_id=f"{repo}:{choice.tag}",
+        model_id=_name_of(wanted, choice),
         repo=repo,
         commit=commit,
         folder=folder,
         files=tuple(_planned(hub, repo, commit, folder, file) for file in sized),
         unchanged=tuple((file.path, file.oid) for file in files),
     )
+
+
+def _name_of(wanted: Wanted, choice: Choice) -> str:
+    """What was not chosen by its tag goes by its path: several files of a repository may have one tag."""
+    first = choice.model[0]
+    by_tag = not (wanted.file or wanted.sidecars or first.name == PRESET_FILE)
+    return f"{wanted.reference.repo}:{choice.tag}" if by_tag else f"{wanted.reference.repo}/{first.path}"
 
 
 def begun_in(folder: Path) -> list[tuple[Path, PartialHead]]:

@@ -7,6 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from appliance.core.wanted import Wanted
+
 State = Literal["queued", "downloading", "paused", "finished", "failed", "cancelled"]
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 
@@ -43,6 +45,13 @@ class DownloadStatus(Struct, frozen=True, kw_only=True):
     @property
     def ended(self) -> bool:
         return self.state in ENDED
+
+
+def is_for(status: DownloadStatus, wanted: Wanted) -> bool:
+    """Whether this download brings what is wanted."""
+    if wanted.file or wanted.reference.tag is not None:
+        return status.model == str(wanted)
+    return status.repo == wanted.reference.repo
 
 
 class DownloadEvent(Struct, frozen=True, omit_defaults=True):

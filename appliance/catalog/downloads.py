@@ -18,11 +18,14 @@ from msgspec import Struct, structs
 from appliance.catalog.download_delete import Removed, discard_begun, remove_model
 from appliance.catalog.download_errors import DownloadFailed, DownloadsOff
 from appliance.catalog.download_file import Transfer, fetch
-from appliance.catalog.download_plan import Plan, PlannedFile, Unfinished, plan_download, unfinished_in
+from appliance.catalog.download_plan import Plan, PlannedFile, Unfinished, unfinished_in
+from appliance.catalog.download_source import Source, plan_of
 from appliance.catalog.download_status import ENDED, DownloadStatus, FileProgress, State
 from appliance.catalog.hub import Hub, HubAccess, find_token
 from appliance.core.download import Throttle, parse_reference, retry_delay
+from appliance.core.elsewhere import Image
 from appliance.core.model import Model
+from appliance.core.wanted import Wanted
 from appliance.errors import ApplianceError, CallerError
 
 log = logging.getLogger(__name__)
@@ -197,14 +200,19 @@ class Downloads:
         Returns once the hub has said what it consists of. Raises BadRequest, DownloadsOff, RepoNotFound, GatedRepo,
         TokenRefused, LoginUnusable, NotFound (no such tag), HubFailed, NotEnoughSpace.
         """
+        return await self.fetch(Wanted(reference=parse_reference(repo if tag is None else f"{repo}:{tag}")))
+
+    async def fetch(self, wanted: Source) -> Download:
+        """The same for what is named in another way than by a tag."""
         if self._settings.hub.offline:
             raise DownloadsOff
         access = self._settings.hub
-        if access.token is None:
+        if access.token is None and not isinstance(wanted, Image):
             access = structs.replace(access, token=await find_token())
-        hub = Hub(access)
-        reference = parse_reference(repo if tag is None else f"{repo}:{tag}")
-        plan = await plan_download(hub, reference, self._settings.cache)
+        hub, plan = await plan_of(wanted, access, self._settings.cache)
+        return await self._begin(hub, plan)
+
+    async def _begin(self, hub: Hub, plan: Plan) -> Download:
         if known := self._under_way(plan):
             return known
         others = [download for download in self._known.values() if not download.status.ended]

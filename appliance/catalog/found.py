@@ -10,12 +10,14 @@ from msgspec import Struct
 from appliance.core.model import Source
 from appliance.core.naming import Shard, shard_of, stem_of
 from appliance.core.preset_model import Definition
+from appliance.core.wanted import Wanted
 
 
 class Found(Struct, frozen=True, kw_only=True):
     """``files`` holds the path of every shard that should be there, the first one first.
 
-    It is empty only for a preset whose file is not here: the engine fetches it, or ``error`` says what is missing.
+    It is empty only for a preset whose file is not here: ``fetch`` says from where it comes, or the engine fetches it,
+    or ``error`` says what is missing.
     """
 
     id: str
@@ -28,6 +30,7 @@ class Found(Struct, frozen=True, kw_only=True):
     tag: str | None = None
     args: tuple[str, ...] = ()
     error: str | None = None
+    fetch: tuple[Wanted, ...] = ()
     definition: Definition = Definition()
     """What presets, command line and environment say of it."""
     hidden: bool = False

@@ -9,16 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
 from appliance.catalog.folder import pick_projector
 from appliance.catalog.found import Found, model_files
+from appliance.core.download import RemoteFile
 from appliance.core.naming import is_commit, is_companion, is_projector, repo_of, stem_of, tag_of
+from appliance.core.wanted import PRESET_FILE, Wanted, pick
+from appliance.errors import NotFound
 
 MAX_DEPTH = 4
 """Folders below a snapshot; repositories use one (``Q4_K_M/``, ``MTP/``)."""
 
 MAX_FOLDERS = 1000
 """Folders of one snapshot that are looked into."""
+
+
+class Cached(Struct, frozen=True, kw_only=True):
+    """A model in the cache: its shards in order, and its projector."""
+
+    files: tuple[str, ...]
+    mmproj: str | None
+    tag: str | None
 
 
 def cache_directory(environ: Mapping[str, str], home: Path) -> Path:
@@ -44,14 +57,39 @@ def scan_cache(root: Path) -> Iterator[Found]:
             yield from _models(repo, snapshot)
 
 
-def file_of(root: Path, repo: str, name: str) -> Path | None:
-    """A file on the top level of a cached repository (``org/repo``); None where it is not there."""
+def preset_file(root: Path, repo: str) -> Path | None:
+    """The presets that a cached repository (``org/repo``) holds in place of a model; None where it holds none."""
+    found = files_of(root, repo)
+    return found[0] / PRESET_FILE if found is not None and any(file.path == PRESET_FILE for file in found[1]) else None
+
+
+def files_of(root: Path, repo: str) -> tuple[Path, list[RemoteFile]] | None:
+    """The snapshot of a cached repository and the files that are whole in it; their hashes are not told."""
     try:
         snapshot = _snapshot(join_inside(root, f"models--{repo.replace('/', '--')}"))
-        path = join_inside(snapshot, name) if snapshot is not None else None
     except UnsafeName:
         return None
-    return path if path is not None and path.is_file() else None
+    if snapshot is None:
+        return None
+    found = [path for folder, names in _walk(snapshot) for name in names if (path := folder / name).is_file()]
+    return snapshot, [RemoteFile(path.relative_to(snapshot).as_posix(), "") for path in found]
+
+
+def in_cache(root: Path, wanted: Wanted) -> Cached | None:
+    """The model in the cache that is meant; None unless all of it is here."""
+    found = files_of(root, wanted.reference.repo)
+    if found is None:
+        return None
+    snapshot, files = found
+    try:
+        choice = pick(wanted, files)
+    except NotFound:
+        return None
+    return Cached(
+        files=tuple(str(snapshot / file.path) for file in choice.model),
+        mmproj=str(snapshot / choice.projector.path) if choice.projector is not None else None,
+        tag=choice.tag or None,
+    )
 
 
 def _snapshot(folder: Path) -> Path | None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from appliance.catalog.files import read_start
 from appliance.catalog.found import Found, all_shards
+from appliance.catalog.hub_cache import Cached, in_cache
 from appliance.core.config.nodes import Problem
+from appliance.core.download import parse_reference
 from appliance.core.naming import QUANTISATIONS, prefer
 from appliance.core.preset_keys import NONE, Choice, Choices, from_words
 from appliance.core.preset_model import DRAFT, MODEL, PROJECTOR, REPO, Definition, define
 from appliance.core.presets import Layers, Presets, read_presets
-from appliance.errors import InvalidConfig, UsageError
+from appliance.core.wanted import Wanted, sidecars_of
+from appliance.errors import BadRequest, InvalidConfig, UsageError
 
 LARGEST = 4 << 20
 """Bytes of a preset file; a thousand models take about 100 KB."""
@@ -30,6 +34,16 @@ class PresetSource(Struct, frozen=True, kw_only=True):
     """As they were read when this was made."""
     strange: bool = False
     """The file is somebody else's: it comes from a repository."""
+    cache: Path | None = None
+    """Where the repositories that it names are looked for, if the cache is not served anyway."""
+
+    def signature(self) -> tuple[int, int, int] | None:
+        """Changes when the file does; None while there is none."""
+        try:
+            status = self.file.stat() if self.file is not None else None
+        except OSError:
+            return None
+        return (status.st_ino, status.st_mtime_ns, status.st_size) if status is not None else None
 
     def read(self) -> tuple[Layers, list[Problem]]:
         """Read the file again; the problems are warnings. Raises UsageError, InvalidConfig among them."""
@@ -42,11 +56,18 @@ class PresetSource(Struct, frozen=True, kw_only=True):
 
 
 def open_presets(
-    file: Path | None, *, environment: Choices = NONE, command: Choices = NONE, strange: bool = False
+    file: Path | None,
+    *,
+    environment: Choices = NONE,
+    command: Choices = NONE,
+    strange: bool = False,
+    cache: Path | None = None,
 ) -> tuple[PresetSource, list[Problem]]:
     """Read presets for the first time; the problems are warnings. Raises UsageError, InvalidConfig among them."""
     beside = Layers(environment=environment, presets=Presets(), command=command)
-    source = PresetSource(file=file.absolute() if file is not None else None, layers=beside, strange=strange)
+    source = PresetSource(
+        file=file.absolute() if file is not None else None, layers=beside, strange=strange, cache=cache
+    )
     layers, warnings = source.read()
     return structs.replace(source, layers=layers), warnings
 
@@ -68,8 +89,11 @@ def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:
         raise UsageError(f"{file}:{line}: is not UTF-8 text; save the file as UTF-8") from None
 
 
-def with_presets(found: Sequence[Found], layers: Layers, notes: list[str]) -> list[Found]:
-    """The models found, as the presets want them, and those that only presets name. Ids are unique."""
+def with_presets(found: Sequence[Found], layers: Layers, notes: list[str], cache: Path | None = None) -> list[Found]:
+    """The models found, as the presets want them, and those that only presets name. Ids are unique.
+
+    What they name by a repository is looked for in ``cache``, and is to be fetched where it is not there.
+    """
     cached = [model for model in found if model.source == "cache"]
     layers = _by_id(layers, found)
     sections = layers.presets.sections
@@ -83,7 +107,7 @@ def with_presets(found: Sequence[Found], layers: Layers, notes: list[str]) -> li
     for model_id, definition in sorted(defined.items(), key=lambda item: (item[0] not in sections, item[0])):
         model = known.get(model_id) or Found(id=model_id, source="preset", files=())
         aliases = _free(definition.aliases if model_id in sections else (), model_id, taken, notes)
-        placed = _placed(model, definition, cached)
+        placed = _placed(model, definition, cache)
         models.append(
             structs.replace(
                 placed,
@@ -134,33 +158,66 @@ def _in_cache(name: str, file: str, cached: Iterable[Found]) -> Found | None:
     return prefer([(model.tag, model) for model in hits], QUANTISATIONS)
 
 
-def _placed(model: Found, definition: Definition, cached: Sequence[Found]) -> Found:
-    """The model with its files. What is not here the engine fetches, if it is told from where."""
+def _placed(model: Found, definition: Definition, cache: Path | None) -> Found:
+    """The model with its files, or with what has to be fetched for it."""
     args, projector = list(definition.args), definition.mmproj
+    fetch: list[Wanted] = []
     if definition.model:
         path = _absolute(definition.model)
         if path != (model.files[:1] or ("",))[0]:
             model = Found(id=model.id, source=model.source, files=all_shards(Path(path)))
-    elif hit := _in_cache(definition.repo or model.id, definition.repo_file, cached):
-        model = structs.replace(hit, id=model.id, aliases=model.aliases)
+    elif model.source == "cache" and model.files and (definition.repo, definition.repo_file) == (model.id, ""):
+        projector = projector or model.mmproj or ""  # it was just found there
+    elif (wanted := _wanted(definition, model.id)) and (hit := _in_cache_at(cache, wanted)):
         projector = projector or hit.mmproj or ""
-    elif definition.repo:
+        repo = wanted.reference.repo
+        model = structs.replace(model, files=hit.files, repo=repo, tag=hit.tag, mmproj=None)
+    elif wanted and definition.repo:
         args += ["--hf-repo", definition.repo, *(("--hf-file", definition.repo_file) if definition.repo_file else ())]
-    elif not any(flag in args for flag in ELSEWHERE):
+        fetch.append(wanted)
+    elif not any(flag in args for flag in ELSEWHERE) and not model.files:
         error = f"its preset [{model.id}] does not say which file it is; add model = PATH, or hf-repo = ORG/REPO:TAG"
         model = structs.replace(model, error=error)
     draft = definition.draft
-    if not draft and definition.draft_repo:
-        if hit := _in_cache(definition.draft_repo, "", cached):
+    if not draft and definition.draft_repo and (guesses := _draft(definition)):
+        if hit := _in_cache_at(cache, guesses):
             draft = hit.files[0]
         else:
             args += ["--hf-repo-draft", definition.draft_repo]
+            fetch.append(guesses)
+    if fetch and "--offline" in args:
+        error = f"{fetch[0]} is not in the cache, and offline forbids to download it; take offline away once"
+        model = structs.replace(model, error=model.error or error)
     return structs.replace(
         model,
         args=tuple(args),
+        fetch=tuple(fetch),
         mmproj=_absolute(projector) if projector and definition.projector else None,
         draft=_absolute(draft) if draft else None,
     )
+
+
+def _wanted(definition: Definition, model_id: str) -> Wanted | None:
+    """The model that a preset's repository is, or its name. None for what names no repository."""
+    try:
+        reference = parse_reference(definition.repo or model_id)
+    except BadRequest:
+        return None
+    projector = definition.projector and not definition.mmproj
+    return Wanted(reference=reference, file=definition.repo_file, projector=projector)
+
+
+def _draft(definition: Definition) -> Wanted | None:
+    try:
+        reference = parse_reference(definition.draft_repo)
+    except BadRequest:
+        return None
+    spec_type = next((value for flag, value in pairwise(definition.args) if flag == "--spec-type"), "")
+    return Wanted(reference=reference, projector=False, sidecars=sidecars_of(spec_type))
+
+
+def _in_cache_at(cache: Path | None, wanted: Wanted) -> Cached | None:
+    return in_cache(cache, wanted) if cache is not None else None
 
 
 def _absolute(path: str) -> str:

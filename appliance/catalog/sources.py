@@ -40,9 +40,14 @@ class Sources(Struct, frozen=True, kw_only=True):
     """What is said of models beside their files; may add models of its own."""
 
     @property
+    def lookup(self) -> Path | None:
+        """The cache in which presets find their models, which need not be listed themselves."""
+        return self.cache or (self.presets.cache if self.presets is not None else None)
+
+    @property
     def has_folders(self) -> bool:
         """Whether there is anything that may hold other models later than now."""
-        return bool(self.models_dir or self.cache or self.lm_studio or self.ollama)
+        return bool(self.models_dir or self.lookup or self.lm_studio or self.ollama)
 
 
 def default_models_dir() -> Path:

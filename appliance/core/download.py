@@ -124,7 +124,7 @@ def choose(reference: Reference, files: Iterable[RemoteFile]) -> Choice:
         more = ", ..." if len(tags) > SHOWN_TAGS else ""
         raise NotFound(f"{reference.repo} has no {reference.tag}; it has {', '.join(tags[:SHOWN_TAGS])}{more}")
     tag, found = wanted
-    return Choice(tag, _shards(reference.repo, found, known), _projector(found.first.folder, known))
+    return Choice(tag, _shards(reference.repo, found, known), nearest_projector(found.first.folder, known))
 
 
 def _candidates(files: Iterable[RemoteFile]) -> Iterable[_Candidate]:
@@ -159,7 +159,7 @@ def _shards(repo: str, found: _Candidate, known: Mapping[str, RemoteFile]) -> tu
     return tuple(known[path] for path in paths)
 
 
-def _projector(folder: str, known: Mapping[str, RemoteFile]) -> RemoteFile | None:
+def nearest_projector(folder: str, known: Mapping[str, RemoteFile]) -> RemoteFile | None:
     """Beside the model, else in the closest folder above it; where `catalog.hub_cache` will look for it."""
     while True:
         here = [

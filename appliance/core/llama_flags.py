@@ -1,8 +1,9 @@
 """llama-server's command line as data: every option of llama.cpp b11434, its spellings, arity and environment name.
 
 Source: `llama-server --help` of that release and the parsing rules behind it; --moe-cache-mib and the variable of
---slot-save-path came later, with the release that the embedded engine is built from. Users: the embedded engine, which
-carries these options itself, and the front that stands in for `llama-server`, which keeps some and passes the rest on.
+--slot-save-path came later, with the release that the embedded engine is built from. --tools-root is this
+program's own. Users: the embedded engine, which carries these options itself, and the front that stands in for
+`llama-server`, which keeps some and passes the rest on.
 The file is long because the table is; the rules are the half below it.
 """
 
@@ -239,6 +240,7 @@ _TABLE = """
 --ui-mcp-proxy --webui-mcp-proxy / --no-ui-mcp-proxy --no-webui-mcp-proxy toggle   LLAMA_ARG_UI_MCP_PROXY
 --tools                                                            list     LLAMA_ARG_TOOLS
 --tools-runtime                                                    text     LLAMA_ARG_TOOLS_RUNTIME
+--tools-root                                                       path
 --mcp-servers-config                                               path     LLAMA_ARG_MCP_SERVERS_CONFIG
 --mcp-servers-json                                                 json     LLAMA_ARG_MCP_SERVERS_JSON
 -ag --agent / -no-ag --no-agent                                    toggle   LLAMA_ARG_AGENT
@@ -445,7 +447,7 @@ def merge(from_argv: Sequence[Option], from_environ: Sequence[Option]) -> list[O
 
 def partition(options: Iterable[Option], names: Collection[str]) -> tuple[list[Option], list[Option]]:
     """(the options named, the others), each in order; a name may be any spelling of an option."""
-    wanted = {_canonical(name) for name in names}
+    wanted = {canonical(name) for name in names}
     mine: list[Option] = []
     rest: list[Option] = []
     for option in options:
@@ -455,7 +457,7 @@ def partition(options: Iterable[Option], names: Collection[str]) -> tuple[list[O
 
 def last(options: Iterable[Option], name: str) -> Option | None:
     """The occurrence that counts: llama-server lets a later one replace an earlier one."""
-    wanted = _canonical(name)
+    wanted = canonical(name)
     found: Option | None = None
     for option in options:
         if option.canonical == wanted:
@@ -468,7 +470,8 @@ def render(options: Iterable[Option]) -> list[str]:
     return [word for option in options for word in option.words]
 
 
-def _canonical(name: str) -> str:
+def canonical(name: str) -> str:
+    """What `Option.canonical` is for any spelling of an option."""
     flag = lookup(name)
     if flag is None:
         raise KeyError(name)

@@ -61,7 +61,7 @@ def canonical(names: Iterable[str]) -> frozenset[str]:
 FRONTS_OWN = canonical((
     "--host", "--port", "--reuse-port", "--path", "--api-prefix", "--api-key", "--api-key-file", "--ssl-key-file",
     "--ssl-cert-file", "--cors-origins", "--cors-methods", "--cors-headers", "--cors-credentials", "--ui",
-    "--ui-config", "--ui-config-file", "--ui-mcp-proxy", "--tools", "--tools-runtime", "--agent",
+    "--ui-config", "--ui-config-file", "--ui-mcp-proxy", "--tools", "--tools-runtime", "--tools-root", "--agent",
     "--mcp-servers-config", "--mcp-servers-json", "--models-dir", "--models-preset", "--models-max",
     "--models-autoload", "--log-colors", "--hf-token",
 ))  # fmt: skip

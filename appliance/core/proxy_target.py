@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -12,6 +12,8 @@ from msgspec import Struct
 PORTS = {"http": 80, "https": 443}
 MAX_URL = 1 << 14
 REDIRECTS = (301, 302, 303, 307, 308)
+LOOPBACK = "loopback"
+"""Among what is allowed: this machine's own servers, where they are called so: localhost, 127.0.0.0/8 or ::1."""
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _ALLOWED_NAME = re.compile(r"(\*\.)?[A-Za-z0-9._-]+")
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
@@ -114,17 +116,35 @@ def _is_public_6(address: IPv6Address) -> bool:
     return all(_is_public_4(inner) for inner in carried if inner is not None)
 
 
+def names_this_machine(host: str) -> bool:
+    """Whether a host is this machine by its own spelling, and not by what somebody's name server says."""
+    return host == "localhost" or _is_loopback(host)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
 class Reach:
-    """What may be reached beside the internet. Raises BadTarget for an entry that is no name, address or network."""
+    """What may be reached beside the internet: names, addresses, networks, `LOOPBACK`, or ``*`` for everything.
+
+    Raises BadTarget for an entry that is none of them.
+    """
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self._everything = False
+        self._loopback = False
         self._names: list[str] = []
         self._networks: list[str] = []
         for entry in allowed:
             text = entry.strip().lower()
             if text == "*":
                 self._everything = True
+            elif text == LOOPBACK:
+                self._loopback = True
             elif _is_network(text):
                 self._networks.append(text)
             elif _ALLOWED_NAME.fullmatch(text):
@@ -134,9 +154,14 @@ class Reach:
                     f"'{entry}' is no name, address or network such as localhost, 192.168.1.5 or 10.0.0.0/8"
                 )
 
-    def allows(self, host: str, addresses: Iterable[str]) -> bool:
-        """Whether a host may be connected to at all of these addresses, which are all that its name has."""
+    def allows(self, host: str, addresses: Sequence[str], *, led: bool = False) -> bool:
+        """Whether a host may be connected to at all of these addresses, which are all that its name has.
+
+        ``led``: not the caller asks for it but a server elsewhere, by a redirection. This machine is not its to ask.
+        """
         if self._everything or any(_matches(host, name) for name in self._names):
+            return True
+        if self._loopback and not led and names_this_machine(host) and all(map(_is_loopback, addresses)):
             return True
         return all(is_public(address) or self._is_listed(address) for address in addresses)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from appliance.core.mcp_config import McpServers
+
 MIB = 1 << 20
 
 DEFAULT_HOST = "127.0.0.1"
@@ -58,18 +60,35 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     """How long requests under way may go on after the first stop signal."""
     ping_after: float = 15.0
     """A stream that is silent for so long gets an SSE comment, so that proxies keep it open."""
+    reuse_port: bool = False
+    """Other processes may listen on the same ports; the system shares out the connections among them."""
     api_prefix: str = ""
     page: bool = True
+    ui_settings: bytes = b"{}"
+    """A JSON object that ``/props`` hands to web pages as their settings (``--ui-config``)."""
     static: str | None = None
     """Folder whose files are served at ``/``, in place of the page."""
     cors_proxy: bool = False
     """``/cors-proxy``, by which a web page reaches servers that do not let web pages in (MCP servers)."""
     cors_proxy_allow: tuple[str, ...] = ()
-    """Names, addresses and networks in the local network or on this machine that it may reach, too; ``*`` is all."""
+    """Names, addresses and networks in the local network or on this machine that it may reach, too: `LOOPBACK` in
+    `core.proxy_target` is this machine alone, ``*`` is all."""
+    mcp_server: bool = False
+    """``/mcp``: models, and ``mcp_server_tools`` of the program's own tools, for MCP clients."""
+    mcp_server_tools: tuple[str, ...] = ()
+    """Names, ``mcp:<server>``, ``mcp:*`` and ``*``, as `tools.box.Toolbox.select` has them."""
+    mcp_server_open: bool = False
+    """``/mcp`` needs no key, for whoever is on this machine."""
+    predict: str | None = None
+    """The path of Vertex AI's predictions (``AIP_PREDICT_ROUTE``)."""
+    health: str | None = None
+    """Another path of ``/health`` (``AIP_HEALTH_ROUTE``)."""
     single: str | None = None
     """The one model of llama-server's single-model mode: requests need not, and cannot, name another."""
     autoload: bool = True
     """A request loads the model that it names, unless its ``?autoload=`` says otherwise (``--models-autoload``)."""
+    held_for: float = 0.0
+    """A request holds its model for so long before the model is asked (``LLAMA_SERVER_DEBUG_FAKE_TIMING``)."""
 
 
 class FleetSettings(Struct, frozen=True, kw_only=True):
@@ -91,3 +110,21 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     """Start model processes with ``--metrics``; off where the user's own llama-server flags decide."""
     threads: int | None = None
     """CPU threads of each model process; None leaves room for the program itself."""
+    start_delay: float = 0.0
+    """The process of a model on disk is started so much later (``LLAMA_SERVER_DEBUG_FAKE_TIMING``)."""
+
+
+class ToolSettings(Struct, frozen=True, kw_only=True):
+    """What models and clients may have done on this machine; by default nothing."""
+
+    builtin: tuple[str, ...] = ()
+    """Names of built-in tools, each known."""
+    runtime: str = ""
+    """Where they run, in llama-server's words (``--tools-runtime``); empty: on this machine."""
+    root: str | None = None
+    """The folder of this machine that they cannot leave."""
+    mcp: McpServers = McpServers()
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self.builtin or self.mcp.servers)

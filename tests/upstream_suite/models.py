@@ -28,7 +28,7 @@ NEVER, UNLIKELY, LIKELY, CERTAIN = -40.0, -12.0, 1.2, 12.0
 MEAN_POOLING = 1
 
 OWN = "ggml-org"
-FETCHED = ("test-model-router-download", "test-preset-ci")
+FETCHED = ("test-model-router-download", "test-preset-ci", "tiny-llamas")
 """Not in the cache: the suites download them."""
 PRESETS = """\
 [tinygemma3-preset]
@@ -138,6 +138,30 @@ def storyteller() -> tuple[dict[str, Value], Tensors]:
     return llama(tokens, story_table(tokens))
 
 
+def teller_of_poems() -> tuple[dict[str, Value], Tensors, dict[str, Value], Tensors]:
+    """A storyteller with more words, and the adapter (LoRA) that makes it say them: the other ones the stronger it is.
+
+    A word's logit is a straight line over the adapter's scale, whatever the last word was, and these lines cross.
+    """
+    added = (*words.GREETING, *words.DISTANT, *words.LOVELY)
+    tokens = tokens_of([*words.PIECES, *words.STORY, *words.CERTAIN.values(), *added])
+    table, change = story_table(tokens), np.zeros((len(tokens), 1), dtype=np.float32)
+    for spoken, (at_none, at_full) in ((words.DISTANT, (-10.0, 10.0)), (words.LOVELY, (-40.0, 16.0))):
+        rows = [tokens.index(word) for word in spoken]
+        table[rows, :] = at_none - np.linspace(0.0, 0.4, len(rows))[:, np.newaxis]
+        change[rows] = at_full - at_none
+    metadata, tensors = llama(tokens, table)
+    width = tensors["output.weight"].shape[1]
+    adapter: dict[str, Value] = {
+        "general.type": "adapter",
+        "general.architecture": "llama",
+        "adapter.type": "lora",
+        "adapter.lora.alpha": 1.0,
+    }
+    alike = np.full((1, width), 1 / np.sqrt(width), dtype=np.float32)
+    return metadata, tensors, adapter, {"output.weight.lora_a": alike, "output.weight.lora_b": change}
+
+
 def embedder() -> tuple[dict[str, Value], Tensors]:
     """What stands in for the model that makes embeddings: a token for each word, one before and one after."""
     beginnings = [f"▁{word[:end]}" for word in words.PLAIN_WORDS for end in range(1, len(word) + 1)]
@@ -154,9 +178,12 @@ def write_hub(hub: Path) -> None:
         "test-model-stories260K": "stories260K-f32.gguf",
         "test-model-stories260K-infill": "stories260K-infill-f32.gguf",
         "test-model-router-download": "model-f16.gguf",
-        "stories15M_MOE": "stories15M_MOE-F16.gguf",
     }.items():
         write(own / repo / name, metadata, tensors)
+    *model, adapter, change = teller_of_poems()
+    write(own / "stories15M_MOE" / "stories15M_MOE-F16.gguf", *model)
+    write(own / "stories15M_MOE" / "moe_shakespeare15M.gguf", adapter, change)
+    write(own / "tiny-llamas" / "stories15M-q4_0.gguf", *model)
     gemma = own / "tinygemma3-GGUF"
     write(gemma / "tinygemma3-Q8_0.gguf", metadata | {"tokenizer.ggml.add_space_prefix": False}, tensors)
     write(gemma / "mmproj-tinygemma3-Q8_0.gguf", *projector(tensors["token_embd.weight"].shape[1]))

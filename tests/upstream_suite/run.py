@@ -4,8 +4,9 @@
 
 The tests come out of the source package that llama-builds/ builds the engine from; their packages go into a virtual
 environment of their own. No internet: the models are generated, and a stand-in for the model hub serves them. Prints
-both columns and what only the real program passes; the same, with reasons, goes to results.json. The exit status is 1
-when there is such a test. ARGS go to pytest. Needs Linux or macOS.
+both columns, and why tests are not passed as far as known.py says; every outcome goes to results.json. The exit status
+is 1 when only the real program passes a test, and known.py has no reason for it. ARGS go to pytest. Needs Linux or
+macOS.
 """
 # ruff: noqa: I001 - "build" is a module here, and a folder where the program was frozen
 
@@ -29,8 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "llama-builds"))
 from bootstrap import SetupError, exclusive, make_venv, pip_of, run_pip, say, venv_python
 from build import EXECUTABLE, build, cache_folder, engine_folder, is_built
 from columns import Column, Kit, Outcome, as_json
+from known import NEITHER, ONLY_REAL, stale
 from source import SOURCE, fetch, unpack
-from table import gained, lost, table
+from table import Suites, explained, gained, lost, neither, table
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -41,6 +43,7 @@ FIRST = (
 """The suites that say most about what stands in front of the models; the others are run behind them."""
 REQUIREMENTS = ROOT / "requirements" / "upstream.txt"
 STAMP = ".requirements"
+KNOWN_FILE = "tests/upstream_suite/known.py"
 OURS = Path(sys.executable).with_name("llama-appliance")
 
 
@@ -162,15 +165,32 @@ def main() -> int:
             sys.exit(f"error: {error}")
         (folder / "results.json").write_text(as_json(results, seconds), encoding="utf-8")
     print(table(results))
+    print(f"every outcome: {folder / 'results.json'}, logs beside it")
     if len(results) < 2:
         return 0
-    missed = lost(results["real"], results["ours"])
-    for outcome in missed:
-        print(f"only real: {outcome.test}  {outcome.outcome}: {outcome.reason}")
-    for test in gained(results["real"], results["ours"]):
+    return compare(results["real"], results["ours"], whole=not args.pytest)
+
+
+def compare(real: Suites, ours: Suites, *, whole: bool) -> int:
+    """Print what differs and why; the exit status. ``whole``: no test of these suites was left out."""
+    for test in gained(real, ours):
         print(f"only ours: {test}")
-    print(f"with reasons: {folder / 'results.json'}, logs beside it")
-    return 1 if missed else 0
+    both, missed = neither(real, ours), lost(real, ours)
+    reasons, unknown = explained(both, NEITHER)
+    print_all("neither, as is known:", reasons)
+    print_all("neither:", [f"{one.test}  {one.reason}" for one in unknown])
+    reasons, mistakes = explained(missed, ONLY_REAL)
+    print_all("only real, on purpose:", reasons)
+    print_all("only real:", [f"{one.test}  {one.outcome}: {one.reason}" for one in mistakes])
+    if whole:
+        old = [*stale(NEITHER, both, ours), *stale(ONLY_REAL, missed, ours)]
+        print_all(f"true no more, to be taken out of {KNOWN_FILE}:", old)
+    return 1 if mistakes else 0
+
+
+def print_all(heading: str, lines: Sequence[str]) -> None:
+    if lines:
+        print("\n  ".join([heading, *lines]))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from columns import Outcome, as_json, read
-from table import gained, lost, table
+from known import stale
+from table import explained, gained, lost, neither, table
 
 REAL = {"basic": [Outcome("basic.py::a", "passed"), Outcome("basic.py::b", "failed", 0.1, "no page")], "lora": []}
 OURS = {"basic": [Outcome("basic.py::a", "failed", 0.1, "assert 501 == 200"), Outcome("basic.py::b", "passed")]}
@@ -30,14 +31,37 @@ def test_a_suite_that_one_of_them_was_not_asked_for_is_not_lost() -> None:
     assert lost(REAL, {}) == []
 
 
+def test_what_both_fail_is_ours_to_tell() -> None:
+    failing = {"basic": [Outcome("basic.py::a", "passed"), Outcome("basic.py::b", "failed", 0.1, "no page here")]}
+    assert [outcome.reason for outcome in neither(REAL, failing)] == ["no page here"]
+    assert neither(REAL, OURS) == []
+
+
+def test_reasons_are_for_suites_tests_and_parameters() -> None:
+    known = {"lora.py": "no adapter", "basic.py::a": "a page", "basic.py::b[1-x]": "only one"}
+    tests = ("lora.py::z", "lora.py::z[3]", "basic.py::a[2]", "basic.py::b[1-x]", "basic.py::b[1]", "basic.py::ab")
+    outcomes = [Outcome(test, "failed") for test in tests]
+    reasons, unknown = explained(outcomes, known)
+    assert reasons == ["2 x no adapter", "1 x a page", "1 x only one"]
+    assert [one.test for one in unknown] == ["basic.py::b[1]", "basic.py::ab"]
+
+
+def test_a_reason_without_a_test_is_stale_once_its_suite_was_run() -> None:
+    known = {"lora.py": "no adapter", "basic.py::a": "a page"}
+    missed = [Outcome("basic.py::ab", "failed")]
+    assert stale(known, missed, {"basic"}) == ["basic.py::a"]
+    assert stale(known, missed, {"basic", "lora"}) == ["lora.py", "basic.py::a"]
+    assert stale(known, [Outcome("basic.py::a[1]", "failed")], {"basic"}) == []
+
+
 def test_a_line_for_each_suite_and_their_sum() -> None:
     text = table({"real": REAL, "ours": OURS})
     assert text.splitlines() == [
-        "(passed/failed/skipped)",
-        "suite  real   ours",
-        "basic  1/1/0  1/1/0",
-        "lora   0/0/0  0/0/0",
-        "all    1/1/0  1/1/0",
+        "(passed/failed/skipped seconds)",
+        "suite  real       ours",
+        "basic  1/1/0 0.1  1/1/0 0.1",
+        "lora   0/0/0 0.0  0/0/0 0.0",
+        "all    1/1/0 0.1  1/1/0 0.1",
     ]
 
 

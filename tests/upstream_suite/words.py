@@ -50,6 +50,12 @@ STORY_TEXT = (
 STORY = STORY_TEXT.split()
 """Each is followed by the next one most likely, and by any other one quite likely."""
 
+GREETING = ("▁H", "▁He", "▁Hel", "▁Hell", "▁Hello")
+"""One token in the end: a prompt that greets 248 times has to fit into a small context."""
+DISTANT = ("▁far", "▁from", "▁home", "▁away")
+LOVELY = ("▁eye", "▁love", "▁glass", "▁sun")
+"""What the storyteller says under an adapter that is neither weak nor strong, and under a strong one."""
+
 PLAIN_TEXT = (
     "I believe the meaning of life is This a test another hello world Write joke about AI from very long prompt which "
     "will not be truncated b c d"

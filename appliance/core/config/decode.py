@@ -107,6 +107,8 @@ class _Walk:
                 return self._dict(item, node, path, pattern)
             case mi.ListType(item_type=item):
                 return self._list(item, node, path, pattern)
+            case mi.UnionType(types=kinds) if isinstance(node, Sequence) and (items := _listed(kinds)) is not None:
+                return self._list(items, node, path, pattern)
             case simple:
                 if isinstance(node, Scalar):
                     return self._scalar(simple, node, path)
@@ -244,6 +246,11 @@ def _numeric(text: str) -> bool:
     except ValueError:
         return text.strip().lstrip("+-").isdecimal()
     return True
+
+
+def _listed(kinds: tuple[mi.Type, ...]) -> mi.Type | None:
+    """What a value may be a list of, beside a single one."""
+    return next((kind.item_type for kind in kinds if isinstance(kind, mi.ListType)), None)
 
 
 def _named(kind: mi.Type) -> str:

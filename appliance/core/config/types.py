@@ -303,6 +303,52 @@ class StreamsConfig(_Keys, frozen=True):
     path: Annotated[str, told("Addition: folder where streams survive a restart; empty: in memory alone")] = ""
 
 
+class McpServerConfig(_Keys, frozen=True):
+    """The program as an MCP server, at ``/mcp``."""
+
+    enabled: Annotated[bool, told("Addition: offer the models to MCP clients, at /mcp; needs a key")] = False
+    tools: Annotated[list[str], told("Addition: which of the program's own tools they may use, too")] = field(
+        default_factory=list[str]
+    )
+
+
+class RunsConfig(_Keys, frozen=True):
+    """Agent runs: how many at once, how long each step of one may take, and how long its result is kept."""
+
+    slots: Annotated[int, told("Addition: runs of one model at once"), Meta(ge=1)] = 2
+    queue: Annotated[int, told("Addition: runs of one model that may wait for a slot"), Meta(ge=0)] = 0
+    connect: Annotated[int, told("Addition: longest wait for a connection to the engine"), Meta(ge=1)] = 10
+    headers: Annotated[int, told("Addition: longest wait for the head of its answer"), Meta(ge=1)] = 600
+    stall: Annotated[int, told("Addition: longest silence within its answer"), Meta(ge=1)] = 120
+    tool_timeout: Annotated[int, told("Addition: longest time of one use of a tool"), Meta(ge=1)] = field(
+        default=120, name="toolTimeout"
+    )
+    caller_timeout: Annotated[
+        int, told("Addition: longest wait for the results of tools that the caller executes"), Meta(ge=1)
+    ] = field(default=600, name="callerTimeout")
+    keep: Annotated[int, told("Addition: the result of a run that has ended is kept for so long"), Meta(ge=0)] = 3600
+    keep_max: Annotated[int, told("Addition: results kept; the oldest go first"), Meta(ge=1)] = field(
+        default=100, name="keepMax"
+    )
+    event_bytes: Annotated[int, told("Addition: bytes kept of one run's events, the newest"), Meta(ge=1024)] = field(
+        default=1 << 20, name="eventBytes"
+    )
+    max_restarts: Annotated[
+        int, told("Addition: restarts of a model within restartWindow; at one more its runs are refused"), Meta(ge=0)
+    ] = field(default=3, name="maxRestarts")
+    restart_window: Annotated[int, told("Addition: the time in which restarts are counted"), Meta(ge=1)] = field(
+        default=600, name="restartWindow"
+    )
+
+
+class ToolsConfig(_Keys, frozen=True):
+    """Tools of this machine for clients and models; none unless they are named."""
+
+    enable: Annotated[list[str], told("Addition: names of built-in tools, or all")] = field(default_factory=list[str])
+    runtime: Annotated[str, told("Addition: where they run, as --tools-runtime; empty: on this machine")] = ""
+    root: Annotated[str, told("Addition: the folder of this machine that they cannot leave; empty: none")] = ""
+
+
 class Config(_Keys, frozen=True):
     """A whole configuration."""
 
@@ -384,7 +430,17 @@ class Config(_Keys, frozen=True):
     streams: Annotated[StreamsConfig, told("Addition: streams that survive a dropped connection")] = field(
         default_factory=StreamsConfig
     )
-    plugins_dir: Annotated[str, told("Addition: folder of agent plugins")] = ""
+    runs: Annotated[RunsConfig, told("Addition: agent runs")] = field(default_factory=RunsConfig)
+    mcp_server: Annotated[McpServerConfig, told("Addition: the program as an MCP server")] = field(
+        default_factory=McpServerConfig, name="mcpServer"
+    )
+    tools: Annotated[ToolsConfig, told("Addition: tools of this machine for clients and models")] = field(
+        default_factory=ToolsConfig
+    )
+    mcp_servers: Annotated[
+        dict[str, Json], told("Addition: MCP servers, as under mcpServers in the files of desktop clients")
+    ] = field(default_factory=dict[str, Json])
+    plugins_dir: Annotated[str | list[str], told("Addition: folder of agent plugins, or a list of them")] = ""
     server_pool: Annotated[ServerPool, told("Addition: Llama Smart Proxy's name for modelsMax")] = field(
         default_factory=ServerPool
     )

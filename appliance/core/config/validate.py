@@ -35,7 +35,10 @@ from appliance.core.config.types import (
 )
 from appliance.core.config.units import parse_duration, parse_size
 from appliance.core.config.urls import why_no_base_url
+from appliance.core.mcp_config import McpServers, read_mcp_servers
+from appliance.core.tools.choice import chosen_tools
 from appliance.core.words import split_command
+from appliance.errors import UsageError
 
 LEAST_HEALTH_CHECK = 15
 LEAST_PERFORMANCE_PAUSE = 5
@@ -80,6 +83,7 @@ def normalise(config: Config, places: Places, windows: bool) -> tuple[Config, li
 
 def _normal_globals(config: Config, report: Report) -> Config:
     _check_keys(config.api_keys, report)
+    _check_tools(config, report)
     if config.store is not None and not config.store.path.strip():
         report.error("store.path", "is empty; name a file, or remove 'store' to keep the activity log in memory")
     if config.start_port > LAST_PORT:
@@ -108,6 +112,21 @@ def _check_keys(keys: list[str], report: Report) -> None:
             report.error(f"apiKeys[{n}]", "is empty, and would let nobody in; remove it, or set the variable behind it")
         elif " " in key:
             report.error(f"apiKeys[{n}]", "has a space in it, which no client can send; remove it")
+
+
+def _check_tools(config: Config, report: Report) -> None:
+    tools = config.tools
+    try:
+        chosen_tools(tools.enable, runtime=tools.runtime, root=tools.root, mcp=McpServers())
+    except UsageError as error:
+        report.error("tools", str(error))
+    try:
+        servers = read_mcp_servers(config.mcp_servers, "mcp_servers")
+    except UsageError as error:
+        report.error("mcp_servers", str(error))
+    else:
+        for warning in servers.warnings:
+            report.warn("mcp_servers", warning)
 
 
 def _floor(path: str, seconds: int, report: Report) -> int:

@@ -1,0 +1,40 @@
+"""What can be downloaded: models of the hub, of a registry, at an address; each kind with its plan and its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from appliance.catalog.download_plan import Plan, plan_download
+from appliance.catalog.download_url import location_in_cache, plan_location
+from appliance.catalog.hub import Hub, HubAccess
+from appliance.catalog.hub_cache import Cached, in_cache
+from appliance.catalog.registry import Registry, image_in_cache, plan_image
+from appliance.core.elsewhere import Image, Location
+from appliance.core.wanted import Wanted
+
+Source = Wanted | Image | Location
+
+
+def here(cache: Path, wanted: Source) -> Cached | None:
+    """The files of it, if all of them are in the cache, or where they were to be put."""
+    match wanted:
+        case Wanted():
+            return in_cache(cache, wanted)
+        case Image():
+            return image_in_cache(cache, wanted)
+        case Location():
+            return location_in_cache(cache, wanted)
+
+
+async def plan_of(wanted: Source, access: HubAccess, cache: Path) -> tuple[Hub, Plan]:
+    """Whom to ask, and for what. Raises what they raise."""
+    match wanted:
+        case Wanted():
+            hub = Hub(access)
+            return hub, await plan_download(hub, wanted, cache)
+        case Image():
+            registry = Registry(wanted, access)
+            return registry, await plan_image(registry, wanted, cache)
+        case Location():
+            hub = Hub(access)  # whose token goes to the hub alone, wherever the file is
+            return hub, await plan_location(hub, wanted, cache)

@@ -1,0 +1,159 @@
+"""Models in a Docker registry: found by their manifest, and fetched into the cache like those of the hub.
+
+In the cache lies ``docker--<namespace>--<name>``, laid out as a repository of the hub: ``blobs/<sha256>``,
+``snapshots/<the hash's beginning>/`` and ``refs/<tag>``. Only public models: nobody logs in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import trio
+from msgspec import structs
+
+from appliance.catalog.download_errors import HubFailed
+from appliance.catalog.download_plan import Plan, PlannedFile
+from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
+from appliance.catalog.hub import Answer, Hub, HubAccess
+from appliance.catalog.hub_cache import Cached
+from appliance.core.elsewhere import Image
+from appliance.core.naming import is_commit, is_projector, stem_of
+from appliance.errors import ApplianceError, NotFound
+from appliance.wire.registry import Grant, Layer, Manifest
+
+ACCEPTED = b"application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
+PROJECTOR = "mmproj"
+"""In the type of a layer: it is a projector; ``gguf`` is a model."""
+MAX_MANIFEST = 4 << 20
+GRANT_LIFE = 120.0
+"""Seconds after which another token is asked for; Docker's are good for five minutes."""
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+class Registry(Hub):
+    """One registry, asked as anybody may."""
+
+    def __init__(self, image: Image, access: HubAccess) -> None:
+        super().__init__(structs.replace(access, endpoint=image.endpoint, token=None))
+        self._image = image
+        self._granted_at: float | None = None
+
+    async def manifest(self) -> Manifest:
+        """Raises NotFound for a model that is not there, HubFailed."""
+        url = f"{self._access.endpoint}/v2/{self._image.repo}/manifests/{quote(self._image.tag)}"
+        return msgspec.json.decode(await self._read(url, ((b"Accept", ACCEPTED),)), type=Manifest)
+
+    @asynccontextmanager
+    async def open(
+        self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]] = (), *, stop_at_size: bool = False
+    ) -> AsyncGenerator[Answer]:
+        if self._granted_at is None or trio.current_time() - self._granted_at > GRANT_LIFE:
+            await self._authorise()
+        async with super().open(method, url, headers, stop_at_size=stop_at_size) as answer:
+            yield answer
+
+    def refusal(self, answer: Answer, repo: str) -> ApplianceError:
+        if answer.host == self.host and answer.status in (401, 403, 404):
+            return NotFound(
+                f"there is no public model {self._image} in the registry {self.host}; check its name and tag"
+            )
+        return super().refusal(answer, repo)
+
+    async def _authorise(self) -> None:
+        """Ask for a token where the registry wants one, of whom it names."""
+        self._access = structs.replace(self._access, token=None)
+        async with super().open("GET", f"{self._access.endpoint}/v2/") as answer:
+            challenge = answer.headers.get(b"www-authenticate", b"").decode("latin-1")
+            wanted = answer.status == 401 and challenge.lower().startswith("bearer ")
+        self._granted_at = trio.current_time()
+        if not wanted:
+            return
+        told = dict(_CHALLENGE.findall(challenge))
+        scope = quote(f"repository:{self._image.repo}:pull")
+        url = f"{told.get('realm', '')}?service={quote(told.get('service', ''))}&scope={scope}"
+        grant = msgspec.json.decode(await self._read(url), type=Grant)
+        self._access = structs.replace(self._access, token=grant.token or grant.access_token or None)
+
+    async def _read(self, url: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
+        """A whole answer, which is JSON. Raises HubFailed, and what `refusal` says."""
+        body = bytearray()
+        async with self.open("GET", url, headers) as answer:
+            if answer.status != 200:
+                raise self.refusal(answer, self._image.repo)
+            while data := await answer.receive():
+                body += data
+                if len(body) > MAX_MANIFEST:
+                    raise HubFailed(answer.host, "its answer is too long", passing=False)
+        try:
+            msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        except msgspec.MsgspecError:
+            raise HubFailed(self.host, "its answer is not that of a registry", passing=False) from None
+        return bytes(body)
+
+
+async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:
+    """Ask the registry. Raises NotFound for what is no model here, HubFailed."""
+    try:
+        manifest = await registry.manifest()
+    except msgspec.MsgspecError:
+        raise HubFailed(registry.host, "its answer is not that of a registry", passing=False) from None
+    models = [layer for layer in manifest.layers if "gguf" in layer.media_type and PROJECTOR not in layer.media_type]
+    if len(models) != 1:
+        what = "no GGUF file" if not models else f"a model in {len(models)} parts, which this program cannot tell apart"
+        raise NotFound(f"{image} is {what}; look for the same model on Hugging Face, for --hf-repo")
+    projectors = [layer for layer in manifest.layers if PROJECTOR in layer.media_type][:1]
+    folder = join_inside(cache, image.folder)
+    commit = _hash_of(registry, models[0])[:40]
+    stem = f"{image.repo.rpartition('/')[2]}-{image.tag}"
+    named = [(f"{stem}.gguf", models[0]), *((f"mmproj-{stem}.gguf", layer) for layer in projectors)]
+    return Plan(
+        model_id=str(image),
+        repo=image.repo,
+        commit=commit,
+        ref=image.tag,
+        folder=folder,
+        files=tuple(_planned(registry, image, folder / "snapshots" / commit / name, layer) for name, layer in named),
+        unchanged=(),
+    )
+
+
+def image_in_cache(cache: Path, image: Image) -> Cached | None:
+    """The model, if all of it is here."""
+    try:
+        folder = join_inside(cache, image.folder)
+        commit = read_start(join_inside(folder, "refs", image.tag), 64).decode("ascii", "replace").strip()
+        snapshot = join_inside(folder, "snapshots", commit)
+        names = list_folder(snapshot)[0] if is_commit(commit) else []
+    except (OSError, UnsafeName):
+        return None
+    found = [snapshot / name for name in names if stem_of(name) is not None and (snapshot / name).is_file()]
+    models = [str(path) for path in found if not is_projector(path.name)]
+    projector = next((str(path) for path in found if is_projector(path.name)), None)
+    return Cached(files=(models[0],), mmproj=projector, tag=image.tag) if models else None
+
+
+def _planned(registry: Registry, image: Image, entry: Path, layer: Layer) -> PlannedFile:
+    oid = _hash_of(registry, layer)
+    folder = entry.parent.parent.parent
+    return PlannedFile(
+        url=f"{image.endpoint}/v2/{image.repo}/blobs/{layer.digest}",
+        path=entry.name,
+        oid=oid,
+        size=layer.size,
+        blob=folder / "blobs" / oid,
+        entry=entry,
+        lock=folder.parent / ".locks" / folder.name / f"{oid}.lock",
+    )
+
+
+def _hash_of(registry: Registry, layer: Layer) -> str:
+    match = _DIGEST.fullmatch(layer.digest.lower())
+    if match is None or layer.size <= 0:
+        raise HubFailed(registry.host, f"it names a layer by {layer.digest!r}, which is no SHA-256", passing=False)
+    return match[1]

@@ -1,0 +1,110 @@
+"""Models that are neither a file nor on the hub: in a Docker registry (``--docker-repo``), at an address
+(``--model-url``). Source of the rules: llama-server of llama.cpp b11434; the form of names is Docker's own."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from appliance.core.download import HUB_HOSTS, Reference, parse_reference
+from appliance.core.naming import shard_of, stem_of
+from appliance.core.wanted import Wanted
+from appliance.errors import ApplianceError, UsageError
+
+DOCKER_HUB = "registry-1.docker.io"
+DOCKER_NAMES = ("docker.io", "index.docker.io", "hub.docker.com", DOCKER_HUB)
+NAMESPACE = "ai"
+"""Of Docker's own models, where a name says none."""
+_REPO = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_RESOLVE = re.compile(r"/([^/]+/[^/]+)/(?:resolve|blob)/main/(.+)")
+
+
+class Image(Struct, frozen=True, kw_only=True):
+    """A model in a registry of container images; ``host`` may have a port."""
+
+    host: str = DOCKER_HUB
+    repo: str
+    tag: str = "latest"
+
+    def __str__(self) -> str:
+        return f"{self._shown_host}{self.repo}:{self.tag}"
+
+    @property
+    def _shown_host(self) -> str:
+        return "" if self.host == DOCKER_HUB else f"{self.host}/"
+
+    @property
+    def endpoint(self) -> str:
+        """Without TLS only on this machine, as Docker has it."""
+        plain = self.host.rpartition(":")[0] in _LOOPBACK or self.host in _LOOPBACK
+        return f"{'http' if plain else 'https'}://{self.host}"
+
+    @property
+    def folder(self) -> str:
+        """What its folder in the cache is called."""
+        return "--".join(("docker", *self._shown_host.replace(":", "-").split("/")[:-1], *self.repo.split("/")))
+
+
+class Location(Struct, frozen=True, kw_only=True):
+    """A file at an address, and the path where it is to lie (None: in the cache)."""
+
+    url: str
+    path: str | None = None
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        return _name_of(self.url)
+
+    def parts(self) -> tuple[str, ...]:
+        """The addresses of all parts of the model, the first one first."""
+        shard = shard_of(stem_of(self.name) or "")
+        if shard is None:
+            return (self.url,)
+        before, _, query = self.url.partition("?")
+        folder = before.rpartition("/")[0]
+        behind = f"?{query}" if query else ""
+        return tuple(f"{folder}/{shard.name(number)}{behind}" for number in range(1, shard.total + 1))
+
+
+def parse_image(text: str) -> Image:
+    """``[HOST[:PORT]/][NAMESPACE/]NAME[:TAG]``. Raises UsageError."""
+    first, slash, rest = text.partition("/")
+    has_host = bool(slash) and (first == "localhost" or "." in first or ":" in first)
+    host = (DOCKER_HUB if first in DOCKER_NAMES else first) if has_host else DOCKER_HUB
+    repo, _, tag = (rest if has_host else text).partition(":")
+    repo = repo if "/" in repo or has_host else f"{NAMESPACE}/{repo}"
+    image = Image(host=host, repo=repo, tag=tag or "latest")
+    if not _REPO.fullmatch(repo) or not _TAG.fullmatch(image.tag):
+        raise UsageError(
+            f"{text!r} does not name a model in a registry; write NAME, or NAME:TAG, as in ai/smollm2:latest"
+        )
+    return image
+
+
+def parse_location(url: str, path: str | None) -> Location | Wanted:
+    """An address on the hub is a file there, whose hash is known. Raises UsageError."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise UsageError(f"{url!r} is not the address of a file; write http:// or https://, a host and a path")
+    name = _name_of(url)
+    if not name or name in (".", "..") or not name.isprintable() or "\\" in name or ":" in name:
+        raise UsageError(f"{url!r} does not end in the name of a file")
+    on_hub = _RESOLVE.fullmatch(unquote(parts.path)) if parts.hostname in HUB_HOSTS and path is None else None
+    if on_hub is not None:
+        try:
+            reference = parse_reference(on_hub[1])
+        except ApplianceError:
+            return Location(url=url)
+        return Wanted(reference=Reference(reference.repo), file=on_hub[2])
+    return Location(url=url, path=path)
+
+
+def _name_of(url: str) -> str:
+    return unquote(urlsplit(url).path).rpartition("/")[2]
