@@ -6,7 +6,7 @@ import io
 import sys
 
 from appliance.cli.app import run
-from appliance.cli.plan import AppSettings, Program
+from appliance.cli.plan import AppSettings, Later, Program
 
 
 def main() -> None:
@@ -21,11 +21,15 @@ def start(program: Program) -> int:
     """Run a server, or a command that needs the event loop, to its end."""
     import trio  # a tenth of a second that `--help` and `version` do without
 
-    if isinstance(program, AppSettings):
-        from appliance.main import run_server
+    if not isinstance(program, AppSettings | Later):
+        return trio.run(program)
+    from appliance.main import run_server
 
-        return trio.run(run_server, program)
-    return trio.run(program)
+    async def serve() -> int:
+        settings = await program.prepare() if isinstance(program, Later) else program
+        return settings if isinstance(settings, int) else await run_server(settings)
+
+    return trio.run(serve)
 
 
 if __name__ == "__main__":

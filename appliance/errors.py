@@ -193,6 +193,19 @@ class Conflict(CallerError):
         return self.message
 
 
+class NotReady(CallerError):
+    """The result of a run that has not ended yet."""
+
+    reason = "not_ready"
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run)
+        self.run = run
+
+    def __str__(self) -> str:
+        return f"run {self.run} has not ended yet; 'partial' is what there is so far"
+
+
 # ---- the model's or the engine's fault -------------------------------------------------------------------------------
 
 
@@ -244,6 +257,20 @@ class UpstreamFailed(ModelError):
         return f"the engine of model '{self.model}' failed: {self.why}"
 
 
+class ToolLoopFailed(ModelError):
+    """A request whose tools are used here, and whose model used them in a way that leads nowhere."""
+
+    reason = "tool_loop_failed"
+
+    def __init__(self, model: str, why: str) -> None:
+        super().__init__(model, why)
+        self.model = model
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"model '{self.model}' could not be answered with tools: {self.why}"
+
+
 class PeerFailed(ModelError):
     """Another server that was asked for a model, and did not answer."""
 
@@ -270,6 +297,21 @@ class TargetFailed(ModelError):
 
     def __str__(self) -> str:
         return f"the server '{self.host}' failed: {self.why}"
+
+
+class PluginFailed(ApplianceError):
+    """A plugin that a request named, and that did not do its part. ``hook`` is where: a function of its agent.py."""
+
+    reason = "plugin_failed"
+
+    def __init__(self, plugin: str, hook: str, why: str) -> None:
+        super().__init__(plugin, hook, why)
+        self.plugin = plugin
+        self.hook = hook
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"plugin '{self.plugin}' failed in {self.hook}: {self.why}"
 
 
 class EngineNotFound(ModelError):
@@ -304,6 +346,41 @@ class Busy(ApplianceError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class NoSlotAvailable(Busy):
+    """As many agent runs of one model as may be are under way, and as many as may wait do."""
+
+    reason = "no_slot_available"
+
+    def __init__(self, model: str, slots: int, waiting: int) -> None:
+        queue = f", and {waiting} wait" if waiting else ""
+        super().__init__(
+            f"no slot available: model '{model}' has {slots} run{'s' * (slots != 1)} under way{queue}; "
+            "send it again later, or raise runs.slots or runs.queue",
+            retry_after=2.0,
+        )
+        self.model = model
+
+
+class WorkerFailed(ModelError):
+    """The engine of a model had to be restarted so often that runs on it are refused until somebody has looked."""
+
+    reason = "worker_failed"
+
+    def __init__(self, model: str, why: str, log_tail: Sequence[str] = ()) -> None:
+        super().__init__(model, why, tuple(log_tail))
+        self.model = model
+        self.why = why
+        self.log_tail = tuple(log_tail)
+
+    def __str__(self) -> str:
+        tail = "".join(f"\n  {line}" for line in self.log_tail)
+        return (
+            f"runs on model '{self.model}' are refused: {self.why}; when the cause is mended, "
+            f"POST /api/workers/{self.model}/reset lets them in again"
+            + (f"; the last log lines:{tail}" if tail else "")
+        )
 
 
 class TooManyRequests(ApplianceError):

@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import sys
+import traceback
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -17,35 +18,55 @@ from types import FrameType
 import trio
 
 from appliance import __version__
+from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.downloads import DownloadSettings, open_downloads
 from appliance.catalog.hub import hub_access
 from appliance.catalog.hub_cache import cache_directory
+from appliance.catalog.supply import Supply
 from appliance.cli.plan import AppSettings
+from appliance.cli.plugin_options import folders_of
 from appliance.cli.status import EXIT_BUG, EXIT_OURS, PROGRAM, say
 from appliance.cli.version import in_words
 from appliance.core.config.types import Config, StreamsConfig
 from appliance.core.config.units import parse_duration
 from appliance.engines.found import Engine, find_engine
-from appliance.errors import ApplianceError, EngineNotFound
+from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed
 from appliance.fleet.owner import open_fleet
 from appliance.http.front import Owners, model_states
+from appliance.http.inward import Inward
 from appliance.http.listening import url_of
 from appliance.http.program_log import ProgramLog
 from appliance.http.server import serve
 from appliance.peers.owner import open_peers
 from appliance.platform.limits import raise_open_files
 from appliance.platform.samples import open_samples
+from appliance.plugins.folders import default_data
+from appliance.plugins.registry import open_plugins
 from appliance.store.activity import DEFAULT_KEEP, open_activity
+from appliance.store.runs import open_run_store
 from appliance.streams.owner import check_streams, open_streams
-from appliance.upkeep import configuration_of, echo_engine_log, following_files, logging_into, telling_console
+from appliance.tools.owner import open_own_tools
+from appliance.upkeep import (
+    configuration_of,
+    echoing_engine_log,
+    following_files,
+    following_plugins,
+    logging_into,
+    reloads_of,
+    telling_console,
+)
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGBREAK if sys.platform == "win32" else signal.SIGTERM)
 WATCHDOG_MARGIN = 5.0
 """Seconds that unwinding may take after the grace, or after the second signal."""
+NEST = 100
+"""Groups of exceptions within each other that are shown; Python leaves out what is deeper than ten, the bug itself."""
 SCAN_HEAD_START = 1.0
 """Seconds that the first look for models may delay listening; on a slow disk it goes on in the background."""
 SHOWN_MODELS = 8
+LIVED = 5.0
+"""Seconds after which the one model that has died is loaded again: one that dies earlier would do so for ever."""
 
 
 async def run_server(settings: AppSettings) -> int:
@@ -61,8 +82,9 @@ async def run_server(settings: AppSettings) -> int:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:
             await _run(settings, engine, catalog, stop)
             return 0
-    except ExceptionGroup:
-        logging.getLogger(__name__).critical("this is a bug in llama-appliance", exc_info=True)
+    except ExceptionGroup as group:
+        told = "".join(traceback.TracebackException.from_exception(group, max_group_depth=NEST).format())
+        logging.getLogger(__name__).critical("this is a bug in llama-appliance\n%s", told.rstrip())
         return EXIT_BUG
     return EXIT_OURS  # the second signal cut everything short
 
@@ -71,8 +93,9 @@ async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, s
     """The nest. What fails as expected leaves it as a value, so that a group of exceptions always means a bug."""
     failure: ApplianceError | None = None
     config = settings.config
-    downloading = _downloading(settings)
+    downloading, inward = _downloading(settings), Inward()
     async with (
+        open_own_tools(settings.tools) as tools,
         open_activity(*_activity_log(config)) as activity,
         _scanning(catalog) as scanned,
         open_samples(_sampling(config)) as samples,
@@ -80,7 +103,14 @@ async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, s
         open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
         open_streams(config.streams if config is not None else StreamsConfig()) as streams,
         open_downloads(downloading, partial(catalog.refresh, 0.0)) as downloads,
+        open_plugins(folders_of(config, settings.plugins), default_data(), watch=settings.watch_config) as plugins,
+        open_run_store(_activity_log(config)[0]) as run_store,
+        open_agents((config or Config()).runs, inward, tools, fleet, run_store) as agents,
     ):
+        fleet.supply = Supply(catalog, downloads)
+        configuration = configuration_of(settings, fleet, catalog, peers)
+        reloads = reloads_of(configuration, fleet, catalog)
+        following_plugins(plugins, reloads, settings, configuration)
         owners = Owners(
             fleet=fleet,
             catalog=catalog,
@@ -89,13 +119,19 @@ async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, s
             samples=samples,
             program_log=ProgramLog(fleet.logs),
             streams=streams,
+            inward=inward,
+            agents=agents,
+            plugins=plugins,
             downloads=downloads if settings.sources.cache is not None else None,
-            configuration=configuration_of(settings, fleet, catalog, peers),
+            tools=tools,
+            configuration=configuration,
+            reloads=reloads,
         )
         with logging_into(owners.program_log):
             async with (
                 telling_console(owners),
-                following_files(owners.configuration, watch=settings.watch_config),
+                echoing_engine_log(fleet, settings),
+                following_files(reloads, watch=settings.watch_config),
                 trio.open_nursery() as serving,
             ):
                 try:
@@ -128,13 +164,20 @@ async def _beside_serving(settings: AppSettings, engine: Engine | None, owners: 
 
 
 async def _serve_single(model: str, owners: Owners) -> ApplianceError | None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(echo_engine_log, owners.fleet)
+    """Keep the one model loaded. llama-server would end with it; here that is so where loading it again is no use."""
+    fleet = owners.fleet
+    while True:
         if error := await _load(owners, model):
-            nursery.cancel_scope.cancel()
             return error
         say("main: model loaded")
-    return None
+        loaded_at = trio.current_time()
+        while fleet.is_ready(model):
+            await fleet.wait_changed()
+        status = fleet.known(model)
+        why = status.error if status is not None and status.error else "it ended"
+        if trio.current_time() < loaded_at + LIVED:
+            return UpstreamFailed(model, f"{why}, right after it was loaded")
+        say(f"main: {why}; loading the model again")
 
 
 async def _load(owners: Owners, name: str) -> ApplianceError | None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
+import stat
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
-from appliance.catalog.catalog import Catalog
+from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.configuration import Configuration
+from appliance.catalog.reloads import Reloads
 from appliance.cli.plan import AppSettings
+from appliance.cli.plugin_options import folders_of
 from appliance.cli.status import say
 from appliance.cli.values import refuse_open_door
 from appliance.core.config.types import Config
@@ -22,12 +27,15 @@ from appliance.fleet.owner import Fleet
 from appliance.http.front import Owners
 from appliance.http.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
 from appliance.peers.owner import Peers
+from appliance.plugins.registry import Plugins
 
 ROOT = "appliance"
 """The logger above all of the program's own."""
 LAST_LINES = 0.5
 """Seconds that the last lines of the log get to be written; for ever, if nobody reads them."""
 FULL_PAUSE = 0.05
+MAX_WAITING = 10_000
+"""Lines of model processes kept for a standard error that does not take them; beyond that the oldest are lost."""
 
 
 def configuration_of(settings: AppSettings, fleet: Fleet, catalog: Catalog, peers: Peers) -> Configuration | None:
@@ -67,25 +75,46 @@ def _models(fleet: Fleet, catalog: Catalog) -> Callable[[Config], Sequence[str]]
     return adopt
 
 
+def reloads_of(configuration: Configuration | None, fleet: Fleet, catalog: Catalog) -> Reloads:
+    """Everything that can be read again; the fleet follows the presets in it."""
+
+    def follow(snapshot: Snapshot) -> Sequence[str]:
+        return fleet.adopt(snapshot.config, snapshot.models)
+
+    return Reloads(configuration, catalog, follow)
+
+
+def following_plugins(
+    plugins: Plugins, reloads: Reloads, settings: AppSettings, configuration: Configuration | None
+) -> None:
+    """Look for plugins again with every reload."""
+
+    async def look() -> None:
+        plugins.folders = folders_of(configuration.current if configuration is not None else None, settings.plugins)
+        await plugins.look()
+
+    reloads.beside.append(look)
+
+
 @asynccontextmanager
-async def following_files(configuration: Configuration | None, *, watch: bool) -> AsyncGenerator[None]:
+async def following_files(reloads: Reloads, *, watch: bool) -> AsyncGenerator[None]:
     """For the length of the block: reload on SIGHUP, and with ``watch`` when a file changes."""
-    if configuration is None:
+    if not reloads.anything:
         yield
         return
     async with trio.open_nursery() as nursery:
         if watch:
-            nursery.start_soon(configuration.watch)
+            nursery.start_soon(reloads.watch)
         if sys.platform != "win32":
-            nursery.start_soon(_reload_on_hangup, configuration)
+            nursery.start_soon(_reload_on_hangup, reloads)
         yield
         nursery.cancel_scope.cancel()
 
 
-async def _reload_on_hangup(configuration: Configuration) -> None:
+async def _reload_on_hangup(reloads: Reloads) -> None:
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
-            await configuration.reload_quietly()
+            await reloads.reload_quietly()
 
 
 @contextmanager
@@ -158,8 +187,60 @@ def _print(text: str) -> bool:
     return True
 
 
-async def echo_engine_log(fleet: Fleet) -> None:
-    """What the model process prints goes to standard error, where users of llama-server look for it."""
-    async for line in fleet.logs.follow(None):
-        text = line.partition("] ")[2]
-        await trio.to_thread.run_sync(say, text, abandon_on_cancel=True)  # nobody may be reading
+@asynccontextmanager
+async def echoing_engine_log(fleet: Fleet, settings: AppSettings) -> AsyncGenerator[None]:
+    """For the length of the block: model processes' output on standard error, where users of llama-server look for it.
+
+    Behind the model's name where there are several; nothing for `serve`. A line is there before anything that its
+    process does later can be noticed, unless standard error is slow.
+    """
+    if not settings.echo:
+        yield
+        return
+    echo = _Echo()
+
+    def say_line(model: str, text: str) -> None:
+        echo.say(text if settings.http.single is not None else f"[{model}] {text}")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(echo.catch_up)
+        fleet.logs.echo = say_line
+        yield
+        fleet.logs.echo = None
+        nursery.cancel_scope.cancel()
+
+
+class _Echo:
+    """Lines for standard error: written at once, or by a thread where that might take time."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[str] = deque(maxlen=MAX_WAITING)
+        self._behind = trio.Event()
+
+    def say(self, line: str) -> None:
+        if self._behind.is_set() or not _said_at_once(f"{line}\n".encode(errors="replace")):
+            self._waiting.append(line)
+            self._behind.set()
+
+    async def catch_up(self) -> None:
+        while True:
+            await self._behind.wait()
+            while self._waiting:
+                lines = "\n".join(self._waiting)
+                self._waiting.clear()
+                await trio.to_thread.run_sync(say, lines, abandon_on_cancel=True)  # nobody may be reading
+            self._behind = trio.Event()
+
+
+def _said_at_once(line: bytes) -> bool:
+    """Write to standard error, if it is a file, or a pipe with room; False: nothing was written."""
+    if sys.platform == "win32" or sys.stderr is None or len(line) > select.PIPE_BUF:
+        return False
+    try:
+        error = sys.stderr.fileno()
+        kind = os.fstat(error).st_mode
+        if stat.S_ISFIFO(kind) and not select.select((), (error,), (), 0)[1]:
+            return False
+        return (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)) and os.write(error, line) == len(line)
+    except (OSError, ValueError):
+        return False

@@ -9,6 +9,9 @@ import click
 import pytest
 
 from appliance.cli.app import VERBS, cli
+from appliance.cli.llama_front import FRONT
+from appliance.cli.llama_models import REMOTE
+from appliance.cli.llama_server import ANSWERED_BY_ENGINE
 from appliance.errors import ApplianceError
 from appliance.http import errors as http_errors
 from appliance.http import resumable, routes
@@ -17,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 HTTP = (ROOT / "docs" / "http.md").read_text("utf-8")
+STAND_IN = (ROOT / "docs" / "llama-server.md").read_text("utf-8")
 
 
 def leaves(cls: type[ApplianceError]) -> list[type[ApplianceError]]:
@@ -49,8 +53,7 @@ def test_every_model_route_is_documented() -> None:
 
 
 def test_every_route_of_the_server_is_documented() -> None:
-    files = ("app.py", "swap_api.py", "model_routes.py")
-    sources = [(ROOT / "appliance" / "http" / name).read_text("utf-8") for name in files]
+    sources = [path.read_text("utf-8") for path in sorted((ROOT / "appliance" / "http").glob("*.py"))]
     found = [path for source in sources for path in re.findall(r'add_url_rule\(\s*"(/[^"<]*)', source)]
     assert len(found) >= 30
     for path in (*found, resumable.STREAM, resumable.LOOKUP, resumable.SOCKET):
@@ -74,13 +77,20 @@ def test_every_verb_is_in_the_readme_and_explains_itself() -> None:
 
 
 def test_flags_in_the_documents_exist() -> None:
-    known: set[str] = set()
-    for verb in VERBS:
-        command = cli.get_command(click.Context(cli), verb)
-        assert command is not None
-        known |= {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    commands = [cli.get_command(click.Context(cli), verb) for verb in VERBS]
+    commands += [part for command in commands if isinstance(command, click.Group) for part in command.commands.values()]
+    parameters = [parameter for command in commands if command is not None for parameter in command.params]
+    known = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
     from appliance.core import llama_flags
 
     bootstrap = (ROOT / "bootstrap.py").read_text("utf-8") + (ROOT / "llama-builds" / "build.py").read_text("utf-8")
+    suites = (ROOT / "tests" / "upstream_suite" / "run.py").read_text("utf-8")
+    for flag in re.findall(r"(?<![\w-])--[a-z][a-z_-]+", STAND_IN):
+        assert llama_flags.lookup(flag) or flag in bootstrap or f'"{flag}"' in suites, flag
     for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", README + HTTP):
         assert flag in known or llama_flags.lookup(flag) or flag in bootstrap or flag == "--help", flag
+
+
+def test_every_option_that_the_stand_in_acts_on_is_documented() -> None:
+    for flag in (*FRONT, *REMOTE, *ANSWERED_BY_ENGINE):
+        assert f"`{flag}`" in STAND_IN, flag

@@ -18,6 +18,7 @@ from appliance.cli.plan import Program, Start
 from appliance.cli.status import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say_error
 from appliance.errors import ApplianceError, CallerError
 
+STAND_IN = "llama-server"
 VERBS = {
     "serve": "Run the server.",
     "run": "Chat with a model in the terminal, or ask it one question.",
@@ -28,10 +29,13 @@ VERBS = {
     "load": "Load a model into the running server.",
     "unload": "Unload a model from the running server.",
     "logs": "Show what the model processes print.",
+    "agent": "Run an agent task on the running server.",
+    "agents": "List the plugins that slash commands name, or begin one.",
     "config": "Check and explain a configuration file.",
     "selftest": "Prove that the engine and the starter model work here.",
     "version": "Show versions of the program, Python, platform and engine.",
-    "llama-server": "Stand in for llama-server: its flags, its behaviour.",
+    "mcp": "Give a desktop client the models of the running server, by MCP.",
+    STAND_IN: "Stand in for llama-server: its flags, its behaviour.",
 }
 
 
@@ -90,7 +94,8 @@ def run(argv: Sequence[str], start: Start) -> int:
     except click.ClickException as error:
         return say_error(_told(error), error.exit_code)
     except ApplianceError as error:
-        return say_error(str(error), EXIT_USER if isinstance(error, CallerError) else EXIT_OURS)
+        told_apart = argv[0] != STAND_IN  # llama-server ends with 1 whoever is to blame
+        return say_error(str(error), EXIT_USER if told_apart and isinstance(error, CallerError) else EXIT_OURS)
     except BrokenPipeError:
         return _reader_left()
     except OSError as error:
@@ -123,12 +128,18 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.control import unload as command
         case "logs":
             from appliance.cli.control import logs as command
+        case "agent":
+            from appliance.cli.agent import agent as command
+        case "agents":
+            from appliance.cli.agents import agents as command
         case "config":
             from appliance.cli.config import config as command
         case "selftest":
             from appliance.cli.selftest import selftest as command
         case "version":
             from appliance.cli.version import version as command
+        case "mcp":
+            from appliance.cli.mcp import mcp as command
         case "llama-server":
             from appliance.cli.llama_server import llama_server as command
         case _:

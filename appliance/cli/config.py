@@ -111,14 +111,40 @@ def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> i
 
 @config.command()
 @source_options
+@click.option(
+    "--models-preset",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Show presets in place of a configuration, and where each value comes from.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON in place of YAML.")
-def show(config_file: Path | None, config_dir: Path | None, as_json: bool) -> int:
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- LLAMA-SERVER FLAGS]")
+def show(
+    config_file: Path | None,
+    config_dir: Path | None,
+    models_preset: Path | None,
+    as_json: bool,
+    flags: tuple[str, ...],
+) -> int:
     """Print the configuration with macros, defaults, ports and inherited values filled in.
 
+    With --models-preset: the options of every model in llama-server's router mode with these flags and this
+    environment, and for each whether it comes from the command line, the model's section, its files, [*] or the
+    environment.
+
     \b
-    Example:
+    Examples:
       llama-appliance config show --config config.yaml --json
+      llama-appliance config show --models-preset models.ini -- --models-dir ~/models --ctx-size 8192
     """
+    if models_preset is not None:
+        if config_file is not None or config_dir is not None:
+            raise UsageError("--models-preset is shown by itself; leave out --config and --config-dir")
+        from appliance.cli.preset_show import show_presets
+
+        return show_presets(models_preset, flags, as_json=as_json)
+    if flags:
+        raise UsageError(f"unexpected argument {flags[0]!r}; llama-server's flags go with --models-preset")
     used = _usable(config_file, config_dir)
     if used is None:
         return EXIT_USER

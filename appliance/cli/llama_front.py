@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.cli.values import api_keys
+from appliance.cli.tool_options import TOOL_FLAGS, opens_pages
+from appliance.cli.values import api_keys, ui_settings
 from appliance.core import llama_flags
 from appliance.core.llama_flags import Option
+from appliance.core.proxy_target import LOOPBACK
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, Cors, HttpSettings, Listen, UnixSocket
 from appliance.errors import UsageError
 
 FRONT = (
     "--host", "--port", "--path", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file", "--api-prefix",
     "--cors-origins", "--cors-methods", "--cors-headers", "--cors-credentials", "--ui", "--ui-mcp-proxy", "--model",
-    "--threads-http", "--models-dir", "--models-preset", "--models-max", "--models-autoload",
+    "--threads-http", "--reuse-port", "--models-dir", "--models-preset", "--models-max", "--models-autoload",
+    *TOOL_FLAGS,
 )  # fmt: skip
 """Options that this program acts on itself. llama-server, too, ignores the router's ones when it is given a model."""
-NOT_YET = (
-    "--reuse-port", "--tools", "--tools-runtime", "--agent", "--mcp-servers-config", "--mcp-servers-json",
-    "--model-url", "--docker-repo", "--hf-repo", "--hf-file",
-)  # fmt: skip
 GRACE = 1.0
 """Seconds for requests under way. What uses llama-server expects it to be gone about three seconds after SIGTERM."""
 SOCKET = ".sock"
@@ -39,9 +38,12 @@ def http_settings(options: Sequence[Option], *, single: str | None, autoload: bo
         grace=GRACE,
         ping_after=_ping(options),
         api_prefix=value(options, "--api-prefix", ""),
+        reuse_port=is_on(options, "--reuse-port", unsaid=False),
         page=is_on(options, "--ui"),
+        ui_settings=_ui_settings(options),
         static=_folder(options, "--path"),
-        cors_proxy=is_on(options, "--ui-mcp-proxy", unsaid=False),
+        cors_proxy=is_on(options, "--ui-mcp-proxy", unsaid=is_on(options, "--agent", unsaid=False)),
+        cors_proxy_allow=(LOOPBACK,),
         single=single,
         autoload=autoload,
     )
@@ -95,13 +97,23 @@ def _keys(options: Sequence[Option]) -> tuple[str, ...]:
 def _cors(options: Sequence[Option]) -> Cors:
     """llama-server lets every page in unless told otherwise, or unless pages can do more than chat."""
     default = Cors()
-    usual = "localhost" if is_on(options, "--ui-mcp-proxy", unsaid=False) else "*"
+    usual = "localhost" if is_on(options, "--ui-mcp-proxy", unsaid=False) or opens_pages(options) else "*"
     return Cors(
         origins=value(options, "--cors-origins", usual),
         methods=value(options, "--cors-methods", default.methods),
         headers=value(options, "--cors-headers", default.headers),
         credentials=is_on(options, "--cors-credentials"),
     )
+
+
+def _ui_settings(options: Sequence[Option]) -> bytes:
+    """Of ``--ui-config`` and ``--ui-config-file`` what was said last, as in llama-server."""
+    said = llama_flags.partition(options, ("--ui-config", "--ui-config-file"))[0]
+    if not said:
+        return HttpSettings().ui_settings
+    option = said[-1]
+    is_file = option.canonical == llama_flags.canonical("--ui-config-file")
+    return ui_settings(option.flag, option.values[0], is_file=is_file)
 
 
 def _ping(options: Sequence[Option]) -> float:

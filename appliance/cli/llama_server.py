@@ -15,15 +15,20 @@ from pathlib import Path
 import click
 import trio
 
+from appliance.catalog.hub import hub_access
 from appliance.catalog.hub_cache import cache_directory
 from appliance.catalog.sources import NamedFile, Sources
 from appliance.cli.llama_config import config_files, options_of
-from appliance.cli.llama_front import FRONT, NOT_YET, http_settings, value
-from appliance.cli.plan import AppSettings, AsyncCommand
+from appliance.cli.llama_front import FRONT, http_settings, is_on, value
+from appliance.cli.llama_models import REMOTE, Places, cached, fetch, missing, needs_of
+from appliance.cli.plan import AppSettings, AsyncCommand, Later
 from appliance.cli.router_mode import preset_of_repository, router_mode
 from appliance.cli.status import EXIT_OURS, say
+from appliance.cli.tool_options import tools_of_options
+from appliance.cli.vertex import on_vertex
 from appliance.core import llama_flags
 from appliance.core.llama_flags import Option
+from appliance.core.llama_shorthands import spelled_out
 from appliance.core.naming import is_speakable
 from appliance.core.preset_keys import HF_TOKEN
 from appliance.core.settings import FleetSettings
@@ -34,6 +39,8 @@ from appliance.platform.env import child_env
 ANSWERED_BY_ENGINE = ("--help", "--version", "--cache-list", "--completion-bash", "--list-devices")
 NAMES_A_MODEL = ("--model", "--model-url", "--hf-repo", "--docker-repo")
 """llama-server itself does not count ``--model-url``, and then has no model to serve."""
+TOLD = ("--ui-mcp-proxy",)
+"""The front is the proxy; the model process, which nobody else reaches, only says in ``/props`` that there is one."""
 STOP_TIMEOUT = 1.5
 """What uses llama-server expects it to be gone about three seconds after SIGTERM, busy or not."""
 
@@ -47,7 +54,7 @@ class Verbatim(click.Command):
 
 
 @click.command(name="llama-server", cls=Verbatim, add_help_option=False)
-def llama_server(words: tuple[str, ...]) -> AppSettings | AsyncCommand | int:
+def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand | int:
     """Stand in for llama-server, with one model or as router: the same flags, environment and behaviour."""
     unknown = first_unknown(words)
     if unknown is not None:
@@ -75,40 +82,78 @@ def first_unknown(words: Sequence[str]) -> str | None:
     return None
 
 
-def stand_in(from_argv: Sequence[Option], environ: Mapping[str, str]) -> AppSettings:
+def stand_in(from_argv: Sequence[Option], environ: Mapping[str, str]) -> AppSettings | Later:
     """The server that these options, LLAMA_ARG_* and llama-server's configuration file ask for.
 
     Without a model, or with a repository of presets, it is the router, as in llama-server. Raises UsageError for what
     is wrong or cannot be done yet.
     """
+    return _mode(spelled_out(from_argv), from_surroundings(environ), environ)
+
+
+def from_surroundings(environ: Mapping[str, str]) -> list[Option]:
+    """What the environment and llama-server's configuration files say. Raises UsageError."""
     from_files = [option for file in config_files(environ, Path.home()) for option in options_of(file)]
     from_environ = [option for option in llama_flags.from_env(environ) if option.flag != HF_TOKEN]
-    from_environ = llama_flags.merge(from_environ, from_files)
+    return llama_flags.merge(from_environ, from_files)
+
+
+def _mode(
+    from_argv: Sequence[Option], from_environ: Sequence[Option], environ: Mapping[str, str]
+) -> AppSettings | Later:
     options = llama_flags.merge(from_argv, from_environ)
-    named, others = llama_flags.partition(options, NAMES_A_MODEL)
-    presets = preset_of_repository(named, cache_directory(environ, Path.home()).absolute())
-    for option in llama_flags.partition(others if presets else options, NOT_YET)[0]:
-        raise UsageError(f"{option.flag} is not supported yet by the stand-in for llama-server")
+    named = llama_flags.partition(options, NAMES_A_MODEL)[0]
+    cache = cache_directory(environ, Path.home()).absolute()
+    presets = preset_of_repository(named, cache)
     if presets or not named:
-        return router_mode(from_argv, from_environ, environ)
-    return single_mode(options)
+        return on_vertex(router_mode(from_argv, from_environ, environ), environ)
+    needs = needs_of(options)
+    if places := cached(needs, options, cache):
+        return on_vertex(single_mode(options, places), environ)
+    hub = hub_access(
+        environ, token=value(options, "--hf-token", "") or None, offline=is_on(options, "--offline", unsaid=False)
+    )
+    if hub.offline:
+        raise missing(needs, cache)
+    http_settings(options, single=None)  # a mistake is told before the download, and not behind it
+    tools_of_options(options)
+
+    async def prepare() -> AppSettings | int:
+        find_engine(None)
+        status = await fetch(needs, hub, cache)
+        if status is not None:
+            return status
+        found = _mode(from_argv, from_environ, environ)
+        if isinstance(found, Later):
+            raise UsageError(f"what was downloaded cannot be found in the cache at {cache}; somebody has removed it")
+        return found
+
+    return Later(prepare)
 
 
-def single_mode(options: Sequence[Option]) -> AppSettings:
-    """The server of one model. Raises UsageError."""
-    front, engine_options = llama_flags.partition(options, FRONT)
-    path = Path(value(front, "--model", "")).absolute()
-    model_id = _model_id(path, llama_flags.last(engine_options, "--alias"))
+def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
+    """The server of one model, whose files are here. Raises UsageError."""
+    rest = llama_flags.partition(options, FRONT)[1]
+    fetched, engine_options = llama_flags.partition(rest, REMOTE)
+    for place, named in ((places.draft, "--spec-draft-model"), (places.mmproj, "--mmproj")):
+        if place is not None:
+            engine_options = llama_flags.partition(engine_options, (named,))[1]
+    model_id = _model_id(fetched, llama_flags.last(engine_options, "--alias"), places)
+    companions = (("--mmproj", places.mmproj), ("--model-draft", places.draft))
+    http = http_settings(options, single=model_id)
+    files = [word for flag, path in companions if path is not None for word in (flag, path)]
     return AppSettings(
-        http=http_settings(options, single=model_id),
+        http=http,
         fleet=FleetSettings(
             models_max=1,
             stop_timeout=STOP_TIMEOUT,
-            engine_args=tuple(llama_flags.render(engine_options)),
+            engine_args=(*files, *(TOLD if http.cors_proxy else ()), *llama_flags.render(engine_options)),
             metrics=False,
         ),
-        sources=Sources(files=(NamedFile(model_id, str(path)),), models_dir=None, cache=None, starter=None),
+        tools=tools_of_options(options),
+        sources=Sources(files=(NamedFile(model_id, places.model),), models_dir=None, cache=None, starter=None),
         preload=(model_id,),
+        echo=True,
     )
 
 
@@ -119,10 +164,11 @@ async def _run_engine(words: Sequence[str]) -> int:
     return done.returncode
 
 
-def _model_id(path: Path, alias: Option | None) -> str:
-    """llama-server's own rule: the alphabetically first alias, else the file's name."""
+def _model_id(fetched: Sequence[Option], alias: Option | None, places: Places) -> str:
+    """llama-server's own rule: the alphabetically first alias, else the repository as it was written, else the file."""
     names = sorted(name.strip() for name in alias.values[0].split(",")) if alias else []
-    model_id = next((name for name in names if name), None) or path.name
+    named = value(fetched, "--hf-repo", "") or value(fetched, "--docker-repo", "")
+    model_id = next((name for name in names if name), None) or named or Path(places.model).name
     if not is_speakable(model_id):
         raise UsageError(f"the name {model_id!r} cannot be used for a model; give another with --alias")
     return model_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -10,7 +11,7 @@ from appliance.catalog.config_files import Files
 from appliance.catalog.sources import Sources
 from appliance.core.config.macros import NO_PORTS
 from appliance.core.config.types import Config
-from appliance.core.settings import FleetSettings, HttpSettings
+from appliance.core.settings import FleetSettings, HttpSettings, ToolSettings
 
 
 class AppSettings(Struct, frozen=True, kw_only=True):
@@ -18,6 +19,7 @@ class AppSettings(Struct, frozen=True, kw_only=True):
 
     http: HttpSettings
     fleet: FleetSettings
+    tools: ToolSettings = ToolSettings()
     sources: Sources
     files: Files | None = None
     """Where the configuration was read from; None: there is none."""
@@ -25,17 +27,29 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     ports: Mapping[str, int] = NO_PORTS
     """What its models were given for ``${PORT}``."""
     watch_config: bool = False
+    plugins: tuple[Path, ...] | None = None
+    """Folders of plugins beside those of the program and of the configuration; None: there are no plugins at all."""
     allow_unauthenticated: bool = False
     """Listening beyond this machine without a key was asked for."""
     engine: str | None = None
     preload: tuple[str, ...] = ()
     hub_token: str | None = None
     """As whom models are downloaded; None: as the user who has logged in."""
+    echo: bool = False
+    """What model processes print goes to standard error, too."""
 
 
 AsyncCommand = Callable[[], Awaitable[int]]
 """A command that needs the event loop; its result is the exit status."""
 
-Program = AppSettings | AsyncCommand
+
+class Later(Struct, frozen=True):
+    """A server whose models have to be fetched before it is known what it is."""
+
+    prepare: Callable[[], Awaitable[AppSettings | int]]
+    """The settings, or the exit status where it ends before."""
+
+
+Program = AppSettings | Later | AsyncCommand
 Start = Callable[[Program], int]
 """Runs a program to its end. ``__main__`` gives it, because event loops start there and nowhere else."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import PARALLEL, Download, Downloads, DownloadSettings, open_downloads
 from appliance.catalog.hub import hub_access
 from appliance.catalog.hub_cache import cache_directory
+from appliance.cli.download_progress import Stopped, followed, stopping
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.show import human_size
 from appliance.cli.status import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
@@ -25,11 +23,8 @@ from appliance.cli.values import Size
 from appliance.core.download import Reference, parse_reference
 from appliance.errors import ApplianceError, UsageError
 
-STOPS = (signal.SIGINT, signal.SIGTERM)
 JSON_EVERY = 0.5
 """Seconds between two lines of progress."""
-DRAW_EVERY = 0.1
-"""Seconds between two pictures of the bar."""
 
 
 @click.command()
@@ -92,34 +87,21 @@ async def _pull(settings: DownloadSettings, wanted: Reference, as_json: bool) ->
 
 async def _download(downloads: Downloads, wanted: Reference, as_json: bool) -> DownloadStatus | ApplianceError | None:
     """How it ended; None: it was stopped before the hub had answered."""
-    begun: list[Download] = []
-    with trio.open_signal_receiver(*STOPS) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_watch_signals, signals, begun, nursery.cancel_scope)
-            try:
-                download = await downloads.start(wanted.repo, wanted.tag)
-            except ApplianceError as error:
-                nursery.cancel_scope.cancel()
-                return error
-            begun.append(download)
-            _say_plan(download.status, as_json)
-            if as_json:
+    begin = partial(downloads.start, wanted.repo, wanted.tag)
+    try:
+        if not as_json:
+            return await followed(begin)
+        async with stopping(begin) as download:
+            _print_plan(download.status)
+            async with trio.open_nursery() as nursery:
                 nursery.start_soon(_print_progress, download)
-            elif sys.stderr.isatty():
-                nursery.start_soon(_draw_progress, download)
-            status = await download.wait()
-            nursery.cancel_scope.cancel()
-            return status
-    return None
-
-
-async def _watch_signals(signals: AsyncIterator[int], begun: list[Download], asking: trio.CancelScope) -> None:
-    """Ctrl-C and SIGTERM end the download in order, so that not one byte of it is lost."""
-    async for _ in signals:
-        for download in begun:
-            download.cancel()
-        if not begun:
-            asking.cancel()
+                status = await download.wait()
+                nursery.cancel_scope.cancel()
+        return status
+    except ApplianceError as error:
+        return error
+    except Stopped:
+        return None
 
 
 async def _print_progress(download: Download) -> None:
@@ -129,32 +111,10 @@ async def _print_progress(download: Download) -> None:
         await trio.sleep(JSON_EVERY)
 
 
-async def _draw_progress(download: Download) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), auto_refresh=False, transient=True)
-    with bars:
-        tasks = {
-            url: bars.add_task(url.rpartition("/")[2], total=file.total, completed=file.done)
-            for url, file in download.status.files.items()
-        }
-        while True:
-            for url, file in download.status.files.items():
-                bars.update(tasks[url], completed=file.done)
-            bars.refresh()
-            await trio.sleep(DRAW_EVERY)
-
-
-def _say_plan(status: DownloadStatus, as_json: bool) -> None:
-    if as_json:
-        _print_line(
-            {"event": "plan", "model": status.model, "done": status.done, "total": status.total, "files": status.files}
-        )
-    elif status.done < status.total:
-        here = f", {human_size(status.done)} of them here already" if status.done else ""
-        say(f"downloading {status.model}: {human_size(status.total)} in {_files(len(status.files))}{here}")
+def _print_plan(status: DownloadStatus) -> None:
+    _print_line(
+        {"event": "plan", "model": status.model, "done": status.done, "total": status.total, "files": status.files}
+    )
 
 
 def _say_end(status: DownloadStatus, wanted: Reference, as_json: bool) -> int:
@@ -173,10 +133,6 @@ def _say_end(status: DownloadStatus, wanted: Reference, as_json: bool) -> int:
             kept = f"{human_size(status.done)} of {human_size(status.total)} are kept"
             say(f"stopped: {kept}; '{PROGRAM} pull {wanted}' goes on from there")
             return EXIT_INTERRUPTED
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"
 
 
 def _print_line(facts: object) -> None:

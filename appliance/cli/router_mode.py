@@ -6,23 +6,28 @@ CORS, prefix and the like) never reach the model processes, and neither does ``-
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from appliance.catalog.hub_cache import cache_directory, file_of
+from msgspec import structs
+
+from appliance.catalog.hub_cache import cache_directory, preset_file
 from appliance.catalog.presets import PresetSource, open_presets
 from appliance.catalog.sources import Sources
 from appliance.cli.llama_front import http_settings, is_on, number, value
 from appliance.cli.plan import AppSettings
 from appliance.cli.status import say
+from appliance.cli.tool_options import tools_of_options
 from appliance.core import llama_flags
 from appliance.core.llama_flags import Option
 from appliance.core.preset_keys import LOAD_ON_STARTUP, NONE, Choices, chosen, wrong_value
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.errors import UsageError
 
-PRESET_FILE = "preset.ini"
-"""A repository on Hugging Face with this file holds presets and not a model."""
+SLOWED = "LLAMA_SERVER_DEBUG_FAKE_TIMING"
+"""If set, models start `SLOWED_BY` seconds later and requests hold them longer, so that who waits for what shows."""
+SLOWED_BY = 2.0
 
 
 def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], environ: Mapping[str, str]) -> AppSettings:
@@ -37,9 +42,13 @@ def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], env
         theirs or (Path(file) if file else None), chosen(from_environ), chosen(from_argv), strange=theirs is not None
     )
     _check_startup(presets, models_max)
+    slowed = SLOWED_BY if environ.get(SLOWED) else 0.0
     return AppSettings(
-        http=http_settings(options, single=None, autoload=is_on(options, "--models-autoload")),
-        fleet=FleetSettings(models_max=models_max, metrics=False),
+        http=structs.replace(
+            http_settings(options, single=None, autoload=is_on(options, "--models-autoload")), held_for=slowed
+        ),
+        fleet=FleetSettings(models_max=models_max, metrics=False, start_delay=slowed),
+        tools=tools_of_options(options),
         sources=Sources(
             models_dir=_models_dir(value(options, "--models-dir", "")),
             cache=cache,
@@ -47,19 +56,21 @@ def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], env
             presets=presets,
         ),
         hub_token=value(options, "--hf-token", "") or None,
+        echo=True,
     )
 
 
 def preset_of_repository(options: Sequence[Option], cache: Path) -> Path | None:
     """The presets that ``--hf-repo`` means, where that repository holds presets and is in the cache."""
-    return file_of(cache, value(options, "--hf-repo", "").partition(":")[0], PRESET_FILE)
+    return preset_file(cache, value(options, "--hf-repo", "").partition(":")[0])
 
 
 def presets_of(
     file: Path | None, environment: Choices = NONE, command: Choices = NONE, *, strange: bool = False
 ) -> PresetSource:
     """Presets and what is said beside them; what is odd about the file is told. Raises UsageError."""
-    presets, warnings = open_presets(file, environment=environment, command=command, strange=strange)
+    cache = cache_directory(os.environ, Path.home()).absolute()
+    presets, warnings = open_presets(file, environment=environment, command=command, strange=strange, cache=cache)
     for warning in warnings:
         say(str(warning))
     return presets

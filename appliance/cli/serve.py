@@ -11,10 +11,13 @@ from msgspec import structs
 
 from appliance.catalog.config_files import Files
 from appliance.cli.config import source_options
+from appliance.cli.mcp_options import mcp_server_options, with_mcp_server
 from appliance.cli.model_options import catalog_options, sources_beside, sources_of
 from appliance.cli.plan import AppSettings
+from appliance.cli.plugin_options import existing, plugin_option
 from appliance.cli.router_mode import presets_of
 from appliance.cli.status import say
+from appliance.cli.tool_options import ToolOptions, tool_options
 from appliance.cli.values import (
     KEY_VARIABLE,
     ListenAddress,
@@ -24,6 +27,7 @@ from appliance.cli.values import (
     certificate,
     refuse_open_door,
 )
+from appliance.cli.web_options import WebOptions, web_options
 from appliance.core import llama_flags
 from appliance.core.config.load import Loaded
 from appliance.core.config.macros import NO_PORTS
@@ -84,7 +88,8 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @click.option("--ssl-cert-file", metavar="FILE", help="HTTPS with this certificate and its chain, in PEM form.")
 @click.option("--ssl-key-file", metavar="FILE", help="The certificate's private key.")
 @source_options
-@click.option("--watch-config", is_flag=True, help="Read the configuration again whenever its files change.")
+@click.option("--watch-config", is_flag=True, help="Read configuration and presets again when they change.")
+@plugin_option
 @catalog_options
 @click.option(
     "--models-preset",
@@ -136,14 +141,20 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     show_default=True,
     help="Time requests get to finish after the first Ctrl-C.",
 )
+@click.option("--reuse-port", is_flag=True, help="Let other processes listen on the same ports, too.")
+@mcp_server_options
+@web_options
+@tool_options
 @click.option("--max-body", type=Size(), default=HTTP.max_body, help="Largest request; default 100M.")
 def serve(
+    web: WebOptions,
     listen: tuple[Listen, ...],
     ssl_cert_file: str | None,
     ssl_key_file: str | None,
     config_file: Path | None,
     config_dir: Path | None,
     watch_config: bool,
+    plugins: tuple[Path, ...],
     models: tuple[str, ...],
     models_dir: str | None,
     no_starter: bool,
@@ -162,13 +173,17 @@ def serve(
     stop_timeout: float,
     grace: float,
     max_body: int,
+    reuse_port: bool,
+    mcp_server: bool,
+    mcp_server_tools: tuple[str, ...],
+    tool_choice: ToolOptions,
     engine_flags: tuple[str, ...],
 ) -> AppSettings:
     """Run the server: OpenAI, Anthropic, llama.cpp and llama-swap APIs for every model there is.
 
-    With --config it runs what a llama-swap configuration says, which a SIGHUP reads again. A model is loaded when it is
-    first asked for. Flags after -- go to every model's llama-server. Ctrl-C lets requests finish for the length of
-    --grace; a second Ctrl-C ends at once.
+    With --config it runs what a llama-swap configuration says, with --models-preset llama-server's presets; a SIGHUP
+    reads both again. A model is loaded when it is first asked for. Flags after -- go to every model's llama-server.
+    Ctrl-C lets requests finish for the length of --grace; a second Ctrl-C ends at once.
 
     \b
     Examples:
@@ -179,10 +194,13 @@ def serve(
       llama-appliance serve -- --ctx-size 16384 --n-gpu-layers 99
     """
     files = Files(config=config_file, config_dir=config_dir) if config_file or config_dir else None
-    read = _read(files, watch_config)
+    if watch_config and files is None and models_preset is None:
+        raise UsageError("--watch-config needs something to watch: --config, --config-dir or --models-preset")
+    read = _read(files)
     config = read.require() if read is not None else None
-    http = HttpSettings(
+    settings = HttpSettings(
         listen=listen or HTTP.listen,
+        reuse_port=reuse_port,
         tls=certificate(ssl_cert_file, ssl_key_file),
         api_keys=api_keys(keys, api_key_file, os.environ, KEY_VARIABLE),
         allow_hosts=allow_hosts,
@@ -191,8 +209,11 @@ def serve(
         max_body=max_body,
         max_bodies=max(HTTP.max_bodies, max_body),
     )
+    http = web.applied(settings)
+    http = structs.replace(http, cors_proxy=http.cors_proxy or tool_choice.agent)
     if not allow_unauthenticated:
         refuse_open_door(http, config.api_keys if config is not None else ())
+    http = with_mcp_server(http, config, mcp_server, mcp_server_tools, allow_unauthenticated=allow_unauthenticated)
     if config is None:
         sources = sources_of(models, models_dir, no_starter, stores)
     else:
@@ -208,22 +229,22 @@ def serve(
             engine_args=engine_args(engine_flags),
             threads=threads,
         ),
+        tools=tool_choice.settings(config),
         sources=sources,
         files=files,
         config=config,
         ports=read.ports if read is not None else NO_PORTS,
         watch_config=watch_config,
+        plugins=existing(plugins),
         allow_unauthenticated=allow_unauthenticated,
         engine=engine,
         preload=preload,
     )
 
 
-def _read(files: Files | None, watch: bool) -> Loaded | None:
+def _read(files: Files | None) -> Loaded | None:
     """What the files say, their warnings told. Raises UsageError for one that cannot be read."""
     if files is None:
-        if watch:
-            raise UsageError("--watch-config needs a configuration to watch; name one with --config or --config-dir")
         return None
     loaded = files.read()
     for warning in loaded.warnings:

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
+import msgspec
 
 from appliance.core.settings import HttpSettings, Listen, UnixSocket
 from appliance.errors import UsageError
 
 KEY_VARIABLE = "LLAMA_APPLIANCE_API_KEY"
 MAX_KEY_FILE = 1 << 20
+MAX_UI_SETTINGS = 1 << 20
 UNIX = "unix:"
 MAX_SECONDS = 1_000_000
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -106,6 +108,24 @@ def certificate(cert_file: str | None, key_file: str | None) -> tuple[str, str] 
         given, missing = ("--ssl-cert-file", "--ssl-key-file")[:: 1 if cert_file else -1]
         raise UsageError(f"{given} goes with {missing}; give both for HTTPS, or none")
     return (cert_file, key_file) if cert_file and key_file else None
+
+
+def ui_settings(option: str, text: str, *, is_file: bool = False) -> bytes:
+    """The JSON object that web pages get as their settings; ``option`` is how it was given. Raises UsageError."""
+    where = f"{option} {text}" if is_file else option
+    if is_file:
+        try:
+            with Path(text).open(encoding="utf-8-sig") as file:
+                text = file.read(MAX_UI_SETTINGS + 1)
+        except (OSError, UnicodeDecodeError) as cause:
+            why = cause.strerror if isinstance(cause, OSError) else "it is not text"
+            raise UsageError(f"{where} cannot be read: {why}") from None
+    if len(text) > MAX_UI_SETTINGS:
+        raise UsageError(f"{where} is longer than {MAX_UI_SETTINGS >> 20} MiB, which no settings are")
+    try:
+        return msgspec.json.encode(msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
+    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+        raise UsageError(f'{where} is not a JSON object such as {{"theme": "dark"}}: {error}') from None
 
 
 def is_loopback(host: str) -> bool:

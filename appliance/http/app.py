@@ -26,6 +26,7 @@ from appliance.errors import (
     UpstreamFailed,
 )
 from appliance.http import errors, page
+from appliance.http.agent_routes import add_agent_routes
 from appliance.http.answers import json_answer
 from appliance.http.choice import find_model, refresh
 from appliance.http.events import Sources
@@ -34,7 +35,9 @@ from appliance.http.listening import shown
 from appliance.http.listing import Object, health, list_models, router_props, state_of
 from appliance.http.metrics import CONTENT_TYPE
 from appliance.http.model_routes import ModelRoutes, add_model_routes, under_way
+from appliance.http.page_files import add_page_files
 from appliance.http.record_routes import Records
+from appliance.http.run_routes import add_run_routes
 from appliance.http.stream_routes import add_stream_routes
 from appliance.http.swap_api import SwapApi, add_routes
 from appliance.http.view import View
@@ -93,8 +96,7 @@ class Control:
 
     async def models(self) -> Response:
         if request.args.get("reload"):
-            snapshot = await trio.to_thread.run_sync(self._catalog.scan)
-            self._fleet.adopt(snapshot.config, snapshot.models)
+            await self._front.owners.reloads.reload_presets()
         else:
             await refresh(self._catalog)
         return json_answer(self._listing())
@@ -116,7 +118,7 @@ class Control:
     async def unload(self) -> Response:
         asked = await _control_request()
         model = self._catalog.snapshot.find(asked.model)
-        if download := under_way(self._front.owners.downloads, asked.model, repos=model is None):
+        if download := under_way(self._front.owners.downloads, asked.model, model):
             download.cancel()
             await download.wait()
             return json_answer({"success": True})
@@ -128,9 +130,7 @@ class Control:
         return json_answer({"success": True})
 
     async def props(self) -> Response:
-        return json_answer(
-            router_props(self._fleet, cors_proxy=self._settings.cors_proxy, autoload=self._settings.autoload)
-        )
+        return json_answer(router_props(self._fleet, self._settings))
 
     async def metrics(self) -> Response:
         machine = self._front.owners.samples.latest
@@ -161,6 +161,7 @@ def create_app(front: Front) -> QuartTrio:
     app.url_map.merge_slashes = False
     for path in ("/", "/ui/"):
         app.add_url_rule(path, f"page {path}", control.page)
+    add_page_files(app, page=front.settings.page)
     for path in ("/health", "/v1/health"):
         app.add_url_rule(path, f"health {path}", control.health)
     for path in ("/models", "/v1/models"):
@@ -173,6 +174,8 @@ def create_app(front: Front) -> QuartTrio:
     add_routes(app, _swap_api(front, view))
     add_model_routes(app, ModelRoutes(front))
     add_stream_routes(app, front.streams)
+    add_agent_routes(app, front.owners.plugins)
+    add_run_routes(app, front, front.owners.agents)
     app.register_error_handler(ApplianceError, _refuse)
     app.register_error_handler(HTTPException, _refuse_http)
     app.register_error_handler(Exception, _admit_bug)
@@ -183,7 +186,7 @@ def _swap_api(front: Front, view: View) -> SwapApi:
     owners = front.owners
     sources = Sources(view, front.logs, front.inflight, front.rows, front.lifetime)
     records = Records(owners.activity, lambda: front.recorder.captures, owners.samples, detect)
-    return SwapApi(sources, records, owners.configuration.reload if owners.configuration is not None else None)
+    return SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None)
 
 
 async def _control_request() -> ControlRequest:

@@ -14,7 +14,15 @@ from contextlib import asynccontextmanager
 import trio
 from msgspec import Struct
 
-from appliance.core.proxy_target import REDIRECTS, BadTarget, Reach, Target, parse_target, redirected
+from appliance.core.proxy_target import (
+    REDIRECTS,
+    BadTarget,
+    Reach,
+    Target,
+    names_this_machine,
+    parse_target,
+    redirected,
+)
 from appliance.core.settings import HttpSettings
 from appliance.core.sse import ErrorInfo
 from appliance.errors import BadRequest, Busy, Forbidden, RouteNotFound, TargetFailed, UpstreamFailed, UsageError
@@ -84,6 +92,8 @@ class _Asked(Struct, frozen=True):
     target: Target
     headers: Headers
     body: bytes
+    led: bool = False
+    """A server that is not this machine has led here."""
 
 
 class CorsProxy:
@@ -150,7 +160,7 @@ class CorsProxy:
         """The answer of the first address of the target that takes the request."""
         target = asked.target
         refused: ConnectFailed | None = None
-        for resolved in await self._addresses(target):
+        for resolved in await self._addresses(target, led=asked.led):
             address = Address(
                 target.host,
                 target.port,
@@ -171,7 +181,7 @@ class CorsProxy:
                 raise TargetFailed(target.host, _cause(error)) from None
         raise TargetFailed(target.host, _cause(refused) if refused is not None else "its name has no address")
 
-    async def _addresses(self, target: Target) -> Sequence[str]:
+    async def _addresses(self, target: Target, *, led: bool) -> Sequence[str]:
         """All that the name means now, if every one of them may be reached. Raises Forbidden and TargetFailed."""
         found: list[str] = []
         with trio.move_on_after(RESOLVE_TIME):
@@ -183,7 +193,7 @@ class CorsProxy:
             found = list(dict.fromkeys(str(info[4][0]) for info in infos))
         if not found:
             raise TargetFailed(target.host, f"its host name was not resolved within {RESOLVE_TIME:g} s")
-        if not self._reach.allows(target.host, found):
+        if not self._reach.allows(target.host, found, led=led):
             raise Forbidden(
                 f"the proxy for web pages does not reach '{target.host}', which is this machine or in a local network; "
                 "whoever runs the server can allow it"
@@ -226,7 +236,8 @@ def _next(asked: _Asked, status: int, location: str) -> _Asked:
     if target.origin != asked.target.origin:
         headers = [(name, value) for name, value in headers if name.lower() == b"accept"]
         body = b""
-    return _Asked(method, target, headers, body)
+    led = asked.led or (target.origin != asked.target.origin and not names_this_machine(asked.target.host))
+    return _Asked(method, target, headers, body, led)
 
 
 def _cause(error: UpstreamFailed) -> str:

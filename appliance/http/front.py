@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from appliance.agents.owner import Agents
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import Configuration
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
+from appliance.catalog.reloads import Reloads
 from appliance.core.captures import CaptureBuffer
 from appliance.core.config.types import Config
 from appliance.core.log_lines import LineStyle, LogToStdout
@@ -19,6 +21,7 @@ from appliance.fleet.owner import Fleet
 from appliance.http.body import Bodies
 from appliance.http.guard import Guard
 from appliance.http.inflight import InFlight
+from appliance.http.inward import Inward
 from appliance.http.lifetime import Lifetime
 from appliance.http.metrics import Metrics
 from appliance.http.profile import ActiveProfile
@@ -29,8 +32,10 @@ from appliance.http.targets import Targets
 from appliance.peers.listing import ModelState
 from appliance.peers.owner import Peers
 from appliance.platform.samples import Samples
+from appliance.plugins.registry import Plugins
 from appliance.store.activity import Activity
 from appliance.streams.owner import Streams
+from appliance.tools.box import Toolbox
 
 
 class Owners(Struct, frozen=True, kw_only=True):
@@ -43,9 +48,15 @@ class Owners(Struct, frozen=True, kw_only=True):
     samples: Samples
     program_log: ProgramLog
     streams: Streams
+    inward: Inward
+    agents: Agents
+    plugins: Plugins
     downloads: Downloads | None = None
     """None where what is downloaded would not be served."""
     configuration: Configuration | None = None
+    tools: Toolbox = field(default_factory=Toolbox)
+    """Empty where no tool was switched on."""
+    reloads: Reloads
 
     @property
     def config(self) -> Config | None:
@@ -73,6 +84,7 @@ class Front:
         self.catalog = owners.catalog
         self.peers = owners.peers
         self.streams = owners.streams
+        self.inward = owners.inward
         self.lifetime = Lifetime()
         self.guard = Guard(settings, bound)
         self.bodies = Bodies(settings)
@@ -92,6 +104,7 @@ class Front:
     def adopt(self, config: Config) -> tuple[str, ...]:
         """Follow this configuration from now on."""
         self.streams.adopt(config.streams)
+        self.owners.agents.adopt(config.runs)
         self.guard.adopt((*self.settings.api_keys, *config.api_keys))
         self.owners.program_log.style = LineStyle(config.log_level, config.log_time_format)
         self._ignored = [re.compile(pattern) for pattern in config.upstream.ignore_paths]

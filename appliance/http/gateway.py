@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import trio
+from msgspec import structs
 
 from appliance.core.log_lines import is_quiet, request_line
 from appliance.errors import BadRequest, RouteNotFound, ShuttingDown
@@ -12,9 +13,11 @@ from appliance.http.body import BodyReader, Receive
 from appliance.http.cors_proxy import CORS_PROXY, CorsProxy
 from appliance.http.explaining import explaining
 from appliance.http.front import Front
+from appliance.http.mcp_server import MCP, McpServer
 from appliance.http.pipeline import Pipeline
+from appliance.http.predict import Predict
 from appliance.http.record import CLIENT_LEFT, Record, RecordingSink
-from appliance.http.request import Request, read_request
+from appliance.http.request import PAGE_PATHS, Request, read_request
 from appliance.http.resumable import STREAM
 from appliance.http.routes import (
     OTHER,
@@ -30,13 +33,15 @@ from appliance.http.sink import AsgiSink, Sink
 from appliance.http.sockets import Sockets
 from appliance.http.static_files import StaticFiles
 from appliance.http.tasks import Inbox
+from appliance.http.tool_routes import TOOLS, ToolRoutes
 
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIReceiveEvent, ASGISendCallable, HTTPScope, Scope
     from quart_trio import QuartTrio
 
 OWN = "own"
-FOLLOWED = ("/logs/stream", "/api/events", "/models/sse", f"{STREAM}/")
+HEALTH = "/health"
+FOLLOWED = ("/logs/stream", "/api/events", "/api/runs/", "/models/sse", f"{STREAM}/")
 """Answers without an end: whoever writes them has to notice that the client leaves."""
 
 
@@ -48,9 +53,13 @@ class Gateway:
         self._settings = front.settings
         self._guard = front.guard
         self._pipeline = Pipeline(front)
+        front.inward.attach(front, self._pipeline)
         self._sockets = Sockets(front, self._pipeline)
         self._files = StaticFiles(front.settings.static) if front.settings.static is not None else None
         self._cors_proxy = CorsProxy(front.settings)
+        self._mcp = McpServer(front)
+        self._tools = ToolRoutes(front.owners.tools)
+        self._predict = Predict(front)
         self._control: QuartTrio | None = None
         self._making_control = trio.Lock()
 
@@ -66,6 +75,8 @@ class Gateway:
     async def _answer(self, scope: HTTPScope, send: ASGISendCallable) -> None:
         began = trio.current_time()
         request = read_request(scope, self._settings.api_prefix)
+        if self._settings.health is not None and request.path == self._settings.health:
+            request = structs.replace(request, path=HEALTH, target=HEALTH)
         state = scope["state"]
         client: Inbox = state["client"]
         can_chunk = request.http_version == "1.1" and request.method != "HEAD"
@@ -91,7 +102,8 @@ class Gateway:
     def _route(self, request: Request) -> Route | None:
         """How a request for a model is treated; None for the program's own routes."""
         if self._settings.single:
-            return single_route(request) if request.path != CORS_PROXY else None
+            answered_here = (CORS_PROXY, TOOLS, self._predict.path)
+            return single_route(request) if request.path not in answered_here else None
         if is_passed(request.path):
             ours = request.path.startswith(UPSTREAM)
             return passed_route(request.method, self._front.targets.rest_of(below(request)) if ours else "")
@@ -134,6 +146,12 @@ class Gateway:
                             await self._pass_on(request, route, reader, client, sink, record)
                         elif request.path == CORS_PROXY:
                             await self._cors_proxy.answer(request, reader, client, own)
+                        elif request.path == MCP:
+                            await self._mcp.answer(request, reader, client, own)
+                        elif request.path == self._predict.path and request.method == "POST":
+                            await self._predict.answer(request, reader, client, own)
+                        elif request.path == TOOLS:
+                            await self._tools.answer(request, reader, client, own)
                         else:
                             await self._answer_itself(scope, request, client.receive, own)
                 if life.cancelled_caught:
@@ -162,7 +180,7 @@ class Gateway:
 
     async def _may_be_file(self, request: Request, route: Route | None) -> bool:
         """Files in place of the page: they are public, and never hide a route."""
-        if request.path == "/":
+        if request.path in PAGE_PATHS:
             return True
         if request.public or (route is not None and route.name != OTHER):
             return False

@@ -14,6 +14,8 @@ from appliance.errors import UsageError
 from appliance.platform import unix_sockets
 
 PROBE_TIME = 1.0
+BACKLOG = 4096
+"""Connections that may wait to be accepted; the system lowers it to its own limit."""
 
 
 class Listener:
@@ -47,12 +49,19 @@ def url_of(where: Listen, *, tls: bool) -> str:
     return f"{'https' if tls else 'http'}://{shown(where)}"
 
 
-async def open_listeners(places: Sequence[Listen]) -> list[Listener]:
-    """The caller closes them. Raises UsageError when one of them cannot be listened on."""
+async def open_listeners(places: Sequence[Listen], *, reuse_port: bool = False) -> list[Listener]:
+    """The caller closes them. Raises UsageError when one of them cannot be listened on.
+
+    ``reuse_port``: other processes that ask for the same may listen on the same TCP ports.
+    """
+    if reuse_port and not hasattr(socket, "SO_REUSEPORT"):
+        raise UsageError("--reuse-port: this system does not let processes share a port; leave it out")
     listeners: list[Listener] = []
     try:
         for place in places:
-            listeners += [await _listen_at(place)] if isinstance(place, UnixSocket) else await _listen_on(*place)
+            listeners += (
+                [await _listen_at(place)] if isinstance(place, UnixSocket) else await _listen_on(*place, reuse_port)
+            )
     except BaseException:
         for listener in listeners:
             listener.close()
@@ -82,11 +91,13 @@ async def _listen_at(place: UnixSocket) -> Listener:
     return Listener(trio.socket.from_stdlib_socket(found.socket), place, found)
 
 
-async def _listen_on(host: str, port: int) -> list[Listener]:
+async def _listen_on(host: str, port: int, reuse_port: bool) -> list[Listener]:
     where = shown((host, port))
     if not 0 <= port <= 65535:  # glibc would take it modulo 65536
         raise UsageError(f"cannot listen on {where}: a port is a number from 0 to 65535")
     try:
+        if reuse_port:
+            return await _listen_sharing(host, port)
         found = await trio.open_tcp_listeners(port, host=host)
         return [Listener(each.socket, _bound(each.socket)) for each in found]
     except socket.gaierror:
@@ -97,7 +108,8 @@ async def _listen_on(host: str, port: int) -> list[Listener]:
     match code:
         case errno.EADDRINUSE:
             who = await _who_answers(host, port)
-            advice = f"{who} listens there already; stop it, or choose another port, as in --listen {host}:{port + 1}"
+            another = f"--listen {shown((host, port + 1))}, or with llama-server's options --port {port + 1}"
+            advice = f"{who} listens there already; stop it, or choose another port, as in {another}"
             raise UsageError(f"cannot listen on {where}: {advice}")
         case errno.EACCES | errno.EPERM:
             raise UsageError(f"cannot listen on {where}: not permitted; choose a port above 1023, as in --listen")
@@ -105,6 +117,28 @@ async def _listen_on(host: str, port: int) -> list[Listener]:
             raise UsageError(f"cannot listen on {where}: this machine has no such address; see --listen")
         case _:
             raise UsageError(f"cannot listen on {where}: {why}; choose another address with --listen")
+
+
+async def _listen_sharing(host: str, port: int) -> list[Listener]:
+    """The same with SO_REUSEPORT, which trio does not set. Raises OSError."""
+    found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[Listener] = []
+    try:
+        for family, kind, proto, _, address in found:
+            sock = trio.socket.socket(family, kind, proto)
+            listeners.append(Listener(sock, (host, port)))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            await sock.bind(address)
+            sock.listen(BACKLOG)
+            listeners[-1] = Listener(sock, _bound(sock))
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
 
 
 def _bound(sock: trio.socket.SocketType) -> tuple[str, int]:

@@ -10,9 +10,10 @@ import msgspec
 from msgspec import Raw
 
 from appliance import __version__
-from appliance.catalog.download_status import DownloadStatus
+from appliance.catalog.download_status import DownloadStatus, is_for
 from appliance.core.gguf import GgufInfo
 from appliance.core.model import Model
+from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
 from appliance.http.view import View
@@ -33,8 +34,9 @@ def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> Object:
     """``GET /v1/models``: one entry for each model, and for each name that stands for one, sorted by id."""
     known = {status.model: status for status in view.fleet.status()}
     shown = [model for model in view.catalog.snapshot.models if not model.hidden]
-    base = {model.id: _entry(model, known.get(model.id), view.fleet.argv_of(model)) for model in shown}
-    base |= {d.model: _coming(d) for d in downloads if not d.ended and d.model not in base}
+    going = [download for download in downloads if not download.ended]
+    base = {model.id: _entry(model, known.get(model.id), view.fleet.argv_of(model), going) for model in shown}
+    base |= {d.model: _coming(d) for d in going if d.model not in base}
     return {"data": view.entries(base, int(time.time())), "object": "list"}
 
 
@@ -54,19 +56,19 @@ def _coming(download: DownloadStatus) -> Object:
     }
 
 
-def router_props(fleet: Fleet, *, cors_proxy: bool, autoload: bool) -> Object:
+def router_props(fleet: Fleet, settings: HttpSettings) -> Object:
     """``GET /props`` without a model; ``role`` is how a client knows a router."""
     engine = fleet.engine
     return {
         "role": "router",
         "max_instances": fleet.capacity,
-        "models_autoload": autoload,
+        "models_autoload": settings.autoload,
         "model_alias": "llama-server",
         "model_path": "none",
         "default_generation_settings": {"params": None, "n_ctx": 0},
-        "ui_settings": {},
+        "ui_settings": Raw(settings.ui_settings),
         "build_info": _build_info(engine.version if engine else None),
-        "cors_proxy_enabled": cors_proxy,
+        "cors_proxy_enabled": settings.cors_proxy,
         "version": __version__,
         "engine": {"name": engine.name, "backend": engine.backend, "version": engine.version} if engine else None,
     }
@@ -82,7 +84,9 @@ def health(fleet: Fleet, *, trusted: bool) -> Object:
     return {"status": "ok", "pool": {"capacity": fleet.capacity, "servers": servers}, "models": loaded}
 
 
-def _entry(model: Model, status: ChildStatus | None, planned: Sequence[str]) -> Object:
+def _entry(
+    model: Model, status: ChildStatus | None, planned: Sequence[str], downloads: Iterable[DownloadStatus]
+) -> Object:
     state = state_of(status)
     argv = status.argv if status and status.pid is not None and status.argv else planned
     told: Object = {"value": state, "args": list(argv)}
@@ -94,6 +98,8 @@ def _entry(model: Model, status: ChildStatus | None, planned: Sequence[str]) -> 
         told |= {"exit_code": status.exit_code or 1, "failed": True, "error": status.error}
     elif model.error is not None:
         told["error"] = model.error
+    if coming := [d for d in downloads if any(is_for(d, wanted) for wanted in model.fetch)]:
+        told |= {"value": "downloading", "progress": {url: f for d in coming for url, f in d.files.items()}}
     entry: Object = {
         "id": model.id,
         "aliases": list(model.aliases),

@@ -54,7 +54,7 @@ class LoadingStream:
         began = trio.current_time()
         started = not await self._over_within(HEAD_START)
         if started:
-            await self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
+            await self._start()
             await self._say(self._text.header())
             while not await self._over_within(TICK):
                 waited = trio.current_time() - began
@@ -86,9 +86,13 @@ class LoadingStream:
             if self._stopped.is_set():
                 return
             if not started:
-                await self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
+                await self._start()
                 started = True
             await self._sink.write(PING)
+
+    async def _start(self) -> None:
+        if self._sink.status is None:
+            await self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
 
     async def _say(self, text: str) -> None:
         chunk = {

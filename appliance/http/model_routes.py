@@ -5,6 +5,7 @@ from __future__ import annotations
 from quart import Response, request
 from quart_trio import QuartTrio
 
+from appliance.catalog.download_status import is_for
 from appliance.catalog.downloads import Download, Downloads
 from appliance.core.download import parse_reference
 from appliance.core.head import read_json
@@ -85,13 +86,16 @@ class ModelRoutes:
         return self._front.owners.downloads
 
 
-def under_way(downloads: Downloads | None, name: str, *, repos: bool) -> Download | None:
-    """The download under way that a name means, by its model or (``repos``) by the only one of its repository."""
+def under_way(downloads: Downloads | None, name: str, model: Model | None) -> Download | None:
+    """The download under way that a name means: by its own name, as what ``model`` of this name waits for, or, where
+    there is no such model, by the only one of its repository."""
     if downloads is None:
         return None
     going = [status for status in downloads.snapshot() if not status.ended]
     found = [status.model for status in going if status.model.casefold() == name.casefold()]
-    if not found and repos:
+    if not found and model is not None:
+        found = [status.model for status in going if any(is_for(status, wanted) for wanted in model.fetch)][:1]
+    elif not found:
         found = [status.model for status in going if status.repo.casefold() == name.casefold()]
     return downloads.find(found[0]) if len(found) == 1 else None
 

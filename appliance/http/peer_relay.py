@@ -12,7 +12,7 @@ from appliance.http.resumable import without_conversation
 from appliance.http.sink import Sink
 from appliance.http.websocket import Receive, Send, relay_websocket
 from appliance.peers.owner import Peers
-from appliance.upstream.client import ConnectFailed, Headers, exchange, forwardable_to_peer
+from appliance.upstream.client import ConnectFailed, Headers, Progress, exchange, forwardable_to_peer
 
 if TYPE_CHECKING:
     from hypercorn.typing import WebsocketScope
@@ -44,6 +44,7 @@ async def answer_from_peers(
     dialect: Dialect = Dialect.OPENAI,
     *,
     answering: Callable[[str], None] = _nothing,
+    progress: Progress | None = None,
 ) -> None:
     """Ask ``candidates``, pairs of peer id and model, best first, until one takes the request, and pass its answer on.
 
@@ -55,7 +56,8 @@ async def answer_from_peers(
 
     async def ask(peer_id: str, model: str) -> None:
         body = body_for(peer_id, model)
-        async with exchange(peers.address(peer_id), method, target, passed, body) as response:
+        address = peers.address(peer_id)
+        async with exchange(address, method, target, passed, body, progress=progress) as response:
             peers.answered(peer_id)
             answering(peer_id)
             await relay(response, sink, dialect)

@@ -10,6 +10,7 @@ import msgspec
 import trio
 from msgspec import Raw, Struct, structs
 
+from appliance.agents.chain import Chains
 from appliance.core import head as heads
 from appliance.core.head import RequestHead
 from appliance.core.model import Model
@@ -23,6 +24,8 @@ from appliance.errors import (
 )
 from appliance.fleet.place import Place
 from appliance.http.body import BodyReader, ClientLeft, Receive
+from appliance.http.chained import through_plugins
+from appliance.http.chat_tools import ToolChats
 from appliance.http.explaining import explaining
 from appliance.http.front import Front
 from appliance.http.listing import state_of
@@ -54,6 +57,8 @@ class Job(Struct, frozen=True, kw_only=True):
     edits: bool = True
     """The configuration's edits of bodies apply."""
     streams: bool = False
+    told: bool = True
+    """A client that waits for its stream may be told so in the answer; else somebody else tells it."""
     path: str
     sink: Sink
     record: Record
@@ -65,6 +70,8 @@ class Pipeline:
     def __init__(self, front: Front) -> None:
         self._front = front
         self._settings = front.settings
+        self._chains = Chains(front.owners.plugins, front.inward, front.targets.names)
+        self._tool_chats = ToolChats(front.owners.tools, front.owners.agents, front.settings.ping_after)
 
     async def answer(
         self, request: Request, route: Route, reader: BodyReader, client: Inbox, sink: Sink, record: Record
@@ -200,10 +207,16 @@ class Pipeline:
             return
         with self._front.inflight.begin(job.request, target.label, job.request.client, record.metadata) as entry:
             record.entry = entry
-            if target.model is None:
-                work = partial(self._ask_peers, job, target)
-            else:
-                work = partial(self._ask_model, job, target, target.model)
+
+            async def ask(job: Job) -> None:
+                if target.model is None:
+                    await self._ask_peers(job, target)
+                else:
+                    await self._ask_model(job, target, target.model)
+
+            name = target.model.id if target.model is not None else target.requested
+            ask_with_tools = partial(self._tool_chats.answer, ask)
+            work = partial(through_plugins, self._chains, job, name, self._settings.ping_after, ask_with_tools)
             await _while_client_stays(client, work)
 
     def may_load(self, model: Model, request: Request) -> bool:
@@ -234,14 +247,18 @@ class Pipeline:
         place = Place()
         teller = self._teller(job, model, place)
         headers = self._headers(job, model)
+        watch = job.record.watch
 
         async def use(telling: Telling | None) -> None:
             async with self._front.fleet.lease(model, place) as address:
                 if telling is not None:
                     telling.teller.ready()
+                watch.granted(model.id)
+                if self._settings.held_for:
+                    await trio.sleep(self._settings.held_for)
                 there = reached(address, model, job.request)
                 try:
-                    async with exchange(there, job.request.method, path, headers, body) as response:
+                    async with exchange(there, job.request.method, path, headers, body, progress=watch) as response:
                         if telling is not None:
                             await telling.stop()
                         await relay(response, job.sink, job.route.dialect)
@@ -259,7 +276,8 @@ class Pipeline:
         def answering(peer_id: str) -> None:
             job.record.metadata["peer"] = peer_id
 
-        request = job.request
+        request, watch = job.request, job.record.watch
+        watch.granted(None)
         await answer_from_peers(
             self._front.peers,
             target.peers,
@@ -270,6 +288,7 @@ class Pipeline:
             job.sink,
             job.route.dialect,
             answering=answering,
+            progress=watch,
         )
 
     def _headers(self, job: Job, model: Model) -> list[tuple[bytes, bytes]]:
@@ -277,7 +296,7 @@ class Pipeline:
 
     def _teller(self, job: Job, model: Model, place: Place) -> LoadingStream | Pinger | None:
         """Who tells a waiting client that something is under way."""
-        if not job.streams:
+        if not job.streams or not job.told or job.request.inward:
             return None
         sink = Aside(job.sink) if isinstance(job.sink, RecordingSink) else job.sink
         after = self._settings.ping_after

@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from appliance.core.accounting import ErrorText, TokenCounter
 from appliance.core.captures import CaptureBuffer, CaptureWriter, Exchange, captured_headers, captured_parts, pack
+from appliance.core.inward import UNWATCHED, Watch
 from appliance.core.usage import Usage
 from appliance.http.inflight import Entry
 from appliance.http.metrics import Metrics
@@ -37,6 +38,8 @@ class Record:
         self.body = b""
         self.metadata: dict[str, str] = {}
         self.entry: Entry | None = None
+        self.watch: Watch = UNWATCHED
+        """Hears how far it is: who asks from inside the program."""
         self.outlives = False
         """Its generation goes on without its client, and is written down when that ends."""
         self.began = trio.current_time()

@@ -34,7 +34,8 @@ class Pinger:
         """Starts the answer as an event stream when the first comment is due."""
         with self._scope:
             await trio.sleep(self._interval)
-            await self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
+            if self._sink.status is None:
+                await self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
             while True:
                 await self._sink.write(PING)
                 await trio.sleep(self._interval)
@@ -93,7 +94,7 @@ async def _relay_late(response: Response, sink: Sink, dialect: Dialect) -> None:
     else:
         content = await response.read(MAX_LATE_ANSWER)
         if response.status >= 400:
-            await sink.write(_error_in(content, response.status, dialect))
+            await sink.write(error_in(content, response.status, dialect))
         else:
             await sink.write(encode(Event(content.decode("utf-8", "replace"))))
     await sink.end()
@@ -119,7 +120,8 @@ class _EngineAnswer(Struct):
     error: _EngineError
 
 
-def _error_in(content: bytes, status: int, dialect: Dialect) -> bytes:
+def error_in(content: bytes, status: int, dialect: Dialect) -> bytes:
+    """The body of an error answer as the record that tells the same."""
     try:
         found = msgspec.json.decode(content, type=_EngineAnswer).error
     except (msgspec.MsgspecError, UnicodeDecodeError):

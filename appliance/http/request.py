@@ -14,7 +14,10 @@ from appliance.core.log_lines import client_address
 if TYPE_CHECKING:
     from hypercorn.typing import HTTPScope, WebsocketScope
 
-PUBLIC_PATHS = frozenset(("/", "/health", "/v1/health", "/wol-health", "/favicon.ico", "/upstream"))
+WORKER, MANIFEST, PAGE_VERSION = "/sw.js", "/manifest.webmanifest", "/_app/version.json"
+PAGE_PATHS = frozenset(("/", WORKER, MANIFEST, PAGE_VERSION))
+"""The page and what belongs to it, in whose place a folder's files may stand."""
+PUBLIC_PATHS = PAGE_PATHS | {"/health", "/v1/health", "/wol-health", "/favicon.ico", "/upstream"}
 PAGE_PREFIX = "/ui/"
 
 
@@ -32,6 +35,8 @@ class Request(Struct, frozen=True, kw_only=True):
     peer: str = ""
     """The other end of the connection."""
 
+    inward: bool = False
+    """The program itself asks: see `http.inward`."""
     first: Mapping[bytes, bytes] = {}
     """The first header of each name, in lower case; made from ``headers`` where it is not given."""
 

@@ -100,6 +100,8 @@ _POST = _OWN_PATH | {
     f"/v{path}": structs.replace(_OWN_PATH[f"/v1{path}"], name=f"/v{path}", strip="/v", loading_state=False)
     for path in _VERSIONLESS
 }
+POSTED = frozenset(_OWN_PATH)
+"""Paths of a model's process that are asked with POST and a body."""
 _SLOT = Route(name="/slots/:id", metered=False)
 _LISTS = {path: Route(name=path, metered=False) for path in ("/v1/audio/voices", "/sdapi/v1/loras")}
 """Asked for with GET and ``?model=``; they start the model, as in llama-swap."""

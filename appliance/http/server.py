@@ -54,7 +54,7 @@ async def serve(
     of the certificate cannot be used.
     """
     certificates = Certificates(*settings.tls) if settings.tls is not None else None
-    listeners = await open_listeners(settings.listen)
+    listeners = await open_listeners(settings.listen, reuse_port=settings.reuse_port)
     try:
         bound = [listener.bound for listener in listeners]
         front = Front(settings, owners, bound)

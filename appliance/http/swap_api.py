@@ -30,7 +30,7 @@ ICON = (
 
 
 Reload = Callable[[], Awaitable[Reloaded]]
-"""Reads the configuration again and puts it in force: `Configuration.reload`."""
+"""Reads configuration and presets again and puts them in force: `Reloads.reload`."""
 
 
 class _ProfileChoice(Struct):
@@ -41,7 +41,7 @@ _PROFILE = msgspec.json.Decoder(_ProfileChoice)
 
 
 class SwapApi:
-    """Answers to llama-swap's routes; every method is one. ``reload`` is None without a configuration file."""
+    """Answers to llama-swap's routes; every method is one. ``reload`` is None where there is nothing to read again."""
 
     def __init__(self, sources: Sources, records: Records, reload: Reload | None) -> None:
         self.feeds = FeedRoutes(sources)
@@ -106,7 +106,9 @@ class SwapApi:
 
     async def reload(self) -> Response:
         if self._reload is None:
-            raise UsageError("the program runs without a configuration file; start it with --config FILE to reload one")
+            raise UsageError(
+                "the program runs without a configuration file or presets; start it with --config or --models-preset"
+            )
         done = await self._reload()
         warnings = [str(warning) for warning in done.warnings]
         return json_answer({"success": True, "warnings": warnings, "changed": done.changed})

@@ -117,6 +117,13 @@ class Targets:
             self._router = (key, Router(config))
         return self._router[1]
 
+    def names(self) -> list[str]:
+        """Every model that can be asked for: here, at peers, and the selectors."""
+        local = [model.id for model in self._catalog.snapshot.models if not model.hidden]
+        config = self._peers.complete(self._catalog.snapshot.config or Config())
+        remote = [model for peer in config.peers.values() for model in peer.models]
+        return list(dict.fromkeys((*local, *config.selectors, *remote)))
+
     def edits(self, model: Model) -> Edits:
         """What the configuration does to bodies for the model."""
         if model.config is None:

@@ -176,15 +176,19 @@ class Generation:
 
     async def add(self, data: bytes) -> None:
         if self.kept:
-            held = self.ring.held
-            if self.ring.append(data):
-                self._keeper.grew(self, data, self.ring.held - held)
-                self.changed.unpark_all()
+            self.keep(data)
         elif not self._first_left:
             try:
                 await self._to_first.send(data)
             except trio.BrokenResourceError:
                 pass  # it has left this moment
+
+    def keep(self, data: bytes) -> None:
+        """Into the ring, for all who read."""
+        held = self.ring.held
+        if self.ring.append(data):
+            self._keeper.grew(self, data, self.ring.held - held)
+            self.changed.unpark_all()
 
     def finish(self, end: End) -> None:
         """What comes after this is ignored; the first end counts."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -31,11 +31,30 @@ MAX_HEAD = 1 << 16
 SWITCHING = 101
 
 
+class Progress(Protocol):
+    """Who wants to know how far a request is."""
+
+    def connected(self) -> None: ...
+
+    def received(self) -> None:
+        """A piece of the body has come, whatever becomes of it."""
+        ...
+
+
 class Response:
     """A response whose head has arrived. ``headers`` keep their case; hop-by-hop ones are gone."""
 
-    def __init__(self, address: Address, wire: Wire, method: str, head: ResponseHead, begun: bytes) -> None:
+    def __init__(
+        self,
+        address: Address,
+        wire: Wire,
+        method: str,
+        head: ResponseHead,
+        begun: bytes,
+        progress: Progress | None = None,
+    ) -> None:
         self._address = address
+        self._progress = progress
         self._wire = wire
         self._begun = begun
         self._body = body_of(method, head.status, head.headers)
@@ -57,6 +76,8 @@ class Response:
                     return content
             while not body.complete:
                 data = await self._wire.receive()
+                if self._progress is not None:
+                    self._progress.received()
                 if not data:
                     body.end()
                 elif content := body.feed(data):
@@ -79,18 +100,26 @@ class Response:
 
 @asynccontextmanager
 async def exchange(
-    address: Address, method: str, target: str, headers: Headers = (), body: bytes = b""
+    address: Address,
+    method: str,
+    target: str,
+    headers: Headers = (),
+    body: bytes = b"",
+    *,
+    progress: Progress | None = None,
 ) -> AsyncGenerator[Response]:
     """Send one request and yield the response as soon as its head is here.
 
     The caller passes headers through `forwardable` or `forwardable_to_peer` first. Raises ConnectFailed while no byte
     of the request has left, UpstreamFailed for a connection that broke later and for anything that is not HTTP, Busy
     when this process or the system has no sockets left. There is no time limit but those of the address: put a cancel
-    scope around it.
+    scope around it. ``progress`` hears how far it is.
     """
     request = _head(address, method, target, headers, body)
     wire = await connect(address)
     try:
+        if progress is not None:
+            progress.connected()
         try:
             await _send(wire, request, body)
             if address.header_timeout is None:
@@ -99,7 +128,7 @@ async def exchange(
                 found = await _read_head_in_time(wire, address, address.header_timeout)
             if found is None:
                 raise UpstreamFailed(address.label, "it closed the connection without an answer")
-            response = Response(address, wire, method, found.head, found.rest)
+            response = Response(address, wire, method, found.head, found.rest, progress)
         except (HeadError, BodyError) as cause:
             raise UpstreamFailed(address.label, f"its answer is not HTTP ({cause})") from None
         except OSError as cause:

@@ -9,7 +9,7 @@ import pytest
 from command_line import Command
 
 from appliance.catalog.catalog import Catalog
-from appliance.cli.plan import AppSettings
+from appliance.cli.plan import AppSettings, Later
 from appliance.core.model import Model
 from appliance.core.settings import DEFAULT_MODELS_MAX, UnixSocket
 
@@ -52,14 +52,17 @@ def test_defaults_are_llama_servers(command: Command, tmp_path: Path) -> None:
     assert app.preload == ()
 
 
-@pytest.mark.parametrize("flag", ["--model", "-m", "--hf-repo", "-hf", "--docker-repo", "--model-url"])
+@pytest.mark.parametrize("flag", ["--model", "-m"])
 def test_a_model_makes_it_the_single_mode(command: Command, flag: str) -> None:
-    outcome = command("llama-server", flag, "x.gguf")
-    if outcome.program is None:
-        assert "not supported yet" in outcome.err
-    else:
-        assert isinstance(outcome.program, AppSettings)
-        assert outcome.program.http.single == "x.gguf"
+    assert router(command, flag, "x.gguf").http.single == "x.gguf"
+
+
+@pytest.mark.parametrize("flag", ["--hf-repo", "-hf", "-hfr"])
+def test_a_repository_is_looked_at_before_the_mode_is_known(command: Command, flag: str) -> None:
+    """It may hold presets; and what is not in the cache is downloaded first."""
+    assert isinstance(command("llama-server", flag, "org/repo").program, Later)
+    refused = command("llama-server", flag, "org/repo", "--port", "x")
+    assert (refused.program, "--port x: a port is a number" in refused.err) == (None, True)
 
 
 def test_a_model_in_the_environment_makes_it_the_single_mode(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +163,7 @@ def test_mistakes(command: Command, preset: Path, line: str, message: str) -> No
 def test_all_mistakes_of_a_preset_file_with_their_places(command: Command, preset: Path) -> None:
     preset.write_text("[m]\nctx_size = 1\njinja = no\n[n\n")
     outcome = command("llama-server", "--models-preset", str(preset))
-    assert (outcome.status, outcome.program) == (2, None)
+    assert (outcome.status, outcome.program) == (1, None)
     assert [line.partition(": ")[0] for line in outcome.err.splitlines()[1:]] == [
         f"  {preset}:{line}:1" for line in (2, 3, 4)
     ]
@@ -176,7 +179,7 @@ def test_what_is_odd_about_a_preset_file_is_told(command: Command, preset: Path)
 def test_more_models_at_the_start_than_may_run(command: Command, preset: Path) -> None:
     preset.write_text("[*]\nload-on-startup = 1\n[a]\nm=/a\n[b]\nm=/b\n[c]\nm=/c\nload-on-startup=0\n")
     outcome = command("llama-server", "--models-preset", str(preset), "--models-max", "1")
-    assert (outcome.status, outcome.program) == (2, None)
+    assert (outcome.status, outcome.program) == (1, None)
     assert "2 models are to be loaded at the start (a, b), and --models-max is 1" in outcome.err
     app = router(command, "--models-preset", str(preset), "--models-max", "2")
     assert [m.id for m in Catalog(app.sources).scan().models if m.load_on_startup] == ["a", "b"]
@@ -218,7 +221,7 @@ def test_a_repository_that_holds_presets_is_the_router_mode(command: Command, tm
 def test_presets_of_a_repository_reach_no_files_and_servers(command: Command, tmp_path: Path, setting: str) -> None:
     cached_presets(tmp_path, f"[m]\nhf-repo = org/model\n{setting}\n")
     outcome = command("llama-server", "--hf-repo", "org/presets")
-    assert (outcome.status, outcome.program) == (2, None)
+    assert (outcome.status, outcome.program) == (1, None)
     key = setting.partition(" ")[0]
     assert f"preset.ini:3:1: error: [m]: {key} is not taken from a repository" in outcome.err
 
@@ -276,7 +279,7 @@ def test_a_configuration_file_may_name_the_model(command: Command, tmp_path: Pat
 def test_mistakes_in_a_configuration_file(command: Command, tmp_path: Path) -> None:
     path = configured(tmp_path, " models-max=9\nmodels-max=abc\n")
     outcome = command("llama-server")
-    assert (outcome.status, outcome.program) == (2, None)
+    assert (outcome.status, outcome.program) == (1, None)
     assert f"{path}:1:2: error: " in outcome.err
     assert f"{path}:2:1: error: models-max is a whole number, not 'abc'" in outcome.err
 
@@ -284,3 +287,16 @@ def test_mistakes_in_a_configuration_file(command: Command, tmp_path: Path) -> N
 def test_downloads_are_asked_for_with_the_token_of_the_options(command: Command) -> None:
     assert router(command, "--hf-token", "hf_x").hub_token == "hf_x"
     assert router(command).hub_token is None
+
+
+@pytest.mark.parametrize(("said", "seconds"), [("1", 2.0), ("no", 2.0), ("", 0.0)])
+def test_a_variable_slows_it_down_for_those_who_watch_its_queue(
+    command: Command, monkeypatch: pytest.MonkeyPatch, said: str, seconds: float
+) -> None:
+    monkeypatch.setenv("LLAMA_SERVER_DEBUG_FAKE_TIMING", said)
+    app = router(command)
+    assert (app.fleet.start_delay, app.http.held_for) == (seconds, seconds)
+    monkeypatch.chdir("/")
+    one = command("llama-server", "-m", "x.gguf").program
+    assert isinstance(one, AppSettings)
+    assert (one.fleet.start_delay, one.http.held_for) == (0.0, 0.0)

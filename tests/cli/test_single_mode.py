@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from command_line import Command
+from gguf_files import write_model
 
 from appliance.cli.plan import AppSettings
+from appliance.core.llama_shorthands import SHORTHANDS
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +17,7 @@ def _no_llama_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import os
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "none"))
     for name in list(os.environ):
         if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY", "AIP_")):
             monkeypatch.delenv(name)
@@ -84,3 +87,25 @@ def test_the_environment_counts_and_flags_beat_it(command: Command, monkeypatch:
 def test_it_is_gone_soon_after_sigterm(command: Command) -> None:
     app = single(command, "-m", "m.gguf")
     assert app.http.grace + app.fleet.stop_timeout <= 3
+
+
+@pytest.mark.parametrize("flag", sorted(SHORTHANDS))
+def test_what_stands_for_several_options(command: Command, flag: str, tmp_path: Path) -> None:
+    """Off-line and with an empty cache, the message tells which model is meant."""
+    refused = command("llama-server", flag, "--offline")
+    assert refused.status == 1
+    assert "ggml-org/" in refused.err
+    assert "is not in the cache" in refused.err
+
+
+def test_they_count_where_they_stand(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    folder = tmp_path / "cache" / "models--ggml-org--gemma-3-4b-it-qat-GGUF"
+    write_model(folder / "snapshots" / commit / "gemma-Q4_0.gguf")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(commit)
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
+    app = single(command, "--port", "5", "-c", "7", "--vision-gemma-4b-default", "--no-jinja")
+    assert app.http.listen == (("127.0.0.1", 8014),)
+    assert app.http.single == "ggml-org/gemma-3-4b-it-qat-GGUF"
+    assert app.fleet.engine_args == ("-c", "7", "--ctx-size", "0", "--jinja", "--no-jinja")

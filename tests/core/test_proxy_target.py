@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from appliance.core.proxy_target import BadTarget, Reach, Target, is_public, parse_target, redirected
+from appliance.core.proxy_target import LOOPBACK, BadTarget, Reach, Target, is_public, parse_target, redirected
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,28 @@ def test_what_is_allowed_by_name_and_by_address():
     assert not reach.allows("evil-box.lan.example", ["192.168.7.7"])
     assert not reach.allows("x.example", ["192.168.1.9", "192.168.2.9"])
     assert not reach.allows("127.0.0.1", ["127.0.0.1"])
+
+
+@pytest.mark.parametrize(
+    ("host", "addresses", "allowed"),
+    [
+        ("localhost", ["127.0.0.1", "::1"], True),
+        ("127.8.9.10", ["127.8.9.10"], True),
+        ("::1", ["::1"], True),
+        ("localhost", ["127.0.0.1", "10.0.0.1"], False),
+        ("rebind.example", ["127.0.0.1"], False),
+        ("x.localhost", ["127.0.0.1"], False),
+        ("127.1", ["127.0.0.1"], False),
+        ("0.0.0.0", ["0.0.0.0"], False),
+        ("10.0.0.1", ["10.0.0.1"], False),
+        ("169.254.169.254", ["169.254.169.254"], False),
+    ],
+)
+def test_this_machine_alone_and_by_its_own_names(host: str, addresses: list[str], allowed: bool):
+    reach = Reach((LOOPBACK,))
+    assert reach.allows(host, addresses) == allowed
+    assert not reach.allows(host, addresses, led=True)
+    assert reach.allows("any.example", ["8.8.8.8"], led=True)
 
 
 @pytest.mark.parametrize("entry", ["", "http://localhost", "10.0.0.0/99", "a b", "localhost:8080"])

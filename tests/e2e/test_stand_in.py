@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -11,11 +12,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import StartServer
 from program import Server, http, run_command, wait_gone
 
 from appliance.engines.found import ENGINE_VARIABLE
+from appliance.main import LIVED
 
 CHAT = {"messages": [{"role": "user", "content": "Hello!"}], "temperature": 0}
 
@@ -138,6 +141,67 @@ def test_it_is_not_healthy_while_the_model_loads_and_can_be_ended_then(
     server.signal(signal.SIGTERM)
     assert server.wait(3) == 0
     wait_gone(children, 0.5)
+
+
+def test_the_router_tells_what_its_models_print(
+    start_server: StartServer, fake_engine: Path, starter_model: Path
+) -> None:
+    env = {ENGINE_VARIABLE: str(fake_engine), "FAKE_LOG_LINES": "3"}
+    server = start_server("llama-server", "--models-dir", str(starter_model.parent), "--port", "0", env=env)
+    name = starter_model.stem
+    assert http(server, "POST", "/tokenize", {"model": name, "content": "a"}).status == 200
+    said = [line for line in server.told().splitlines() if "of 3" in line]
+    assert len(said) == 3
+    assert all(line.startswith(f"[{name}] ") for line in said)
+
+
+def wait_told(server: Server, text: str) -> None:
+    until = time.monotonic() + 30
+    while text not in server.told():
+        assert time.monotonic() < until, server.told()
+        time.sleep(0.01)
+
+
+def test_an_engine_that_dies_is_started_again_and_one_that_keeps_dying_ends_it(stand_in) -> None:
+    server = stand_in()
+    wait_told(server, "main: model loaded")
+    time.sleep(LIVED)
+    for engine in server.children():
+        if "--model" in engine.cmdline():
+            engine.kill()
+    wait_told(server, "it died: ")
+    wait_healthy(server)
+    assert http(server, "POST", "/completion", {"prompt": "a", "n_predict": 1}).status == 200
+    until = time.monotonic() + 60
+    while server.process.poll() is None:
+        assert time.monotonic() < until
+        for engine in server.children():
+            with contextlib.suppress(psutil.Error):
+                if "--model" in engine.cmdline():
+                    engine.kill()
+        time.sleep(0.01)
+    assert server.wait(10) == 1
+    assert "Traceback" not in server.told()
+
+
+def test_a_port_that_is_taken_is_told_in_llama_servers_words(stand_in, starter_model: Path, tmp_path: Path) -> None:
+    server = stand_in()
+    words = ("llama-server", "-m", str(starter_model), "--port", str(server.port))
+    again = run_command(*words, cwd=tmp_path)
+    assert again.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{server.port}: another llama-appliance listens there" in again.stderr
+    assert f"--port {server.port + 1}" in again.stderr
+    assert again.stderr.count("\n") == 1
+
+
+def test_what_the_engine_has_said_is_there_when_it_is_healthy(
+    start_server: StartServer, fake_engine: Path, starter_model: Path
+) -> None:
+    env = {ENGINE_VARIABLE: str(fake_engine), "FAKE_LOG_LINES": "5000"}
+    server = start_server("llama-server", "-m", str(starter_model), "--port", "0", env=env)
+    wait_healthy(server)
+    said = [line for line in server.told().splitlines() if "of 5000" in line]
+    assert [int(line.split(" line ")[1].split()[0]) for line in said] == list(range(1, 5001))
 
 
 def test_version_and_help_are_the_engines_own(engine: str, tmp_path: Path) -> None:

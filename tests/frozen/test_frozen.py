@@ -163,6 +163,18 @@ models:
 """
 
 
+def test_it_searches_files_in_a_process_of_its_own(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "hay").write_text("a needle\n", encoding="utf-8")
+    server = Server(program, tmp_path, bare_environment(), "--tools", "grep_search,file_glob_search")
+    try:
+        for tool, params in (("grep_search", {"pattern": r"need\w+"}), ("file_glob_search", {"type": "all"})):
+            answer = server.ask("/tools", {"tool": tool, "params": {"path": str(tmp_path), **params}})
+            assert "hay" in json.loads(answer)["plain_text_response"]
+        assert server.stop() == 0
+    finally:
+        server.close()
+
+
 def test_it_runs_a_configuration(program: Path, tmp_path: Path) -> None:
     """What only a configuration needs is inside: the YAML reader, the activity log, the exposition of metrics."""
     [engine] = (program.parent / "engines").glob(f"*/llama-server{SUFFIX}")
@@ -180,10 +192,42 @@ def test_it_runs_a_configuration(program: Path, tmp_path: Path) -> None:
         running.close()
 
 
+PLUGIN = """
+import sqlite3, statistics, tomllib, xml.etree.ElementTree, zoneinfo
+from .helper import WORDS
+
+def on_response(response, context):
+    response.body["choices"][0]["message"]["content"] = WORDS
+"""
+
+
+def test_plugins_shipped_along_and_somebody_elses_work_in_it(program: Path, tmp_path: Path) -> None:
+    bundled = program.parent / "_internal" / "appliance" / "plugins" / "bundled"
+    mine = tmp_path / "mine" / "fixed"
+    mine.mkdir(parents=True)
+    (mine / "agent.py").write_text(PLUGIN, "utf-8")
+    (mine / "helper.py").write_text("WORDS = 'said by a plugin'", "utf-8")
+    (mine / "config.json").write_text("{}", "utf-8")
+    running = Server(program, tmp_path, bare_environment(), "--plugins", str(mine.parent))
+    try:
+        listing = json.loads(running.ask("/api/agents/reload", {}))
+        states = {each["name"]: (each["state"], each["error"]) for each in listing["agents"]}
+        shipped = {path.name for path in bundled.iterdir() if path.is_dir()}
+        assert shipped
+        assert states == dict.fromkeys((*shipped, "fixed"), ("ready", None))
+        question = [{"role": "user", "content": "/fixed What is your name?"}]
+        answer = json.loads(running.ask("/v1/chat/completions", {"model": "starter", "messages": question}))
+        assert answer["choices"][0]["message"]["content"] == "said by a plugin"
+        assert running.stop() == 0
+    finally:
+        running.close()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--help"],
+        ["agents", "ls"],
         ["serve", "--help"],
         ["version", "--json"],
         ["ls", "--help"],

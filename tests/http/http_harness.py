@@ -12,25 +12,31 @@ import h11
 import msgspec
 import trio
 
+from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.config_files import Files
 from appliance.catalog.downloads import DownloadSettings, open_downloads
 from appliance.catalog.sources import Sources
 from appliance.cli.plan import AppSettings
+from appliance.cli.plugin_options import folders_of
 from appliance.core.config.load import Loaded
-from appliance.core.config.types import StreamsConfig
+from appliance.core.config.types import RunsConfig, StreamsConfig
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.engines.found import Engine
 from appliance.fleet.owner import open_fleet
 from appliance.http.front import Owners, model_states
+from appliance.http.inward import Inward
 from appliance.http.program_log import ProgramLog
 from appliance.http.server import serve
 from appliance.peers.owner import open_peers
 from appliance.platform.samples import open_samples
+from appliance.plugins.registry import open_plugins
 from appliance.store.activity import open_activity
+from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
-from appliance.upkeep import configuration_of, logging_into
+from appliance.tools.box import Toolbox
+from appliance.upkeep import configuration_of, following_plugins, logging_into, reloads_of
 
 LOCAL = (("127.0.0.1", 0),)
 CHAT = "/v1/chat/completions"
@@ -228,11 +234,15 @@ async def open_appliance(
     config: Path | None = None,
     streams: StreamsConfig | None = None,
     downloads: DownloadSettings | None = None,
+    runs: RunsConfig | None = None,
+    tools: Toolbox | None = None,
+    plugins: Sequence[Path] = (),
     **settings: object,
 ) -> AsyncGenerator[Appliance]:
     """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given, or those of the configuration file.
 
-    With ``downloads``, what is in their cache and models folder is served in place of ``alpha`` and ``beta``.
+    Plugins are there if ``plugins`` are folders of them, or the configuration names some; what they keep is beside the
+    model's file. With ``downloads``, what is in their cache and models folder is served in place of these models.
     Other keyword arguments are `HttpSettings`.
     """
     engine = Engine(name="fake", backend="cpu", version="b11434", command=tuple(command), source="the tests")
@@ -258,7 +268,12 @@ async def open_appliance(
         files=files,
         config=configured,
         ports=read.ports,
+        plugins=tuple(plugins),
     )
+    has_plugins = plugins or (configured is not None and configured.plugins_dir)
+    plugin_folders = folders_of(configured, plugins) if has_plugins else ()
+    inward = Inward()
+    runs_config = runs or (configured.runs if configured is not None else RunsConfig())
     store = Path(configured.store.path) if configured is not None and configured.store is not None else None
     async with (
         open_activity(store, 1000) as activity,
@@ -267,8 +282,14 @@ async def open_appliance(
         open_peers(configured, local_state=partial(model_states, owner), wait_changed=owner.wait_changed) as peers,
         open_streams(streams or (configured.streams if configured is not None else StreamsConfig())) as kept,
         open_downloads(downloads or DownloadSettings(cache=model_file.parent), partial(catalog.refresh, 0.0)) as coming,
+        open_plugins(plugin_folders, model_file.parent / "plugin-data") as registry,
+        open_run_store(store) as run_store,
+        open_agents(runs_config, inward, tools or Toolbox(), owner, run_store) as agents,
         trio.open_nursery() as nursery,
     ):
+        configuration = configuration_of(app, owner, catalog, peers)
+        reloads = reloads_of(configuration, owner, catalog)
+        following_plugins(registry, reloads, app, configuration)
         owners = Owners(
             fleet=owner,
             catalog=catalog,
@@ -277,8 +298,13 @@ async def open_appliance(
             samples=samples,
             program_log=ProgramLog(owner.logs),
             streams=kept,
+            inward=inward,
+            agents=agents,
+            plugins=registry,
             downloads=coming if downloads is not None else None,
-            configuration=configuration_of(app, owner, catalog, peers),
+            configuration=configuration,
+            reloads=reloads,
+            tools=tools or Toolbox(),
         )
 
         async def run(*, task_status: trio.TaskStatus[Sequence[tuple[str, int]]]) -> None:

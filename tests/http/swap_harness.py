@@ -15,7 +15,10 @@ Configure = Callable[..., Path]
 
 
 def configure(path: Path, command: Sequence[str], model_file: Path, models: dict[str, object], **top: object) -> Path:
-    """Write a configuration. A model is a mapping of its keys; ``args`` are flags of its fake engine."""
+    """Write a configuration. A model is a mapping of its keys; ``args`` are flags of its fake engine.
+
+    Written again, it keeps its ports.
+    """
     told: dict[str, object] = {}
     for model_id, given in models.items():
         keys = dict(given)
@@ -25,7 +28,8 @@ def configure(path: Path, command: Sequence[str], model_file: Path, models: dict
             "proxy": "http://127.0.0.1:${PORT}",
             **keys,
         }
-    path.write_text(json.dumps({"startPort": port_block(4 * len(told)), "models": told, **top}), "utf-8")
+    port = json.loads(path.read_text("utf-8"))["startPort"] if path.exists() else port_block(4 * len(told))
+    path.write_text(json.dumps({"startPort": port, "models": told, **top}), "utf-8")
     return path
 
 

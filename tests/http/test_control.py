@@ -9,6 +9,7 @@ import pytest
 import trio
 from http_harness import CHAT, OpenServer, chat, model
 
+from appliance import __version__
 from appliance.catalog.sources import Sources
 
 
@@ -156,6 +157,22 @@ async def test_the_page_is_html_without_script_and_escapes_everything(open_serve
         assert (await server.ask("HEAD", "/")).status == 200
     async with open_server(page=False) as server:
         assert (await server.ask("GET", "/")).status == 404
+
+
+@pytest.mark.parametrize("more", [{}, {"single": "alpha"}])
+async def test_what_belongs_to_the_page_is_public(open_server: OpenServer, more: dict[str, str]):
+    async with open_server(api_keys=("k",), **more) as server:
+        worker = await server.ask("GET", "/sw.js")
+        assert (worker.status, worker.header("content-type")) == (200, "text/javascript; charset=utf-8")
+        assert b"registration.unregister()" in worker.body
+        assert (await server.ask("GET", "/_app/version.json")).json == {"version": __version__}
+        manifest = await server.ask("GET", "/manifest.webmanifest")
+        assert manifest.header("content-type") == "application/manifest+json; charset=utf-8"
+        assert (await server.ask("GET", f"/{manifest.json['icons'][0]['src']}")).status == 200
+        assert (await server.ask("POST", "/sw.js", b"")).status in (401, 404)
+    async with open_server(page=False, **more) as server:
+        for path in ("/sw.js", "/_app/version.json", "/manifest.webmanifest"):
+            assert (await server.ask("GET", path)).status == 404
 
 
 async def test_single_mode_is_one_llama_server(open_server: OpenServer, fake_model: Path):

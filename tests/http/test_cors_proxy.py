@@ -12,6 +12,7 @@ import pytest
 import trio
 from http_harness import Answer, Appliance, OpenServer
 
+from appliance.core import proxy_target
 from appliance.errors import UsageError
 from appliance.http import cors_proxy
 
@@ -262,6 +263,19 @@ async def test_redirections_to_another_server_are_checked_and_told_nothing(open_
             assert (await ask(server, first.url(path), secret)).status == status, path
         assert forbidden.asked == []
         assert len(first.asked) == 1 + 4 + (cors_proxy.MAX_REDIRECTS + 1)
+
+
+async def test_this_machine_may_be_asked_and_strangers_do_not_lead_to_it(open_server: OpenServer):
+    allowed = (proxy_target.LOOPBACK, "far.example")
+    async with open_server(cors_proxy=True, cors_proxy_allow=allowed) as server, open_target() as target:
+        trio.socket.set_custom_hostname_resolver(Resolver(["127.0.0.1"], ["127.0.0.1"], ["127.0.0.1"]))
+        target.answers |= {"/near": moved(307, "/"), "/home": moved(307, target.url("/secret"))}
+        assert (await ask(server, target.url("/near"))).status == 200
+        assert (await ask(server, f"http://rebind.example:{target.port}/")).status == 403
+        assert (await ask(server, "http://10.0.0.1/")).status == 403
+        asked = len(target.asked)
+        assert (await ask(server, f"http://far.example:{target.port}/home")).status == 403
+        assert len(target.asked) == asked + 1
 
 
 async def test_addresses_that_cannot_be_asked(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):

@@ -88,6 +88,30 @@ async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
         assert server.state("alpha") == "loaded"
 
 
+async def test_while_its_model_is_held_for_it(open_server: OpenServer):
+    async with open_server(held_for=1000.0) as server:
+        async with server.connect() as client:
+            await send(client, chat("alpha"))
+            await wait_until_leased(server, "alpha")
+            assert await server.slots_busy("alpha") == 0
+        await until(lambda: getattr(server.fleet.known("alpha"), "leases", 1) == 0)
+        assert server.state("alpha") == "loaded"
+
+
+async def test_while_its_model_is_not_started_yet(open_server: OpenServer):
+    late = FleetSettings(start_delay=1000.0)
+    async with open_server(fleet=late) as server:
+        async with server.connect() as client:
+            await send(client, chat("alpha"))
+            await wait_until_leased(server, "alpha", "waiting")
+            status = server.fleet.known("alpha")
+            assert status is not None
+            assert (status.state, status.pid) == ("loading", None)
+        await until(lambda: nobody_waits(server, "alpha"))
+        assert (await server.ask("POST", "/models/unload", {"model": "alpha", "wait": True})).status == 200
+        assert server.state("alpha") == "unloaded"
+
+
 async def test_in_the_middle_of_its_body(open_server: OpenServer):
     async with open_server() as server:
         async with server.connect() as client:

@@ -52,6 +52,12 @@ def test_the_configuration_of_llama_smart_proxy() -> None:
     assert (config.models_max, config.plugins_dir) == (2, "./plugins")
 
 
+def test_a_folder_or_a_list_of_folders() -> None:
+    assert read("plugins_dir: [one, 2]").require().plugins_dir == ["one", "2"]
+    assert read("plugins_dir:").require().plugins_dir == ""
+    assert "plugins_dir" in str(read("plugins_dir: {a: b}").errors[0])
+
+
 def test_files_are_one_configuration() -> None:
     config = read(
         "macros: {x: 1}\nmodels: {a: {cmd: 'run ${PORT} ${x} ${y}'}}\n", "", "macros: {y: 2}\napiKeys: [k]\n"

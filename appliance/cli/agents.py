@@ -1,0 +1,108 @@
+"""``agents``: the plugins that slash commands name, and the beginning of a new one."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+
+import click
+from msgspec import Struct
+
+from appliance.cli.config import loaded, source_options
+from appliance.cli.new_agent import write_agent
+from appliance.cli.plan import AsyncCommand
+from appliance.cli.plugin_options import existing, folders_of, plugin_option
+from appliance.cli.show import print_json, print_table
+from appliance.cli.status import say
+from appliance.plugins.folders import default_data
+from appliance.plugins.manifest import PROMPTS
+from appliance.plugins.registry import Listed, open_plugins
+
+COLUMNS = ("COMMAND", "STATE", "DESCRIPTION", "END POINTS", "FOLDER")
+
+
+class Listing(Struct, frozen=True, kw_only=True):
+    """What ``agents ls --json`` prints."""
+
+    agents: list[Listed]
+    folders: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+@click.group()
+def agents() -> None:
+    """Plugins: a prompt that begins with /NAME goes through the plugin of that name, and so does its answer.
+
+    \b
+    Examples:
+      llama-appliance agents ls
+      llama-appliance agents new shout --in ~/plugins
+      llama-appliance serve --plugins ~/plugins
+    """
+
+
+@agents.command()
+@source_options
+@plugin_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[Path, ...], as_json: bool) -> AsyncCommand:
+    """List the plugins that 'serve' with the same options would have, and what is wrong with those that do not work.
+
+    It loads them, as 'serve' does: their code runs.
+
+    \b
+    Examples:
+      llama-appliance agents ls
+      llama-appliance agents ls --plugins ~/plugins --json
+    """
+    config = loaded(config_file, config_dir).require() if config_file or config_dir else None
+    return partial(_ls, folders_of(config, existing(plugins)), as_json)
+
+
+async def _ls(folders: tuple[Path, ...], as_json: bool) -> int:
+    logging.getLogger("appliance").addHandler(logging.NullHandler())  # what goes wrong is listed
+    async with open_plugins(folders, default_data()) as plugins:
+        await plugins.wait_loaded()
+        found = plugins.listed()
+        listing = Listing(agents=found, folders=tuple(map(str, folders)), problems=plugins.problems)
+    if as_json:
+        print_json(listing)
+        return 0
+    if found:
+        print_table(COLUMNS, [_cells(each) for each in found])
+    else:
+        say("there are no plugins")
+    for each in found:
+        for line in (each.error, *each.warnings):
+            if line:
+                say(f"/{each.name}: {line}")
+        for hidden in each.hides:
+            say(f"/{each.name}: takes the place of the one in {hidden}")
+    for problem in listing.problems:
+        say(f"note: {problem}")
+    return 0
+
+
+def _cells(each: Listed) -> tuple[str, ...]:
+    ends = " ".join(each.end_points) or PROMPTS.replace(",", "")
+    return (f"/{each.name}", each.state, each.description or "-", ends, each.folder)
+
+
+@agents.command()
+@click.argument("name")
+@click.option(
+    "--in", "folder", type=click.Path(path_type=Path), default=Path("plugins"), show_default=True, metavar="DIR"
+)
+def new(name: str, folder: Path) -> int:
+    """Begin a plugin: a folder with agent.py, config.json and a test, all of which work.
+
+    \b
+    Examples:
+      llama-appliance agents new shout --in ~/plugins
+      pytest ~/plugins/shout
+    """
+    home = write_agent(folder, name)
+    click.echo(str(home))
+    say(f"try it: pytest {home}, then: llama-appliance serve --plugins {folder}, and ask a model: /{name} Hello")
+    return 0

@@ -1,0 +1,162 @@
+"""Where llama-server's one model comes from when it is not named as a file: the cache, else a download into it.
+
+Source of the options: llama-server of llama.cpp b11434. Different on purpose: what is in the cache is used without
+asking anybody whether there is something newer, and what is downloaded is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from appliance.catalog.download_source import Source, here
+from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
+from appliance.catalog.hub import HubAccess
+from appliance.catalog.hub_cache import preset_file
+from appliance.cli.download_progress import Stopped, followed
+from appliance.cli.llama_front import is_on, value
+from appliance.cli.show import human_size
+from appliance.cli.status import EXIT_INTERRUPTED, say_error
+from appliance.core import llama_flags
+from appliance.core.download import Reference, parse_reference
+from appliance.core.elsewhere import parse_image, parse_location
+from appliance.core.llama_flags import Option
+from appliance.core.wanted import Wanted, sidecars_of
+from appliance.errors import ApplianceError, UsageError
+
+REMOTE = ("--hf-repo", "--hf-file", "--hf-token", "--spec-draft-hf", "--model-url", "--docker-repo", "--mmproj-url")
+"""Options that say what to fetch; the model process is given files in their place."""
+
+
+class Places(Struct, frozen=True, kw_only=True):
+    """The files of the model and of its companions."""
+
+    model: str
+    mmproj: str | None = None
+    draft: str | None = None
+
+
+class Needs(Struct, frozen=True, kw_only=True):
+    """What the options name that is not a file; each may be None."""
+
+    model: Source | None = None
+    draft: Wanted | None = None
+    mmproj: Source | None = None
+
+    @property
+    def all(self) -> tuple[Source, ...]:
+        return tuple(one for one in (self.model, self.draft, self.mmproj) if one is not None)
+
+
+def needs_of(options: Sequence[Option]) -> Needs:
+    """Raises UsageError for names that cannot be of a repository."""
+    repo = llama_flags.last(options, "--hf-repo")
+    draft = llama_flags.last(options, "--spec-draft-hf")
+    seeing = llama_flags.last(options, "--mmproj-url")
+    if repo is None and llama_flags.last(options, "--hf-file") is not None:
+        raise UsageError("--hf-file names a file of a repository; say which one with --hf-repo ORG/REPO")
+    return Needs(
+        model=_model(repo, options) if repo is not None else _elsewhere(options),
+        draft=_draft(draft, options) if draft is not None else None,
+        mmproj=parse_location(seeing.values[0], value(options, "--mmproj", "") or None) if seeing is not None else None,
+    )
+
+
+def _model(repo: Option, options: Sequence[Option]) -> Wanted:
+    wants_projector = is_on(options, "--mmproj-auto")
+    named = llama_flags.last(options, "--mmproj") or llama_flags.last(options, "--mmproj-url")
+    return Wanted(
+        reference=_reference(repo),
+        file=value(options, "--hf-file", ""),
+        projector=wants_projector and named is None,
+        presets=True,
+    )
+
+
+def _elsewhere(options: Sequence[Option]) -> Source | None:
+    """llama-server, too, takes the repository of several, then the image, then the address."""
+    if (image := llama_flags.last(options, "--docker-repo")) is not None:
+        return parse_image(image.values[0])
+    if (url := llama_flags.last(options, "--model-url")) is not None:
+        return parse_location(url.values[0], value(options, "--model", "") or None)
+    return None
+
+
+def _draft(repo: Option, options: Sequence[Option]) -> Wanted:
+    return Wanted(
+        reference=_reference(repo),
+        file=value(options, "--spec-draft-model", ""),
+        projector=False,
+        sidecars=sidecars_of(value(options, "--spec-type", "")),
+    )
+
+
+def _reference(option: Option) -> Reference:
+    try:
+        return parse_reference(option.values[0])
+    except ApplianceError as error:
+        raise UsageError(f"{option.flag}: {error}") from None
+
+
+def cached(needs: Needs, options: Sequence[Option], cache: Path) -> Places | None:
+    """Everything that is needed, if it is in the cache."""
+    found = {wanted: here(cache, wanted) for wanted in needs.all}
+    if None in found.values():
+        return None
+    model, draft, mmproj = (
+        found.get(one) if one is not None else None for one in (needs.model, needs.draft, needs.mmproj)
+    )
+    seeing = mmproj.files[0] if mmproj is not None else None
+    return Places(
+        model=model.files[0] if model is not None else str(Path(value(options, "--model", "")).absolute()),
+        mmproj=seeing or (model.mmproj if model is not None else None),
+        draft=draft.files[0] if draft is not None else None,
+    )
+
+
+async def fetch(needs: Needs, hub: HubAccess, cache: Path) -> int | None:
+    """Have everything in the cache, or the presets that a repository holds in place of a model.
+
+    The result is the exit status where the user has stopped it. Raises what the hub refuses with, DownloadFailed.
+    """
+    outcome: int | ApplianceError | None = None
+    async with open_downloads(DownloadSettings(cache=cache, hub=hub)) as downloads:
+        for wanted in needs.all:
+            if here(cache, wanted) is None:
+                outcome = await _fetch(downloads, wanted)
+            if outcome is not None or (isinstance(wanted, Wanted) and preset_file(cache, wanted.reference.repo)):
+                break
+    if isinstance(outcome, ApplianceError):
+        raise outcome
+    return outcome
+
+
+async def _fetch(downloads: Downloads, wanted: Source) -> int | ApplianceError | None:
+    """None when it is here. A failure is a value, for it happens within the nursery of the downloads."""
+    begun: list[Download] = []
+
+    async def begin() -> Download:
+        begun.append(await downloads.fetch(wanted))
+        return begun[0]
+
+    try:
+        status = await followed(begin)
+    except ApplianceError as error:
+        return error
+    except Stopped:
+        return say_error("stopped before anything was downloaded", EXIT_INTERRUPTED)
+    if status.state == "cancelled":
+        kept = f"{human_size(status.done)} of {human_size(status.total)} are kept"
+        return say_error(f"stopped: {kept}; the same command goes on from there", EXIT_INTERRUPTED)
+    return begun[0].error
+
+
+def missing(needs: Needs, cache: Path) -> UsageError:
+    """What ``--offline`` keeps from being downloaded."""
+    absent = [str(wanted) for wanted in needs.all if here(cache, wanted) is None]
+    return UsageError(
+        f"{' and '.join(absent)} is not in the cache at {cache}, and --offline (or HF_HUB_OFFLINE) forbids to download "
+        "it; leave that out once, while there is a network"
+    )

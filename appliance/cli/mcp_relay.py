@@ -1,0 +1,216 @@
+"""Messages of an MCP client on standard input and output, each one a request to a running appliance, and its answer.
+
+It knows of no method but what the two ways of speaking differ in: whatever the program offers reaches the client.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NamedTuple
+
+import msgspec
+import trio
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from appliance.cli.remote import ErrorAnswer
+from appliance.cli.status import EXIT_OURS, PROGRAM, say
+from appliance.cli.values import KEY_VARIABLE
+from appliance.core.mcp_messages import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    MAX_LINE,
+    PARSE_ERROR,
+    Answer,
+    Id,
+    RpcError,
+    read_message,
+    refusal,
+)
+from appliance.core.mcp_serving import META_VERSION, encoded_header
+from appliance.core.sse import Decoder, RecordTooLong
+from appliance.errors import ApplianceError
+from appliance.upstream.client import Address, ConnectFailed, Response, exchange
+
+PATH = "/mcp"
+MAX_AT_ONCE = 64
+CANCELLED = "notifications/cancelled"
+STDOUT = 1
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class _Meta(Struct):
+    version: str | UnsetType = msgspec.field(name=META_VERSION, default=UNSET)
+
+
+class _Params(Struct):
+    name: str = ""
+    requestId: Id | UnsetType = UNSET
+    meta: _Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
+
+
+class _Message(Struct):
+    id: Id | UnsetType | None = UNSET
+    method: str = ""
+    params: Raw | UnsetType = UNSET
+
+
+class _Begun(Struct):
+    protocolVersion: str
+
+
+class _Said(NamedTuple):
+    """A line of the client, and the little that is understood of it."""
+
+    line: bytes
+    id: Id | None
+    method: str
+    params: _Params
+
+
+class Relay:
+    """Reads messages until the input ends, and then waits for the answers that are still to come."""
+
+    def __init__(self, url: str, address: Address) -> None:
+        self._url = url
+        self._address = address
+        self._version = b""
+        """What was agreed on by ``initialize``; newer clients say theirs in every request."""
+        self._under_way: dict[Id, trio.CancelScope] = {}
+        self._places = trio.Semaphore(MAX_AT_ONCE)
+        self._client_left = trio.CancelScope()
+
+    async def run(self) -> int:
+        with self._client_left:
+            async with trio.open_nursery() as nursery:
+                while line := await trio.to_thread.run_sync(_read_line, abandon_on_cancel=True):
+                    if len(line) > MAX_LINE:
+                        self._fail(None, INVALID_REQUEST, f"the message is longer than {MAX_LINE >> 20} MiB")
+                    elif line.strip():
+                        await self._take(line.strip(), nursery)
+        return EXIT_OURS if self._client_left.cancelled_caught else 0
+
+    async def _take(self, line: bytes, nursery: trio.Nursery) -> None:
+        said = _understood(line)
+        if said is None:
+            self._fail(None, PARSE_ERROR, "the line is not JSON")
+        elif said.method == CANCELLED and said.params.requestId is not UNSET:
+            if scope := self._under_way.get(said.params.requestId):
+                scope.cancel()  # closing the connection is how the server learns of it
+        elif said.method == "initialize":
+            await self._ask(said)  # all that follows depends on its outcome
+        else:
+            await self._places.acquire()
+            nursery.start_soon(self._ask_in_place, said)
+
+    async def _ask_in_place(self, said: _Said) -> None:
+        try:
+            await self._ask(said)
+        finally:
+            self._places.release()
+
+    async def _ask(self, said: _Said) -> None:
+        with trio.CancelScope() as scope:
+            if said.id is not None:
+                self._under_way[said.id] = scope
+            try:
+                await self._post(said)
+            except ConnectFailed as error:
+                why = f"no server answers at {self._url} ({error.why}); start it with '{PROGRAM} serve --mcp-server'"
+                self._fail(said.id, INTERNAL_ERROR, why)
+            except (ApplianceError, RecordTooLong) as error:
+                self._fail(said.id, INTERNAL_ERROR, str(error))
+            finally:
+                if said.id is not None:
+                    self._under_way.pop(said.id, None)
+
+    async def _post(self, said: _Said) -> None:
+        headers: Headers = [
+            (b"Content-Type", b"application/json"),
+            (b"Accept", b"application/json, text/event-stream"),
+            *self._repeated(said),
+        ]
+        async with exchange(self._address, "POST", PATH, headers, said.line) as response:
+            if not response.streaming:
+                self._pass_on(said, response, await response.read(MAX_LINE))
+                return
+            decoder = Decoder(MAX_LINE)
+            while data := await response.receive():
+                for event in decoder.feed(data):
+                    self._say(event.data.encode())
+
+    def _pass_on(self, said: _Said, response: Response, body: bytes) -> None:
+        if response.status == 202:
+            return
+        answer = read_message(body)
+        if not isinstance(answer, Answer) and b'"jsonrpc"' not in body[:100]:
+            self._fail(said.id, INTERNAL_ERROR, self._in_words(response.status, body))
+            return
+        if said.method == "initialize" and isinstance(answer, Answer) and answer.result is not None:
+            self._version = _agreed(answer.result)
+        self._say(body)
+
+    def _repeated(self, said: _Said) -> Headers:
+        """What a request over HTTP says in its headers, too."""
+        if said.params.meta is UNSET or said.params.meta.version is UNSET:
+            return [(b"MCP-Protocol-Version", self._version)] if self._version else []
+        found = [
+            (b"MCP-Protocol-Version", said.params.meta.version),
+            (b"Mcp-Method", said.method),
+            (b"Mcp-Name", said.params.name),
+        ]
+        return [(name, encoded_header(value)) for name, value in found if value]
+
+    def _in_words(self, status: int, body: bytes) -> str:
+        """A refusal that is no MCP: of the key, of the feature, or of another program."""
+        try:
+            message = msgspec.json.decode(body, type=ErrorAnswer).error.message
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            message = body[:200].decode("utf-8", "replace").strip()
+        advice = f"; give the server's key with --api-key or {KEY_VARIABLE}" if status == 401 else ""
+        return f"{message or 'it gave no reason'}{advice} ({self._url} answered {status})"
+
+    def _fail(self, number: Id | None, code: int, why: str) -> None:
+        """To the client, and where it has asked for nothing to whoever reads its log."""
+        if number is None:
+            say(f"{PROGRAM}: {why}")
+        else:
+            self._say(refusal(number, RpcError(code=code, message=why)))
+
+    def _say(self, message: bytes) -> None:
+        """One line. When the client is gone, so is the reason to go on."""
+        rest = memoryview(message.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
+        try:
+            while rest:
+                rest = rest[os.write(STDOUT, rest) :]
+        except OSError:
+            self._client_left.cancel()
+
+
+def _read_line() -> bytes:
+    """The next line, of which no more than a byte too much; b"" at the end."""
+    line = sys.stdin.buffer.readline(MAX_LINE + 1)
+    if len(line) > MAX_LINE and not line.endswith(b"\n"):
+        while (rest := sys.stdin.buffer.readline(MAX_LINE)) and not rest.endswith(b"\n"):
+            pass
+    return line
+
+
+def _understood(line: bytes) -> _Said | None:
+    """None for what is no JSON; of what is no message the server says what is wrong with it."""
+    try:
+        message = msgspec.json.decode(line, type=_Message)
+        params = msgspec.json.decode(message.params, type=_Params) if message.params is not UNSET else _Params()
+    except msgspec.ValidationError:
+        return _Said(line, None, "", _Params())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return _Said(line, None if message.id is UNSET else message.id, message.method, params)
+
+
+def _agreed(result: Raw) -> bytes:
+    try:
+        return msgspec.json.decode(result, type=_Begun).protocolVersion.encode("ascii")
+    except (msgspec.MsgspecError, UnicodeError):
+        return b""

@@ -1,0 +1,99 @@
+"""The options of ``serve`` about web pages: files in place of the page, what pages may reach, what they are told."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+import click
+from msgspec import Struct, structs
+
+from appliance.cli.values import ui_settings
+from appliance.core.proxy_target import Reach
+from appliance.core.settings import HttpSettings
+from appliance.errors import UsageError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class WebOptions(Struct, frozen=True, kw_only=True):
+    """What was said. ``allow`` are names, addresses and networks, as `core.proxy_target` has them."""
+
+    path: Path | None
+    cors_proxy: bool
+    allow: tuple[str, ...]
+    ui_config: str | None
+    ui_config_file: str | None
+
+    def applied(self, http: HttpSettings) -> HttpSettings:
+        """Raises UsageError for what cannot be used."""
+        if self.allow and not self.cors_proxy:
+            raise UsageError("--cors-proxy-allow goes with --cors-proxy; add that")
+        try:
+            Reach(self.allow)
+        except ValueError as error:
+            raise UsageError(f"--cors-proxy-allow: the proxy cannot be allowed to reach what {error}") from None
+        return structs.replace(
+            http,
+            static=str(self.path.absolute()) if self.path is not None else None,
+            cors_proxy=self.cors_proxy,
+            cors_proxy_allow=self.allow,
+            ui_settings=self._ui_settings(http),
+        )
+
+    def _ui_settings(self, http: HttpSettings) -> bytes:
+        if self.ui_config is not None and self.ui_config_file is not None:
+            raise UsageError("--ui-config and --ui-config-file say the same thing; give one of them")
+        if self.ui_config is not None:
+            return ui_settings("--ui-config", self.ui_config)
+        if self.ui_config_file is not None:
+            return ui_settings("--ui-config-file", self.ui_config_file, is_file=True)
+        return http.ui_settings
+
+
+def web_options(command: Callable[Concatenate[WebOptions, P], T]) -> Callable[..., T]:
+    """Add the options; the command gets them as its first argument."""
+
+    @click.option(
+        "--path",
+        "web_path",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Serve the files of this folder at / in place of the page.",
+    )
+    @click.option(
+        "--cors-proxy",
+        is_flag=True,
+        help="Let web pages reach other servers through /cors-proxy, as MCP servers need it.",
+    )
+    @click.option(
+        "--cors-proxy-allow",
+        multiple=True,
+        metavar="HOST",
+        help="A host or network of the local network that it may reach, too; 'loopback' is this machine.",
+    )
+    @click.option("--ui-config", metavar="JSON", help="Settings for web pages, which /props hands out.")
+    @click.option("--ui-config-file", metavar="FILE", help="The same from a file.")
+    @functools.wraps(command)
+    def with_options(
+        web_path: Path | None,
+        cors_proxy: bool,
+        cors_proxy_allow: tuple[str, ...],
+        ui_config: str | None,
+        ui_config_file: str | None,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        web = WebOptions(
+            path=web_path,
+            cors_proxy=cors_proxy,
+            allow=cors_proxy_allow,
+            ui_config=ui_config,
+            ui_config_file=ui_config_file,
+        )
+        return command(web, *args, **kwargs)
+
+    return with_options

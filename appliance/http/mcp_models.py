@@ -1,0 +1,252 @@
+"""The models of the program as tools of its MCP server: ask one, list them, embed texts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated
+
+import msgspec
+import trio
+from msgspec import Meta, Raw, Struct
+
+from appliance.core.inward import Asker, Reply
+from appliance.core.sse import Decoder, RecordTooLong
+from appliance.errors import BadRequest, UpstreamFailed
+
+ORIGIN = "mcp"
+"""What the list of requests in flight shows as the client."""
+MAX_ANSWER = 64 << 20
+MAX_REFUSAL = 1 << 16
+TELL_EVERY = 0.5
+"""Seconds between two pieces of progress."""
+
+Tell = Callable[[str], Awaitable[None]]
+"""Tells the client, in words, what has happened since the last time."""
+Result = dict[str, object]
+"""The result of ``tools/call``."""
+
+
+class Chat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of ``chat``."""
+
+    model: str | None = None
+    prompt: str = ""
+    system: str = ""
+    messages: list[Raw] = []
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    params: dict[str, Raw] = {}
+
+
+class Embed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of ``embed``."""
+
+    model: str | None = None
+    input: str | list[str]
+
+
+class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of a tool that has none."""
+
+
+class _Message(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(Struct):
+    message: _Message = msgspec.field(default_factory=_Message)
+    delta: _Message = msgspec.field(default_factory=_Message)
+    finish_reason: str | None = None
+
+
+class _Completion(Struct):
+    model: str = ""
+    choices: list[_Choice] = []
+    usage: dict[str, Raw] | None = None
+    error: dict[str, Raw] | None = None
+
+
+class _Vector(Struct):
+    embedding: list[float | list[float]]
+
+
+class _Vectors(Struct):
+    model: str = ""
+    data: list[_Vector] = []
+    usage: dict[str, Raw] | None = None
+
+
+_COMPLETION = msgspec.json.Decoder(_Completion)
+_VECTORS = msgspec.json.Decoder(_Vectors)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_OWNED = ("model", "messages", "stream", "tools", "appliance")
+
+CHAT_SCHEMA: Mapping[str, object] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string", "description": "Name of the model; 'list_models' tells them."},
+        "prompt": {"type": "string", "description": "What to ask. Either this or 'messages'."},
+        "system": {"type": "string", "description": "Instructions that go before the question."},
+        "messages": {
+            "type": "array",
+            "description": "A whole conversation in OpenAI's form, in place of 'prompt'.",
+            "items": {"type": "object"},
+        },
+        "max_tokens": {"type": "integer", "minimum": 1, "description": "Longest answer."},
+        "temperature": {"type": "number", "minimum": 0},
+        "params": {"type": "object", "description": "Further parameters of /v1/chat/completions, as top_p or seed."},
+    },
+    "additionalProperties": False,
+}
+EMBED_SCHEMA: Mapping[str, object] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string", "description": "Name of an embedding model; 'list_models' tells them."},
+        "input": {
+            "description": "The text, or several.",
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+        },
+    },
+    "required": ["input"],
+    "additionalProperties": False,
+}
+NO_ARGUMENTS: Mapping[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def text_result(text: str, structured: object = None) -> Result:
+    found: Result = {"content": [{"type": "text", "text": text}]}
+    return found if structured is None else found | {"structuredContent": structured}
+
+
+def json_result(value: object) -> Result:
+    """For programs, and the same as text for those that do not know of it."""
+    return text_result(msgspec.json.encode(value).decode(), value)
+
+
+def failed_result(message: str) -> Result:
+    """What the caller can do something about: a model reads it and tries again."""
+    return {**text_result(message), "isError": True}
+
+
+async def chat(asker: Asker, arguments: Chat, tell: Tell | None) -> Result:
+    """Ask a model; with ``tell`` its words are told as they come. Raises EngineRefused and what `Asker.ask` raises."""
+    body = _chat_body(arguments, stream=tell is not None)
+    async with asker.ask("/v1/chat/completions", body, origin=ORIGIN) as reply:
+        await _refuse(reply)
+        if tell is None or not reply.event_stream:
+            found = _decoded(await reply.read(MAX_ANSWER))
+            choice = found.choices[0] if found.choices else _Choice()
+            text, reasoning = choice.message.content or "", choice.message.reasoning_content or ""
+        else:
+            found, choice, text, reasoning = await _follow(reply, tell)
+    structured: dict[str, object] = {"model": found.model, "text": text, "finish_reason": choice.finish_reason}
+    if reasoning:
+        structured["reasoning"] = reasoning
+    if found.usage is not None:
+        structured["usage"] = found.usage
+    return text_result(text, structured)
+
+
+async def embed(asker: Asker, arguments: Embed) -> Result:
+    """Raises EngineRefused and what `Asker.ask` raises."""
+    body = {"input": arguments.input} | ({"model": arguments.model} if arguments.model else {})
+    async with asker.ask("/v1/embeddings", msgspec.json.encode(body), origin=ORIGIN) as reply:
+        await _refuse(reply)
+        try:
+            found = _VECTORS.decode(await reply.read(MAX_ANSWER))
+        except _UNREADABLE as error:
+            raise UpstreamFailed(arguments.model or "", f"its embeddings cannot be read ({error})") from None
+    vectors = [vector.embedding for vector in found.data]
+    return json_result({"model": found.model, "embeddings": vectors, "usage": found.usage or {}})
+
+
+def _chat_body(asked: Chat, *, stream: bool) -> bytes:
+    """Raises BadRequest."""
+    if bool(asked.prompt) == bool(asked.messages):
+        raise BadRequest("give either 'prompt' or 'messages'", param="prompt")
+    for name in _OWNED:
+        if name in asked.params:
+            raise BadRequest(f"'{name}' cannot be among 'params'", param="params")
+    messages: list[object] = list(asked.messages) or [{"role": "user", "content": asked.prompt}]
+    if asked.system:
+        messages.insert(0, {"role": "system", "content": asked.system})
+    body: dict[str, object] = {**asked.params, "messages": messages}
+    if asked.model:
+        body["model"] = asked.model
+    if asked.max_tokens is not None:
+        body["max_tokens"] = asked.max_tokens
+    if asked.temperature is not None:
+        body["temperature"] = asked.temperature
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return msgspec.json.encode(body)
+
+
+async def _follow(reply: Reply, tell: Tell) -> tuple[_Completion, _Choice, str, str]:
+    """The whole of a stream, told piece by piece."""
+    decoder = Decoder()
+    whole, last = _Completion(), _Choice()
+    texts: list[str] = []
+    thoughts: list[str] = []
+    untold: list[str] = []
+    size, due = 0, trio.current_time()
+    while data := await reply.receive():
+        size += len(data)
+        if size > MAX_ANSWER:
+            raise UpstreamFailed(whole.model, f"its answer is longer than {MAX_ANSWER} bytes")
+        for part in _parts(decoder, data, whole.model):
+            whole.model = part.model or whole.model
+            whole.usage = part.usage or whole.usage
+            for choice in part.choices[:1]:
+                texts.append(choice.delta.content or "")
+                thoughts.append(choice.delta.reasoning_content or "")
+                untold.append(choice.delta.content or "")
+                last = choice if choice.finish_reason else last
+        if trio.current_time() >= due and any(untold):
+            await tell("".join(untold))
+            untold.clear()
+            due = trio.current_time() + TELL_EVERY
+    if any(untold):
+        await tell("".join(untold))
+    return whole, last, "".join(texts), "".join(thoughts)
+
+
+def _parts(decoder: Decoder, data: bytes, model: str) -> list[_Completion]:
+    try:
+        events = decoder.feed(data)
+    except RecordTooLong as error:
+        raise UpstreamFailed(model, str(error)) from None
+    return [_decoded(event.data.encode()) for event in events if event.data != "[DONE]"]
+
+
+def _decoded(body: bytes) -> _Completion:
+    try:
+        found = _COMPLETION.decode(body)
+    except _UNREADABLE as error:
+        raise UpstreamFailed("", f"its answer cannot be read ({error})") from None
+    if found.error is not None:
+        raise EngineRefused(_words(found.error) or "the engine reported an error")
+    return found
+
+
+class EngineRefused(Exception):
+    """An error in the engine's own words."""
+
+
+async def _refuse(reply: Reply) -> None:
+    if reply.status < 400:
+        return
+    body = await reply.read(MAX_REFUSAL)
+    try:
+        error = _COMPLETION.decode(body).error
+    except _UNREADABLE:
+        error = None
+    raise EngineRefused((_words(error) if error else "") or f"the engine answered with status {reply.status}")
+
+
+def _words(error: Mapping[str, Raw]) -> str:
+    try:
+        return msgspec.json.decode(error["message"], type=str)
+    except (KeyError, *_UNREADABLE):
+        return ""

@@ -1,0 +1,202 @@
+"""The body of ``POST /api/runs`` as a task: every mistake is told by name, before anything begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from appliance.agents.clocks import Limits
+from appliance.core.config.types import RunsConfig
+from appliance.core.head import read_json
+from appliance.core.runs import Task, Tool
+from appliance.core.schema_check import schema_problem
+from appliance.errors import BadRequest
+from appliance.tools.box import Toolbox
+
+OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
+"""What ``params`` must not hold: the run says it itself."""
+NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
+MAX_ITERATIONS = 1000
+
+
+class _Function(Struct):
+    name: str
+    description: str = ""
+    parameters: Raw = NO_PARAMETERS
+
+
+class _Definition(Struct):
+    """OpenAI's form; the bare function is understood, too."""
+
+    function: _Function
+    type: str = "function"
+
+
+class _Timeouts(Struct, forbid_unknown_fields=True):
+    connect: Annotated[float, Meta(gt=0)] | None = None
+    headers: Annotated[float, Meta(gt=0)] | None = None
+    stall: Annotated[float, Meta(gt=0)] | None = None
+
+
+class RunRequest(Struct, frozen=True, kw_only=True):
+    """The body; ``tools`` are names, ``mcp:<server>``, or definitions of functions that the caller executes."""
+
+    model: str
+    messages: list[Raw] | None = None
+    system_prompt: str | None = None
+    user_prompt: str | None = None
+    tools: list[str | dict[str, Raw]] = []
+    exit_tools: list[dict[str, Raw]] = []
+    params: dict[str, Raw] = {}
+    max_tool_iterations: Annotated[int, Meta(ge=0, le=MAX_ITERATIONS)] = 8
+    timeouts: _Timeouts | None = None
+    repeated_line_limit: Annotated[int, Meta(ge=0)] = 0
+    parallel_tool_calls: bool = False
+
+
+KEYS = RunRequest.__struct_fields__
+_decode = msgspec.json.Decoder(RunRequest).decode
+_decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_definition = msgspec.json.Decoder(_Definition).decode
+_decode_function = msgspec.json.Decoder(_Function).decode
+_encode = msgspec.json.encode
+
+
+class _Message(Struct):
+    role: str
+
+
+def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task, Limits]:
+    """Raises BadRequest."""
+    read_json(body)  # says what is wrong with it, and where
+    _refuse_unknown("key", _decode_keys(body), KEYS)
+    try:
+        asked = _decode(body)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the request body cannot be used: {error}") from None
+    if not asked.model:
+        raise BadRequest("'model' is empty; GET /v1/models lists what there is", param="model")
+    if owned := [name for name in OWNED if name in asked.params]:
+        raise BadRequest(f"'params.{owned[0]}' is for the run to say; give it beside 'params'", param="params")
+    task = Task(
+        model=asked.model,
+        messages=tuple(_messages(asked)),
+        tools=tuple(_tools(asked, toolbox)),
+        params=asked.params,
+        max_tool_iterations=asked.max_tool_iterations,
+        repeated_line_limit=asked.repeated_line_limit,
+        parallel_tool_calls=asked.parallel_tool_calls,
+    )
+    return task, _limits(asked.timeouts, settings)
+
+
+def _limits(asked: _Timeouts | None, settings: RunsConfig) -> Limits:
+    times = asked or _Timeouts()
+    return Limits(
+        connect=times.connect or settings.connect,
+        headers=times.headers or settings.headers,
+        stall=times.stall or settings.stall,
+    )
+
+
+def _messages(asked: RunRequest) -> list[Raw]:
+    prompts = asked.system_prompt is not None or asked.user_prompt is not None
+    if asked.messages is not None:
+        if prompts:
+            raise BadRequest("give either 'messages' or the prompts, not both", param="messages")
+        for at, message in enumerate(asked.messages):
+            try:
+                msgspec.json.decode(message, type=_Message)
+            except msgspec.ValidationError as error:
+                raise BadRequest(f"message {at} cannot be used: {error}", param="messages") from None
+        if not asked.messages:
+            raise BadRequest("'messages' is empty", param="messages")
+        return asked.messages
+    if not asked.user_prompt:
+        raise BadRequest("there is nothing to answer; give 'messages', or 'user_prompt'", param="messages")
+    told = [] if asked.system_prompt is None else [{"role": "system", "content": asked.system_prompt}]
+    return [Raw(_encode(message)) for message in (*told, {"role": "user", "content": asked.user_prompt})]
+
+
+def _tools(asked: RunRequest, toolbox: Toolbox) -> list[Tool]:
+    named = [tool for tool in asked.tools if isinstance(tool, str)]
+    tools = [
+        Tool(name=spec.name, description=spec.description, parameters=spec.parameters, runner="server")
+        for spec in toolbox.select(named)
+    ]
+    for definition in (tool for tool in asked.tools if not isinstance(tool, str)):
+        function = _function(definition, "tools")
+        tools.append(
+            Tool(name=function.name, description=function.description, parameters=function.parameters, runner="client")
+        )
+    for definition in asked.exit_tools:
+        function = _function(definition, "exit_tools")
+        tools.append(
+            Tool(name=function.name, description=function.description, parameters=function.parameters, runner="exit")
+        )
+    names = [tool.name for tool in tools]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadRequest(f"there are two tools called '{twice[0]}'", param="tools")
+    return tools
+
+
+def _function(definition: dict[str, Raw], param: str) -> _Function:
+    raw = _encode(definition)
+    try:
+        function = _decode_definition(raw).function if "function" in definition else _decode_function(raw)
+    except msgspec.ValidationError as error:
+        form = '{"type": "function", "function": {"name", "description", "parameters"}}'
+        raise BadRequest(
+            f"a definition in '{param}' cannot be used: {error}; it looks like {form}", param=param
+        ) from None
+    if not function.name:
+        raise BadRequest(f"a definition in '{param}' has no name", param=param)
+    if problem := schema_problem(bytes(function.parameters)):
+        raise BadRequest(f"the parameters of '{function.name}' are no schema: {problem}", param=param)
+    return function
+
+
+class _Result(Struct, frozen=True, kw_only=True):
+    tool_call_id: str
+    content: Raw = Raw(b'""')
+    error: str | None = None
+
+
+class _Results(Struct):
+    results: list[_Result]
+
+
+RESULT_KEYS = ("results",)
+_decode_results = msgspec.json.Decoder(_Results).decode
+
+
+def read_results(body: bytes) -> dict[str, tuple[str, str | None]]:
+    """The body of ``POST /api/runs/<id>/tool_results``: what the model is told, and why a tool could not be used."""
+    read_json(body)
+    _refuse_unknown("key", _decode_keys(body), RESULT_KEYS)
+    try:
+        results = _decode_results(body).results
+    except msgspec.ValidationError as error:
+        form = '{"results": [{"tool_call_id", "content" or "error"}]}'
+        raise BadRequest(f"the request body cannot be used: {error}; it looks like {form}", param="results") from None
+    return {result.tool_call_id: (_text(result.content), result.error) for result in results}
+
+
+def _text(content: Raw) -> str:
+    """A string as it is, any other JSON as its text."""
+    try:
+        return msgspec.json.decode(content, type=str)
+    except msgspec.ValidationError:
+        return bytes(content).decode()
+
+
+def _refuse_unknown(what: str, given: Iterable[str], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+            raise BadRequest(f"there is no {what} '{name}' in this request; {hint}", param=name)

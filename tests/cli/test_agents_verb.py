@@ -1,0 +1,106 @@
+"""``agents ls`` and ``agents new``: what they list, what they write, and that it works."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import Command
+from plugin_folders import write_plugin
+
+from appliance.cli.plan import AppSettings
+from appliance.cli.plugin_options import folders_of
+from appliance.plugins.folders import bundled_folder
+
+PATIENCE = 60.0
+
+
+def agents(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The verb in a process of its own, as users run it: it loads plugins."""
+    command = [sys.executable, "-m", "appliance", "agents", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def test_ls_lists_what_there_is_and_what_is_wrong_with_it(tmp_path: Path):
+    folder = tmp_path / "plugins"
+    write_plugin(
+        folder, "good", "def on_response(r, c): pass", {"description": "Does good", "end_point": "/v1/messages"}
+    )
+    write_plugin(folder, "bad", "import nothing_of_the_kind", {"enabeld": True})
+    write_plugin(folder, "off", "", {"enabled": False})
+    write_plugin(tmp_path / "other", "good", "def on_response(r, c): pass", {"description": "Does better"})
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"plugins_dir": str(folder)}))
+    options = ("--config", str(config), "--plugins", str(tmp_path / "other"))
+    told = agents("ls", *options, "--json", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    listing = json.loads(told.stdout)
+    assert listing["folders"] == [str(bundled_folder()), str(folder), str(tmp_path / "other")]
+    found = {each["name"]: each for each in listing["agents"]}
+    assert found["good"]["description"] == "Does better"
+    assert found["good"]["hides"] == [str(folder / "good")]
+    assert found["good"]["hooks"] == ["on_response"]
+    assert found["off"]["state"] == "disabled"
+    assert found["bad"]["error"] == "agent.py:1: ModuleNotFoundError: No module named 'nothing_of_the_kind'"
+    assert found["bad"]["warnings"] == ["config.json: unknown key 'enabeld'; did you mean 'enabled'?"]
+    table = agents("ls", *options, cwd=tmp_path)
+    assert table.returncode == 0
+    assert "/good" in table.stdout
+    assert "Traceback" not in table.stderr
+    assert "/bad: agent.py:1: ModuleNotFoundError" in table.stderr
+    assert f"/good: takes the place of the one in {folder / 'good'}" in table.stderr
+
+
+def test_new_writes_a_plugin_whose_test_passes_and_that_loads(tmp_path: Path):
+    made = agents("new", "shout-2", "--in", "mine", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    home = tmp_path / "mine" / "shout-2"
+    assert sorted(path.name for path in home.iterdir()) == ["agent.py", "config.json", "test_shout_2.py"]
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(home)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stdout
+    assert "3 passed" in tested.stdout
+    listing = json.loads(agents("ls", "--plugins", "mine", "--json", cwd=tmp_path).stdout)
+    mine = next(each for each in listing["agents"] if each["name"] == "shout-2")
+    assert (mine["state"], mine["hooks"]) == ("ready", ["on_request", "on_response", "on_stream"])
+    again = agents("new", "shout-2", "--in", "mine", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "exists; choose another name" in again.stderr
+
+
+@pytest.mark.parametrize("name", ["a b", "", "../x", "-x", "a" * 65])
+def test_new_refuses_a_name_that_cannot_be_a_command(command: Command, tmp_path: Path, name: str):
+    outcome = command("agents", "new", "--in", str(tmp_path), "--", name)
+    assert outcome.status == 2
+    assert "cannot be a command" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_serve_takes_folders_of_plugins(command: Command, tmp_path: Path):
+    outcome = command("serve", "--plugins", str(tmp_path))
+    assert isinstance(outcome.program, AppSettings)
+    assert outcome.program.plugins == (tmp_path,)
+    outcome = command("serve", "--plugins", str(tmp_path / "nowhere"))
+    assert outcome.status == 2
+    assert "there is no folder" in outcome.err
+
+
+def test_who_stands_in_for_llama_server_takes_no_text_for_a_command(command: Command, gguf: Path):
+    outcome = command("llama-server", "--model", str(gguf))
+    assert isinstance(outcome.program, AppSettings)
+    assert outcome.program.plugins is None
+    assert folders_of(None, outcome.program.plugins) == ()
+    served = command("serve")
+    assert isinstance(served.program, AppSettings)
+    assert folders_of(None, served.program.plugins) == (bundled_folder(),)

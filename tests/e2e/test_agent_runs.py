@@ -1,0 +1,108 @@
+"""Agent runs on the installed program: a real model, the terminal, and a program that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+from program import STARTER_QUESTION, Server, http, run_command, wait_gone
+
+StartServer = Callable[..., Server]
+ENDED = ("completed", "failed", "canceled")
+LONG = {"max_tokens": 100_000, "ignore_eos": True, "temperature": 0}
+
+
+def begin(server: Server, **asked: object) -> str:
+    answer = http(server, "POST", "/api/runs", {"model": "starter", "user_prompt": STARTER_QUESTION, **asked})
+    assert answer.status == 202, answer.body
+    return answer.json()["id"]
+
+
+def result(server: Server, run: str) -> dict[str, object]:
+    until = time.monotonic() + 60
+    while http(server, "GET", f"/api/runs/{run}").json()["state"] not in ENDED:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return http(server, "GET", f"/api/runs/{run}/result").json()
+
+
+def stored_output(path: Path, run: str) -> str:
+    """What of a run is on disk."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        [(record,)] = connection.execute("SELECT record FROM agent_runs WHERE id = ?", (run,)).fetchall() or [(b"",)]
+    return json.loads(record)["outcome"]["output"] if record else ""
+
+
+def test_a_run_says_what_a_chat_says(server: Server) -> None:
+    """The starter is too small to make sense of a system message, so its answer here is only text that ends."""
+    found = result(server, begin(server, params={"temperature": 0, "max_tokens": 60}))
+    assert found["state"] == "completed", found
+    assert found["output"]
+    assert found["usage"]["completion_tokens"] > 0  # pyright: ignore[reportIndexIssue]
+    events = http(server, "GET", f"/api/runs/{found['id']}/events")
+    told = [json.loads(line[6:]) for line in events.body.decode().splitlines() if line.startswith("data: ")]
+    assert "".join(each["text"] for each in told if each.keys() == {"text"}) == found["output"]
+
+
+def test_a_run_from_the_terminal(server: Server, tmp_path: Path) -> None:
+    task = {"model": "starter", "user_prompt": STARTER_QUESTION, "params": {"temperature": 0, "max_tokens": 40}}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    done = run_command("agent", "run", "task.json", "--url", server.url, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGSTOP")
+def test_an_engine_that_hangs_is_replaced(start_server: StartServer, engine: str) -> None:
+    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1")
+    run = begin(server, params=LONG, timeouts={"stall": 3})
+    until = time.monotonic() + 60
+    while not http(server, "GET", f"/api/runs/{run}").json()["chars_received"]:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    [worker] = http(server, "GET", "/api/workers").json()["data"]
+    assert worker["state"] == "ready"
+    [status] = [each for each in engines(server) if each.status() != psutil.STATUS_ZOMBIE]
+    status.suspend()
+    found = result(server, run)
+    assert (found["state"], found["fail_reason"]) == ("failed", "stall_timeout")
+    assert found["output"]
+    wait_gone([status], 15)
+    assert result(server, begin(server, params={"temperature": 0, "max_tokens": 20}))["state"] == "completed"
+
+
+def engines(server: Server) -> list[psutil.Process]:
+    """Model processes: those that listen."""
+    return [each for each in server.children() if each.net_connections("tcp")]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
+def test_runs_outlive_a_program_that_is_killed(
+    start_server: StartServer, every_engine: list[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"store:\n  path: {tmp_path / 'log.sqlite'}\n")
+    argv = ("serve", "--config", str(config), "--listen", "127.0.0.1:0", "--engine", every_engine[-1], "--threads", "1")
+    server = start_server(*argv)
+    done = result(server, begin(server, params={"temperature": 0, "max_tokens": 20}))
+    run = begin(server, params=LONG)
+    until = time.monotonic() + 60
+    while len(saved := stored_output(tmp_path / "log.sqlite", run)) < 200:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    children = [process for process in server.children() if psutil.pid_exists(process.pid)]
+    server.process.kill()
+    server.wait(10)
+    wait_gone(children, 15)
+    again = start_server(*argv)
+    assert http(again, "GET", f"/api/runs/{done['id']}/result").json() == done
+    found = http(again, "GET", f"/api/runs/{run}/result").json()
+    assert (found["state"], found["fail_reason"]) == ("failed", "worker_restarted")
+    assert found["output"].startswith(saved)

@@ -1,0 +1,235 @@
+"""Models that are not on the hub: in a registry of container images, and at an address."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Generator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from conftest import StartServer
+from gguf_files import write_model
+from program import Server, http, run_command
+
+from appliance.engines.found import ENGINE_VARIABLE
+
+TOKEN = "for-anybody"
+GGUF = "application/vnd.docker.ai.gguf.v3"
+PROJECTOR = "application/vnd.docker.ai.mmproj"
+
+
+class Shelf:
+    """What the server has, and how it behaves. ``parts``: layers of an image by their type."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.images: dict[str, list[tuple[str, bytes]]] = {}
+        self.drop_after = 0
+        self.damage = False
+        self.url = ""
+        self.asked: list[tuple[str, str, str | None]] = []
+
+    def blob(self, digest: str) -> bytes | None:
+        everything = (data for layers in self.images.values() for _, data in layers)
+        return next((data for data in everything if hashlib.sha256(data).hexdigest() == digest), None)
+
+    def manifest(self, name: str) -> bytes:
+        layers = [
+            {"mediaType": kind, "digest": f"sha256:{hashlib.sha256(data).hexdigest()}", "size": len(data)}
+            for kind, data in self.images[name]
+        ]
+        return json.dumps({"schemaVersion": 2, "layers": layers}).encode()
+
+
+class Handler(BaseHTTPRequestHandler):
+    shelf: Shelf
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        shelf, path = self.shelf, self.path.partition("?")[0]
+        shelf.asked.append((self.command, self.path, self.headers.get("Authorization")))
+        allowed = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+        if path == "/token":
+            self._send(json.dumps({"token": TOKEN}).encode())
+        elif path.startswith("/v2/") and not allowed:
+            realm = f'Bearer realm="{shelf.url}/token",service="registry.test"'
+            self._send(b"{}", 401, {"WWW-Authenticate": realm})
+        elif path == "/v2/":
+            self._send(b"{}")
+        elif (match := re.fullmatch(r"/v2/(.+)/manifests/(.+)", path)) and f"{match[1]}:{match[2]}" in shelf.images:
+            self._send(shelf.manifest(f"{match[1]}:{match[2]}"))
+        elif (match := re.fullmatch(r"/v2/.+/blobs/sha256:(.+)", path)) and (data := shelf.blob(match[1])):
+            self._send(data[:-1] + b"?" if shelf.damage else data)
+        elif path.startswith("/files/") and (file := shelf.root / path.removeprefix("/files/")).is_file():
+            self._send(file.read_bytes(), more={"ETag": '"one"'})
+        else:
+            self._send(b"{}", 404)
+
+    def _send(self, data: bytes, status: int = 200, more: Mapping[str, str] | None = None) -> None:
+        start = 0
+        if status == 200 and (asked := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")):
+            start, status = int(asked[1]), 206
+        self.send_response(status)
+        for name, value in (more or {}).items():
+            self.send_header(name, value)
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(data) - start))
+        self.end_headers()
+        if self.command != "HEAD":
+            limit, self.shelf.drop_after = self.shelf.drop_after, 0
+            self.wfile.write(data[start : start + limit] if limit else data[start:])
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Generator[Shelf]:
+    found = Shelf(tmp_path / "files")
+    write_model(found.root / "tiny-Q8_0.gguf", weights=2000)
+    for number in (1, 2):
+        write_model(found.root / f"big-{number:05}-of-00002.gguf", weights=50, split__count=2, split__no=number - 1)
+    model = (found.root / "tiny-Q8_0.gguf").read_bytes()
+    seeing = write_model(tmp_path / "p.gguf", architecture="clip", clip__has_vision_encoder=True).read_bytes()
+    found.images = {
+        "ai/tiny:latest": [("text/plain", b"license"), (GGUF, model)],
+        "ai/tiny:seeing": [(GGUF, model), (PROJECTOR, seeing)],
+        "ai/tiny:parts": [(GGUF, model), (GGUF, seeing)],
+        "ai/tiny:nothing": [("text/plain", b"license")],
+    }
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"shelf": found}))
+    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield found
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def environment(tmp_path: Path, fake_engine: Path) -> dict[str, str]:
+    return {"HF_HUB_CACHE": str(tmp_path / "cache"), ENGINE_VARIABLE: str(fake_engine), "HF_TOKEN": "hf_secret"}
+
+
+def argv_of(server: Server) -> list[str]:
+    until = time.monotonic() + 20
+    while http(server, "GET", "/health").status != 200:
+        assert server.process.poll() is None, server.told()
+        assert time.monotonic() < until, server.told()
+        time.sleep(0.02)
+    return next(found for child in server.children() if "--alias" in (found := child.cmdline()))
+
+
+def path_after(argv: list[str], flag: str) -> Path:
+    return Path(argv[argv.index(flag) + 1])
+
+
+def test_an_image_is_fetched_once(start_server: StartServer, environment: dict[str, str], shelf: Shelf) -> None:
+    name = f"{shelf.url.removeprefix('http://')}/ai/tiny:seeing"
+    counts: list[int] = []
+    for _ in range(2):
+        server = start_server("llama-server", "--docker-repo", name, "--port", "0", env=environment)
+        argv = argv_of(server)
+        assert path_after(argv, "--model").read_bytes() == shelf.images["ai/tiny:seeing"][0][1]
+        assert path_after(argv, "--mmproj").read_bytes() == shelf.images["ai/tiny:seeing"][1][1]
+        assert "--docker-repo" not in argv
+        (listed,) = http(server, "GET", "/v1/models").json()["data"]
+        assert listed["id"] == name
+        server.process.terminate()
+        server.wait(10)
+        counts.append(len(shelf.asked))
+    assert counts[0] == counts[1], "the second time nobody is asked"
+    assert ("GET", "/token?service=registry.test&scope=repository%3Aai/tiny%3Apull", None) in shelf.asked
+    assert not [asked for asked in shelf.asked if asked[2] and "hf_secret" in asked[2]]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ai/none", "there is no public model"),
+        ("ai/tiny:parts", "is a model in 2 parts"),
+        ("ai/tiny:nothing", "is no GGUF file; look for the same model on Hugging Face, for --hf-repo"),
+    ],
+)
+def test_images_that_cannot_be_served(
+    environment: dict[str, str], shelf: Shelf, tmp_path: Path, name: str, message: str
+) -> None:
+    place = shelf.url.removeprefix("http://")
+    done = run_command("llama-server", "-dr", f"{place}/{name}", cwd=tmp_path, env=environment)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_image_is_not_served(environment: dict[str, str], shelf: Shelf, tmp_path: Path) -> None:
+    shelf.damage = True
+    name = f"{shelf.url.removeprefix('http://')}/ai/tiny"
+    done = run_command("llama-server", "-dr", name, cwd=tmp_path, env=environment)
+    assert done.returncode == 1
+    assert "it came with wrong contents twice" in done.stderr
+
+
+def test_an_address_is_fetched_once_and_goes_on(
+    start_server: StartServer, environment: dict[str, str], shelf: Shelf, tmp_path: Path
+) -> None:
+    shelf.drop_after = 3000
+    counts: list[int] = []
+    for _ in range(2):
+        url = f"{shelf.url}/files/tiny-Q8_0.gguf?download=true"
+        server = start_server("llama-server", "--model-url", url, "--port", "0", env=environment)
+        argv = argv_of(server)
+        assert path_after(argv, "--model") == tmp_path / "cache" / "tiny-Q8_0.gguf"
+        assert path_after(argv, "--model").read_bytes() == (shelf.root / "tiny-Q8_0.gguf").read_bytes()
+        assert "--model-url" not in argv
+        server.process.terminate()
+        server.wait(10)
+        counts.append(len(shelf.asked))
+    assert counts[0] == counts[1]
+    assert {authorization for _, _, authorization in shelf.asked} == {None}
+
+
+def test_an_address_fills_the_file_that_is_named(
+    start_server: StartServer, environment: dict[str, str], shelf: Shelf, tmp_path: Path
+) -> None:
+    write_model(shelf.root / "see-F16.gguf", architecture="clip", clip__has_vision_encoder=True)
+    words = ("-mu", f"{shelf.url}/files/big-00001-of-00002.gguf", "-m", "mine/x-00001-of-00002.gguf")
+    seeing = ("--mmproj-url", f"{shelf.url}/files/see-F16.gguf", "--mmproj", "mine/p.gguf")
+    server = start_server("llama-server", *words, *seeing, "--port", "0", env=environment)
+    argv = argv_of(server)
+    assert path_after(argv, "--model") == tmp_path / "mine" / "big-00001-of-00002.gguf"
+    assert path_after(argv, "--mmproj") == tmp_path / "mine" / "p.gguf"
+    assert (argv.count("--mmproj"), argv.count("--mmproj-url")) == (1, 0)
+    assert (tmp_path / "mine" / "p.gguf").read_bytes() == (shelf.root / "see-F16.gguf").read_bytes()
+    assert (tmp_path / "mine" / "big-00002-of-00002.gguf").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-mu", "URL/files/none.gguf"), "has no such file, or does not give it to everybody (404)"),
+        (("-mu", "ftp://x/y.gguf"), "is not the address of a file"),
+        (("-mu", "http://127.0.0.1:1/"), "does not end in the name of a file"),
+        (("-mu", "http://127.0.0.1:1/x.gguf"), "the model hub at 127.0.0.1 failed"),
+        (("-mu", "URL/files/tiny-Q8_0.gguf", "--offline"), "is not in the cache"),
+        (("-dr", "Bad Name"), "does not name a model in a registry"),
+        (("-dr", "tiny", "--offline"), "ai/tiny:latest is not in the cache"),
+    ],
+)
+def test_what_cannot_be_fetched_is_told(
+    environment: dict[str, str], shelf: Shelf, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    given = [word.replace("URL", shelf.url) for word in words]
+    done = run_command("llama-server", *given, cwd=tmp_path, env=environment, timeout=150)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

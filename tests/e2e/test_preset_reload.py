@@ -1,0 +1,147 @@
+"""A preset file that changes while the program runs: what is told to do so, and what goes on running."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import StartServer
+from program import Server, http
+
+from appliance.engines.found import ENGINE_VARIABLE
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+VERBS = {
+    "serve": ("serve", "--no-starter", "--no-stores", "--listen", "127.0.0.1:0"),
+    "llama-server": ("llama-server", "--port", "0"),
+}
+
+Told = Callable[[Server], None]
+
+
+def by_signal(server: Server) -> None:
+    server.signal(signal.SIGHUP)
+
+
+def by_request(server: Server) -> None:
+    answer = http(server, "POST", "/api/config/reload")
+    assert answer.status == 200, answer.body
+    assert answer.json()["success"] is True
+
+
+def by_list(server: Server) -> None:
+    assert http(server, "GET", "/models?reload=1").status == 200
+
+
+def by_nothing(server: Server) -> None:
+    """The file is watched."""
+
+
+@pytest.fixture
+def file(tmp_path: Path, starter_model: Path) -> Callable[[str], Path]:
+    """Write the preset file: sections ``a`` and ``b``, and more."""
+
+    def write(more: str = "", *, b: int = 64) -> Path:
+        path = tmp_path / "p.ini"
+        path.write_text(f"[a]\nm = {starter_model}\nc = 64\n[b]\nm = {starter_model}\nc = {b}\n{more}")
+        return path
+
+    return write
+
+
+def ids(server: Server) -> set[str]:
+    return {entry["id"] for entry in http(server, "GET", "/models").json()["data"]}
+
+
+def argv(server: Server, model: str) -> list[str]:
+    listed = http(server, "GET", "/models").json()["data"]
+    return next(entry["status"]["args"] for entry in listed if entry["id"] == model)
+
+
+def ask(server: Server, model: str) -> None:
+    answer = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": model})
+    assert answer.status == 200, answer.body
+
+
+def wait(condition: Callable[[], object], server: Server) -> None:
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until, server.told()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("verb", "tell"),
+    [
+        ("serve", by_signal),
+        ("serve", by_request),
+        ("serve", by_list),
+        ("serve", by_nothing),
+        ("llama-server", by_signal),
+        ("llama-server", by_list),
+    ],
+)
+def test_what_has_not_changed_goes_on(
+    start_server: StartServer, fake_engine: Path, file: Callable[..., Path], verb: str, tell: Told
+) -> None:
+    if tell is by_signal and sys.platform == "win32":
+        pytest.skip("there is no such signal there")
+    watching = ("--watch-config",) if tell is by_nothing else ()
+    path = file()
+    env = {ENGINE_VARIABLE: str(fake_engine)}
+    server = start_server(*VERBS[verb], "--models-preset", str(path), *watching, env=env)
+    ask(server, "a")
+    ask(server, "b")
+    (before,) = [child.pid for child in server.children() if "a" in child.cmdline()]
+    old = [child for child in server.children() if "b" in child.cmdline()]
+    file(b=96, more=f"[c]\nm = {path}\n")
+    tell(server)
+    wait(lambda: {"a", "b", "c"} <= ids(server), server)
+    wait(lambda: not any(child.is_running() for child in old), server)
+    ask(server, "b")
+    assert "96" in argv(server, "b")
+    assert [child.pid for child in server.children() if "a" in child.cmdline()] == [before]
+
+
+def test_a_mistake_is_told_and_changes_nothing(
+    start_server: StartServer, fake_engine: Path, file: Callable[..., Path]
+) -> None:
+    path = file()
+    server = start_server(
+        *VERBS["serve"], "--models-preset", str(path), "--watch-config", env={ENGINE_VARIABLE: str(fake_engine)}
+    )
+    before = ids(server)
+    file("[c]\nfoo-bar = 1\n")
+    for method, target in (("POST", "/api/config/reload"), ("GET", "/models?reload=1")):
+        refused = http(server, method, target)
+        assert refused.status == 400
+        assert "llama-server has no option 'foo-bar'" in refused.json()["error"]["message"]
+    assert ids(server) == before
+    wait(lambda: "the presets were not read again, the old ones stay" in server.told(), server)
+    file("[c]\nm = /x\n")
+    wait(lambda: "c" in ids(server), server)
+
+
+def test_beside_a_configuration_both_are_read_again(
+    start_server: StartServer, fake_engine: Path, file: Callable[..., Path], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("models:\n  x:\n    cmd: nothing\n    proxy: http://127.0.0.1:1\n")
+    env = {ENGINE_VARIABLE: str(fake_engine)}
+    server = start_server(*VERBS["serve"], "--models-preset", str(file()), "--config", str(config), env=env)
+    assert ids(server) == {"a", "b", "x"}
+    file("[c]\nm = /x\n")
+    config.write_text(config.read_text().replace("  x:", "  y:"))
+    by_request(server)
+    assert ids(server) == {"a", "b", "c", "y"}
+
+
+def test_there_is_nothing_to_read_again(start_server: StartServer, fake_engine: Path) -> None:
+    server = start_server(*VERBS["serve"], env={ENGINE_VARIABLE: str(fake_engine)})
+    refused = http(server, "POST", "/api/config/reload")
+    assert refused.status == 400
+    assert "without a configuration file or presets" in refused.json()["error"]["message"]

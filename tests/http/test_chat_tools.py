@@ -1,0 +1,365 @@
+"""Tools of the server in a plain chat: by the official client, whole and streamed, and everything that can go wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import openai
+import pytest
+import trio
+from http_harness import CHAT, Appliance, OpenServer
+from msgspec import Raw
+from openai.types.chat import ChatCompletionChunk as Chunk
+from plugin_folders import write_plugin
+
+from appliance.core.settings import FleetSettings
+from appliance.core.sse import Decoder
+from appliance.core.tooling import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.tools.box import Toolbox
+
+QUESTION = [{"role": "user", "content": "What do the notes say?"}]
+PATH = Raw(b'{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}')
+OWN = {"type": "function", "function": {"name": "ask_me", "parameters": {"type": "object", "properties": {"q": {}}}}}
+LOOKS = {"text": "Let me look.", "calls": [{"name": "read_file", "arguments": '{"path": "notes"}', "id": "c1"}]}
+SAYS = {"reasoning": "So that is it.", "text": "Milk and eggs."}
+
+
+class Files:
+    """A source of tools: one reads, one never ends, one cannot be used, one is an MCP server's."""
+
+    def __init__(self) -> None:
+        self.used: list[tuple[str, object]] = []
+        self.begun = trio.Event()
+        self.stopped = trio.Event()
+        self.gate = trio.Event()
+        self.both = trio.Event()
+
+    def specs(self) -> Sequence[ToolSpec]:
+        names = ("read_file", "wait", "refuse")
+        own = [ToolSpec(name=name, display_name=name, description=f"Does {name}.", parameters=PATH) for name in names]
+        mcp = ToolSpec(name="web_search", display_name="", description="", parameters=PATH, kind="mcp", server="web")
+        return [*own, mcp]
+
+    async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
+        self.used.append((name, json.loads(arguments)))
+        if len(self.used) == 2:
+            self.both.set()
+        if name == "refuse":
+            raise ToolProblem(name, "there is no shell")
+        if name == "wait":
+            self.begun.set()
+            try:
+                await self.gate.wait()
+            finally:
+                self.stopped.set()
+        return ToolOutcome(body=b"{}", text=f"{name}: {json.loads(arguments).get('path')}")
+
+
+def asked(*script: object, tools: Sequence[str] = ("read_file",), **more: object) -> dict[str, object]:
+    appliance: dict[str, object] = {"tools": list(tools)}
+    if "max_iterations" in more:
+        appliance["max_iterations"] = more.pop("max_iterations")
+    fake = {"script": json.dumps(script)}
+    return {"model": "alpha", "messages": QUESTION, "appliance": appliance, "fake": fake, **more}
+
+
+def records(body: bytes) -> list[dict[str, object]]:
+    *found, done = [event.data for event in Decoder().feed(body)]
+    assert done == "[DONE]"
+    return [json.loads(data) for data in found]
+
+
+@pytest.fixture
+def files() -> Files:
+    return Files()
+
+
+async def whole(server: Appliance, body: dict[str, object]) -> dict[str, object]:
+    answer = await server.ask("POST", CHAT, body, patience=30)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def test_a_model_reads_a_file_and_answers_in_one_piece(open_server: OpenServer, files: Files):
+    async with open_server(tools=Toolbox([files])) as server:
+        answer = await whole(server, asked(LOOKS, SAYS))
+    assert files.used == [("read_file", {"path": "notes"})]
+    [choice] = answer["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "Let me look.\n\nMilk and eggs.",
+        "reasoning_content": "So that is it.",
+    }
+    assert answer["object"] == "chat.completion"
+    assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"]
+    [used] = answer["appliance"]["tool_trace"]
+    assert (used["id"], used["name"], used["arguments"], used["result"]) == (
+        "c1",
+        "read_file",
+        {"path": "notes"},
+        "read_file: notes",
+    )
+    assert answer["appliance"]["tool_iterations_used"] == 1
+
+
+async def test_the_engine_is_given_the_tools_and_the_results_and_never_the_member(
+    open_server: OpenServer, files: Files
+):
+    async with open_server(tools=Toolbox([files])) as server:
+        body = asked({"calls": LOOKS["calls"]}, {"echo": True}, tools=["mcp:*", "read_file"], temperature=0.5, seed=7)
+        sent = json.loads((await whole(server, body))["choices"][0]["message"]["content"])
+    assert "appliance" not in sent
+    assert (sent["temperature"], sent["seed"], sent["stream"]) == (0.5, 7, True)
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["web_search", "read_file"]
+    question, called, result = sent["messages"]
+    assert question == QUESTION[0]
+    assert called["tool_calls"][0]["function"] == {"name": "read_file", "arguments": '{"path": "notes"}'}
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": "read_file: notes"}
+
+
+async def test_the_official_client_takes_it(open_server: OpenServer, files: Files):
+    body = asked(LOOKS, SAYS)
+    extra = {name: body[name] for name in ("appliance", "fake")}
+
+    def ask(port: int) -> tuple[list[Chunk], str | None]:
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0, timeout=30) as client:
+            create = partial(client.chat.completions.create, model="alpha", messages=QUESTION, extra_body=extra)
+            return list(create(stream=True)), create().choices[0].message.content
+
+    async with open_server(tools=Toolbox([files])) as server:
+        chunks, whole_text = await trio.to_thread.run_sync(ask, server.port)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Let me look.\n\nMilk and eggs."
+    assert whole_text == "Let me look.\n\nMilk and eggs."
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].finish_reason] == ["stop"]
+    called, result, end = [chunk.model_extra["appliance"] for chunk in chunks if "appliance" in chunk.model_extra]
+    assert called["tool_call"]["name"] == "read_file"
+    assert (result["tool_result"]["id"], result["tool_result"]["result"]) == ("c1", "read_file: notes")
+    assert end["tool_iterations_used"] == 1
+
+
+async def test_usage_is_a_chunk_of_its_own_where_the_client_asks_for_it(open_server: OpenServer, files: Files):
+    async with open_server(tools=Toolbox([files])) as server:
+        body = asked(LOOKS, SAYS, stream=True, stream_options={"include_usage": True})
+        with_usage = records((await server.ask("POST", CHAT, body)).body)
+        without = records((await server.ask("POST", CHAT, asked(LOOKS, SAYS, stream=True))).body)
+    assert [record["choices"] for record in with_usage if "usage" in record] == [[]]
+    assert [bool(record["choices"]) for record in without if "usage" in record] == [True]
+    assert with_usage[-1]["usage"] == without[-1]["usage"]
+    assert {record["object"] for record in with_usage} == {"chat.completion.chunk"}
+
+
+async def test_a_function_of_the_client_ends_the_answer_and_nothing_is_used(open_server: OpenServer, files: Files):
+    calls = [*LOOKS["calls"], {"name": "ask_me", "arguments": "{broken", "id": "q"}]
+    async with open_server(tools=Toolbox([files])) as server:
+        answer = await whole(server, {**asked({"calls": calls}), "tools": [OWN]})
+        streamed = records(
+            (await server.ask("POST", CHAT, {**asked({"calls": calls}, stream=True), "tools": [OWN]})).body
+        )
+    call = {"id": "q", "type": "function", "function": {"name": "ask_me", "arguments": "{broken"}}
+    assert files.used == []
+    [choice] = answer["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {"role": "assistant", "content": None, "tool_calls": [{"index": 0, **call}]}
+    assert streamed[-2]["choices"][0]["delta"] == {"tool_calls": [{"index": 0, **call}]}
+    assert streamed[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_what_a_tool_cannot_do_is_told_to_the_model(open_server: OpenServer, files: Files):
+    calls = [{"name": "refuse", "arguments": "{}", "id": "c1"}]
+    async with open_server(tools=Toolbox([files])) as server:
+        answer = await whole(server, asked({"calls": calls}, {"echo": True}, tools=["refuse"]))
+    sent = json.loads(answer["choices"][0]["message"]["content"])
+    assert sent["messages"][-1]["content"] == "error: tool 'refuse': there is no shell"
+
+
+async def test_a_spent_budget_is_an_error_that_says_so(open_server: OpenServer, files: Files):
+    async with open_server(tools=Toolbox([files])) as server:
+        answer = await server.ask("POST", CHAT, asked(LOOKS, max_iterations=2))
+        streamed = await server.ask("POST", CHAT, asked(LOOKS, stream=True, max_iterations=0))
+    assert answer.status == 500
+    assert answer.error["reason"] == "tool_loop_failed"
+    assert answer.error["message"] == "model 'alpha' could not be answered with tools: tool budget exhausted"
+    assert len(files.used) == 2
+    assert streamed.status == 200
+    last = json.loads(Decoder().feed(streamed.body)[-1].data)
+    assert last["error"]["reason"] == "tool_loop_failed"
+    assert b"Let me" in streamed.body
+
+
+async def test_an_unknown_tool_is_refused_by_name(open_server: OpenServer, files: Files):
+    async with open_server(tools=Toolbox([files])) as server:
+        answer = await server.ask("POST", CHAT, asked(SAYS, tools=["read_fil"]))
+        mcp = await server.ask("POST", CHAT, asked(SAYS, tools=["mcp:nowhere"]))
+    assert (answer.status, answer.error["param"]) == (400, "tools")
+    assert answer.error["message"] == "there is no tool 'read_fil'; did you mean 'read_file'?"
+    assert mcp.status == 400
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"appliance": {"tool": ["read_file"]}}, "'appliance' cannot be used: Object contains unknown field `tool`"),
+        ({"appliance": {"tools": "read_file"}}, "'appliance' cannot be used: Expected `array`, got `str`"),
+        (
+            {"appliance": {"tools": ["read_file"], "max_iterations": -1}},
+            "'appliance' cannot be used: Expected `int` >= 0",
+        ),
+        ({"n": 2}, "'n' must be 1"),
+        ({"messages": "hi"}, "the request body cannot be used with tools of this server: Expected `array`"),
+        ({"tools": [{"function": {"name": "read_file"}}]}, "two tools are called 'read_file'"),
+        ({"tools": [{"function": {}}]}, "the request body cannot be used with tools of this server: Object missing"),
+    ],
+)
+async def test_a_mistake_is_told(open_server: OpenServer, files: Files, more: dict[str, object], told: str):
+    async with open_server(tools=Toolbox([files])) as server:
+        answer = await server.ask("POST", CHAT, {**asked(SAYS), **more})
+    assert answer.status == 400
+    assert answer.error["message"].startswith(told)
+
+
+async def test_tools_that_are_switched_off_say_which_flag_helps(open_server: OpenServer):
+    async with open_server() as server:
+        answer = await server.ask("POST", CHAT, asked(SAYS))
+    assert answer.status == 403
+    assert "--tools" in answer.error["message"]
+
+
+async def test_only_a_chat_has_tools(open_server: OpenServer, files: Files):
+    async with open_server(tools=Toolbox([files])) as server:
+        body = {"model": "alpha", "prompt": "hi", "appliance": {"tools": ["read_file"]}}
+        answer = await server.ask("POST", "/v1/completions", body)
+    assert (answer.status, answer.error["param"]) == (400, "appliance")
+
+
+@pytest.mark.parametrize("member", [{}, {"tools": []}, None])
+async def test_without_tools_the_request_is_any_other_but_for_the_member(open_server: OpenServer, member: object):
+    async with open_server() as server:
+        body = {"model": "alpha", "messages": QUESTION, "appliance": member, "fake": {"echo": True}}
+        answer = await server.ask("POST", CHAT, body)
+    sent = json.loads(answer.json["body"])
+    assert sent == {name: value for name, value in body.items() if name != "appliance"}
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "application/x-www-form-urlencoded", "text/plain"])
+async def test_json_is_json_whatever_its_type_says(open_server: OpenServer, files: Files, kind: str):
+    """``curl -d`` calls it a form."""
+    async with open_server(tools=Toolbox([files])) as server:
+        body = json.dumps(asked(LOOKS, SAYS)).encode()
+        answer = await server.ask("POST", CHAT, body, [("Content-Type", kind)])
+    assert answer.json["appliance"]["tool_iterations_used"] == 1
+
+
+async def test_the_programs_own_requests_use_no_tools(open_server: OpenServer, files: Files):
+    async with open_server(tools=Toolbox([files])) as server:
+        body = asked({"echo": True})
+        with trio.fail_after(30):
+            async with server.owners.inward.ask(CHAT, json.dumps(body).encode()) as reply:
+                answer = json.loads(await reply.read(1 << 20))
+    sent = json.loads(answer["choices"][0]["message"]["content"])
+    assert not {"appliance", "tools"} & set(sent)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_stops_the_tool(open_server: OpenServer, files: Files, stream: bool):
+    calls = [{"name": "wait", "arguments": "{}"}]
+    async with open_server(tools=Toolbox([files])) as server:
+        with trio.fail_after(30):
+            async with server.connect() as client:
+                body = json.dumps(asked({"calls": calls}, tools=["wait"], stream=stream)).encode()
+                await client.send("POST", CHAT, body)
+                await files.begun.wait()
+                assert await server.slots_busy("alpha") == 0  # the model is free while its tools are used
+            await files.stopped.wait()
+
+
+async def test_a_silent_tool_does_not_make_the_stream_silent(open_server: OpenServer, files: Files):
+    calls = [{"name": "wait", "arguments": "{}"}]
+    async with open_server(tools=Toolbox([files]), ping_after=0.05) as server, server.connect() as client:
+        await client.send("POST", CHAT, json.dumps(asked({"calls": calls}, SAYS, tools=["wait"], stream=True)).encode())
+        with trio.fail_after(30):
+            got = b""
+            while b": ping" not in got.partition(b'"tool_call"')[2]:
+                got += await client.stream.receive_some(1 << 16)
+            files.gate.set()
+            while b"[DONE]" not in got:
+                got += await client.stream.receive_some(1 << 16)
+    assert b"Milk" in got
+
+
+async def test_calls_of_one_turn_run_at_once_where_the_client_allows_it(open_server: OpenServer, files: Files):
+    calls = [{"name": "wait", "arguments": "{}", "id": "c1"}, {"name": "read_file", "arguments": "{}", "id": "c2"}]
+    async with open_server(tools=Toolbox([files])) as server, trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            body = asked({"calls": calls}, SAYS, tools=["*"], parallel_tool_calls=True)
+            assert (await whole(server, body))["appliance"]["tool_iterations_used"] == 1
+
+        nursery.start_soon(ask)
+        with trio.fail_after(30):
+            await files.both.wait()
+            files.gate.set()
+
+
+async def test_what_the_engine_refuses_is_its_own_answer(open_server: OpenServer, files: Files):
+    async with open_server(tools=Toolbox([files])) as server:
+        for stream in (False, True):
+            body = {**asked(SAYS, stream=stream), "fake": {"status": 400}}
+            answer = await server.ask("POST", CHAT, body)
+            assert answer.status == 400
+            assert answer.error["fake"] is True
+
+
+@pytest.mark.parametrize("ending", [{"die": 1}, {"close": True}])
+async def test_an_engine_that_fails_in_the_middle_keeps_what_was_said(
+    open_server: OpenServer, files: Files, ending: dict[str, object]
+):
+    async with open_server(tools=Toolbox([files]), fleet=FleetSettings(stop_timeout=2.0)) as server:
+        body = asked(LOOKS, {"text": "It says", **ending}, stream=True)
+        answer = await server.ask("POST", CHAT, body, patience=30)
+    *before, last = [json.loads(event.data) for event in Decoder().feed(answer.body)]
+    assert last["error"]["reason"] == "upstream_failed"
+    said = "".join(choice["delta"].get("content") or "" for record in before for choice in record["choices"])
+    assert said == "Let me look.\n\nIt says"
+
+
+UPPER = """
+async def on_stream(events, context):
+    async for event in events:
+        for choice in event.data["choices"] if event.data is not None else ():
+            choice["delta"]["content"] = (choice["delta"].get("content") or "").upper()
+        yield event
+"""
+
+
+async def test_plugins_and_tools_go_together(open_server: OpenServer, files: Files, tmp_path: Path):
+    """The plugin sees the answer of all turns, as it streams."""
+    write_plugin(tmp_path, "upper", UPPER)
+    body = asked(LOOKS, SAYS, stream=True, messages=[{"role": "user", "content": "/upper Hello"}])
+    async with open_server(tools=Toolbox([files]), plugins=[tmp_path]) as server:
+        answer = records((await server.ask("POST", CHAT, body, patience=30)).body)
+    said = "".join(choice["delta"].get("content") or "" for record in answer for choice in record["choices"])
+    assert said == "LET ME LOOK.\n\nMILK AND EGGS."
+    assert ["tool_call" in record.get("appliance", {}) for record in answer].count(True) == len(files.used) == 1
+
+
+async def test_a_name_that_the_model_made_up_ends_the_answer(open_server: OpenServer, files: Files):
+    async with open_server(tools=Toolbox([files])) as server:
+        answer = await server.ask("POST", CHAT, asked({"calls": [{"name": "fly"}]}))
+    assert answer.status == 500
+    assert "there is no tool 'fly'; offered are: read_file" in answer.error["message"]
+
+
+async def test_the_activity_log_has_one_request_with_the_tokens_of_all_turns(open_server: OpenServer, files: Files):
+    async with open_server(tools=Toolbox([files])) as server:
+        for stream in (False, True):
+            answer = await server.ask("POST", CHAT, asked(LOOKS, SAYS, stream=stream))
+            last = records(answer.body)[-1] if stream else answer.json
+            listed = (await server.ask("GET", "/api/metrics/activity")).json
+            newest = listed["data"][0]
+            assert (listed["total"], newest["model"], newest["resp_status_code"]) == (1 + stream, "alpha", 200)
+            assert newest["tokens"]["input_tokens"] == last["usage"]["prompt_tokens"]
+            assert newest["tokens"]["output_tokens"] == last["usage"]["completion_tokens"]

@@ -1,0 +1,161 @@
+"""``llama-appliance mcp``: a client on standard input and output, a running server behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import trio
+from http_harness import Appliance, OpenServer
+
+ON = {"mcp_server": True, "api_keys": ("k",)}
+META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+
+
+class Client:
+    """A desktop client: it writes lines and reads lines."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self.process = process
+        self._rest = b""
+
+    async def say(self, message: object) -> None:
+        assert self.process.stdin is not None
+        data = message if isinstance(message, bytes) else json.dumps(message).encode()
+        await self.process.stdin.send_all(data + b"\n")
+
+    async def hear(self) -> dict:
+        assert self.process.stdout is not None
+        while b"\n" not in self._rest:
+            data = await self.process.stdout.receive_some()
+            assert data, "it ended"
+            self._rest += bytes(data)
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+    async def ask(self, method: str, number: int = 1, **params: object) -> dict:
+        await self.say({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        answer = await self.hear()
+        assert answer["id"] == number
+        return answer
+
+
+@asynccontextmanager
+async def relay(port: int, key: str = "k") -> AsyncGenerator[Client]:
+    env = {**os.environ, "LLAMA_APPLIANCE_API_KEY": key}
+    argv = [sys.executable, "-m", "appliance", "mcp", "--url", f"http://127.0.0.1:{port}"]
+    process = await trio.lowlevel.open_process(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        with trio.fail_after(60):
+            yield Client(process)
+    finally:
+        process.kill()
+        with trio.move_on_after(10, shield=True):
+            await process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                await stream.aclose()
+
+
+async def test_a_client_of_an_older_revision(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server, relay(server.port) as client:
+        begun = await client.ask("initialize", 0, protocolVersion="2024-11-05", capabilities={}, clientInfo={})
+        assert begun["result"]["protocolVersion"] == "2024-11-05"
+        await client.say({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        listed = await client.ask("tools/list", 1)
+        assert "chat" in [tool["name"] for tool in listed["result"]["tools"]]
+        asked = await client.ask("tools/call", 2, name="chat", arguments={"model": "alpha", "prompt": "hi"})
+        assert asked["result"]["structuredContent"]["text"]
+        assert (await client.ask("resources/list", 3))["error"]["code"] == -32601
+
+
+async def test_a_client_of_the_stateless_revision(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server, relay(server.port) as client:
+        found = await client.ask("server/discover", 1, _meta=META)
+        assert "2026-07-28" in found["result"]["supportedVersions"]
+        called = await client.ask("tools/call", 2, _meta=META, name="list_models", arguments={})
+        assert called["result"]["resultType"] == "complete"
+        unknown = await client.ask("tools/call", 3, _meta=META, name="nö\n", arguments={})
+        assert unknown["error"]["code"] == -32602, "a name that is no header is written in base64"
+
+
+async def test_progress_comes_line_by_line_and_answers_in_any_order(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server, relay(server.port) as client:
+        slow = {"model": "alpha", "prompt": "hi", "params": {"fake": {"tokens": 12, "token_delay": 0.2}}}
+        params = {"name": "chat", "arguments": slow, "_meta": {"progressToken": 9}}
+        await client.say({"jsonrpc": "2.0", "id": "slow", "method": "tools/call", "params": params})
+        while (said := await client.hear()).get("method") != "notifications/progress":
+            raise AssertionError(said)
+        await client.say({"jsonrpc": "2.0", "id": "fast", "method": "ping"})
+        heard: list[object] = []
+        while "slow" not in heard:
+            heard.append((await client.hear()).get("id"))
+        assert "fast" in heard
+        assert heard.index("fast") < heard.index("slow")
+
+
+async def test_what_is_cancelled_stops_the_model(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server, relay(server.port) as client:
+        await client.ask("tools/call", 1, name="chat", arguments={"model": "alpha", "prompt": "hi"})
+        endless = {"model": "alpha", "prompt": "hi", "params": {"fake": {"tokens": 5000, "token_delay": 0.1}}}
+        await client.say(
+            {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "chat", "arguments": endless}}
+        )
+        await until_busy(server)
+        await client.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}})
+        await server.wait_idle("alpha", within=20)
+        assert "result" in await client.ask("ping", 3)
+
+
+async def until_busy(server: Appliance) -> None:
+    with trio.fail_after(20):
+        while await server.slots_busy("alpha") == 0:  # noqa: ASYNC110  the engine has no event
+            await trio.sleep(0.02)
+
+
+async def test_what_is_wrong_is_told_in_the_answer(open_server: OpenServer) -> None:
+    async with open_server(api_keys=("k",)) as server:
+        async with relay(server.port) as client:
+            assert "--mcp-server" in (await client.ask("initialize"))["error"]["message"]
+        async with relay(server.port, key="wrong") as client:
+            assert "LLAMA_APPLIANCE_API_KEY" in (await client.ask("initialize"))["error"]["message"]
+    async with relay(server.port) as client:
+        assert "serve --mcp-server" in (await client.ask("initialize"))["error"]["message"]
+
+
+async def test_lines_of_no_use_do_not_end_it(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server, relay(server.port) as client:
+        for line in (b"not json", b"", b'"text"', b"{}", b"[]", b"\xff", b"[" * 100_000, b"x" * (9 << 20)):
+            await client.say(line)
+        await client.say({"jsonrpc": "2.0", "id": 5, "method": "ping"})
+        heard: dict = {}
+        while heard.get("id") != 5:
+            heard = await client.hear()
+        assert heard["result"] == {}
+
+
+async def test_the_end_of_the_input_ends_it_after_the_last_answer(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server, relay(server.port) as client:
+        await client.say({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "list_models"}})
+        assert client.process.stdin is not None
+        await client.process.stdin.aclose()
+        assert (await client.hear())["id"] == 1
+        assert await client.process.wait() == 0
+
+
+def test_the_configuration_that_a_desktop_client_needs() -> None:
+    argv = [sys.executable, "-m", "appliance", "mcp", "--print-config", "--url", "http://box:9/", "--api-key", "secret"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    entry = json.loads(done.stdout)["mcpServers"]["llama-appliance"]
+    assert entry["args"][-3:] == ["mcp", "--url", "http://box:9"]
+    assert entry["env"] == {"LLAMA_APPLIANCE_API_KEY": "secret"}
+    version = subprocess.run([entry["command"], *entry["args"][:-3], "--version"], capture_output=True, timeout=60)
+    assert b"llama-appliance" in version.stdout

@@ -1,0 +1,374 @@
+"""``/mcp``: the program as an MCP server, for clients of both eras."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from http_harness import Answer, Appliance, OpenServer
+
+from appliance.core.mcp_config import parse_mcp_servers
+from appliance.core.settings import FleetSettings
+from appliance.errors import BadRequest
+from appliance.platform.children import open_children
+from appliance.tools.box import Toolbox
+from appliance.tools.mcp_owner import open_mcp
+
+KEY = ("Authorization", "Bearer k")
+BOTH = ("Accept", "application/json, text/event-stream")
+ON = {"mcp_server": True, "api_keys": ("k",)}
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+async def post(server: Appliance, body: object, *headers: tuple[str, str], accept: bool = True) -> Answer:
+    always = [KEY, BOTH] if accept else [KEY]
+    return await server.ask("POST", "/mcp", body, [*always, *headers], patience=30)
+
+
+async def rpc(server: Appliance, method: str, *headers: tuple[str, str], **params: object) -> Answer:
+    return await post(server, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, *headers)
+
+
+async def use(server: Appliance, name: str, **arguments: object) -> dict:
+    answer = await rpc(server, "tools/call", name=name, arguments=arguments)
+    assert answer.status == 200
+    return answer.json["result"]
+
+
+def modern(method: str, name: str = "", **changed: str) -> list[tuple[str, str]]:
+    found = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method} | ({"Mcp-Name": name} if name else {})
+    return list((found | {key.replace("_", "-"): value for key, value in changed.items()}).items())
+
+
+def messages(answer: Answer) -> list[dict]:
+    """What the events of a stream say; pings are no messages."""
+    records = [record for record in answer.events if not record.startswith(":")]
+    return [json.loads(record.split("data: ", 1)[1]) for record in records]
+
+
+async def test_it_is_off_by_default(open_server: OpenServer) -> None:
+    async with open_server() as server:
+        answer = await rpc(server, "initialize")
+        assert answer.status == 403
+        assert "--mcp-server" in answer.error["message"]
+
+
+async def test_it_asks_for_the_key_and_looks_at_host_and_origin(open_server: OpenServer) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    async with open_server(**ON) as server:
+        assert (await server.ask("POST", "/mcp", body)).status == 401
+        assert (await post(server, body)).json == {"jsonrpc": "2.0", "id": 1, "result": {}}
+        assert (await post(server, body, ("Origin", "http://evil.example"))).status == 403
+        assert (await post(server, body, ("Host", "evil.example"))).status == 403
+        assert (await post(server, body, ("Origin", "http://localhost:3000"))).status == 200
+
+
+async def test_without_a_key_it_must_have_been_allowed(open_server: OpenServer) -> None:
+    """As when a configuration that is read again has lost its keys."""
+    async with open_server(mcp_server=True) as server:
+        answer = await rpc(server, "ping")
+        assert answer.status == 403
+        assert "needs an API key" in answer.error["message"]
+    async with open_server(mcp_server=True, mcp_server_open=True) as server:
+        assert (await rpc(server, "ping")).status == 200
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_the_handshake_of_older_clients(open_server: OpenServer, version: str) -> None:
+    async with open_server(**ON) as server:
+        answer = await rpc(server, "initialize", protocolVersion=version, capabilities={}, clientInfo={})
+        found = answer.json["result"]
+        assert found["protocolVersion"] == version
+        assert found["capabilities"] == {"tools": {}}
+        assert found["serverInfo"]["name"] == "llama-appliance"
+        assert answer.header("mcp-session-id") is None
+        assert answer.header("content-type") == "application/json"
+        told = await post(server, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+        assert (told.status, told.body) == (202, b"")
+        header = ("MCP-Protocol-Version", version)
+        listed = await rpc(server, "tools/list", header)
+        assert [tool["name"] for tool in listed.json["result"]["tools"]] == [
+            "list_models",
+            "chat",
+            "embed",
+            "run_agent",
+        ]
+        assert "resultType" not in listed.json["result"]
+
+
+async def test_a_revision_that_nobody_knows(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server:
+        answer = await rpc(server, "initialize", protocolVersion="1999-01-01")
+        assert answer.json["result"]["protocolVersion"] == "2025-11-25"
+        answer = await rpc(server, "tools/list", ("MCP-Protocol-Version", "1999-01-01"))
+        assert answer.status == 400
+        assert answer.error["code"] == -32022
+        assert "2026-07-28" in answer.error["data"]["supported"]
+
+
+async def test_the_stateless_revision(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server:
+        found = (await rpc(server, "server/discover", *modern("server/discover"), _meta=META)).json["result"]
+        assert found["supportedVersions"][0] == "2026-07-28"
+        assert found["resultType"] == "complete"
+        assert found["ttlMs"] >= 0
+        assert found["cacheScope"] == "private"
+        assert found["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "llama-appliance"
+        listed = (await rpc(server, "tools/list", *modern("tools/list"), _meta=META)).json["result"]
+        assert listed["resultType"] == "complete"
+        assert {"ttlMs", "cacheScope", "tools"} <= set(listed)
+        called = await rpc(
+            server,
+            "tools/call",
+            *modern("tools/call", "list_models"),
+            _meta=META,
+            name="list_models",
+            arguments={},
+        )
+        assert called.json["result"]["resultType"] == "complete"
+        gone = await rpc(server, "ping", *modern("ping"), _meta=META)
+        assert (gone.status, gone.error["code"]) == (404, -32601)
+
+
+@pytest.mark.parametrize(
+    ("headers", "meta", "code"),
+    [
+        (modern("tools/call", "chat"), META, -32020),
+        (modern("tools/list", "list_models"), META, -32020),
+        (modern("tools/call", "list_models", MCP_Protocol_Version="2025-11-25"), META, -32020),
+        ([], META, -32020),
+        (modern("tools/call", "list_models"), {}, -32602),
+        (modern("tools/call", "list_models"), {**META, "io.modelcontextprotocol/protocolVersion": 1}, -32602),
+        ([*modern("tools/call", "list_models"), ("Mcp-Name", "chat")], META, -32020),
+        (
+            modern("tools/call", "list_models", MCP_Protocol_Version="2031-01-01"),
+            {**META, "io.modelcontextprotocol/protocolVersion": "2031-01-01"},
+            -32022,
+        ),
+    ],
+)
+async def test_headers_that_say_something_else(
+    open_server: OpenServer, headers: Iterable[tuple[str, str]], meta: object, code: int
+) -> None:
+    async with open_server(**ON) as server:
+        answer = await rpc(server, "tools/call", *headers, _meta=meta, name="list_models", arguments={})
+        assert (answer.status, answer.error["code"]) == (400, code)
+
+
+async def test_a_name_in_base64(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server:
+        headers = modern("tools/call", "=?base64?bGlzdF9tb2RlbHM=?=")
+        answer = await rpc(server, "tools/call", *headers, _meta=META, name="list_models", arguments={})
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, -32700),
+        (b"\xff", 400, -32700),
+        (b"[" * 100_000, 400, -32600),
+        (b"[]", 400, -32600),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', 400, -32600),
+        (b'{"id":1,"method":"ping"}', 400, -32600),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', 400, -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}', 400, -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"resources/list"}', 200, -32601),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nothing"}}', 200, -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}', 200, -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"chat","arguments":[]}}', 200, -32602),
+    ],
+)
+async def test_requests_that_cannot_be_answered(open_server: OpenServer, body: bytes, status: int, code: int) -> None:
+    async with open_server(**ON) as server:
+        answer = await post(server, body)
+        assert (answer.status, answer.error["code"]) == (status, code)
+        assert answer.json["jsonrpc"] == "2.0"
+
+
+async def test_other_methods_and_forms(open_server: OpenServer) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    async with open_server(**ON) as server:
+        for method in ("GET", "DELETE", "PUT"):
+            answer = await server.ask(method, "/mcp", None if method == "GET" else b"", [KEY, BOTH])
+            assert answer.status == 405
+            assert answer.header("allow") == "POST"
+        assert (await post(server, body, ("Accept", "text/html"), accept=False)).status == 406
+        for accept in ("*/*", "application/json", "text/event-stream"):
+            assert (await post(server, body, ("Accept", accept), accept=False)).status == 200
+        assert (await post(server, body, accept=False)).status == 200
+        answered = await post(server, {"jsonrpc": "2.0", "id": "x", "result": {}})
+        assert answered.status == 202
+
+
+async def test_models_are_listed(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server:
+        found = await use(server, "list_models")
+        models = {each["id"]: each for each in found["structuredContent"]["models"]}
+        assert set(models) == {"alpha", "beta"}
+        assert models["alpha"]["status"] == "unloaded"
+        assert models["alpha"]["aliases"] == ["al"]
+        assert json.loads(found["content"][0]["text"]) == found["structuredContent"]
+        assert "args" not in json.dumps(found)
+
+
+async def test_a_model_is_asked(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server:
+        found = await use(server, "chat", model="al", prompt="hi", system="be kind", max_tokens=5, params={"seed": 1})
+        assert not found.get("isError")
+        assert found["content"] == [{"type": "text", "text": found["structuredContent"]["text"]}]
+        assert found["structuredContent"]["text"]
+        assert found["structuredContent"]["usage"]["completion_tokens"] >= 1
+        assert server.state("alpha") == "loaded"
+        whole = await use(server, "chat", model="alpha", messages=[{"role": "user", "content": "hi"}])
+        assert whole["structuredContent"]["text"]
+        rows = server.owners.activity
+        assert rows is not None
+
+
+async def test_what_a_model_can_mend_is_told_as_a_result(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server:
+        for arguments, words in (
+            ({"model": "nobody", "prompt": "hi"}, "model 'nobody' not found"),
+            ({"model": "alpha"}, "either 'prompt' or 'messages'"),
+            ({"model": "alpha", "prompt": "hi", "messages": [{}]}, "either 'prompt' or 'messages'"),
+            ({"model": "alpha", "prompt": "hi", "params": {"stream": True}}, "'stream' cannot be among"),
+            ({"model": "alpha", "promt": "hi"}, "promt"),
+            ({"model": 7, "prompt": "hi"}, "arguments cannot be used"),
+        ):
+            found = await use(server, "chat", **arguments)
+            assert found["isError"] is True
+            assert words in found["content"][0]["text"]
+        assert server.state("alpha") != "loaded", "none of them has loaded a model"
+
+
+async def test_texts_are_embedded(open_server: OpenServer) -> None:
+    fleet = FleetSettings(stop_timeout=2.0, engine_args=("--embeddings",))
+    async with open_server(**ON, fleet=fleet) as server:
+        found = await use(server, "embed", model="alpha", input=["a", "b"])
+        assert len(found["structuredContent"]["embeddings"]) == 2
+        one = await use(server, "embed", model="alpha", input="a")
+        assert len(one["structuredContent"]["embeddings"]) == 1
+    async with open_server(**ON) as server:
+        refused = await use(server, "embed", model="alpha", input="a")
+        assert refused["isError"] is True
+        assert "Start it with `--embeddings`" in refused["content"][0]["text"], "the engine's own words"
+
+
+async def test_progress_is_told_as_it_comes(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server:
+        answer = await rpc(
+            server,
+            "tools/call",
+            name="chat",
+            arguments={"model": "alpha", "prompt": "hi", "params": {"fake": {"tokens": 12, "token_delay": 0.1}}},
+            _meta={"progressToken": "t"},
+        )
+        assert answer.header("content-type") == "text/event-stream"
+        *told, last = messages(answer)
+        assert len(told) >= 2
+        assert {each["method"] for each in told} == {"notifications/progress"}
+        assert {each["params"]["progressToken"] for each in told} == {"t"}
+        steps = [each["params"]["progress"] for each in told]
+        assert steps == sorted(set(steps))
+        text = last["result"]["structuredContent"]["text"]
+        assert "".join(each["params"]["message"] for each in told) == text
+        assert last["id"] == 1
+
+
+async def test_silence_becomes_a_stream_that_is_kept_open(open_server: OpenServer) -> None:
+    slow = {"model": "alpha", "prompt": "hi", "params": {"fake": {"tokens": 3, "token_delay": 0.5}}}
+    async with open_server(**ON, ping_after=0.2) as server:
+        answer = await rpc(server, "tools/call", name="chat", arguments=slow)
+        assert answer.header("content-type") == "text/event-stream"
+        assert any(record.startswith(":") for record in answer.events)
+        assert len(messages(answer)) == 1
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "chat", "arguments": slow}}
+        plain = await post(server, body, ("Accept", "application/json"), accept=False)
+        assert plain.header("content-type") == "application/json"
+
+
+async def test_who_leaves_stops_the_model(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server:
+        await use(server, "chat", model="alpha", prompt="hi")
+        params = {"name": "chat", "arguments": {"model": "alpha", "prompt": "hi"}}
+        params["arguments"]["params"] = {"fake": {"tokens": 1000, "token_delay": 0.1}}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        async with server.connect() as client:
+            await client.send("POST", "/mcp", body, [KEY, BOTH])
+            with trio.fail_after(20):
+                while await server.slots_busy("alpha") == 0:  # noqa: ASYNC110  the engine has no event
+                    await trio.sleep(0.02)
+        await server.wait_idle("alpha", within=20)
+
+
+@asynccontextmanager
+async def other_server(*flags: str) -> AsyncGenerator[Toolbox]:
+    """The tools of an MCP server that the program itself uses."""
+    argv = [str(Path(__file__).parents[1] / "fakes" / "mcp_server.py"), *flags]
+    config = json.dumps({"mcpServers": {"s": {"command": sys.executable, "args": argv}}})
+    async with open_children() as children, open_mcp(parse_mcp_servers(config, "the test"), children) as tools:
+        yield Toolbox([tools])
+
+
+async def test_only_those_of_the_programs_tools_that_were_chosen(open_server: OpenServer) -> None:
+    async with other_server() as box, open_server(**ON, tools=box, mcp_server_tools=("s_echo", "s_fail")) as server:
+        listed = (await rpc(server, "tools/list")).json["result"]["tools"]
+        assert [tool["name"] for tool in listed if tool["name"].startswith("s_")] == ["s_echo", "s_fail"]
+        assert (await use(server, "s_echo", message="x"))["content"][0]["text"] == "echo: x\nsecond"
+        failed = await use(server, "s_fail", message="no")
+        assert failed["isError"] is True
+        assert failed["content"][0]["text"] == "no"
+        hidden = await rpc(server, "tools/call", name="s_about", arguments={})
+        assert hidden.error["code"] == -32602
+
+
+async def test_an_agent_works_with_the_tools_that_were_chosen(open_server: OpenServer) -> None:
+    call = {"name": "s_add", "arguments": '{"a": 2, "b": 3}'}
+    script = json.dumps([{"calls": [call]}, {"text": "it is five"}])
+    asked = {"model": "alpha", "prompt": "2+3?", "tools": ["s_add"], "params": {"fake": {"script": script}}}
+    async with other_server() as box, open_server(**ON, tools=box, mcp_server_tools=("s_add",)) as server:
+        found = await use(server, "run_agent", **asked)
+        assert found["content"][0]["text"] == "it is five"
+        assert [trace["result"] for trace in found["structuredContent"]["tool_trace"]] == ["5"]
+        followed = await rpc(server, "tools/call", name="run_agent", arguments=asked, _meta={"progressToken": 1})
+        words = "".join(each["params"]["message"] for each in messages(followed)[:-1])
+        assert "[uses s_add]" in words
+        assert "it is five" in words
+        refused = await use(server, "run_agent", model="alpha", prompt="x", tools=["s_about"])
+        assert refused["isError"] is True
+        assert "--mcp-server-tools s_about" in refused["content"][0]["text"]
+        lost = await use(server, "run_agent", model="nobody", prompt="x")
+        assert "model 'nobody' not found" in lost["content"][0]["text"]
+
+
+async def test_an_agent_that_nobody_waits_for_is_cancelled(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server:
+        endless = {"model": "alpha", "prompt": "x", "params": {"fake": {"tokens": 5000, "token_delay": 0.1}}}
+        params = {"name": "run_agent", "arguments": endless}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        async with server.connect() as client:
+            await client.send("POST", "/mcp", body, [KEY, BOTH])
+            with trio.fail_after(20):
+                # the engine has no event
+                while server.state("alpha") != "loaded" or await server.slots_busy("alpha") == 0:  # noqa: ASYNC110
+                    await trio.sleep(0.02)
+        with trio.fail_after(20):
+            while [run.outcome.state for run in server.owners.agents.list()] != ["canceled"]:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        await server.wait_idle("alpha", within=20)
+
+
+async def test_a_tool_that_there_is_not_ends_the_start(open_server: OpenServer) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        async with open_server(**ON, mcp_server_tools=("nothing",)):
+            pass
+    assert caught.group_contains(BadRequest, match="nothing")
