@@ -115,7 +115,7 @@ def test_a_configuration_that_cannot_be_used_is_told_whole(tmp_path: Path) -> No
         (("--config-dir", str(tmp_path / "none")), "there is no folder"),
         (("--config-dir", str(bad)), "is not a folder"),
         (("--config-dir", str(tmp_path / "empty")), "there is no configuration file"),
-        (("--watch-config",), "--watch-config needs a configuration"),
+        (("--watch-config",), "--watch-config needs something to watch"),
     ):
         done = run_command("serve", *ANY_PORT, *argv, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")

@@ -11,7 +11,8 @@ from __future__ import annotations
 MAX_PATTERN = 1000
 """Characters; the cost of a name grows with it."""
 
-_STAR, _ANY, _FOLDERS = "*", "**", "**/"
+_STAR, _ANY, _FOLDERS, _INSIDE = "*", "**", "**/", "/**/"
+"""``**/`` is two positions: before it, where it may stand for nothing, and `_INSIDE` the names of folders."""
 
 
 class Glob:
@@ -43,6 +44,8 @@ class Glob:
             case "**":
                 return (state,)
             case "**/":
+                return ()
+            case "/**/":
                 return (state, state + 1) if char == "/" else (state,)
             case "*":
                 return (state,) if char != "/" else ()
@@ -57,6 +60,9 @@ class Glob:
             while at < len(self._tokens) and self._tokens[at] in (_STAR, _ANY, _FOLDERS):
                 at += 1
                 found.add(at)
+                if self._tokens[at - 1] == _FOLDERS:
+                    at += 1
+                    found.add(at)
         return found
 
 
@@ -73,6 +79,8 @@ def _tokens(pattern: str) -> list[str]:
         elif pattern[at] == "[" and (close := _end_of_set(pattern, at)) is not None:
             end = close + 1
         found.append(pattern[at:end])
+        if found[-1] == _FOLDERS:
+            found.append(_INSIDE)
         at = end
     return found
 

@@ -54,6 +54,8 @@ def test_a_pattern_matches_what_trying_everything_finds(pattern: str, path: str)
         ("**/src/*.py", "a/src/b/x.py", False),
         ("src/**", "a/src/b/x.py", True),
         ("**", "anything/at/all", True),
+        ("?/", "aa/", False),
+        ("src/**/b", "src/ab", False),
         ("/a/*", "a/b", True),
         ("/a/*", "b/a/b", False),
         ("[a-c]x", "bx", True),
