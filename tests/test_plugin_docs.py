@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from appliance import plugins
+from appliance.core.config.types import PluginConfig
 from appliance.core.slash import FAMILIES
+from appliance.http.agent_routes import Agents
 from appliance.plugins import testing
-from appliance.plugins.loading import HOOKS
+from appliance.plugins.loading import HOOKS, SETTINGS
 from appliance.plugins.manifest import DEFAULT_TIMEOUT, KEYS
+from appliance.plugins.registry import Listed
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
@@ -26,6 +29,18 @@ def test_every_key_hook_and_route_is_on_the_page():
         assert f"def {hook}(" in PAGE, hook
     for path in FAMILIES:
         assert path in PAGE, path
+
+
+def test_what_the_configuration_says_and_lists_show_is_on_the_page():
+    section = PAGE[PAGE.index("## Settings in the configuration") : PAGE.index("## Slash commands")]
+    for key in PluginConfig.__struct_fields__:
+        assert f"| `{key}` |" in section, key
+    listing = PAGE[PAGE.index("`GET /api/agents` lists") : PAGE.index("## config.json")]
+    for key in (*Agents.__struct_fields__, *Listed.__struct_fields__):
+        assert f'"{key}": ' in listing or f"`{key}`" in listing, key
+    assert f"dataclass `{SETTINGS}`" in PAGE
+    for flag in ("--plugins DIR", "--no-plugins"):
+        assert f"`{flag}`" in PAGE
 
 
 def test_everything_a_hook_is_given_is_on_the_page():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 from platformdirs import user_data_path
 
+from appliance.core.config.nodes import Problem
+from appliance.core.config.types import PluginConfig
 from appliance.core.slash import NAME
-from appliance.plugins.manifest import LARGEST, BadManifest, Manifest, read_manifest
+from appliance.plugins.configured import Choice, Value, merged, unknown_plugins
+from appliance.plugins.manifest import LARGEST, BadManifest, Manifest, Told, read_manifest
 
 BUNDLED = Path(__file__).parent / "bundled"
 """Where the wheel and the frozen program have the plugins that are shipped along."""
@@ -43,6 +46,10 @@ class Found(Struct, frozen=True, kw_only=True):
     name: str
     folder: Path
     manifest: Manifest = Manifest()
+    """With what the configuration says put over it."""
+    values: dict[str, Value] = {}
+    """Of the manifest, by dotted key, and where each comes from."""
+    given: PluginConfig = PluginConfig()
     warnings: tuple[str, ...] = ()
     error: str | None = None
     signature: Signature = ()
@@ -56,18 +63,20 @@ class Scan(Struct, frozen=True, kw_only=True):
     hidden: dict[str, tuple[Path, ...]] = {}
     problems: tuple[str, ...] = ()
     """Folders that cannot be read."""
+    unknown: tuple[Problem, ...] = ()
+    """Plugins that the configuration speaks of, and that are not there."""
 
     def files(self) -> Files:
         """What to compare to see whether anything has changed."""
         return {str(each.folder): each.signature for each in self.found}
 
 
-def scan(folders: Sequence[Path]) -> Scan:
+def scan(choice: Choice) -> Scan:
     """Look into the folders; later ones win. Never raises for what is there, or is not."""
     found: dict[str, Found] = {}
     hidden: dict[str, tuple[Path, ...]] = {}
     problems: list[str] = []
-    for folder in folders:
+    for folder in choice.folders:
         try:
             inside = sorted(path for path in folder.iterdir() if _is_plugin(path))
         except OSError as error:
@@ -77,37 +86,51 @@ def scan(folders: Sequence[Path]) -> Scan:
         for path in inside:
             if (before := found.pop(path.name, None)) is not None:
                 hidden[path.name] = (*hidden.get(path.name, ()), before.folder)
-            found[path.name] = _read(path)
+            found[path.name] = _read(path, choice.given.get(path.name, PluginConfig()))
     ordered = tuple(found[name] for name in sorted(found))
-    return Scan(found=ordered, hidden=hidden, problems=tuple(problems))
+    unknown = unknown_plugins(choice.given, found) if choice.off is None else ()
+    return Scan(found=ordered, hidden=hidden, problems=tuple(problems), unknown=tuple(unknown))
 
 
 def _is_plugin(path: Path) -> bool:
     return path.name[0] not in "._" and ((path / AGENT).is_file() or (path / CONFIG).is_file())
 
 
-def _read(folder: Path) -> Found:
-    name = folder.name
-    signature = _signature(folder)
+def _read(folder: Path, given: PluginConfig) -> Found:
+    """One that the configuration switches off is no error, whatever its files say."""
+    error = None
     try:
-        if not NAME.fullmatch(name):
-            raise BadManifest(
-                "its folder's name cannot be a command; use letters, digits, dots, '-' and '_', at most 64"
-            )
-        if not (folder / CONFIG).is_file():
-            raise BadManifest(f"{CONFIG} is missing in {folder}")
-        with (folder / CONFIG).open("rb") as opened:
-            data = opened.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise BadManifest(f"config.json is larger than {LARGEST >> 10} KiB")
-        manifest, warnings = read_manifest(data)
-        if manifest.enabled and not (folder / AGENT).is_file():
-            raise BadManifest(f"{AGENT} is missing in {folder}")
-    except BadManifest as error:
-        return Found(name=name, folder=folder, error=str(error), signature=signature)
-    except OSError as error:
-        return Found(name=name, folder=folder, error=f"{error.filename}: {error.strerror}", signature=signature)
-    return Found(name=name, folder=folder, manifest=manifest, warnings=warnings, signature=signature)
+        told = _manifest(folder)
+    except BadManifest as bad:
+        told, error = Told(manifest=Manifest()), str(bad)
+    except OSError as failed:
+        told, error = Told(manifest=Manifest()), f"{failed.filename}: {failed.strerror}"
+    manifest, values = merged(told.manifest, told.keys, given)
+    if error is None and manifest.enabled and not (folder / AGENT).is_file():
+        error = f"{AGENT} is missing in {folder}"
+    return Found(
+        name=folder.name,
+        folder=folder,
+        manifest=manifest,
+        values=values,
+        given=given,
+        warnings=told.warnings,
+        error=error if manifest.enabled else None,
+        signature=_signature(folder),
+    )
+
+
+def _manifest(folder: Path) -> Told:
+    """Raises BadManifest and OSError."""
+    if not NAME.fullmatch(folder.name):
+        raise BadManifest("its folder's name cannot be a command; use letters, digits, dots, '-' and '_', at most 64")
+    if not (folder / CONFIG).is_file():
+        raise BadManifest(f"{CONFIG} is missing in {folder}")
+    with (folder / CONFIG).open("rb") as opened:
+        data = opened.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise BadManifest(f"config.json is larger than {LARGEST >> 10} KiB")
+    return read_manifest(data)
 
 
 def _signature(folder: Path) -> Signature:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -102,6 +102,22 @@ class PluginStep:
             return msgspec.json.encode(body)
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
             self.fail(hook, f"what it made is not JSON: {error}")
+
+
+class Replayed:
+    """Events that are there already, as a stream."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._events = iter(events)
+
+    def __aiter__(self) -> Replayed:
+        return self
+
+    async def __anext__(self) -> Event:
+        await trio.lowlevel.checkpoint()
+        for event in self._events:
+            return event
+        raise StopAsyncIteration
 
 
 class HookedStream:

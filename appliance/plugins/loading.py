@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import sys
@@ -16,6 +17,8 @@ from msgspec import Struct
 PREFIX = "appliance_plugin_"
 """Of the package that a plugin's folder becomes; no two loads have the same name, so old and new never mix."""
 HOOKS = ("on_request", "on_response", "on_stream")
+SETTINGS = "Settings"
+"""The dataclass in agent.py that the settings are compared with, where there is one."""
 
 
 class BadPlugin(Exception):
@@ -29,6 +32,8 @@ class Hooks(Struct, frozen=True, kw_only=True):
     on_request: Callable[..., object] | None = None
     on_response: Callable[..., object] | None = None
     on_stream: Callable[..., object] | None = None
+    settings: type | None = None
+    """The dataclass of its settings."""
 
 
 class _FromSource(SourceFileLoader):
@@ -69,13 +74,15 @@ def load_hooks(folder: Path, package: str) -> Hooks:
         module = importlib.import_module(f"{package}.agent")
         found = {name: getattr(module, name) for name in HOOKS if hasattr(module, name)}
         _check(found)
+        settings: object = getattr(module, SETTINGS, None)
     except BadPlugin:
         forget(package)
         raise
     except (Exception, SystemExit) as error:
         forget(package)
         raise BadPlugin(_told(error, folder)) from error
-    return Hooks(module=package, **found)
+    known = settings if isinstance(settings, type) and dataclasses.is_dataclass(settings) else None
+    return Hooks(module=package, settings=known, **found)
 
 
 def forget(package: str) -> None:

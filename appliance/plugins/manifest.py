@@ -39,6 +39,15 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return frozenset(family for family in found if family is not None)
 
 
+class Told(Struct, frozen=True, kw_only=True):
+    """What a config.json says."""
+
+    manifest: Manifest
+    keys: tuple[str, ...] = ()
+    """The keys that it has; the others have their defaults."""
+    warnings: tuple[str, ...] = ()
+
+
 class BadManifest(ValueError):
     """One line: what is wrong, where, and what would be right."""
 
@@ -46,7 +55,7 @@ class BadManifest(ValueError):
 KEYS = tuple(each.encode_name for each in msgspec.structs.fields(Manifest))
 
 
-def read_manifest(data: bytes) -> tuple[Manifest, tuple[str, ...]]:
+def read_manifest(data: bytes) -> Told:
     """The manifest and what is odd about it. Raises BadManifest."""
     try:
         text = data.decode("utf-8-sig")
@@ -65,8 +74,9 @@ def read_manifest(data: bytes) -> tuple[Manifest, tuple[str, ...]]:
     for path in manifest.end_points:
         if family_of(path) is None:
             raise BadManifest(f"config.json: end_point '{path}' is no route with a prompt; these are: {PROMPTS}")
-    names = [str(name) for name in given] if isinstance(given, dict) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    return manifest, tuple(_unknown(name) for name in names if name not in KEYS)
+    names = tuple(str(name) for name in given) if isinstance(given, dict) else ()  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    warnings = tuple(_unknown(name) for name in names if name not in KEYS)
+    return Told(manifest=manifest, keys=names, warnings=warnings)
 
 
 def _unknown(name: str) -> str:

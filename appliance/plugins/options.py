@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from appliance.core.near_names import meant_or_all
 from appliance.plugins import JSON, Refused
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ def options(settings: Mapping[str, JSON], kind: type[D]) -> D:
     known = [field.name for field in fields(kind)]
     for name in settings:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
-            raise Refused(f"unknown setting '{name}'; {hint}")
+            raise Refused(f"unknown setting '{name}'{meant_or_all(name, known)}")
     try:
         return msgspec.convert(dict(settings), kind)
     except (msgspec.ValidationError, ValueError) as error:

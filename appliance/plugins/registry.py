@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Literal, cast
 
 import trio
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType, structs
 
-from appliance.core.json_values import JsonObject
+from appliance.core.config.nodes import Problem
+from appliance.core.json_values import JSON, JsonObject
 from appliance.core.slash import Commands, Family
 from appliance.errors import PluginFailed
+from appliance.plugins.configured import Checked, Choice, Source, check_settings
 from appliance.plugins.context import Plugin
-from appliance.plugins.folders import Files, Found, Scan, scan
+from appliance.plugins.folders import Files, Found, Scan, bundled_folder, scan
 from appliance.plugins.loading import PREFIX, BadPlugin, Hooks, forget, load_hooks
 
 WATCH_EVERY = 1.0
@@ -28,6 +30,8 @@ SETTLED = 0.25
 FIRST_LOOK = 1.0
 """Seconds that the first look at the folders may delay the start of the program; on a slow disk it goes on."""
 
+OF_ALL = ("enabled", "timeout")
+"""Keys that every plugin has; the others are settings, and of those only what the plugin gets."""
 State = Literal["loading", "ready", "disabled", "error"]
 log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -46,12 +50,20 @@ class Listed(Struct, frozen=True, kw_only=True):
     folder: str
     hides: tuple[str, ...] = ()
     """Folders whose plugin of the same name it takes the place of."""
+    sources: dict[str, Source] = {}
+    """Dotted key of config.json to where its value comes from."""
+    values: dict[str, JSON] | UnsetType = UNSET
+    """And the values; they may be secrets."""
+
+
+class BadSettings(BadPlugin):
+    """One line: which setting of the configuration the plugin cannot use."""
 
 
 class Entry:
     """One plugin, from when its folder is found. A request holds the entry that it began with."""
 
-    def __init__(self, found: Found, data: Path) -> None:
+    def __init__(self, found: Found, data: Path, load: Callable[[Entry], None]) -> None:
         manifest = found.manifest
         self.found = found
         self.plugin = Plugin(
@@ -62,7 +74,11 @@ class Entry:
             timeout=manifest.timeout,
         )
         self.error = found.error
+        self._error_in = "agent.py" if found.error is None else "its folder"
+        self._warnings = found.warnings
         self._hooks: Hooks | None = None
+        self._load = load
+        self._begun = False
         self._loaded = trio.Event()
         if found.error is not None or not manifest.enabled:
             self._loaded.set()
@@ -75,17 +91,25 @@ class Entry:
             return "disabled"
         return "ready" if self._hooks is not None else "loading"
 
+    def begin(self) -> None:
+        """Have it loaded, unless that is under way or done."""
+        if not self._begun and not self._loaded.is_set():
+            self._begun = True
+            self._load(self)
+
     async def hooks(self) -> Hooks:
         """Wait until it is loaded, for no longer than a hook may take. Raises PluginFailed."""
+        self.begin()
         if not self._loaded.is_set():
             with trio.move_on_after(self.plugin.timeout):
                 await self._loaded.wait()
         if self._hooks is None:
-            raise PluginFailed(self.plugin.name, "agent.py", self.error or "it is still being loaded")
+            raise PluginFailed(self.plugin.name, self._error_in, self.error or "it is still being loaded")
         return self._hooks
 
     async def wait_loaded(self) -> None:
         """Until it can be used, or is known not to be."""
+        self.begin()
         await self._loaded.wait()
 
     async def load(self) -> None:
@@ -93,36 +117,57 @@ class Entry:
         if self._loaded.is_set():
             return
         package = f"{PREFIX}{next(_numbers)}"
-        work = partial(load_hooks, self.found.folder, package)
+        work = partial(_load, self.found, self.plugin.settings, package)
         try:
-            self._hooks = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+            hooks, checked = await trio.to_thread.run_sync(work, abandon_on_cancel=True)
         except BadPlugin as error:
             self.error = str(error)
+            self._error_in = "its settings" if isinstance(error, BadSettings) else "agent.py"
             log.warning("plugin '%s' cannot be used: %s", self.plugin.name, error, exc_info=error.__cause__)
         else:
             weakref.finalize(self, forget, package).atexit = False
+            self._warnings += checked.warnings
+            self.plugin = structs.replace(self.plugin, settings=checked.settings)
+            for warning in checked.warnings:
+                log.warning("plugin '%s': %s", self.plugin.name, warning)
+            self._hooks = hooks
         self._loaded.set()
 
-    def listed(self, hides: Sequence[Path]) -> Listed:
-        hooks = self._hooks
+    def listed(self, hides: Sequence[Path], *, values: bool = False) -> Listed:
+        hooks, settings = self._hooks, self.plugin.settings
+        known = {k: v for k, v in self.found.values.items() if k in OF_ALL or k.removeprefix("settings.") in settings}
         return Listed(
             name=self.plugin.name,
             description=self.found.manifest.description,
             end_points=self.found.manifest.end_points,
             state=self.state,
             error=self.error,
-            warnings=self.found.warnings,
+            warnings=self._warnings,
             hooks=tuple(n for n in ("on_request", "on_response", "on_stream") if hooks and getattr(hooks, n)),
             folder=str(self.found.folder),
             hides=tuple(str(path) for path in hides),
+            sources={key: each.source for key, each in known.items()},
+            values={key: each.value for key, each in known.items()} if values else UNSET,
         )
+
+
+def _load(found: Found, settings: Mapping[str, JSON], package: str) -> tuple[Hooks, Checked]:
+    """Raises BadPlugin, and BadSettings for the configuration's. Those of its own file the plugin refuses itself."""
+    hooks = load_hooks(found.folder, package)
+    checked = check_settings(found.name, settings, found.given.settings, hooks.settings)
+    if checked.mistake is not None and found.given.settings:
+        forget(package)
+        raise BadSettings(checked.mistake)
+    told = (checked.mistake,) if checked.mistake is not None else ()
+    return hooks, structs.replace(checked, warnings=(*checked.warnings, *told))
 
 
 class Plugins:
     """Owns the loaded plugins. Made by `open_plugins`; questions are answered from the last look at the folders."""
 
-    def __init__(self, load: Callable[[Entry], None], data: Path) -> None:
-        self.folders: tuple[Path, ...] = ()
+    def __init__(self, choice: Choice, load: Callable[[Entry], None], data: Path) -> None:
+        self.choice = choice
+        """Who changes it has them looked for again."""
         self._load = load
         self._data = data
         self._entries: dict[str, Entry] = {}
@@ -137,33 +182,45 @@ class Plugins:
     def entry(self, name: str) -> Entry:
         return self._entries[name]
 
-    def listed(self) -> list[Listed]:
-        return [entry.listed(self._scan.hidden.get(name, ())) for name, entry in self._entries.items()]
+    def listed(self, *, values: bool = False) -> list[Listed]:
+        hidden = self._scan.hidden
+        return [entry.listed(hidden.get(name, ()), values=values) for name, entry in self._entries.items()]
+
+    @property
+    def unknown(self) -> tuple[Problem, ...]:
+        """Plugins that the configuration speaks of, and that are not there."""
+        return self._scan.unknown
 
     @property
     def problems(self) -> tuple[str, ...]:
-        return self._scan.problems
+        return (*self._scan.problems, *(f"{each.path}: {each.message}" for each in self._scan.unknown))
 
     async def look(self) -> None:
         """See what is in the folders now. What has not changed stays loaded; what is new is loaded from here on."""
         async with self._looking:
-            found = await trio.to_thread.run_sync(scan, self.folders, abandon_on_cancel=True)
+            found = await trio.to_thread.run_sync(scan, self.choice, abandon_on_cancel=True)
             before, self._entries = self._entries, {}
             for each in found.found:
                 old = before.get(each.name)
                 if old is not None and old.found == each and old.error is None:
                     self._entries[each.name] = old
                     continue
-                self._entries[each.name] = entry = Entry(each, self._data)
+                self._entries[each.name] = entry = Entry(each, self._data, self._load)
                 for line in (each.error, *each.warnings):
                     if line:
                         log.warning("plugin '%s': %s", each.name, line)
-                self._load(entry)
-            if found.problems != self._scan.problems:
-                for problem in found.problems:
+                if each.given.settings or each.folder.parent != bundled_folder():  # those cost 3 MB, and work
+                    entry.begin()
+            before_problems, self._scan = self.problems, found
+            if self.problems != before_problems:
+                for problem in self.problems:
                     log.warning("%s", problem)
-            self._scan = found
             self._commands = _commands(self._entries)
+
+    def begin(self) -> None:
+        """Have all of them loaded, those that nobody has asked for yet, too."""
+        for entry in self._entries.values():
+            entry.begin()
 
     async def wait_loaded(self) -> None:
         """Until every plugin is loaded, or cannot be."""
@@ -181,7 +238,7 @@ class Plugins:
                 await self.look()
 
     async def _files(self) -> Files:
-        found = await trio.to_thread.run_sync(scan, self.folders, abandon_on_cancel=True)
+        found = await trio.to_thread.run_sync(scan, self.choice, abandon_on_cancel=True)
         return found.files()
 
 
@@ -193,14 +250,14 @@ def _commands(entries: Mapping[str, Entry]) -> dict[Family, Commands]:
 
 
 @asynccontextmanager
-async def open_plugins(folders: Sequence[Path], data: Path, *, watch: bool = False) -> AsyncGenerator[Plugins]:
-    """Find the plugins, and load them in the background; who asks for one waits until it is loaded.
+async def open_plugins(choice: Choice, data: Path, *, watch: bool = False) -> AsyncGenerator[Plugins]:
+    """Find the plugins, and load them in the background, those that are shipped along when one is asked for; who asks
+    waits until it is loaded.
 
     With ``watch`` they are looked for again when their files change.
     """
     async with trio.open_nursery() as nursery:
-        plugins = Plugins(lambda entry: nursery.start_soon(entry.load), data)
-        plugins.folders = tuple(folders)
+        plugins = Plugins(choice, lambda entry: nursery.start_soon(entry.load), data)
         looked = trio.Event()
 
         async def look() -> None:

@@ -25,7 +25,7 @@ from appliance.core.slash import Family, family_of
 from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.context import Host, Plugin
 from appliance.plugins.folders import CONFIG
-from appliance.plugins.hooks import PluginStep
+from appliance.plugins.hooks import PluginStep, Replayed
 from appliance.plugins.loading import PREFIX, forget, load_hooks
 from appliance.plugins.manifest import read_manifest
 
@@ -68,9 +68,7 @@ class Asked:
     @asynccontextmanager
     async def stream(self, path: str, body: JsonObject) -> AsyncGenerator[AsyncIterator[Event]]:
         whole = await self.post(path, body)
-        yield _Replayed(
-            [Event(data=data, name=name) for name, data in events_of(family_of(path) or Family.CHAT, whole)]
-        )
+        yield Replayed([Event(data=data, name=name) for name, data in events_of(family_of(path) or Family.CHAT, whole)])
 
     async def chat(self, model: str, messages: Sequence[JsonObject], **params: JSON) -> str:
         body: JsonObject = {"model": model, "messages": list[JSON](messages), **params}
@@ -104,7 +102,7 @@ def take_turn(
     ``settings`` replace those of config.json; ``data`` is the folder for what the plugin keeps, else one that
     vanishes. Raises BadPlugin and BadManifest for a plugin that cannot be loaded, else what a client is told.
     """
-    manifest, _ = read_manifest((folder / CONFIG).read_bytes())
+    manifest = read_manifest((folder / CONFIG).read_bytes()).manifest
     given = cast("JsonObject", manifest.settings) if settings is None else settings
     with tempfile.TemporaryDirectory() as vanishing:
         plugin = Plugin(
@@ -155,25 +153,11 @@ async def _through(step: PluginStep, body: JsonObject, answer: JsonObject | Sequ
         return Turn(sent=sent, answer=response.body)
     if step.hooks.on_stream is None:
         return Turn(sent=sent, events=tuple(answer))
-    hooked = step.stream(_Replayed(answer))
+    hooked = step.stream(Replayed(answer))
     try:
         return Turn(sent=sent, events=tuple([event async for event in hooked]))
     finally:
         await hooked.aclose()
-
-
-class _Replayed:
-    def __init__(self, events: Sequence[Event]) -> None:
-        self._events = iter(events)
-
-    def __aiter__(self) -> _Replayed:
-        return self
-
-    async def __anext__(self) -> Event:
-        await trio.lowlevel.checkpoint()
-        for event in self._events:
-            return event
-        raise StopAsyncIteration
 
 
 # ---- messages to try a plugin with -----------------------------------------------------------------------------------

@@ -68,6 +68,10 @@ class Damaged(Exception):
     """The file is no index, or not a whole one."""
 
 
+class Unusable(Exception):
+    """The index cannot be read or written at this moment: the disk is full, or somebody else's."""
+
+
 class Store:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -172,9 +176,10 @@ class Store:
 
 @contextmanager
 def open_store(path: Path) -> Generator[Store]:
-    """Open the index, made where there is none. Raises Damaged."""
-    connection = sqlite3.connect(path, timeout=LOCK_WAIT)
+    """Open the index, made where there is none. Raises Damaged and Unusable, also for what is done with it."""
+    connection: sqlite3.Connection | None = None
     try:
+        connection = sqlite3.connect(path, timeout=LOCK_WAIT)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.executescript(SCHEMA)
@@ -182,6 +187,10 @@ def open_store(path: Path) -> Generator[Store]:
     except sqlite3.DatabaseError as error:
         if type(error) is sqlite3.DatabaseError:  # its subclasses are about the moment, or the statement
             raise Damaged(f"{path} is damaged ({error}); delete it, and the documents are indexed anew") from error
+        if isinstance(error, sqlite3.OperationalError):
+            advice = "make room on that disk, and see that the program may write there"
+            raise Unusable(f"the index {path} cannot be used ({error}); {advice}") from error
         raise
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()

@@ -251,3 +251,28 @@ def test_nearest_keeps_up_with_ten_thousand_chunks() -> None:
 
     took(1)
     assert min(took(40) for _ in range(5)) < 12 * min(took(10) for _ in range(5))
+
+
+def test_a_folder_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "i.sqlite"
+    with pytest.raises(store.Unusable, match=r"i\.sqlite cannot be used .*; make room"), store.open_store(path):
+        pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a limit on the size of files stands in for a full disk")
+def test_a_full_disk_says_what_to_do_and_keeps_what_was_there(tmp_path: Path) -> None:
+    import resource
+
+    path = tmp_path / "i.sqlite"
+    with store.open_store(path) as opened:
+        opened.put(found("a"), "h", "r", [piece("one")])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, before[1]))
+    try:
+        told = pytest.raises(store.Unusable, match=r"i\.sqlite cannot be used .*; make room")
+        with told, store.open_store(path) as opened:
+            opened.put(found("b"), "h", "r", [piece("x" * 1000)] * 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with store.open_store(path) as opened:
+        assert list(opened.files()) == ["/d/a"]

@@ -23,8 +23,9 @@ from msgspec import UNSET, Struct, UnsetType
 from appliance.core.config.keys import ANY, advice, bare, join
 from appliance.core.config.keys import root as schema_root
 from appliance.core.config.nodes import Mapping, Node, Position, Problem, Scalar, Sequence
-from appliance.core.config.places import Places, Report, did_you_mean
+from appliance.core.config.places import Places, Report
 from appliance.core.config.types import Config
+from appliance.core.near_names import did_you_mean
 
 TRUE = ("y", "Y", "yes", "Yes", "YES", "on", "On", "ON")
 FALSE = ("n", "N", "no", "No", "NO", "off", "Off", "OFF")
@@ -46,6 +47,8 @@ def decode(root: Mapping | None) -> Decoded:
     """Give every value its type. Never raises for what a file says; see ``problems``."""
     walk = _Walk()
     values = walk.struct(schema_root(), root, "", "") if root is not None else {}
+    if root is not None and root.get("plugins") is not None:
+        values.setdefault("plugins", {})  # the key alone says that there are plugins
     config = msgspec.convert(values, Config, dec_hook=_as_is)
     return Decoded(config, walk.places, walk.report.problems)
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from appliance.core.config.nodes import Mapping, Node, Position, Problem, Scalar
-from appliance.core.config.places import near
 from appliance.core.config.scalars import text_of
 from appliance.core.config.types import Scalars
+from appliance.core.near_names import near
 
 MAX_TEXT = 1 << 20
 """Characters of one value with its macros expanded: thirty macros that double each other would make a billion."""

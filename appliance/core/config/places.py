@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -38,21 +37,3 @@ class Report:
 
     def warn(self, path: str, message: str) -> None:
         self.problems.append(Problem(message=message, path=path, at=self.places.at(path), level="warning"))
-
-
-def near(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant: the same but for case and punctuation, else one that looks like it."""
-    by_fold = {fold(candidate): candidate for candidate in known}
-    found = difflib.get_close_matches(fold(name), by_fold, n=1, cutoff=0.6)
-    return by_fold[found[0]] if found else None
-
-
-def fold(name: str) -> str:
-    """``strip_params`` and ``StripParams`` are one name."""
-    return name.casefold().replace("_", "").replace("-", "")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name; empty where nothing looks like it."""
-    meant = near(name, known)
-    return f"; did you mean '{meant}'?" if meant else ""

@@ -19,7 +19,7 @@ def shown(config: Config) -> dict[str, object]:
     tree: dict[str, object] = msgspec.to_builtins(config)
     for key in ABSORBED:
         del tree[key]
-    for key in ("store", "modelsMax"):
+    for key in ("store", "modelsMax", "plugins"):
         if tree[key] is None:
             del tree[key]
     tree["models"] = {id: _model(msgspec.to_builtins(model)) for id, model in config.models.items()}

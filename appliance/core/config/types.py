@@ -349,6 +349,19 @@ class ToolsConfig(_Keys, frozen=True):
     root: Annotated[str, told("Addition: the folder of this machine that they cannot leave; empty: none")] = ""
 
 
+class PluginConfig(_Keys, frozen=True):
+    """What is put over the config.json of one plugin; what is absent is as that file has it."""
+
+    enabled: Annotated[bool | UnsetType, told("Addition: whether there is such a command")] = UNSET
+    settings: Annotated[dict[str, Json], told("Addition: settings of the plugin, each over the one of its file")] = (
+        field(default_factory=dict[str, Json])
+    )
+    timeout: Annotated[
+        Annotated[int, Meta(ge=1)] | UnsetType,
+        told("Addition: seconds that one hook may take, of a stream between two events"),
+    ] = UNSET
+
+
 class Config(_Keys, frozen=True):
     """A whole configuration."""
 
@@ -440,6 +453,10 @@ class Config(_Keys, frozen=True):
     mcp_servers: Annotated[
         dict[str, Json], told("Addition: MCP servers, as under mcpServers in the files of desktop clients")
     ] = field(default_factory=dict[str, Json])
+    plugins: Annotated[
+        dict[str, PluginConfig] | None,
+        told("Addition: plugins and what is put over their config.json; absent, as plugins_dir: no plugins"),
+    ] = None
     plugins_dir: Annotated[str | list[str], told("Addition: folder of agent plugins, or a list of them")] = ""
     server_pool: Annotated[ServerPool, told("Addition: Llama Smart Proxy's name for modelsMax")] = field(
         default_factory=ServerPool

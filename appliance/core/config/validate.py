@@ -21,7 +21,7 @@ from msgspec import UNSET, structs
 
 from appliance.core.config.names import Names, normal_aliases, normal_peers, normal_profiles, normal_selectors
 from appliance.core.config.nodes import Problem
-from appliance.core.config.places import Places, Report, did_you_mean
+from appliance.core.config.places import Places, Report
 from appliance.core.config.routes import normal_routing, why_not_together
 from appliance.core.config.types import (
     Compat,
@@ -36,6 +36,7 @@ from appliance.core.config.types import (
 from appliance.core.config.units import parse_duration, parse_size
 from appliance.core.config.urls import why_no_base_url
 from appliance.core.mcp_config import McpServers, read_mcp_servers
+from appliance.core.near_names import did_you_mean
 from appliance.core.tools.choice import chosen_tools
 from appliance.core.words import split_command
 from appliance.errors import UsageError

@@ -1,0 +1,142 @@
+"""Plugins by configuration: off where it says nothing of them; on, and with its settings, where it does; followed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from http_harness import CHAT, Appliance, OpenServer
+from plugin_folders import write_plugin
+from reload_harness import RELOAD, File, reload
+
+TELLING = """
+from dataclasses import dataclass
+
+@dataclass
+class Settings:
+    word: str = "nothing"
+
+def on_request(request, context):
+    request.body["word"] = context.settings.get("word")
+"""
+SHIPPED = {"json", "parallel", "rag", "summarize"}
+
+
+@pytest.fixture
+def file(tmp_path: Path, fake_llama_server: tuple[str, ...], fake_model: Path) -> File:
+    return File(tmp_path / "config.yaml", fake_llama_server, fake_model)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    write_plugin(tmp_path / "plugins", "tell", TELLING, {"settings": {"word": "of config.json"}})
+    return str(tmp_path / "plugins")
+
+
+async def agents(server: Appliance) -> dict[str, object]:
+    """The list, once everything is loaded."""
+    answer = await server.ask("POST", "/api/agents/reload")
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def names(listing: dict[str, object]) -> set[str]:
+    found = listing["agents"]
+    assert isinstance(found, list)
+    return {each["name"] for each in found}
+
+
+def body(text: str) -> bytes:
+    asked = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": text}], "fake": {"echo": True}}
+    return json.dumps(asked, indent=3).encode()
+
+
+async def got(server: Appliance, text: str) -> bytes:
+    """The body that the engine gets."""
+    answer = await server.ask("POST", CHAT, body(text))
+    assert answer.status == 200, answer.body
+    return answer.json["body"].encode()
+
+
+@pytest.mark.parametrize("text", ["/json hi", "/rag /json hi", "\\/json hi", "/tell hi"])
+async def test_a_llama_swap_configuration_is_served_as_llama_swap_does(open_server: OpenServer, file: File, text: str):
+    async with open_server(config=file.write({"m": ()})) as server:
+        assert await got(server, text) == body(text)
+        listing = await agents(server)
+        assert (listing["agents"], listing["folders"], listing["problems"]) == ([], [], [])
+        assert "put 'plugins: {}' into it, or start the program with --plugins DIR" in str(listing["off"])
+
+
+async def test_plugins_are_on_where_the_configuration_speaks_of_them(open_server: OpenServer, file: File, folder: str):
+    for more in ({"plugins": {}}, {"plugins": None}, {"plugins_dir": folder}, {"plugins_dir": [folder]}):
+        async with open_server(config=file.write({"m": ()}, **more)) as server:
+            listing = await agents(server)
+            assert names(listing) == SHIPPED | ({"tell"} if "plugins_dir" in more else set())
+            assert listing["off"] is None
+
+
+async def test_a_named_folder_switches_them_on_beside_any_configuration(
+    open_server: OpenServer, file: File, folder: str
+):
+    async with open_server(config=file.write({"m": ()}), plugins=[Path(folder)]) as server:
+        assert json.loads(await got(server, "/tell hi"))["word"] == "of config.json"
+        await reload(server)
+        assert json.loads(await got(server, "/tell hi"))["word"] == "of config.json"
+
+
+async def test_settings_are_followed_and_so_is_whether_there_are_plugins(
+    open_server: OpenServer, file: File, folder: str
+):
+    def told(word: str) -> dict[str, object]:
+        return {"plugins_dir": folder, "plugins": {"tell": {"settings": {"word": word}}}}
+
+    async with open_server(config=file.write({"m": ()}, **told("first"))) as server:
+        assert json.loads(await got(server, "/tell hi"))["word"] == "first"
+        file.write({"m": ()}, **told("second"))
+        assert (await reload(server))["changed"] == []
+        assert json.loads(await got(server, "/tell hi"))["word"] == "second"
+        file.write({"m": ()})
+        await reload(server)
+        assert await got(server, "/tell hi") == body("/tell hi")
+        file.write({"m": ()}, plugins_dir=folder)
+        await reload(server)
+        assert json.loads(await got(server, "/tell hi"))["word"] == "of config.json"
+
+
+async def test_mistakes_are_told_where_they_are_looked_for(open_server: OpenServer, file: File, folder: str):
+    async with open_server(config=file.write({"m": ()}, plugins_dir=folder)) as server:
+        wrong = {"tell": {"settings": {"word": ["a"], "wrod": "b"}}, "sumarize": {"enabled": False}}
+        file.write({"m": ()}, plugins_dir=folder, plugins=wrong)
+        warnings = (await reload(server))["warnings"]
+        problem = "plugins.sumarize: there is no plugin 'sumarize'; did you mean 'summarize'?"
+        assert warnings == [f"warning: {problem}"]
+        listing = await agents(server)
+        assert listing["problems"] == [problem]
+        found = listing["agents"]
+        assert isinstance(found, list)
+        [tell] = [each for each in found if each["name"] == "tell"]
+        assert tell["state"] == "error"
+        assert tell["error"] == "plugins.tell.settings.word: expected `str`, got `array`"
+        answer = await server.ask("POST", CHAT, body("/tell hi"))
+        assert answer.status == 502
+        assert "plugin 'tell' failed in its settings: plugins.tell.settings.word" in answer.error["message"]
+        file.write({"m": ()}, plugins_dir=folder, plugins={"tell": {"enabled": "perhaps"}})
+        refused = await server.ask("POST", RELOAD)
+        assert refused.status == 400
+        assert "plugins.tell.enabled" in refused.error["message"]
+        assert (await agents(server))["problems"] == [problem]
+
+
+async def test_values_do_not_leave_over_http(open_server: OpenServer, file: File, folder: str):
+    told = {"tell": {"settings": {"word": "a secret"}}}
+    async with open_server(config=file.write({"m": ()}, plugins_dir=folder, plugins=told)) as server:
+        await agents(server)
+        answer = await server.ask("GET", "/api/agents")
+        [tell] = [each for each in answer.json["agents"] if each["name"] == "tell"]
+        assert tell["sources"] == {
+            "enabled": "default",
+            "timeout": "default",
+            "settings.word": "configuration",
+        }
+        assert b"a secret" not in answer.body

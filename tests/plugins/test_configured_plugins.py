@@ -1,0 +1,172 @@
+"""What the configuration puts over a plugin's own config.json, and what is wrong with that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import trio
+from plugin_folders import write_plugin
+
+from appliance.core.config.types import PluginConfig
+from appliance.plugins.configured import Choice
+from appliance.plugins.folders import bundled_folder
+from appliance.plugins.registry import Listed, Plugins, open_plugins
+
+TYPED = """
+from dataclasses import dataclass
+
+@dataclass
+class Settings:
+    documents: list[str]
+    top_k: int = 5
+
+    def __post_init__(self):
+        if self.top_k < 1:
+            raise ValueError("'top_k' must be 1 or more")
+
+def on_request(request, context): pass
+"""
+PLAIN = "def on_request(request, context): pass"
+OWN = {"settings": {"documents": [], "top_k": 7}, "timeout": 5}
+
+
+def given(**plugins: object) -> Mapping[str, PluginConfig]:
+    return msgspec.convert(plugins, dict[str, PluginConfig])
+
+
+def choice(folder: Path, **plugins: object) -> Choice:
+    return Choice(folders=(folder,), given=given(**plugins))
+
+
+def listed(plugins: Plugins) -> dict[str, Listed]:
+    return {each.name: each for each in plugins.listed(values=True)}
+
+
+async def one(folder: Path, **plugins: object) -> Listed:
+    async with open_plugins(choice(folder, **plugins), folder / "data") as opened:
+        with trio.fail_after(20):
+            await opened.wait_loaded()
+        return listed(opened)["one"]
+
+
+async def test_each_value_comes_from_the_strongest_that_has_it(tmp_path: Path):
+    write_plugin(tmp_path, "one", TYPED, OWN)
+    async with open_plugins(choice(tmp_path, one={"settings": {"documents": ["~/papers"]}}), tmp_path / "d") as opened:
+        with trio.fail_after(20):
+            hooks = await opened.entry("one").hooks()
+        plugin = opened.entry("one").plugin
+        told = listed(opened)["one"]
+    assert hooks.on_request is not None
+    assert plugin.settings == {"documents": ["~/papers"], "top_k": 7}
+    assert plugin.timeout == 5
+    assert told.sources == {
+        "enabled": "default",
+        "timeout": "config.json",
+        "settings.documents": "configuration",
+        "settings.top_k": "config.json",
+    }
+    assert told.values == {
+        "enabled": True,
+        "timeout": 5,
+        "settings.documents": ["~/papers"],
+        "settings.top_k": 7,
+    }
+
+
+async def test_values_are_listed_only_for_who_may_see_them(tmp_path: Path):
+    write_plugin(tmp_path, "one", PLAIN, {"settings": {"key": "secret"}})
+    async with open_plugins(choice(tmp_path), tmp_path / "data") as opened:
+        text = msgspec.json.encode(opened.listed())
+        assert b"settings.key" in text
+        assert b"secret" not in text
+        assert b"secret" in msgspec.json.encode(opened.listed(values=True))
+
+
+async def test_the_configuration_switches_on_and_off(tmp_path: Path):
+    write_plugin(tmp_path, "one", PLAIN, {"enabled": False})
+    assert (await one(tmp_path)).state == "disabled"
+    assert (await one(tmp_path, one={"enabled": True, "timeout": 9})).state == "ready"
+    write_plugin(tmp_path, "one", "1 / 0", {"description": "Divides"})
+    off = await one(tmp_path, one={"enabled": False})
+    assert (off.state, off.error, off.description) == ("disabled", None, "Divides")
+    write_plugin(tmp_path, "one", PLAIN, "{broken")
+    assert (await one(tmp_path)).state == "error"
+    assert (await one(tmp_path, one={"enabled": False})).state == "disabled"
+
+
+async def test_an_unknown_setting_is_told_and_left_out(tmp_path: Path):
+    write_plugin(tmp_path, "one", TYPED, OWN)
+    settings = {"documnts": ["x"], "zzzzzz": 1}
+    async with open_plugins(choice(tmp_path, one={"settings": settings}), tmp_path / "data") as opened:
+        with trio.fail_after(20):
+            await opened.wait_loaded()
+        assert opened.entry("one").plugin.settings == {"documents": [], "top_k": 7}
+        told = listed(opened)["one"]
+    assert told.state == "ready"
+    assert told.warnings == (
+        "plugins.one.settings.documnts: unknown setting, ignored; did you mean 'documents'?",
+        "plugins.one.settings.zzzzzz: unknown setting, ignored; there are documents, top_k",
+    )
+    assert "settings.documnts" not in told.sources
+
+
+async def test_what_a_plugin_without_a_dataclass_does_not_know_is_its_own_affair(tmp_path: Path):
+    write_plugin(tmp_path, "one", PLAIN)
+    told = await one(tmp_path, one={"settings": {"anything": 1}})
+    assert (told.state, told.warnings, told.sources["settings.anything"]) == ("ready", (), "configuration")
+
+
+async def test_a_wrong_type_of_the_configuration_is_the_plugins_error(tmp_path: Path):
+    write_plugin(tmp_path, "one", TYPED, OWN)
+    for settings, says in {
+        ("documents", "~/papers"): "plugins.one.settings.documents: expected `array`, got `str`",
+        ("documents", 3): "plugins.one.settings.documents: expected `array`, got `int`",
+        ("top_k", "three"): "plugins.one.settings.top_k: expected `int`, got `str`",
+        ("top_k", 0): "'top_k' must be 1 or more",
+    }.items():
+        told = await one(tmp_path, one={"settings": dict([settings])})
+        assert told.state == "error"
+        assert told.error is not None
+        assert says in told.error
+
+
+async def test_a_mistake_of_config_json_is_told_and_left_to_the_plugin(tmp_path: Path):
+    write_plugin(tmp_path, "one", TYPED, {"settings": {"documents": [], "top_k": "many"}})
+    told = await one(tmp_path)
+    assert told.state == "ready"
+    assert told.warnings == ("config.json: settings.top_k: expected `int`, got `str`",)
+
+
+async def test_a_plugin_that_is_not_there_is_a_problem_that_names_the_nearest(tmp_path: Path):
+    write_plugin(tmp_path, "one", PLAIN)
+    async with open_plugins(choice(tmp_path, oen={"enabled": True}, one={}), tmp_path / "data") as opened:
+        assert opened.problems == ("plugins.oen: there is no plugin 'oen'; did you mean 'one'?",)
+
+
+async def test_only_plugins_whose_values_change_are_loaded_again(tmp_path: Path):
+    for name in ("one", "two"):
+        write_plugin(tmp_path, name, PLAIN)
+    async with open_plugins(choice(tmp_path, one={"settings": {"a": 1}}), tmp_path / "data") as opened:
+        with trio.fail_after(20):
+            first, second = [await opened.entry(name).hooks() for name in ("one", "two")]
+        opened.choice = choice(tmp_path, one={"settings": {"a": 2}})
+        await opened.look()
+        with trio.fail_after(20):
+            assert await opened.entry("one").hooks() is not first
+            assert await opened.entry("two").hooks() is second
+        assert opened.entry("one").plugin.settings == {"a": 2}
+        opened.choice = Choice(off="for this test")
+        await opened.look()
+        assert opened.listed() == []
+
+
+async def test_every_plugin_that_ships_says_what_can_be_set():
+    async with open_plugins(Choice(folders=(bundled_folder(),)), Path("unused")) as opened:
+        with trio.fail_after(20):
+            await opened.wait_loaded()
+            for name in listed(opened):
+                hooks = await opened.entry(name).hooks()
+                assert hooks.settings is not None, name
+                assert listed(opened)[name].warnings == ()
