@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.mcp_messages import Answer
-from appliance.core.tooling import ToolOutcome, ToolSpec
+from appliance.core.tooling import NO_PARAMETERS, ToolOutcome, ToolSpec
 
 MAX_TOOLS = 1000
 """Of one server."""
@@ -16,7 +16,6 @@ PROTOCOL = "2024-11-05"
 """The revision that servers on standard input and output are asked for, as llama-server does."""
 CLIENT_INFO = {"name": "llama.cpp", "version": "1.0"}
 
-_NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
 _NO_TEXT = "MCP tool returned an error"
 
 
@@ -79,7 +78,7 @@ def read_tools(server: str, answer: Raw) -> ToolPage | None:
     specs: list[ToolSpec] = []
     names: list[str] = []
     warnings: list[str] = []
-    for raw in page.tools[:MAX_TOOLS]:
+    for raw in page.tools[: MAX_TOOLS + 1]:
         try:
             tool = _TOOL.decode(raw)
         except _UNREADABLE as error:
@@ -90,8 +89,6 @@ def read_tools(server: str, answer: Raw) -> ToolPage | None:
             continue
         specs.append(_spec(server, tool))
         names.append(tool.name)
-    if len(page.tools) > MAX_TOOLS:
-        warnings.append(f"MCP server '{server}' has more than {MAX_TOOLS} tools; the others are left out")
     return ToolPage(specs=tuple(specs), names=tuple(names), warnings=tuple(warnings), cursor=page.nextCursor or None)
 
 
@@ -109,14 +106,14 @@ def _spec(server: str, tool: _Tool) -> ToolSpec:
 def _parameters(schema: Raw | UnsetType) -> Raw:
     """The schema as it came; engines want an object with properties, so that is what others are made into."""
     if schema is UNSET:
-        return _NO_PARAMETERS
+        return NO_PARAMETERS
     try:
         found = _SCHEMA.decode(schema)
         if found.type == "object" and found.properties is not None:
             return Raw(bytes(schema))
         members = msgspec.json.decode(schema, type=dict[str, Raw])
     except _UNREADABLE:
-        return _NO_PARAMETERS
+        return NO_PARAMETERS
     added = {"type": Raw(b'"object"')} | ({} if found.properties is not None else {"properties": Raw(b"{}")})
     return Raw(msgspec.json.encode(members | added))
 

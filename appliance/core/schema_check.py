@@ -34,17 +34,20 @@ def schema_problem(parameters: bytes) -> str | None:
         schema = _read_object(parameters)
     except NotAnObject as error:
         return f"it is {error}"
-    from appliance.core.schema_keywords import mistake_of_schema  # jsonschema: most programs never call a tool
+    # jsonschema: most programs never call a tool
+    from appliance.core.schema_keywords import SchemaUnusable, mistake_of_schema
 
     try:
         mistake = mistake_of_schema(schema)
+    except SchemaUnusable as error:
+        return f"it {error}"
     except RecursionError:
         return f"it is {_TOO_DEEP}"
     return None if mistake is None else _told(mistake.message, mistake.json_path)
 
 
 class ArgumentCheck:
-    """Checks arguments against one schema, one which `schema_problem` has nothing against."""
+    """Checks arguments against one schema. That of an MCP server may be none: then no arguments will do."""
 
     def __init__(self, parameters: bytes) -> None:
         self._parameters = parameters
@@ -59,6 +62,8 @@ class ArgumentCheck:
         except NotAnObject as error:
             return f"they are {error}"
         if self._schema is None:
+            if wrong := schema_problem(self._parameters):
+                return f"the tool's own schema is none: {wrong}"
             self._schema = Bounded(_read_object(self._parameters))
         try:
             mistake = self._schema.mistake(value)

@@ -1,12 +1,14 @@
 """What is used of the package `jsonschema`, with its types, and the keywords that are bounded or left out here.
 
 Not checked: regular expressions (``pattern``, ``patternProperties`` and what depends on it). A schema may come from
-anyone and the text from a model, and one bad pattern would hold up the whole program.
+anyone and the text from a model, and one bad pattern would hold up the whole program. Everything else is counted: what
+is checked takes no longer than `MAX_STEPS` allows, also where a schema is checked for being one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from itertools import islice
 from typing import Protocol, cast
 
@@ -14,13 +16,17 @@ import jsonschema
 import msgspec
 from jsonschema import validators
 from jsonschema.exceptions import best_match  # pyright: ignore[reportUnknownVariableType]
-from referencing import Registry
+from jsonschema_specifications import REGISTRY as SPECIFICATIONS
+from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
+from referencing.jsonschema import specification_with
 
 from appliance.core.json_values import JSON, JsonObject
 
 MAX_REFERENCES = 10_000
 """References followed for one value. A schema may refer to itself, and by that to no end."""
+MAX_STEPS = 400_000
+"""Keywords looked at for one value, each counted with the items that it goes through: about half a second."""
 MAX_MISTAKES = 10
 """Mistakes that are looked for in one value."""
 
@@ -56,7 +62,20 @@ Keyword = Callable[[_Checking, JSON, JSON, JsonObject], Iterable[object] | None]
 # the package has no types for these
 _extend = cast("Callable[[_Dialect, Mapping[str, Keyword]], _Dialect]", validators.extend)  # pyright: ignore[reportUnknownMemberType]
 _best = cast("Callable[[Iterable[Mistake]], Mistake | None]", best_match)
-_NOWHERE = cast("object", Registry())  # pyright: ignore[reportUnknownArgumentType]
+
+
+@cache
+def _dialects() -> object:
+    """The dialects' own schemas, which are all that a reference may lead to outside of a schema.
+
+    Without ``$schema``: whoever refers to one would be checked by keywords that nobody counts.
+    """
+    found: Registry[JSON] = Registry()
+    for uri in SPECIFICATIONS:
+        contents = cast("JsonObject", SPECIFICATIONS.contents(uri))
+        named = specification_with(str(contents["$schema"]))
+        found = found.with_resource(uri, Resource(contents=_of_one_dialect(contents), specification=named))
+    return found.crawl()
 
 
 class SchemaUnusable(Exception):
@@ -64,9 +83,12 @@ class SchemaUnusable(Exception):
 
 
 def mistake_of_schema(schema: JsonObject) -> Mistake | None:
-    """The first thing in which this is no schema of its dialect."""
+    """The first thing in which this is no schema of its dialect. Raises SchemaUnusable where that takes too long."""
     meta = _dialect(schema).META_SCHEMA
-    return next(_dialect(meta)(meta, registry=_NOWHERE).iter_errors(schema), None)
+    dialect, work = _dialect(meta), _Work()
+    changed = {name: work.counted(keyword) for name, keyword in dialect.VALIDATORS.items()}
+    changed["uniqueItems"] = work.counted(_unique_items)
+    return next(_extend(dialect, changed)(_of_one_dialect(meta), registry=_dialects()).iter_errors(schema), None)
 
 
 class Bounded:
@@ -74,13 +96,12 @@ class Bounded:
 
     def __init__(self, schema: JsonObject) -> None:
         dialect = _dialect(schema)
-        known = dialect.VALIDATORS
-        changed = {name: self._counted(known[name]) for name in _REFERENCES if name in known}
-        changed |= {name: _unchecked for name in _LEFT_OUT}
-        changed["additionalProperties"] = _unless_patterns(known["additionalProperties"])
-        changed["uniqueItems"] = _unique_items
-        self._references = 0
-        self._checking = _extend(dialect, changed)(_of_one_dialect(schema), registry=_NOWHERE)
+        known = dict(dialect.VALIDATORS) | {name: _unchecked for name in _LEFT_OUT}
+        known["additionalProperties"] = _unless_patterns(known["additionalProperties"])
+        known["uniqueItems"] = _unique_items
+        self._work = _Work()
+        changed = {name: self._work.counted(keyword, refers=name in _REFERENCES) for name, keyword in known.items()}
+        self._checking = _extend(dialect, changed)(_of_one_dialect(schema), registry=_dialects())
 
     def mistake(self, value: JSON) -> Mistake | None:
         """The most telling mistake. Raises SchemaUnusable."""
@@ -88,7 +109,7 @@ class Bounded:
 
     def mistakes(self, value: JSON) -> list[Mistake]:
         """The first few mistakes. Raises SchemaUnusable."""
-        self._references = 0
+        self._work.begin()
         try:
             return list(islice(self._checking.iter_errors(value), MAX_MISTAKES))
         except Unresolvable as error:
@@ -96,14 +117,34 @@ class Bounded:
         except RecursionError:
             raise SchemaUnusable("refers to itself too deeply") from None
 
-    def _counted(self, keyword: Keyword) -> Keyword:
+
+class _Work:
+    """How much one check may do. It is counted before it is done, so that one keyword alone cannot take for ever."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._references = 0
+
+    def begin(self) -> None:
+        self._steps = self._references = 0
+
+    def counted(self, keyword: Keyword, *, refers: bool = False) -> Keyword:
+        """The same keyword. Raises SchemaUnusable when it is used once too often."""
+
         def check(checking: _Checking, value: JSON, instance: JSON, schema: JsonObject) -> Iterable[object] | None:
-            self._references += 1
+            self._references += refers
             if self._references > MAX_REFERENCES:
                 raise SchemaUnusable(f"refers to itself more than {MAX_REFERENCES} times")
+            self._steps += 1 + _items_of(value) + _items_of(instance)
+            if self._steps > MAX_STEPS:
+                raise SchemaUnusable(f"takes more than {MAX_STEPS} steps to be checked; make it, or the value, smaller")
             return keyword(checking, value, instance, schema)
 
         return check
+
+
+def _items_of(value: JSON) -> int:
+    return len(value) if isinstance(value, list | dict) else 0
 
 
 def _dialect(schema: JsonObject) -> _Dialect:

@@ -36,6 +36,7 @@ class Guard:
         self._good_hosts: set[str] = set()
         listed = settings.cors.origins
         self._origins = () if listed in ("*", "localhost") else tuple(o.strip().lower() for o in listed.split(","))
+        self._own_names |= {name for origin in self._origins if (name := _origin_name(origin))}
 
     def adopt(self, keys: Iterable[str]) -> None:
         """These keys let in from now on; none lets everybody in."""
@@ -48,7 +49,9 @@ class Guard:
     def check_place(self, request: Request) -> None:
         """Refuse a Host that is not ours (DNS rebinding) and an Origin that is somebody else's page. Raises Forbidden.
 
-        A request without Host can only be HTTP/1.0, which no browser speaks.
+        A request without Host can only be HTTP/1.0, which no browser speaks. Browsers say no Origin when they GET an
+        image, a script or a link; then they say whether another site asks (``Sec-Fetch-Site``). Its links may lead
+        here, its pages may hold nothing from here.
         """
         if not self._settings.guard:
             return
@@ -66,6 +69,11 @@ class Guard:
             raise Forbidden(
                 f"requests from web pages of '{_shown(origin)}' are not let in; start the server with "
                 f"--allow-host {_shown(_origin_name(origin) or 'NAME')} or --cors-origins '{_shown(origin)}'"
+            )
+        if not origin and self._settings.cors.origins != "*" and _is_of_another_site(request):
+            raise Forbidden(
+                "what belongs to pages of other sites is not let in without their Origin; use fetch with CORS, and "
+                "start the server with --allow-host NAME or --cors-origins ORIGIN"
             )
 
     def check_key(self, request: Request) -> None:
@@ -165,6 +173,14 @@ def _origin_name(origin: str) -> str | None:
         return urlsplit(origin).hostname
     except ValueError:
         return None
+
+
+def _is_of_another_site(request: Request) -> bool:
+    """What a page of another site asks for by itself; a link that somebody follows is something else."""
+    if request.header(b"sec-fetch-site") != "cross-site" or request.public:
+        return False
+    followed = request.header(b"sec-fetch-mode") == "navigate" and request.header(b"sec-fetch-dest") == "document"
+    return not (followed and request.method in ("GET", "HEAD"))
 
 
 def _is_local_page(origin: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from difflib import get_close_matches
 from typing import Protocol, runtime_checkable
 
+from appliance.core.near_names import meant_or_all
 from appliance.core.tooling import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import BadRequest, NotFound
 
@@ -111,9 +111,7 @@ class Toolbox:
         known = sorted({*self._specs, *servers})
         if not known:
             return f"there is no tool '{word}': none are switched on (--tools, --mcp-servers-config)"
-        near = get_close_matches(word, known, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
-        return f"there is no tool '{word}'; {hint}"
+        return f"there is no tool '{word}'{meant_or_all(word, known)}"
 
 
 def _whose(spec: ToolSpec) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,7 +15,7 @@ from appliance.core.tooling import ToolProblem
 from appliance.core.tools.lines import CappedOutput
 from appliance.core.tools.targets import Container, Image
 from appliance.platform.children import REAP_TIME, Child, Children
-from appliance.platform.env import child_env
+from appliance.platform.env import inherited_env
 from appliance.tools.processes import Command, run
 
 START_TIME = 120.0
@@ -58,7 +56,7 @@ class OwnContainer:
             file = Path(folder) / "cid"
             argv = [engine, "run", "--rm", "-i", "--cidfile", str(file), self._image.name, "sh"]
             try:
-                child = await self._children.spawn(argv, _environment())
+                child = await self._children.spawn(argv, inherited_env())
             except OSError as error:
                 raise ToolProblem(name, f"it cannot be started: {error}") from None
             said = CappedOutput(4096)
@@ -111,7 +109,7 @@ class OwnContainer:
         await child.output.aclose()
         if container is not None:
             argv = (container.engine, "rm", "-f", container.id)
-            await run(self._children, Command(argv=argv, env=_environment()), _ignore, seconds=REMOVE_TIME)
+            await run(self._children, Command(argv=argv, env=inherited_env()), _ignore, seconds=REMOVE_TIME)
 
 
 @asynccontextmanager
@@ -148,7 +146,3 @@ def _content(file: Path) -> str:
         return file.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""  # not there yet
-
-
-def _environment() -> dict[str, str]:
-    return child_env(os.environ, frozen=bool(getattr(sys, "frozen", False)))

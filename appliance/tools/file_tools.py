@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
+
+import trio
 
 from appliance.core.tooling import ToolOutcome
 from appliance.core.tools.arguments import EditFile, ReadFile, WriteFile
@@ -15,6 +18,8 @@ MIB = 1 << 20
 MAX_BASE64 = 32 * MIB
 """llama-server's (b11434)."""
 MAX_EDITED = 32 * MIB
+_EDITING = trio.CapacityLimiter(2)
+"""Looking for many pieces in a large file takes seconds, which nobody else is to wait for."""
 
 
 async def read_file(place: Place, asked: ReadFile, *, as_base64: bool) -> ToolOutcome:
@@ -56,7 +61,9 @@ async def edit_file(place: Place, asked: EditFile) -> ToolOutcome:
     """What is not UTF-8 in the file stays as it is."""
     try:
         before = (await _whole(place, asked.path, MAX_EDITED)).decode("utf-8", "surrogateescape")
-        after = apply_edits(before, asked.edits)
+        after = await trio.to_thread.run_sync(
+            partial(apply_edits, before, asked.edits), abandon_on_cancel=True, limiter=_EDITING
+        )
     except TooLarge as error:
         return failed(f"file too large to edit ({error.size} bytes, max {MAX_EDITED})")
     except EditProblem as error:

@@ -16,7 +16,7 @@ from appliance.core.tools.jobs import BUDGET, Grep, Job, Kind, Search, Wanted
 from appliance.core.tools.lines import CappedOutput, readable
 from appliance.core.tools.paths import BadPath, check_path, expanded
 from appliance.platform.children import Children
-from appliance.platform.env import child_env
+from appliance.platform.env import inherited_env
 from appliance.tools.files import home_folder, open_folder, open_regular, resolved
 from appliance.tools.place import FileProblem, Listing, Matches, TooLarge
 from appliance.tools.processes import Command, run
@@ -28,6 +28,8 @@ MAX_LISTING = 8 << 20
 INFO_TIME = 5.0
 GIT = ("git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 """Without the program that a repository's own configuration may name: whoever writes files would run commands."""
+NO_FETCHING = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
+"""A repository that lacks objects on purpose would have git fetch them, by a command of the same configuration."""
 
 _THREADS = trio.CapacityLimiter(8)
 """Files on a network that is gone must not take the threads of everybody else."""
@@ -102,13 +104,13 @@ class Host:
 
     def shell(self, command: str) -> Command:
         shell = ("cmd", "/c") if sys.platform == "win32" else ("/bin/sh", "-c")
-        return Command(argv=(*shell, command), env=_environment(), cwd=self._cwd)
+        return Command(argv=(*shell, command), env=inherited_env(), cwd=self._cwd)
 
     async def info(self) -> tuple[str, str]:
         argv = ("cmd", "/c", "ver") if sys.platform == "win32" else ("uname", "-a")
         if self._cwd is not None:
             await self._in_thread(partial(_look, self._cwd, self._root), self._cwd)
-        system = await self._output(Command(argv=argv, env=_environment()))
+        system = await self._output(Command(argv=argv, env=inherited_env()))
         return system.strip() or "unknown", self._cwd or self._root or os.getcwd()  # noqa: PTH109
 
     # ---- how ---------------------------------------------------------------------------------------------------------
@@ -148,7 +150,8 @@ class Host:
             output.feed(data)
             return not output.truncated
 
-        command = Command(argv=(GIT[0], "-C", base, *GIT[1:]), env=_environment(), own_errors=True)
+        env = inherited_env() | NO_FETCHING
+        command = Command(argv=(GIT[0], "-C", base, *GIT[1:]), env=env, own_errors=True)
         ended = await run(self._children, command, take, seconds=BUDGET)
         if ended.timed_out or (ended.status and not output.truncated):
             return None
@@ -196,8 +199,3 @@ def _write(content: bytes, path: str, root: str | None) -> None:
         rest = memoryview(content)
         while rest:
             rest = rest[os.write(fd, rest) :]
-
-
-def _environment() -> dict[str, str]:
-    """Of the user, without this program's keys and settings."""
-    return child_env(os.environ, frozen=bool(getattr(sys, "frozen", False)))

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from appliance.core.mcp_config import McpServer
 from appliance.core.mcp_messages import Answer
-from appliance.core.mcp_tools import call_params, failed, initialize_params, outcome, read_tools
+from appliance.core.mcp_tools import MAX_TOOLS, call_params, failed, initialize_params, outcome, read_tools
 from appliance.core.tooling import ToolOutcome, ToolSpec
 from appliance.tools.mcp_session import Session, SessionLost, Start
 
@@ -19,6 +19,9 @@ COOLDOWN = 5.0
 """Seconds after a failed start in which it is not tried again."""
 MAX_PAGES = 20
 """Of a list of tools."""
+MAX_LIST = 4 << 20
+"""Bytes of what one server tells of its tools: each client of /tools is told it, and each model that may use all."""
+GIVE_UP_TIME = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +140,7 @@ class McpClient:
                 settled = True
                 return answer
             settled = limit.cancelled_caught
-            await session.give_up()
+            await _give_up(session)
             return None
         finally:
             if not settled:
@@ -146,6 +149,7 @@ class McpClient:
     async def _all_pages(self, session: Session) -> Tools:
         found: Tools = []
         cursor: str | None = None
+        size = 0
         for _ in range(MAX_PAGES):
             asked = {"cursor": cursor} if cursor else None
             answer = await self._ask(session, "tools/list", asked, max(self._timeout, START_TIME))
@@ -157,8 +161,28 @@ class McpClient:
                 raise SessionLost(f"'tools/list' failed: {why}")
             for warning in page.warnings:
                 log.warning("%s", warning)
-            found += zip(page.specs, page.names, strict=True)
+            for spec, name in zip(page.specs, page.names, strict=True):
+                size += spec.size
+                if len(found) == MAX_TOOLS or size > MAX_LIST:
+                    log.warning(
+                        "MCP server '%s' has more than %d tools, or tells more than %d MiB of them; the others are "
+                        "left out",
+                        self.name,
+                        MAX_TOOLS,
+                        MAX_LIST >> 20,
+                    )
+                    return found
+                found.append((spec, name))
             cursor = page.cursor
             if cursor is None:
                 break
         return found
+
+
+async def _give_up(session: Session) -> None:
+    """Tell the server that its last request is not waited for any more."""
+    with trio.move_on_after(GIVE_UP_TIME):
+        try:
+            await session.tell("notifications/cancelled", {"requestId": session.last, "reason": "it took too long"})
+        except SessionLost:
+            pass  # the next request finds out

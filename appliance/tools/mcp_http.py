@@ -5,6 +5,7 @@ Source: MCP revisions 2025-03-26 to 2025-11-25, "Transports". Not spoken: the ol
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ GIVE_UP_TIME = 1.0
 SESSION = b"mcp-session-id"
 MAX_SESSION_ID = 4096
 NOT_FOUND = 404
+_REVISION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -64,7 +66,7 @@ class HttpSession:
         self._place = place
         self._session: bytes | None = None
         self._agreed: bytes | None = None
-        self._number = 0
+        self.last = 0
         self._lost = ""
         self._gone = trio.Event()
         self.ending = trio.Event()
@@ -75,9 +77,9 @@ class HttpSession:
         return not self._lost
 
     async def ask(self, method: str, params: object = None) -> Answer:
-        self._number += 1
+        self.last += 1
         try:
-            async with self._post(request(self._number, method, params)) as response:
+            async with self._post(request(self.last, method, params)) as response:
                 self._note_session(response)
                 if response.status >= 300:
                     return await self._refused(response)
@@ -86,25 +88,19 @@ class HttpSession:
                 message = read_message(await response.read(MAX_LINE))
         except ApplianceError as error:
             raise self._lose(_why(error), unsent=isinstance(error, ConnectFailed)) from None
-        if not isinstance(message, Answer) or message.id != self._number:
+        if not isinstance(message, Answer) or message.id != self.last:
             raise SessionLost("its answer is not the answer to what it was asked")
         return message
 
     async def tell(self, method: str, params: object = None) -> None:
         await self._deliver(notification(method, params))
 
-    async def give_up(self) -> None:
-        with trio.move_on_after(GIVE_UP_TIME):
-            try:
-                await self.tell("notifications/cancelled", {"requestId": self._number, "reason": "it took too long"})
-            except SessionLost:
-                pass  # the next request finds out
-
     def begun(self, result: Raw) -> None:
         try:
-            self._agreed = msgspec.json.decode(result, type=_Begun).protocolVersion.encode("ascii")
+            agreed = msgspec.json.decode(result, type=_Begun).protocolVersion
         except (msgspec.MsgspecError, UnicodeError):
-            self._agreed = VERSION.encode()
+            agreed = VERSION
+        self._agreed = (agreed if _REVISION.fullmatch(agreed) else VERSION).encode("ascii")
 
     def end(self, *, busy: bool = False) -> None:
         self._lose("it was ended")
@@ -172,7 +168,7 @@ class HttpSession:
                 raise self._lose(f"it sent a message that is longer than {MAX_LINE >> 20} MiB") from None
             for event in events:
                 match read_message(event.data.encode("utf-8", "replace")):
-                    case Answer(id=number) as answer if number == self._number:
+                    case Answer(id=number) as answer if number == self.last:
                         return answer
                     case Asked() as asked:
                         await self._deliver(reply(asked))

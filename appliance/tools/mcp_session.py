@@ -24,6 +24,8 @@ class Session(Protocol):
 
     version: str
     """The protocol revision that is asked for."""
+    last: int
+    """The id of the last request."""
 
     @property
     def alive(self) -> bool: ...
@@ -39,10 +41,6 @@ class Session(Protocol):
 
     async def tell(self, method: str, params: object = None) -> None:
         """Raises SessionLost."""
-        ...
-
-    async def give_up(self) -> None:
-        """Tell the server that the last request is not waited for any more; never raises."""
         ...
 
     def begun(self, result: Raw) -> None:

@@ -8,9 +8,7 @@ to the whole group; nobody waits for the end of a pipe, which a grandchild may h
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from appliance.core.mcp_config import StdioServer
 from appliance.core.mcp_messages import Answer, Asked, Lines, notification, read_message, reply, request
 from appliance.core.mcp_tools import PROTOCOL
 from appliance.platform.children import REAP_TIME, Child, Children, describe_status
-from appliance.platform.env import child_env
+from appliance.platform.env import inherited_env
 from appliance.tools.mcp_session import SessionLost
 
 ERROR_TAIL = 4096
@@ -40,7 +38,6 @@ PIPE_GRACE = 0.5
 """Seconds for what a process that has ended left in its pipes."""
 REPLY_TIME = 5.0
 """Seconds for the server to take the answer to a question of its own."""
-GIVE_UP_TIME = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +52,7 @@ class StdioSession:
         self._child = child
         self._lines = Lines()
         self._writing = trio.Lock()
-        self._number = 0
+        self.last = 0
         self._waited_for: int | None = None
         self._answer: Answer | None = None
         self._news = trio.Event()
@@ -83,10 +80,10 @@ class StdioSession:
         return self._errors.decode(errors="replace").strip()
 
     async def ask(self, method: str, params: object = None) -> Answer:
-        self._number += 1
-        self._waited_for, self._answer, self._news = self._number, None, trio.Event()
+        self.last += 1
+        self._waited_for, self._answer, self._news = self.last, None, trio.Event()
         try:
-            await self._send(request(self._number, method, params))
+            await self._send(request(self.last, method, params))
             if not self._lost:
                 await self._news.wait()
         finally:
@@ -97,13 +94,6 @@ class StdioSession:
 
     async def tell(self, method: str, params: object = None) -> None:
         await self._send(notification(method, params))
-
-    async def give_up(self) -> None:
-        with trio.move_on_after(GIVE_UP_TIME):
-            try:
-                await self.tell("notifications/cancelled", {"requestId": self._number, "reason": "it took too long"})
-            except SessionLost:
-                pass  # the next request finds out
 
     def begun(self, result: Raw) -> None:
         """Every revision is good enough: what is asked for has not changed since the first one."""
@@ -210,7 +200,7 @@ async def run_stdio(
 
 
 async def _spawn(server: StdioServer, children: Children) -> Child:
-    env = {**child_env(os.environ, frozen=bool(getattr(sys, "frozen", False))), **server.env}
+    env = {**inherited_env(), **server.env}
     command = _find(server, env)
     try:
         return await children.spawn([command, *server.args], env, cwd=server.cwd, own_errors=True)

@@ -10,16 +10,17 @@ from appliance.core.tools.targets import BadTarget, Container, Image, Ssh, parse
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.children import Children, open_children
 from appliance.tools.box import Toolbox, ToolSource
-from appliance.tools.builtins import Builtins
-from appliance.tools.container import OwnContainer, open_container
-from appliance.tools.files import real_root
-from appliance.tools.mcp_owner import open_mcp
 
 
 @asynccontextmanager
 async def open_tools(settings: ToolSettings, children: Children) -> AsyncGenerator[Toolbox]:
     """Own the tools for the length of the block. Raises UsageError for a root or runtime that cannot be used, and
     ToolProblem for a container that does not start."""
+    # Twenty modules, which most servers do without: they have no tools.
+    from appliance.tools.builtins import Builtins
+    from appliance.tools.container import OwnContainer, open_container
+    from appliance.tools.mcp_owner import open_mcp
+
     async with AsyncExitStack() as stack:
         sources: list[ToolSource] = []
         if settings.builtin:
@@ -58,6 +59,8 @@ async def open_own_tools(settings: ToolSettings) -> AsyncGenerator[Toolbox]:
 
 
 def _root(root: str | None) -> str | None:
+    from appliance.tools.files import real_root
+
     try:
         return real_root(root) if root is not None else None
     except OSError as error:

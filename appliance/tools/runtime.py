@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 
 from appliance.core.tooling import ToolProblem
@@ -17,7 +15,7 @@ from appliance.core.tools.paths import BadPath, check_path
 from appliance.core.tools.patterns import BadPattern, posix_pattern
 from appliance.core.tools.targets import Container, Ssh, quoted
 from appliance.platform.children import Children
-from appliance.platform.env import child_env
+from appliance.platform.env import inherited_env
 from appliance.tools.place import FileProblem, Listing, Matches, TooLarge
 from appliance.tools.processes import Command, Ended, Take, run
 from appliance.tools.searching import Result, search
@@ -150,7 +148,7 @@ class Runtime:
             raise ToolProblem(self._name, f"there is no program '{argv[0]}' on this machine; install it")
         return Command(
             argv=argv,
-            env=child_env(os.environ, frozen=bool(getattr(sys, "frozen", False))),
+            env=inherited_env(),
             stdin=stdin,
             own_errors=not ends_with_input,
             ends_with_input=ends_with_input,

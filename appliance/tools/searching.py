@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import msgspec
 from msgspec import Struct
 
 from appliance.core.tooling import ToolProblem
 from appliance.core.tools.jobs import End, Entry, Found, Job, Text
 from appliance.platform.children import Children
-from appliance.platform.env import child_env
+from appliance.platform.env import inherited_env
 from appliance.tools import search_process
 from appliance.tools.place import FileProblem
 from appliance.tools.processes import Command, run
@@ -56,7 +53,7 @@ async def search(children: Children, job: Job) -> Result:
 
     command = Command(
         argv=search_process.command(),
-        env=child_env(os.environ, frozen=bool(getattr(sys, "frozen", False))),
+        env=inherited_env(),
         stdin=msgspec.json.encode(job),
         own_errors=True,
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
+from leftovers import wait_no_process
 from tool_harness import Tools, open_builtins
 
 from appliance.core.tooling import ToolContext, ToolOutcome
@@ -300,19 +301,19 @@ async def test_a_command_ends_in_time_with_all_it_has_started(tools: Tools) -> N
     command = f"sleep {SLEEPER} & echo started; sleep {SLEEPER}"
     text = await tools.text("exec_shell_command", command=command, timeout=3)
     assert text == "started\n\n[exit code: 137] [exit due to timed out]"
-    await gone()
+    await wait_no_process(SLEEPER)
 
 
 async def test_what_a_command_leaves_behind_ends_with_it(tools: Tools) -> None:
     assert "[exit code: 0]" in await tools.text("exec_shell_command", command=f"sleep {SLEEPER} &")
-    await gone()
+    await wait_no_process(SLEEPER)
 
 
 async def test_cancelling_kills_the_command(tools: Tools) -> None:
     with trio.move_on_after(0.5) as scope:
         await tools.text("exec_shell_command", command=f"sleep {SLEEPER}", timeout=50)
     assert scope.cancelled_caught
-    await gone()
+    await wait_no_process(SLEEPER)
 
 
 async def test_output_comes_as_it_is_made(tools: Tools, tmp_path: Path) -> None:
@@ -340,7 +341,7 @@ async def test_leaving_the_stream_kills_the_command(tools: Tools) -> None:
     arguments = f'{{"command": "echo hi; sleep {SLEEPER}", "timeout": 50}}'.encode()
     async with tools.box.stream("exec_shell_command", arguments, ToolContext()) as stream:
         assert await anext(stream) == b"hi\n"
-    await gone()
+    await wait_no_process(SLEEPER)
 
 
 async def test_what_is_no_tool_and_what_does_not_stream(tools: Tools) -> None:
@@ -358,12 +359,3 @@ async def test_only_what_was_switched_on_is_there() -> None:
         assert [spec.name for spec in tools.box.specs()] == ["read_file", "get_info"]
         with pytest.raises(NotFound):
             await tools.call("exec_shell_command", command="true")
-
-
-async def gone() -> None:
-    """No process of the tests' own kind is left."""
-    with trio.fail_after(20):
-        while True:
-            if not any(SLEEPER in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])):
-                return
-            await trio.sleep(0.05)

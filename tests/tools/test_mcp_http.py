@@ -126,3 +126,11 @@ async def test_an_address_of_no_use_is_said_before_anything_starts() -> None:
         async with opened(web={"url": "http://user:password@127.0.0.1:1/mcp"}):
             pass
     assert caught.group_contains(UsageError, match="user name or password")
+
+
+async def test_a_revision_that_is_none_is_not_repeated(tmp_path: Path) -> None:
+    strange = "1\r\nX-Evil: 1"
+    async with http_fake(tmp_path / "log", "--version", strange) as fake, opened(web={"url": fake.url}) as tools:
+        assert (await use(tools, "web_echo", message="x")).text == "echo: x"
+    told = [e["headers"].get("mcp-protocol-version") for e in fake.requests]  # type: ignore[union-attr]
+    assert set(told) == {None, "2025-11-25"}

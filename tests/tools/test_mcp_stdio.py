@@ -345,3 +345,17 @@ trio.run(main)
         await process.wait()
         await until_gone(file)
     await process.stdout.aclose()
+
+
+async def test_a_server_has_a_bounded_number_of_tools(caplog: pytest.LogCaptureFixture) -> None:
+    names = ",".join(f"t{n}" for n in range(2500))
+    async with opened(many=entry("--tools", names, "--pages", "5")) as tools:
+        assert [spec.name for spec in tools.specs()] == [f"many_t{n}" for n in range(1000)]
+    assert "has more than 1000 tools" in caplog.text
+
+
+async def test_what_a_server_tells_of_its_tools_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    flags = ("--tools", "a,b,c,d", "--pages", "2", "--description", "1500")
+    async with opened(large=entry(*flags), small=entry("--tools", "echo")) as tools:
+        assert [spec.name for spec in tools.specs()] == ["large_a", "large_b", "small_echo"]
+    assert "tells more than 4 MiB of them" in caplog.text

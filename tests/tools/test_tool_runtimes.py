@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
+from leftovers import wait_no_process
 from tool_harness import Tools, open_builtins
 
 from appliance.core.tooling import ToolContext, ToolProblem
@@ -149,21 +150,21 @@ async def test_a_command_there_ends_in_time(tools: Tools, runtime: str) -> None:
     text = await tools.text("exec_shell_command", command=command, timeout=4, runtime=runtime)
     assert text.startswith("started\n")
     assert text.endswith("[exit due to timed out]")
-    await gone()
+    await wait_no_process(SLEEPER)
 
 
 async def test_cancelling_ends_a_command_there(tools: Tools) -> None:
     with trio.move_on_after(1) as scope:
         await tools.text("exec_shell_command", command=f"sleep {SLEEPER}", timeout=50, runtime=BOX)
     assert scope.cancelled_caught
-    await gone()
+    await wait_no_process(SLEEPER)
 
 
 async def test_output_of_a_command_there_comes_as_it_is_made(tools: Tools) -> None:
     arguments = f'{{"command": "echo hi; sleep {SLEEPER}", "timeout": 50}}'.encode()
     async with tools.box.stream("exec_shell_command", arguments, ToolContext(runtime=BOX)) as stream:
         assert await anext(stream) == b"hi\n"
-    await gone()
+    await wait_no_process(SLEEPER)
 
 
 # ---- a container of the program's own --------------------------------------------------------------------------------
@@ -202,11 +203,3 @@ async def test_a_container_that_does_not_start_is_told(state: Path) -> None:
 
 def containers(state: Path) -> list[str]:
     return [path.name for path in state.iterdir() if path.name.startswith("c")]
-
-
-async def gone() -> None:
-    with trio.fail_after(20):
-        while True:
-            if not any(SLEEPER in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])):
-                return
-            await trio.sleep(0.05)

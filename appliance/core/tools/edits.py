@@ -12,6 +12,9 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+MAX_EDITS = 1000
+"""Each is looked for in all of the text."""
+
 
 class Edit(Struct, frozen=True, kw_only=True):
     old_text: str
@@ -32,6 +35,8 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     """The text with every edit made. Raises EditProblem; there is no such thing as half of the edits."""
     if not edits:
         raise EditProblem('"edits" must be a non-empty array')
+    if len(edits) > MAX_EDITS:
+        raise EditProblem(f"there are {len(edits)} edits; the most is {MAX_EDITS}: use write_file for the whole file")
     plain: _Plain | None = None
     cuts: list[_Cut] = []
     for index, edit in enumerate(edits):

@@ -14,10 +14,12 @@ NO_INPUT = 66
 IS_FILE = 64
 
 CD = f"""
-home() {{ case $1 in "~"|"~/"*) printf %s "$HOME${{1#"~"}}";; *) printf %s "$1";; esac; }}
-if [ -n "$1" ]; then cd -- "$(home "$1")" 2>/dev/null || exit {NO_FOLDER}; fi
+find_it() {{ case $1 in "~"|"~/"*) f=$HOME${{1#"~"}};; /*) f=$1;; *) f=./$1;; esac; }}
+if [ -n "$1" ]; then find_it "$1"; cd -- "$f" 2>/dev/null || exit {NO_FOLDER}; fi
 shift
 """
+"""``find_it`` leaves a path in ``f``, every byte of it, also line feeds at its end; it begins with a dot or a slash, so
+that nothing takes it for an option, or for what ``cd -`` and CDPATH mean."""
 
 RUN = """
 exec 3<&0 </dev/null
@@ -36,7 +38,7 @@ exit "$status"
 it has started (where there is no setsid, the shell alone)."""
 
 READ = f"""
-f=$(home "$1")
+find_it "$1"
 [ -e "$f" ] || exit {NO_INPUT}
 [ -f "$f" ] || exit {NOT_REGULAR}
 size=$(wc -c < "$f") || exit {NO_INPUT}
@@ -47,21 +49,22 @@ exec cat < "$f"
 """The size of ``$1`` in bytes on a line, then what is in it, unless that is more than ``$2``."""
 
 WRITE = f"""
-f=$(home "$1")
+find_it "$1"
 if [ -e "$f" ] && [ ! -f "$f" ]; then exit {NOT_REGULAR}; fi
-d=$(dirname -- "$f") && mkdir -p -- "$d" && cat > "$f" && wc -c < "$f"
+mkdir -p -- "${{f%/*}}/" && cat > "$f" && wc -c < "$f"
 """
 """The input becomes ``$1``; the size that it has then is told."""
 
 _JUNK = " -o ".join(f"-name {name}" for name in sorted(JUNK))
 LIST = f"""
-d=$(home "$1")
-if [ -f "$d" ]; then exit {IS_FILE}; fi
-cd -- "$d" 2>/dev/null || exit {NO_INPUT}
-pwd
+find_it "$1"
+if [ -f "$f" ]; then exit {IS_FILE}; fi
+cd -- "$f" 2>/dev/null || exit {NO_INPUT}
+printf '%s\\0' "$PWD"
 depth=
 if [ "$3" -gt 0 ]; then depth="-maxdepth $3"; fi
 if [ "$2" = file ]; then
+  GIT_ALLOW_PROTOCOL= GIT_NO_LAZY_FETCH=1 GIT_OPTIONAL_LOCKS=0 \\
   git -c core.fsmonitor=false ls-files -z --cached --others --exclude-standard 2>/dev/null && exit 0
 fi
 if [ "$2" != file ]; then
@@ -74,12 +77,12 @@ if [ "$2" != dir ]; then
 fi
 exit 0
 """
-"""The folder ``$1`` in full on a line; then names, each with a zero byte: files (``$2`` is ``file``), folders or all,
+"""The folder ``$1`` in full; then names, each with a zero byte: files (``$2`` is ``file``), folders or all,
 at most ``$3`` levels deep; ``/dir`` and ``/file`` say what follows."""
 
 GREP = f"""
-d=$(home "$1")
-cd -- "$d" 2>/dev/null || exit {NO_INPUT}
+find_it "$1"
+cd -- "$f" 2>/dev/null || exit {NO_INPUT}
 shift
 xargs -0 grep -s -H -n "$@" -- /dev/null
 exit 0
@@ -87,7 +90,7 @@ exit 0
 """Searches the files that the input names, each with a zero byte, below ``$1``; the other words are grep's."""
 
 GREP_FILE = f"""
-f=$(home "$1")
+find_it "$1"
 [ -f "$f" ] || exit {NOT_REGULAR}
 shift
 exec grep -s -n "$@" < "$f"
@@ -96,7 +99,7 @@ exec grep -s -n "$@" < "$f"
 
 def listed_names(output: bytes) -> tuple[str, list[tuple[str, Kind]]]:
     """What `LIST` has printed: the folder, and entries with their kinds. What is cut at its end is let go."""
-    base, _, rest = output.partition(b"\n")
+    base, _, rest = output.partition(b"\0")
     kind: Kind = "file"
     found: list[tuple[str, Kind]] = []
     for record in rest.split(b"\0")[:-1]:

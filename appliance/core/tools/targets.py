@@ -15,6 +15,7 @@ ENGINES: tuple[Engine, ...] = ("docker", "podman")
 _CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SSH = re.compile(r"[A-Za-z0-9._@][A-Za-z0-9._@-]*")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+_OUTSIDE = re.compile(r"['\\]")
 _FORMS = "docker:<image>, podman:<image>, docker-container:<id>, podman-container:<id> and ssh:<target>"
 
 
@@ -74,5 +75,5 @@ def running_target(text: str) -> Container | Ssh:
 
 
 def quoted(words: list[str]) -> str:
-    """One word that a POSIX shell reads as these."""
-    return " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
+    """One word that a shell reads as these: a POSIX one, and fish, where a backslash means something within quotes."""
+    return " ".join("'" + _OUTSIDE.sub(lambda found: f"'\\{found[0]}'", word) + "'" for word in words)

@@ -14,20 +14,15 @@ from appliance.core.line_repeats import LineRepeats
 def test_it_is_found_when_the_line_ends_for_the_last_time(lines: list[str], limit: int, size: int):
     text = "".join(f"{line}\n" for line in lines)
     repeats = LineRepeats(limit)
-    found = [repeats.feed(text[at : at + size]) for at in range(0, len(text), size)]
+    for at in range(0, len(text), size):
+        repeats.feed(text[at : at + size])
     runs = [(line, len(list(run))) for line, run in groupby(line.strip() for line in lines if line.strip())]
     wanted = [line for line, times in runs if times >= limit]
     assert repeats.found == (wanted[0] if wanted else None)
-    assert any(found) == bool(wanted)
 
 
 def test_a_line_that_is_not_over_may_still_be_another():
     repeats = LineRepeats(2)
-    assert not repeats.feed("again\nagain")
-    assert not repeats.feed(" and more\n")
+    repeats.feed("again\nagain")
+    repeats.feed(" and more\n")
     assert repeats.found is None
-
-
-def test_without_a_limit_nothing_is_too_often():
-    repeats = LineRepeats(0)
-    assert not repeats.feed("a\n" * 1000)

@@ -191,3 +191,62 @@ def test_the_next_check_counts_its_references_anew():
     check = ArgumentCheck(json.dumps(schema).encode())
     for _ in range(3):
         assert check.problem(json.dumps({"x": [1] * 6000})) is None
+
+
+MIXED = ", ".join(f'{n}, "a{n}"' for n in range(5_000))
+WIDE = ", ".join(f'"a{n}": {{}}' for n in range(200_000))
+TOO_MUCH = "takes more than 400000 steps to be checked; make it, or the value, smaller"
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        (f'{{"properties": {{"x": {{"type": [{MIXED}]}}}}}}', "is not valid under any of the given schemas"),
+        (f'{{"$schema": "http://json-schema.org/draft-07/schema#", "type": [{MIXED}]}}', "under any of the given"),
+        (f'{{"properties": {{{WIDE}}}}}', f"it {TOO_MUCH}"),
+    ],
+)
+def test_a_schema_made_to_keep_the_check_busy_is_given_up_on(schema: str, told: str):
+    """What is not linear here would take minutes, and hold up everybody."""
+    found = schema_problem(schema.encode())
+    assert found is not None
+    assert told in found
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"items": {"type": "integer"}}, [1] * 500_000),
+        ({"items": {"allOf": [{}] * 1_000}}, [1] * 10_000),
+        ({"items": {"enum": [{"a": n} for n in range(10_000)]}}, [{"a": 9_999}] * 10_000),
+        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, {f"a{n}": {} for n in range(500_000)}),
+    ],
+)
+def test_arguments_made_to_keep_the_check_busy_are_given_up_on(schema: object, value: object):
+    assert problem({"properties": {"x": schema}}, json.dumps({"x": value})) == f"the tool's schema {TOO_MUCH}"
+
+
+def test_the_dialects_themselves_can_be_referred_to():
+    schema = {"properties": {"x": {"$ref": "https://json-schema.org/draft/2020-12/schema"}}}
+    assert problem(schema, '{"x": {"type": "object"}}') is None
+    told = problem(schema, '{"x": {"properties": {"a": {"type": "objekt"}}}}')
+    assert told is not None
+    assert told.endswith("is not valid under any of the given schemas")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        b'{"type": "objekt"}',
+        b'{"properties": {"x": {"type": 5}}}',
+        b'{"required": 5}',
+        b'{"properties": {"x": {"minimum": "a"}}}',
+        b'{"not": ' * 100 + b"{}" + b"}" * 100,
+        b"[]",
+        b"{",
+    ],
+)
+def test_what_is_no_schema_lets_no_arguments_pass(schema: bytes):
+    told = ArgumentCheck(schema).problem('{"x": 1}')
+    assert told is not None
+    assert told.startswith("the tool's own schema is none: ")

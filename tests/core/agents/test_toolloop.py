@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,7 +12,7 @@ import pytest
 from msgspec import Raw, structs
 from run_play import MESSAGES, NOW, TOOLS, Transcript, play, read
 
-from appliance.core.bios import BiosContext
+from appliance.core.bios import BiosContext, bios_text
 from appliance.core.runs import (
     CallDelta,
     CancelAsked,
@@ -100,26 +100,25 @@ def test_a_choice_that_demands_a_call_holds_for_the_first_turn(choice: bytes, la
 
 
 def test_the_bios_is_made_anew_for_every_turn():
-    made: list[BiosContext] = []
+    zone = timezone(timedelta(hours=2), "CEST")
+    loop = Loop(task(), worker="w", zone=zone)
 
-    def bios(context: BiosContext) -> str:
-        made.append(context)
-        return f"text {len(made)}"
+    def told(body: dict[str, object], now: float, left: int) -> None:
+        messages = body["messages"]
+        assert isinstance(messages, list)
+        context = BiosContext(
+            now=datetime.fromtimestamp(now, zone),
+            worker="w",
+            tools=("read_file", "list_files", "ask_user"),
+            exit_tools=("report",),
+            iterations_left=left,
+        )
+        assert messages[0] == {"role": "system", "content": bios_text(context)}
 
-    loop = Loop(task(), worker="w", zone=timezone(timedelta(hours=2), "CEST"), bios=bios)
-    first = body_of(loop.begin(NOW))["messages"]
-    assert isinstance(first, list)
-    assert first[0] == {"role": "system", "content": "text 1"}
+    told(body_of(loop.begin(NOW)), NOW, 8)
     loop.hear(CALL, NOW)
     loop.hear(CALLED, NOW)
-    second = body_of(loop.hear(ToolFinished(call_id="c1"), NOW + 60))["messages"]
-    assert isinstance(second, list)
-    assert second[0] == {"role": "system", "content": "text 2"}
-    assert [context.iterations_left for context in made] == [8, 7]
-    assert (made[1].now - made[0].now).total_seconds() == 60
-    assert made[0].now.tzname() == "CEST"
-    assert (made[0].worker, made[0].exit_tools) == ("w", ("report",))
-    assert made[0].tools == ("read_file", "list_files", "ask_user")
+    told(body_of(loop.hear(ToolFinished(call_id="c1"), NOW + 60)), NOW + 60, 7)
 
 
 @pytest.mark.parametrize(
@@ -206,3 +205,31 @@ def test_what_arguments_are_held_to(arguments: str, held_to: Literal["schema", "
     [command] = loop.hear(CALLED, NOW)
     assert isinstance(command, RunTools) == passes
     assert (loop.outcome().fail_reason is None) == passes
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("piece", [TextDelta("x" * MIB), CallDelta(index=0, name="list_files", arguments=" " * MIB)])
+def test_a_run_does_not_grow_for_ever(piece: RunEvent):
+    loop = Loop(task())
+    loop.begin(NOW)
+    for _ in range(63):
+        assert Finish() not in loop.hear(piece, NOW)
+    assert Finish() in loop.hear(CallDelta(index=0, arguments="x" * 2 * MIB), NOW)
+    assert (loop.outcome().state, loop.outcome().fail_reason) == ("failed", "unknown_error")
+    assert loop.outcome().detail == "the run has become larger than 67108864 characters"
+
+
+def test_results_count_too():
+    loop = Loop(task(max_tool_iterations=100))
+    loop.begin(NOW)
+    for number in range(9):
+        loop.hear(structs.replace(CALL, id=f"c{number}"), NOW)
+        loop.hear(CALLED, NOW)
+        assert loop.outcome().state == "tool_running"
+        loop.hear(ToolFinished(call_id=f"c{number}", content="y" * 8 * MIB), NOW)
+        if loop.outcome().state == "failed":
+            break
+    assert number == 7
+    assert loop.outcome().tool_trace[-1].error == "not answered: the run has become larger than 67108864 characters"

@@ -81,3 +81,9 @@ def test_any_text_is_replaced_or_refused(text: str, old: str, new: str) -> None:
     if text.count(old) == 1:
         assume("\r" not in text)
         assert changed == text.replace(old, new)
+
+
+def test_the_number_of_edits_is_bounded():
+    edits = [Edit(old_text=f"{n};", new_text="") for n in range(1001)]
+    with pytest.raises(EditProblem, match="there are 1001 edits; the most is 1000"):
+        apply_edits("".join(f"<{n};>" for n in range(1001)), edits)
