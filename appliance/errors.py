@@ -42,12 +42,15 @@ class BodyTooLarge(CallerError):
 
     reason = "body_too_large"
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, fixed: bool = False) -> None:
         super().__init__(limit)
         self.limit = limit
+        self.fixed = fixed
+        """It is the route's own limit, which no setting changes."""
 
     def __str__(self) -> str:
-        return f"the request body is larger than the limit of {self.limit} bytes; send less, or raise --max-body"
+        advice = "send less" if self.fixed else "send less, or raise --max-body"
+        return f"the request body is larger than the limit of {self.limit} bytes; {advice}"
 
 
 class BodyTooSlow(CallerError):

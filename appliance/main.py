@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
-import math
 import os
-import signal
 import sys
 import traceback
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 import trio
 
@@ -25,7 +21,7 @@ from appliance.catalog.hub import hub_access
 from appliance.catalog.hub_cache import cache_directory
 from appliance.catalog.supply import Supply
 from appliance.cli.plan import AppSettings
-from appliance.cli.plugin_options import folders_of
+from appliance.cli.plugin_options import choice_of
 from appliance.cli.status import EXIT_BUG, EXIT_OURS, PROGRAM, say
 from appliance.cli.version import in_words
 from appliance.core.config.types import Config, StreamsConfig
@@ -41,6 +37,7 @@ from appliance.http.server import serve
 from appliance.peers.owner import open_peers
 from appliance.platform.limits import raise_open_files
 from appliance.platform.samples import open_samples
+from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
 from appliance.plugins.registry import open_plugins
 from appliance.store.activity import DEFAULT_KEEP, open_activity
@@ -57,9 +54,6 @@ from appliance.upkeep import (
     telling_console,
 )
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGBREAK if sys.platform == "win32" else signal.SIGTERM)
-WATCHDOG_MARGIN = 5.0
-"""Seconds that unwinding may take after the grace, or after the second signal."""
 NEST = 100
 """Groups of exceptions within each other that are shown; Python leaves out what is deeper than ten, the bug itself."""
 SCAN_HEAD_START = 1.0
@@ -103,9 +97,11 @@ async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, s
         open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
         open_streams(config.streams if config is not None else StreamsConfig()) as streams,
         open_downloads(downloading, partial(catalog.refresh, 0.0)) as downloads,
-        open_plugins(folders_of(config, settings.plugins), default_data(), watch=settings.watch_config) as plugins,
+        open_plugins(choice_of(config, settings.plugins), default_data(), watch=settings.watch_config) as plugins,
         open_run_store(_activity_log(config)[0]) as run_store,
-        open_agents((config or Config()).runs, inward, tools, fleet, run_store) as agents,
+        open_agents(
+            (config or Config()).runs, inward, tools, fleet, run_store, ping_after=settings.http.ping_after
+        ) as agents,
     ):
         fleet.supply = Supply(catalog, downloads)
         configuration = configuration_of(settings, fleet, catalog, peers)
@@ -122,7 +118,7 @@ async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, s
             inward=inward,
             agents=agents,
             plugins=plugins,
-            downloads=downloads if settings.sources.cache is not None else None,
+            downloads=downloads if settings.sources.lookup is not None else None,
             tools=tools,
             configuration=configuration,
             reloads=reloads,
@@ -268,53 +264,3 @@ async def _until(event: trio.Event) -> AsyncGenerator[None]:
         nursery.start_soon(cut, nursery.cancel_scope)
         yield
         nursery.cancel_scope.cancel()
-
-
-class Stop:
-    """What the user's signals ask for: the first one an orderly end, the second one an end without waiting."""
-
-    def __init__(self) -> None:
-        self.asked = trio.Event()
-        self.at_once = trio.CancelScope()
-
-
-@contextmanager
-def stop_signals(grace: Callable[[], float]) -> Generator[Stop]:
-    """Turn signals into a `Stop` for the length of the block, each with a watchdog that nothing can hold up.
-
-    The handlers are Python's own and not tasks, so that the watchdog is armed even when the event loop is stuck.
-    """
-    stop = Stop()
-    token = trio.lowlevel.current_trio_token()
-    received = 0
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal received
-        received += 1
-        if received == 1:
-            _arm_watchdog(grace() + WATCHDOG_MARGIN)
-            token.run_sync_soon(stop.asked.set)
-        elif received == 2:
-            _arm_watchdog(WATCHDOG_MARGIN)
-            token.run_sync_soon(stop.at_once.cancel)
-
-    before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
-    try:
-        yield stop
-    finally:  # the watchdog stays armed: leaving the interpreter may hang, too
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _arm_watchdog(seconds: float) -> None:
-    """End the process after so long, whatever it does then; its children end with it, as the platform layer promises.
-
-    The timer is C code in a thread of its own, which needs neither the event loop nor the interpreter. It shows where
-    every thread is before it calls ``_exit(1)``; should nobody read standard error, so that this text gets stuck, the
-    kernel's alarm ends the process a second later (not on Windows).
-    """
-    file = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115  a program without a console has no standard error
-    faulthandler.dump_traceback_later(seconds, exit=True, file=file)
-    if sys.platform != "win32":
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(math.ceil(seconds) + 1)

@@ -19,9 +19,10 @@ from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.configuration import Configuration
 from appliance.catalog.reloads import Reloads
 from appliance.cli.plan import AppSettings
-from appliance.cli.plugin_options import folders_of
+from appliance.cli.plugin_options import choice_of
 from appliance.cli.status import say
 from appliance.cli.values import refuse_open_door
+from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
 from appliance.fleet.owner import Fleet
 from appliance.http.front import Owners
@@ -87,11 +88,12 @@ def reloads_of(configuration: Configuration | None, fleet: Fleet, catalog: Catal
 def following_plugins(
     plugins: Plugins, reloads: Reloads, settings: AppSettings, configuration: Configuration | None
 ) -> None:
-    """Look for plugins again with every reload."""
+    """Look for plugins again with every reload, with what the configuration says by then."""
 
-    async def look() -> None:
-        plugins.folders = folders_of(configuration.current if configuration is not None else None, settings.plugins)
+    async def look() -> Sequence[Problem]:
+        plugins.choice = choice_of(configuration.current if configuration is not None else None, settings.plugins)
         await plugins.look()
+        return plugins.unknown
 
     reloads.beside.append(look)
 

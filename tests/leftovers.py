@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+import trio
 
 MARK = "LLAMA_APPLIANCE_TEST_RUN"
 """An environment variable that every process begun by the tests inherits, so that orphans are found too."""
@@ -94,3 +95,10 @@ def _descriptors() -> dict[int, str]:
         if not target.startswith(("/dev/", "/proc/")):
             found[int(entry.name)] = target
     return found
+
+
+async def wait_no_process(word: str) -> None:
+    """Until no process has ``word`` in its command line."""
+    with trio.fail_after(20):
+        while any(word in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])):  # noqa: ASYNC110  nobody tells
+            await trio.sleep(0.05)

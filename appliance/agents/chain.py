@@ -24,7 +24,7 @@ from appliance.core.slash import Family, Plan, family_of
 from appliance.errors import PluginFailed
 from appliance.plugins import Event, Request, Response
 from appliance.plugins.context import Host
-from appliance.plugins.hooks import HookedStream, PluginStep
+from appliance.plugins.hooks import HookedStream, PluginStep, Replayed
 from appliance.plugins.registry import Plugins
 
 log = logging.getLogger(__name__)
@@ -49,14 +49,14 @@ class Chains:
     async def open(self, path: str, commands: Sequence[str], model: str) -> AsyncGenerator[Chain]:
         """The chain of one request; leaving the block ends what its plugins still do. Raises PluginFailed."""
         entries = [self._plugins.entry(name) for name in commands]
-        loaded = [(entry.plugin, await entry.hooks()) for entry in entries]
+        loaded = [(await entry.hooks(), entry.plugin) for entry in entries]  # loading may change what is known
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
 
             def spawn(work: Callable[[], Awaitable[None]]) -> None:
                 nursery.start_soon(work)
 
-            steps = [PluginStep(plugin, hooks, model, self._host, spawn) for plugin, hooks in loaded]
+            steps = [PluginStep(plugin, hooks, model, self._host, spawn) for hooks, plugin in loaded]
             chain = Chain(path, steps)
             log.info("plugins of a request for '%s': %s", model, " ".join(commands))
             try:
@@ -102,13 +102,13 @@ class Chain:
                 if hooks.on_response is not None:
                     answer = await step.response(answer)
                 elif hooks.on_stream is not None:
-                    answer = self._hooked(step, _Given(self._events(answer.body)))
+                    answer = self._hooked(step, Replayed(self._events(answer.body)))
             elif hooks.on_stream is not None:
                 answer = self._hooked(step, answer)
             elif hooks.on_response is not None:
                 answer = await step.response(await self._joined(answer))
         if stream:
-            return _Given(self._events(answer.body)) if isinstance(answer, Response) else answer
+            return Replayed(self._events(answer.body)) if isinstance(answer, Response) else answer
         return answer if isinstance(answer, Response) else await self._joined(answer)
 
     def encode(self, event: Event) -> bytes:
@@ -141,19 +141,3 @@ class Chain:
             names = ", ".join(step.plugin.name for step in self._steps)
             hook = "on_stream" if self._streams else "on_response"
             raise PluginFailed(names, hook, f"the answer cannot be put together: {error}") from None
-
-
-class _Given:
-    """Events that are there already."""
-
-    def __init__(self, events: Iterable[Event]) -> None:
-        self._events = iter(events)
-
-    def __aiter__(self) -> _Given:
-        return self
-
-    async def __anext__(self) -> Event:
-        await trio.lowlevel.checkpoint()
-        for event in self._events:
-            return event
-        raise StopAsyncIteration

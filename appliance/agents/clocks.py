@@ -69,11 +69,6 @@ class Clocks:
         self.phase = phase
         self.scope.deadline = trio.current_time() + seconds
 
-    @property
-    def hangs(self) -> bool:
-        """What was overdue is the engine's fault, and no other request to it will fare better."""
-        return self.phase in ("headers", "stall")
-
     def overdue(self) -> TurnFailed:
         """What the end of the scope means."""
         limits = self._limits

@@ -9,7 +9,7 @@ import trio
 from appliance.agents.clocks import Clocks
 from appliance.agents.run import Run
 from appliance.agents.turn import take_turn
-from appliance.agents.use import use_tool
+from appliance.agents.use import MAX_PARALLEL, use_tool
 from appliance.core.inward import Asker
 from appliance.core.runs import AskClient, Call, Generate, RunTools, TurnFailed
 from appliance.errors import ApplianceError, ModelFailedToStart
@@ -84,9 +84,11 @@ class Execution:
 
     async def _use(self, run: Run, calls: tuple[Call, ...], timeout: float, *, parallel: bool) -> None:
         limits = {tool.name: timeout if tool.timeout is None else tool.timeout for tool in run.asked.task.tools}
+        places = trio.CapacityLimiter(MAX_PARALLEL)
 
         async def use(call: Call) -> None:
-            finished = await use_tool(self._toolbox, call, limits[call.name])
+            async with places:
+                finished = await use_tool(self._toolbox, call, limits[call.name])
             if not run.over:
                 run.tool_finished(finished)
             if run.over:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from appliance.core.ring import Ring
-from appliance.core.sse import Event, encode
+from appliance.core.sse import PING, Event, encode
 from appliance.streams.generation import EVENTS, End, Generation, Head, Reader
 
 
@@ -32,9 +34,27 @@ class Feed:
     def say(self, name: str, value: object) -> None:
         self._generation.keep(encode(Event(msgspec.json.encode(value).decode(), name)))
 
+    def ping(self) -> None:
+        """A comment, by which proxies see that the stream lives. It counts in offsets, as it is among what is read."""
+        self._generation.keep(PING)
+
     def end(self) -> None:
         """Nothing is said any more."""
         self._generation.finish(End.DONE)
+
+    async def wait_said(self) -> None:
+        """Until something is said, or the end is."""
+        await self._generation.changed.park()
+
+    @property
+    def held(self) -> int:
+        """Bytes that are held."""
+        return self._generation.ring.held
+
+    @property
+    def total(self) -> int:
+        """Bytes said so far."""
+        return self._generation.ring.total
 
     @property
     def dropped(self) -> int:
@@ -43,3 +63,22 @@ class Feed:
 
     def reader(self, offset: int) -> Reader:
         return self._generation.reader(offset)
+
+
+class RetoldFeed(Feed):
+    """What a run of an earlier program is known to have done, told anew: shorter than it was, in other bytes.
+
+    An offset counts here if a record begins there. One that only the first telling had gets the last record alone.
+    """
+
+    def __init__(self, run_id: str, began: float, limit: int, events: Sequence[tuple[str, object]]) -> None:
+        super().__init__(run_id, began, limit)
+        self._begins: list[int] = []
+        for name, value in events:
+            self._begins.append(self.total)
+            self.say(name, value)
+        self.end()
+
+    def reader(self, offset: int) -> Reader:
+        known = offset == self.total or offset in self._begins
+        return super().reader(offset if known else self._begins[-1])

@@ -14,8 +14,9 @@ from msgspec import structs
 
 from appliance.agents.clocks import Clocks
 from appliance.agents.execution import Execution
+from appliance.agents.past import PastRun
 from appliance.agents.record import RunRecord
-from appliance.agents.run import Asked, PastRun, Run
+from appliance.agents.run import Asked, Run
 from appliance.agents.workers import Worker, WorkerState, WorkerStatus
 from appliance.core.config.types import RunsConfig
 from appliance.core.inward import Asker
@@ -26,6 +27,8 @@ from appliance.tools.box import Toolbox
 
 SAVE_EVERY = 1.0
 """Seconds between two looks for runs under way whose output has grown."""
+MAX_KEPT = 256 << 20
+"""Bytes of all results that are kept, but for the newest one."""
 TAIL = 12
 """Log lines that a locked-out model shows."""
 PROGRAM_ENDED = "the program ended while the run was under way"
@@ -55,6 +58,7 @@ class Agents:
         self._runs: dict[str, Run] = {}
         self._past: dict[str, PastRun] = {}  # oldest end first
         self._workers: dict[str, Worker] = {}
+        self._submitted = trio.Event()
 
     # ---- from callers ------------------------------------------------------------------------------------------------
 
@@ -66,6 +70,7 @@ class Agents:
         run = Run(f"run_{secrets.token_hex(8)}", asked, self.settings.event_bytes)
         begins = self._worker(asked.worker).enter(run.id, self.settings)
         self._runs[run.id] = run
+        self._submitted.set()
         self._save(run)
         if begins:
             self._nursery.start_soon(self._own, run)
@@ -122,6 +127,11 @@ class Agents:
             raise NotFound(f"no run has used a model '{model}'; GET /api/workers lists those that were")
         worker.reset()
         return self._status(worker)
+
+    async def wait_ended(self) -> None:
+        """Until no run is under way, but for those that wait for their caller: for when nobody can reach them."""
+        while going := [run for run in self._runs.values() if not run.over and not run.pending()]:
+            await going[0].feed.wait_said()
 
     def adopt(self, settings: RunsConfig) -> None:
         """Follow another configuration: it may have mended what failed."""
@@ -217,11 +227,13 @@ class Agents:
             self._store.save(record.id, record.created_at, msgspec.json.encode(record))
 
     def _prune(self) -> None:
-        """Forget the oldest results beyond their number, and those whose time is over."""
+        """Forget the oldest results beyond their number or their size, and those whose time is over."""
         before = time.time() - self.settings.keep
         for run_id in [i for i, run in self._past.items() if (run.record().finished_at or 0) < before]:
             self._forget(run_id)
         while len(self._past) > self.settings.keep_max:
+            self._forget(next(iter(self._past)))
+        while len(self._past) > 1 and sum(run.size for run in self._past.values()) > MAX_KEPT:
             self._forget(next(iter(self._past)))
 
     def _forget(self, run_id: str) -> None:
@@ -253,6 +265,19 @@ class Agents:
                     self._save(run)
             saved = {run.id: run.changes for run in self._runs.values()}
 
+    async def keep_awake(self, interval: float) -> None:
+        """Have every run say something within ``interval`` seconds, so that no proxy cuts who follows it; never
+        returns."""
+        while True:
+            if not self._runs:
+                self._submitted = trio.Event()
+                await self._submitted.wait()
+            before = {run.id: run.feed.total for run in self._runs.values()}
+            await trio.sleep(interval / 2)
+            for run in self._runs.values():
+                if before.get(run.id) == run.feed.total:
+                    run.feed.ping()
+
 
 def _closed(record: RunRecord, now: float) -> RunRecord:
     if record.ended:
@@ -270,14 +295,25 @@ def _closed(record: RunRecord, now: float) -> RunRecord:
 
 @asynccontextmanager
 async def open_agents(
-    settings: RunsConfig, asker: Asker, toolbox: Toolbox, fleet: Fleet, store: RunStore | None
+    settings: RunsConfig,
+    asker: Asker,
+    toolbox: Toolbox,
+    fleet: Fleet,
+    store: RunStore | None,
+    *,
+    ping_after: float = 0,
 ) -> AsyncGenerator[Agents]:
-    """Own all runs; leaving the block ends those under way, and what they have said stays in ``store``."""
+    """Own all runs; leaving the block ends those under way, and what they have said stays in ``store``.
+
+    ``ping_after``: seconds of silence before there is a comment among the events of a run, 0 for none.
+    """
     async with trio.open_nursery() as nursery:
         agents = Agents(settings, asker, toolbox, fleet, store, nursery)
         if store is not None:
             agents.take_over(store.stored)
             store.stored = []
             nursery.start_soon(agents.keep_saving)
+        if ping_after:
+            nursery.start_soon(agents.keep_awake, ping_after)
         yield agents
         nursery.cancel_scope.cancel()

@@ -3,7 +3,7 @@ seconds."""
 
 from __future__ import annotations
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from appliance.core.runs import Call, FailReason, FinishReason, Outcome, RunState, Signal, Trace, Usage
 
@@ -25,6 +25,13 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     @property
     def ended(self) -> bool:
         return self.outcome.state in ("completed", "failed", "canceled")
+
+    @property
+    def size(self) -> int:
+        """Characters of what was said, called and answered."""
+        said = len(self.outcome.output) + len(self.outcome.reasoning)
+        signals = sum(len(signal.raw) + len(signal.arguments) for signal in self.outcome.signals)
+        return said + signals + sum(_size_of(trace) for trace in self.outcome.tool_trace)
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):
@@ -79,6 +86,11 @@ class RunResult(Struct, frozen=True, kw_only=True):
     tool_trace: tuple[Trace, ...]
     usage: Usage
     timings: Timings
+
+
+def _size_of(trace: Trace) -> int:
+    texts = [text for text in (trace.result, trace.error) if text is not UNSET]
+    return len(trace.arguments) + sum(map(len, texts))
 
 
 def status_of(record: RunRecord) -> RunStatus:

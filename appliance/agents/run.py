@@ -180,21 +180,3 @@ class Run:
         self.feed.say("end", status_of(self.record()))
         self.feed.end()
         self.answered.unpark_all()
-
-
-class PastRun:
-    """A run that has ended: of this program, or, without ``feed``, of one before it."""
-
-    def __init__(self, record: RunRecord, feed: Feed | None, event_bytes: int) -> None:
-        self.id = record.id
-        self._record = record
-        if feed is None:
-            feed = Feed(record.id, record.created_at, event_bytes)
-            if record.outcome.output:
-                feed.say("output", {"text": record.outcome.output})
-            feed.say("end", status_of(record))
-            feed.end()
-        self.feed = feed
-
-    def record(self) -> RunRecord:
-        return self._record

@@ -55,11 +55,11 @@ async def _listen(
     while data := await reply.receive():
         clocks.received()
         received(len(data))
-        if not _tell(answer.feed(data), hear):
-            return
+        wanted = _tell(answer.feed(data), hear)
         if answer.ended:
             clocks.stop()
             await _read_out(reply)
+        if answer.ended or not wanted:
             return
     _tell(answer.close(), hear)
 

@@ -12,6 +12,9 @@ from appliance.core.tooling import ToolContext
 from appliance.errors import ApplianceError
 from appliance.tools.box import Toolbox
 
+MAX_PARALLEL = 16
+"""Tools of one turn at once, each of which may be a process; the model decides how many it calls."""
+
 log = logging.getLogger(__name__)
 
 

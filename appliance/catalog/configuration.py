@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -82,11 +82,12 @@ class Configuration:
         with suppress(ApplianceError):
             await self.reload()
 
-    async def watch(self) -> None:
+    async def watch(self, reload: Callable[[], Awaitable[None]] | None = None) -> None:
         """Reload whenever the files have changed, also since they were read first; never returns.
 
-        Files that vanish are waited for.
+        ``reload`` is what to do if there is more to it. Files that vanish are waited for.
         """
+        reload = reload or self.reload_quietly
         seen = None
         while True:
             now = await trio.to_thread.run_sync(self._files.signature)
@@ -96,7 +97,7 @@ class Configuration:
             await trio.sleep(SETTLED)
             if await trio.to_thread.run_sync(self._files.signature) == now:
                 seen = now
-                await self.reload_quietly()
+                await reload()
 
     async def _reload(self) -> Reloaded:
         loaded = await trio.to_thread.run_sync(self._files.read, self._ports)

@@ -9,13 +9,11 @@ from appliance.catalog.download_url import location_in_cache, plan_location
 from appliance.catalog.hub import Hub, HubAccess
 from appliance.catalog.hub_cache import Cached, in_cache
 from appliance.catalog.registry import Registry, image_in_cache, plan_image
-from appliance.core.elsewhere import Image, Location
+from appliance.core.elsewhere import Image, Location, Remote
 from appliance.core.wanted import Wanted
 
-Source = Wanted | Image | Location
 
-
-def here(cache: Path, wanted: Source) -> Cached | None:
+def here(cache: Path, wanted: Remote) -> Cached | None:
     """The files of it, if all of them are in the cache, or where they were to be put."""
     match wanted:
         case Wanted():
@@ -26,7 +24,7 @@ def here(cache: Path, wanted: Source) -> Cached | None:
             return location_in_cache(cache, wanted)
 
 
-async def plan_of(wanted: Source, access: HubAccess, cache: Path) -> tuple[Hub, Plan]:
+async def plan_of(wanted: Remote, access: HubAccess, cache: Path) -> tuple[Hub, Plan]:
     """Whom to ask, and for what. Raises what they raise."""
     match wanted:
         case Wanted():

@@ -7,9 +7,10 @@ from typing import Literal
 
 from msgspec import Struct
 
+from appliance.core.elsewhere import Location, Remote
 from appliance.core.wanted import Wanted
 
-State = Literal["queued", "downloading", "paused", "finished", "failed", "cancelled"]
+State = Literal["queued", "downloading", "finished", "failed", "cancelled"]
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 
 
@@ -47,9 +48,11 @@ class DownloadStatus(Struct, frozen=True, kw_only=True):
         return self.state in ENDED
 
 
-def is_for(status: DownloadStatus, wanted: Wanted) -> bool:
+def is_for(status: DownloadStatus, wanted: Remote) -> bool:
     """Whether this download brings what is wanted."""
-    if wanted.file or wanted.reference.tag is not None:
+    if isinstance(wanted, Location):
+        return status.repo == str(wanted)
+    if not isinstance(wanted, Wanted) or wanted.file or wanted.reference.tag is not None:
         return status.model == str(wanted)
     return status.repo == wanted.reference.repo
 

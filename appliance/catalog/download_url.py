@@ -10,7 +10,7 @@ from appliance.catalog.download_plan import Plan, PlannedFile
 from appliance.catalog.files import join_inside
 from appliance.catalog.hub import Hub
 from appliance.catalog.hub_cache import Cached
-from appliance.core.elsewhere import Location
+from appliance.core.elsewhere import Location, shown_url
 from appliance.errors import NotFound
 
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
@@ -25,7 +25,7 @@ async def plan_location(hub: Hub, location: Location, cache: Path) -> Plan:
         files.append(PlannedFile(url=url, path=path.name, oid=oid, size=size, blob=path, entry=path, lock=lock))
     return Plan(
         model_id=location.name,
-        repo=location.url,
+        repo=str(location),
         commit="",
         ref=None,
         folder=files[0].blob.parent,
@@ -51,14 +51,16 @@ def paths_of(location: Location, cache: Path) -> list[Path]:
 
 async def _headers(hub: Hub, url: str) -> tuple[int, str]:
     """Size and, where the server tells it (as the hub does), the hash of the contents; else ""."""
-    host = urlsplit(url).netloc
+    host, shown = urlsplit(url).netloc, shown_url(url)
     async with hub.open("HEAD", url, stop_at_size=True) as answer:
         if answer.status in (401, 403, 404, 410):
-            raise NotFound(f"{host} has no such file, or does not give it to everybody ({answer.status}): {url}")
+            raise NotFound(f"{host} has no such file, or does not give it to everybody ({answer.status}): {shown}")
         if answer.status >= 400:
-            raise hub.refusal(answer, url)
+            raise hub.refusal(answer, shown)
         size = answer.headers.get(b"x-linked-size") or answer.headers.get(b"content-length") or b""
         found = _SHA256.fullmatch(answer.headers.get(b"x-linked-etag", b"").decode("latin-1"))
     if not size.isdigit() or int(size) == 0:
-        raise NotFound(f"{host} does not tell the size of {url}; download it yourself, and name the file with --model")
+        raise NotFound(
+            f"{host} does not tell the size of {shown}; download it yourself, and name the file with --model"
+        )
     return int(size), found[1] if found else ""

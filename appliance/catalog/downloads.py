@@ -18,12 +18,12 @@ from msgspec import Struct, structs
 from appliance.catalog.download_delete import Removed, discard_begun, remove_model
 from appliance.catalog.download_errors import DownloadFailed, DownloadsOff
 from appliance.catalog.download_file import Transfer, fetch
-from appliance.catalog.download_plan import Plan, PlannedFile, Unfinished, unfinished_in
-from appliance.catalog.download_source import Source, plan_of
+from appliance.catalog.download_plan import Plan, PlannedFile
+from appliance.catalog.download_source import plan_of
 from appliance.catalog.download_status import ENDED, DownloadStatus, FileProgress, State
 from appliance.catalog.hub import Hub, HubAccess, find_token
 from appliance.core.download import Throttle, parse_reference, retry_delay
-from appliance.core.elsewhere import Image
+from appliance.core.elsewhere import Image, Remote
 from appliance.core.model import Model
 from appliance.core.wanted import Wanted
 from appliance.errors import ApplianceError, CallerError
@@ -78,9 +78,6 @@ class Download:
         self._files = {file.url: FileProgress(have[file.url], file.size) for file in plan.files}
         self._changed = changed
         self._whole = trio.CancelScope()
-        self._transfer = trio.CancelScope()
-        self._go = trio.Event()
-        self._go.set()
         self._ended = trio.Event()
 
     @property
@@ -111,23 +108,13 @@ class Download:
         """End it. What has come stays on disk for another `start`."""
         self._whole.cancel()
 
-    def pause(self) -> None:
-        """Close its connections until `resume`. Nothing to do for one that has ended."""
-        if self.state in ("queued", "downloading"):
-            self._go = trio.Event()
-            self._set("paused")
-            self._transfer.cancel()
-
-    def resume(self) -> None:
-        if self.state == "paused":
-            self._set("queued")
-            self._go.set()
-
     async def run(self, transfer: Transfer, turns: Turns, settle: Callable[[], None]) -> None:
         """The task of this download. Raises nothing but Cancelled; how it ended is in ``state``."""
         try:
             with self._whole:
-                await self._run(transfer, turns)
+                async with trio.open_nursery() as nursery:
+                    for file in self.plan.files:
+                        nursery.start_soon(self._fetch, transfer, turns, file, nursery.cancel_scope)
                 if self.error is None:
                     await trio.to_thread.run_sync(settle)
         except ApplianceError as error:
@@ -142,15 +129,6 @@ class Download:
             self._end("failed")
         else:
             self._end("cancelled" if self._whole.cancelled_caught else "finished")
-
-    async def _run(self, transfer: Transfer, turns: Turns) -> None:
-        while True:
-            await self._go.wait()
-            with trio.CancelScope() as self._transfer:
-                async with trio.open_nursery() as nursery:
-                    for file in self.plan.files:
-                        nursery.start_soon(self._fetch, transfer, turns, file, nursery.cancel_scope)
-                return
 
     async def _fetch(self, transfer: Transfer, turns: Turns, file: PlannedFile, siblings: trio.CancelScope) -> None:
         """One file. Its failure is noted and ends the others, as the model is no use without it."""
@@ -170,7 +148,7 @@ class Download:
         self._changed(False)
 
     def _set(self, state: State) -> None:
-        if self.state != state and not (self.state == "paused" and state == "downloading"):
+        if self.state != state:
             self.state = state
             self._changed(True)
 
@@ -202,7 +180,7 @@ class Downloads:
         """
         return await self.fetch(Wanted(reference=parse_reference(repo if tag is None else f"{repo}:{tag}")))
 
-    async def fetch(self, wanted: Source) -> Download:
+    async def fetch(self, wanted: Remote) -> Download:
         """The same for what is named in another way than by a tag."""
         if self._settings.hub.offline:
             raise DownloadsOff
@@ -232,12 +210,9 @@ class Downloads:
         return download
 
     def _under_way(self, plan: Plan) -> Download | None:
-        """The same model's download, which goes on if it was paused."""
+        """The same model's download."""
         known = self._known.get(plan.model_id)
-        if known is None or known.state in ENDED:
-            return None
-        known.resume()
-        return known
+        return None if known is None or known.state in ENDED else known
 
     def find(self, model: str) -> Download | None:
         """The download of a model, also one that has ended."""
@@ -246,12 +221,6 @@ class Downloads:
     def snapshot(self) -> list[DownloadStatus]:
         """Every download, the oldest first; those that have ended stay until they are forgotten or begun again."""
         return [download.status for download in self._known.values()]
-
-    async def unfinished(self) -> list[Unfinished]:
-        """What earlier runs have begun and not finished, for a list of what could go on."""
-        under_way = {file.oid for known in self._known.values() if not known.status.ended for file in known.plan.files}
-        found = await trio.to_thread.run_sync(unfinished_in, self._settings.cache)
-        return [file for file in found if file.oid not in under_way]
 
     async def wait_changed(self) -> None:
         """Wait until a state has changed, or numbers of bytes have, which are gathered for a moment."""

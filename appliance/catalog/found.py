@@ -7,10 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from appliance.core.elsewhere import Remote
 from appliance.core.model import Source
 from appliance.core.naming import Shard, shard_of, stem_of
 from appliance.core.preset_model import Definition
-from appliance.core.wanted import Wanted
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Found(Struct, frozen=True, kw_only=True):
     tag: str | None = None
     args: tuple[str, ...] = ()
     error: str | None = None
-    fetch: tuple[Wanted, ...] = ()
+    fetch: tuple[Remote, ...] = ()
     definition: Definition = Definition()
     """What presets, command line and environment say of it."""
     hidden: bool = False

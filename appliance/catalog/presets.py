@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from appliance.catalog.files import read_start
-from appliance.catalog.found import Found, all_shards
-from appliance.catalog.hub_cache import Cached, in_cache
+from appliance.catalog.found import Found
+from appliance.catalog.preset_places import placed
 from appliance.core.config.nodes import Problem
-from appliance.core.download import parse_reference
 from appliance.core.naming import QUANTISATIONS, prefer
 from appliance.core.preset_keys import NONE, Choice, Choices, from_words
 from appliance.core.preset_model import DRAFT, MODEL, PROJECTOR, REPO, Definition, define
 from appliance.core.presets import Layers, Presets, read_presets
-from appliance.core.wanted import Wanted, sidecars_of
-from appliance.errors import BadRequest, InvalidConfig, UsageError
+from appliance.errors import InvalidConfig, UsageError
 
 LARGEST = 4 << 20
 """Bytes of a preset file; a thousand models take about 100 KB."""
-ELSEWHERE = ("--model-url", "--docker-repo")
-"""Flags with which the engine fetches a model by itself."""
 
 
 class PresetSource(Struct, frozen=True, kw_only=True):
@@ -107,10 +102,10 @@ def with_presets(found: Sequence[Found], layers: Layers, notes: list[str], cache
     for model_id, definition in sorted(defined.items(), key=lambda item: (item[0] not in sections, item[0])):
         model = known.get(model_id) or Found(id=model_id, source="preset", files=())
         aliases = _free(definition.aliases if model_id in sections else (), model_id, taken, notes)
-        placed = _placed(model, definition, cache)
+        found_at = placed(model, definition, cache)
         models.append(
             structs.replace(
-                placed,
+                found_at,
                 source="preset" if model_id in sections else model.source,
                 aliases=(*model.aliases, *aliases),
                 definition=definition,
@@ -156,73 +151,6 @@ def _in_cache(name: str, file: str, cached: Iterable[Found]) -> Found | None:
     if tag:
         return next((model for model in hits if model.tag == tag.upper()), None)
     return prefer([(model.tag, model) for model in hits], QUANTISATIONS)
-
-
-def _placed(model: Found, definition: Definition, cache: Path | None) -> Found:
-    """The model with its files, or with what has to be fetched for it."""
-    args, projector = list(definition.args), definition.mmproj
-    fetch: list[Wanted] = []
-    if definition.model:
-        path = _absolute(definition.model)
-        if path != (model.files[:1] or ("",))[0]:
-            model = Found(id=model.id, source=model.source, files=all_shards(Path(path)))
-    elif model.source == "cache" and model.files and (definition.repo, definition.repo_file) == (model.id, ""):
-        projector = projector or model.mmproj or ""  # it was just found there
-    elif (wanted := _wanted(definition, model.id)) and (hit := _in_cache_at(cache, wanted)):
-        projector = projector or hit.mmproj or ""
-        repo = wanted.reference.repo
-        model = structs.replace(model, files=hit.files, repo=repo, tag=hit.tag, mmproj=None)
-    elif wanted and definition.repo:
-        args += ["--hf-repo", definition.repo, *(("--hf-file", definition.repo_file) if definition.repo_file else ())]
-        fetch.append(wanted)
-    elif not any(flag in args for flag in ELSEWHERE) and not model.files:
-        error = f"its preset [{model.id}] does not say which file it is; add model = PATH, or hf-repo = ORG/REPO:TAG"
-        model = structs.replace(model, error=error)
-    draft = definition.draft
-    if not draft and definition.draft_repo and (guesses := _draft(definition)):
-        if hit := _in_cache_at(cache, guesses):
-            draft = hit.files[0]
-        else:
-            args += ["--hf-repo-draft", definition.draft_repo]
-            fetch.append(guesses)
-    if fetch and "--offline" in args:
-        error = f"{fetch[0]} is not in the cache, and offline forbids to download it; take offline away once"
-        model = structs.replace(model, error=model.error or error)
-    return structs.replace(
-        model,
-        args=tuple(args),
-        fetch=tuple(fetch),
-        mmproj=_absolute(projector) if projector and definition.projector else None,
-        draft=_absolute(draft) if draft else None,
-    )
-
-
-def _wanted(definition: Definition, model_id: str) -> Wanted | None:
-    """The model that a preset's repository is, or its name. None for what names no repository."""
-    try:
-        reference = parse_reference(definition.repo or model_id)
-    except BadRequest:
-        return None
-    projector = definition.projector and not definition.mmproj
-    return Wanted(reference=reference, file=definition.repo_file, projector=projector)
-
-
-def _draft(definition: Definition) -> Wanted | None:
-    try:
-        reference = parse_reference(definition.draft_repo)
-    except BadRequest:
-        return None
-    spec_type = next((value for flag, value in pairwise(definition.args) if flag == "--spec-type"), "")
-    return Wanted(reference=reference, projector=False, sidecars=sidecars_of(spec_type))
-
-
-def _in_cache_at(cache: Path | None, wanted: Wanted) -> Cached | None:
-    return in_cache(cache, wanted) if cache is not None else None
-
-
-def _absolute(path: str) -> str:
-    """llama-server takes paths from where it was started; the home folder's sign is this program's addition."""
-    return str((Path(path).expanduser() if path.startswith("~/") else Path(path)).absolute())
 
 
 def _free(aliases: Iterable[str], model_id: str, taken: set[str], notes: list[str]) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ MAX_MANIFEST = 4 << 20
 GRANT_LIFE = 120.0
 """Seconds after which another token is asked for; Docker's are good for five minutes."""
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -76,9 +77,13 @@ class Registry(Hub):
             return
         told = dict(_CHALLENGE.findall(challenge))
         scope = quote(f"repository:{self._image.repo}:pull")
-        url = f"{told.get('realm', '')}?service={quote(told.get('service', ''))}&scope={scope}"
+        place = self._redirected(self._access.endpoint, told.get("realm", "").encode("latin-1"))
+        url = f"{place}?service={quote(told.get('service', ''))}&scope={scope}"
         grant = msgspec.json.decode(await self._read(url), type=Grant)
-        self._access = structs.replace(self._access, token=grant.token or grant.access_token or None)
+        token = grant.token or grant.access_token
+        if not _TOKEN.fullmatch(token):
+            raise HubFailed(self.host, "what it gives out is no token", passing=False)
+        self._access = structs.replace(self._access, token=token)
 
     async def _read(self, url: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
         """A whole answer, which is JSON. Raises HubFailed, and what `refusal` says."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
 import trio
 
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.configuration import SETTLED, WATCH_EVERY, Configuration, Reloaded
+from appliance.core.config.nodes import Problem
 from appliance.errors import ApplianceError, InvalidConfig
 
 log = logging.getLogger(__name__)
@@ -25,8 +26,8 @@ class Reloads:
         self._configuration = configuration
         self._catalog = catalog
         self._follow = follow
-        self.beside: list[Callable[[], Awaitable[None]]] = []
-        """What else is looked at again, whether or not the files say something new."""
+        self.beside: list[Callable[[], Awaitable[Sequence[Problem]]]] = []
+        """What else is looked at again, whether or not the files say something new; with what is odd there."""
 
     @property
     def presets(self) -> bool:
@@ -50,8 +51,7 @@ class Reloads:
             again = await self.reload_presets()
             both = dict.fromkeys((*done.changed, *again.changed))
             done = Reloaded(warnings=(*done.warnings, *again.warnings), changed=tuple(both))
-        await self._look_beside()
-        return done
+        return Reloaded(warnings=(*done.warnings, *await self._look_beside()), changed=done.changed)
 
     async def reload_presets(self) -> Reloaded:
         """Processes of models that have not changed go on. A mistake is told to the log, too, and changes nothing."""
@@ -78,12 +78,16 @@ class Reloads:
         """Reload whenever a file has changed; never returns."""
         async with trio.open_nursery() as nursery:
             if self._configuration is not None:
-                nursery.start_soon(self._configuration.watch)
+                nursery.start_soon(self._configuration.watch, self._reload_configuration_quietly)
             nursery.start_soon(self._watch_presets)
 
-    async def _look_beside(self) -> None:
-        for look in self.beside:
-            await look()
+    async def _reload_configuration_quietly(self) -> None:
+        if self._configuration is not None:
+            await self._configuration.reload_quietly()
+        await self._look_beside()
+
+    async def _look_beside(self) -> list[Problem]:
+        return [problem for look in self.beside for problem in await look()]
 
     async def _watch_presets(self) -> None:
         presets = self._catalog.sources.presets

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 
 import click
 import msgspec
 import trio
 from msgspec import Struct
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
+from appliance.cli.agent_task import Task, named, read_task, refuse_functions, refuse_unsendable
 from appliance.cli.plan import AsyncCommand
-from appliance.cli.remote import Server, ask, ask_raw, parse_server, refuse_errors, server_options
+from appliance.cli.remote import (
+    NotRunning,
+    Server,
+    ask,
+    ask_raw,
+    parse_server,
+    refuse_errors,
+    server_options,
+)
+from appliance.cli.show import harmless
 from appliance.cli.status import EXIT_INTERRUPTED, EXIT_OURS, say
 from appliance.core.sse import Decoder, Event
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.upstream.client import exchange
 
-FROM_STDIN = "-"
-MAX_TASK = 16 << 20
 RUNS = "/api/runs"
-TASK_FILES = (".json", ".yaml", ".yml")
 SHOWN = 200
 """Characters of a tool's arguments or result that are shown."""
 ATTEMPTS = 5
 """Times in a row that the events are asked for again, from where they broke off."""
 PAUSE = 0.5
-
-Task = dict[str, object]
+ENDED = ("completed", "failed", "canceled")
 
 
 class _Begun(Struct):
@@ -99,7 +103,7 @@ def run_agent(
       llama-appliance agent run task.yaml
       echo "What is in this folder?" | llama-appliance agent run - --model starter --tool file_glob_search
     """
-    task = _read_task(file)
+    task = read_task(file)
     if model is not None:
         task["model"] = model
     if system is not None:
@@ -108,66 +112,40 @@ def run_agent(
         given = task.get("tools")
         task["tools"] = [*(given if isinstance(given, list) else []), *tools]  # pyright: ignore[reportUnknownArgumentType]
     if not task.get("model"):
-        raise UsageError(f"{file} names no model; add --model MODEL ('llama-appliance ls' lists them)")
-    _refuse_functions(task)
+        raise UsageError(f"{named(file)} names no model; add --model MODEL ('llama-appliance ls' lists them)")
+    refuse_functions(task)
+    refuse_unsendable(task, named(file))
     return partial(_run, parse_server(url, api_key), task, as_json=as_json)
-
-
-def _read_task(file: str) -> Task:
-    """Raises UsageError."""
-    if file == FROM_STDIN:
-        text = sys.stdin.read(MAX_TASK)
-    else:
-        try:
-            text = Path(file).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = (error.strerror or error) if isinstance(error, OSError) else "it is no UTF-8 text"
-            raise UsageError(f"{file}: {why}") from None
-    if not text.strip():
-        raise UsageError(f"{file} is empty; it holds a task or a prompt")
-    if not (file.endswith(TASK_FILES) or text.lstrip().startswith("{")):
-        return {"user_prompt": text}
-    try:
-        task: object = YAML(typ="safe", pure=True).load(text)  # JSON is YAML  # pyright: ignore[reportUnknownMemberType]
-    except YAMLError as error:
-        raise UsageError(f"{file} cannot be read as a task: {' '.join(str(error).split())}") from None
-    if not isinstance(task, dict):
-        raise UsageError(f"{file} is no task: it must be an object with 'model' and 'user_prompt' or 'messages'")
-    return {str(key): value for key, value in task.items()}  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
-
-
-def _refuse_functions(task: Task) -> None:
-    tools = task.get("tools")
-    for tool in tools if isinstance(tools, list) else []:  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(tool, str):
-            raise UsageError(
-                "'tools' defines a function, and the terminal executes none; name a tool of the server, "
-                "or move it to 'exit_tools'"
-            )
 
 
 async def _run(server: Server, task: Task, *, as_json: bool) -> int:
     run = (await ask(server, "POST", RUNS, _Begun, task)).id
-    say(f"run {run}")
     screen = _Screen(quiet=as_json)
+    end: _End | None = None
     failure: Exception | None = None
     with trio.open_signal_receiver(signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_on_signal, signals, server, run)
+            nursery.start_soon(_cancel_on_signal, signals, server, run, nursery.cancel_scope)
+            say(f"run {run}")  # from here on Ctrl-C cancels it
             try:
-                await _follow(server, run, screen)
-            except (click.ClickException, UpstreamFailed, OSError) as error:
+                end = await _follow(server, run, screen)
+            except (click.ClickException, OSError) as error:
                 failure = error
             nursery.cancel_scope.cancel()
     screen.close()
+    if isinstance(failure, OSError):  # nobody reads what the model says
+        await _cancel(server, run)
     if failure is not None:
         raise failure
+    if end is None:
+        say(f"not waiting for the end of run {run}; it may go on")
+        return EXIT_INTERRUPTED
     if as_json:
         click.echo((await ask_raw(server, "GET", f"{RUNS}/{run}/result")).decode())
-    return _outcome(screen.end)
+    return _outcome(end)
 
 
-def _outcome(end: _End | None) -> int:
+def _outcome(end: _End) -> int:
     match end:
         case _End(state="completed", finish_reason="max_tokens"):
             say("(the answer was cut off at the token limit)")
@@ -180,18 +158,30 @@ def _outcome(end: _End | None) -> int:
         case _End(fail_reason=reason, detail=detail):
             say(f"failed: {reason}: {detail}")
             return EXIT_OURS
-        case None:
-            raise UpstreamFailed("the run", "its events ended before it did")
 
 
-async def _cancel_on_signal(signals: AsyncIterator[int], server: Server, run: str) -> None:
-    """The run's own end follows, in its events."""
-    async for _ in signals:
+async def _cancel_on_signal(signals: AsyncIterator[int], server: Server, run: str, following: trio.CancelScope) -> None:
+    """Cancel the run at the first signal; its own end follows, in its events. The second ends the following."""
+    async with trio.open_nursery() as nursery:
+        await anext(signals)
+        nursery.start_soon(_cancel, server, run)
+        await anext(signals)
+        following.cancel()
+
+
+async def _cancel(server: Server, run: str) -> None:
+    try:
         await ask_raw(server, "DELETE", f"{RUNS}/{run}")
+    except click.ClickException as error:
+        say(f"run {run} could not be canceled: {error.message}")
 
 
-async def _follow(server: Server, run: str, screen: _Screen) -> None:
-    """Until the end of the events; a connection that breaks is made again, from the byte where it broke."""
+async def _follow(server: Server, run: str, screen: _Screen) -> _End:
+    """Until the end of the run; a connection that breaks is made again, from the byte where it broke.
+
+    A program that was restarted tells its stored runs anew, in fewer bytes, so that the end may be all there is to
+    tell. Raises NotRunning, and OSError when standard output cannot be written to.
+    """
     decoder, offset, failed = Decoder(), 0, 0
     while screen.end is None:
         target = f"{server.prefix}{RUNS}/{run}/events?from={offset}"
@@ -202,12 +192,18 @@ async def _follow(server: Server, run: str, screen: _Screen) -> None:
                     offset, failed = offset + len(data), 0
                     for event in decoder.feed(data):
                         screen.show(event)
-                return
-        except UpstreamFailed:
+            if screen.end is None:
+                status = await ask(server, "GET", f"{RUNS}/{run}", _End)
+                screen.end = status if status.state in ENDED else None
+            why = "it tells nothing more of the run"
+        except (UpstreamFailed, NotRunning) as cause:
+            why = cause.why
+        if screen.end is None:
             failed += 1
             if failed > ATTEMPTS:
-                raise
+                raise NotRunning(server, why)
             await trio.sleep(PAUSE)
+    return screen.end
 
 
 class _Screen:
@@ -239,15 +235,21 @@ class _Screen:
                 pass
 
     def close(self) -> None:
-        """End the line."""
-        if not self._last.endswith("\n"):
-            self._write("\n")
+        """End the line, if there is anybody to read it."""
+        with contextlib.suppress(OSError):
+            if not self._last.endswith("\n"):
+                self._write("\n")
 
     def _write(self, text: str) -> None:
         if text and not self._quiet:
             self._last = text
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            try:
+                sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, "standard output") from None
 
     def _note(self, text: str) -> None:
         if not self._last.endswith("\n") and sys.stdout.isatty():
@@ -256,5 +258,5 @@ class _Screen:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    line = harmless(" ".join(text.split()))
     return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."

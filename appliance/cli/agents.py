@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from functools import partial
 from pathlib import Path
@@ -12,14 +13,16 @@ from msgspec import Struct
 from appliance.cli.config import loaded, source_options
 from appliance.cli.new_agent import write_agent
 from appliance.cli.plan import AsyncCommand
-from appliance.cli.plugin_options import existing, folders_of, plugin_option
+from appliance.cli.plugin_options import choice_of, existing, plugin_option
 from appliance.cli.show import print_json, print_table
 from appliance.cli.status import say
+from appliance.plugins.configured import Choice
 from appliance.plugins.folders import default_data
 from appliance.plugins.manifest import PROMPTS
 from appliance.plugins.registry import Listed, open_plugins
 
 COLUMNS = ("COMMAND", "STATE", "DESCRIPTION", "END POINTS", "FOLDER")
+VALUES = ("COMMAND", "KEY", "VALUE", "FROM")
 
 
 class Listing(Struct, frozen=True, kw_only=True):
@@ -28,6 +31,7 @@ class Listing(Struct, frozen=True, kw_only=True):
     agents: list[Listed]
     folders: tuple[str, ...]
     problems: tuple[str, ...]
+    off: str | None
 
 
 @click.group()
@@ -49,30 +53,35 @@ def agents() -> None:
 def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[Path, ...], as_json: bool) -> AsyncCommand:
     """List the plugins that 'serve' with the same options would have, and what is wrong with those that do not work.
 
-    It loads them, as 'serve' does: their code runs.
+    It loads them, as 'serve' does: their code runs. Below the list is what is set, and whether the configuration or the
+    plugin's own config.json says so.
 
     \b
     Examples:
       llama-appliance agents ls
-      llama-appliance agents ls --plugins ~/plugins --json
+      llama-appliance agents ls --config config.yaml --plugins ~/plugins --json
     """
     config = loaded(config_file, config_dir).require() if config_file or config_dir else None
-    return partial(_ls, folders_of(config, existing(plugins)), as_json)
+    return partial(_ls, choice_of(config, existing(plugins)), as_json)
 
 
-async def _ls(folders: tuple[Path, ...], as_json: bool) -> int:
+async def _ls(choice: Choice, as_json: bool) -> int:
     logging.getLogger("appliance").addHandler(logging.NullHandler())  # what goes wrong is listed
-    async with open_plugins(folders, default_data()) as plugins:
+    async with open_plugins(choice, default_data()) as plugins:
         await plugins.wait_loaded()
-        found = plugins.listed()
-        listing = Listing(agents=found, folders=tuple(map(str, folders)), problems=plugins.problems)
+        found = plugins.listed(values=True)
+        folders = tuple(map(str, choice.folders))
+        listing = Listing(agents=found, folders=folders, problems=plugins.problems, off=choice.off)
     if as_json:
         print_json(listing)
         return 0
     if found:
         print_table(COLUMNS, [_cells(each) for each in found])
+        if values := [row for each in found for row in _values(each)]:
+            click.echo()
+            print_table(VALUES, values)
     else:
-        say("there are no plugins")
+        say(choice.off or "there are no plugins")
     for each in found:
         for line in (each.error, *each.warnings):
             if line:
@@ -87,6 +96,17 @@ async def _ls(folders: tuple[Path, ...], as_json: bool) -> int:
 def _cells(each: Listed) -> tuple[str, ...]:
     ends = " ".join(each.end_points) or PROMPTS.replace(",", "")
     return (f"/{each.name}", each.state, each.description or "-", ends, each.folder)
+
+
+def _values(each: Listed) -> list[tuple[str, ...]]:
+    """What somebody has set; of config.json, which is the plugin's own, its settings."""
+    values = each.values if isinstance(each.values, dict) else {}
+    shown = [
+        key
+        for key, source in each.sources.items()
+        if source == "configuration" or (source == "config.json" and key != "enabled")
+    ]
+    return [(f"/{each.name}", key, json.dumps(values[key], ensure_ascii=False), each.sources[key]) for key in shown]
 
 
 @agents.command()

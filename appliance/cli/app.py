@@ -15,7 +15,7 @@ import click
 
 from appliance import __version__
 from appliance.cli.plan import Program, Start
-from appliance.cli.status import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say_error
+from appliance.cli.status import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.errors import ApplianceError, CallerError
 
 STAND_IN = "llama-server"
@@ -91,6 +91,9 @@ def run(argv: Sequence[str], start: Start) -> int:
         return outcome if isinstance(outcome, int) else start(outcome)
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        say(error.format_message())
+        return error.exit_code
     except click.ClickException as error:
         return say_error(_told(error), error.exit_code)
     except ApplianceError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ import click
 from msgspec import Struct
 
 from appliance.catalog.config_files import read_sources
+from appliance.cli.plugin_options import choice_of
 from appliance.cli.show import print_json
 from appliance.cli.status import EXIT_USER, say
 from appliance.core.config.load import Loaded, load
@@ -22,6 +23,7 @@ from appliance.core.config.types import Config
 from appliance.core.policy import Eviction, policy_of
 from appliance.core.routing import Local, Remote, Router, Virtual
 from appliance.errors import UsageError
+from appliance.plugins.folders import scan
 
 T = TypeVar("T")
 
@@ -98,11 +100,12 @@ def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> i
     """
     outcome = loaded(config_file, config_dir)
     models = len(outcome.config.models) if outcome.config else 0
+    problems = (*outcome.problems, *_unknown_plugins(outcome.config))
     if as_json:
-        told = [_told(problem) for problem in outcome.problems]
+        told = [_told(problem) for problem in problems]
         print_json(Checked(ok=outcome.config is not None, models=models, problems=told))
     else:
-        for problem in outcome.problems:
+        for problem in problems:
             say(str(problem))
         if outcome.config is not None:
             click.echo(f"OK: {models} model{'' if models == 1 else 's'}")
@@ -232,6 +235,11 @@ def _usable(config_file: Path | None, config_dir: Path | None) -> Config | None:
     for problem in outcome.problems:
         say(str(problem))
     return outcome.config
+
+
+def _unknown_plugins(used: Config | None) -> Sequence[Problem]:
+    """Found by their folders alone: no plugin is loaded for it."""
+    return scan(choice_of(used, ())).unknown if used is not None and used.plugins else ()
 
 
 def _told(problem: Problem) -> Told:

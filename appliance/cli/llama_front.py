@@ -33,7 +33,7 @@ def http_settings(options: Sequence[Option], *, single: str | None, autoload: bo
         listen=_listen(options),
         tls=_tls(options),
         api_keys=_keys(options),
-        guard=cors.origins == "localhost",
+        guard=cors.origins == "localhost" or (cors.origins != "*" and _pages_do_more(options)),
         cors=cors,
         grace=GRACE,
         ping_after=_ping(options),
@@ -97,13 +97,17 @@ def _keys(options: Sequence[Option]) -> tuple[str, ...]:
 def _cors(options: Sequence[Option]) -> Cors:
     """llama-server lets every page in unless told otherwise, or unless pages can do more than chat."""
     default = Cors()
-    usual = "localhost" if is_on(options, "--ui-mcp-proxy", unsaid=False) or opens_pages(options) else "*"
+    usual = "localhost" if _pages_do_more(options) else "*"
     return Cors(
         origins=value(options, "--cors-origins", usual),
         methods=value(options, "--cors-methods", default.methods),
         headers=value(options, "--cors-headers", default.headers),
         credentials=is_on(options, "--cors-credentials"),
     )
+
+
+def _pages_do_more(options: Sequence[Option]) -> bool:
+    return is_on(options, "--ui-mcp-proxy", unsaid=False) or opens_pages(options)
 
 
 def _ui_settings(options: Sequence[Option]) -> bytes:

@@ -1,6 +1,6 @@
 """Where llama-server's one model comes from when it is not named as a file: the cache, else a download into it.
 
-Source of the options: llama-server of llama.cpp b11434. Different on purpose: what is in the cache is used without
+Remote of the options: llama-server of llama.cpp b11434. Different on purpose: what is in the cache is used without
 asking anybody whether there is something newer, and what is downloaded is checked.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.catalog.download_source import Source, here
+from appliance.catalog.download_source import here
 from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
 from appliance.catalog.hub import HubAccess
 from appliance.catalog.hub_cache import preset_file
@@ -21,7 +21,7 @@ from appliance.cli.show import human_size
 from appliance.cli.status import EXIT_INTERRUPTED, say_error
 from appliance.core import llama_flags
 from appliance.core.download import Reference, parse_reference
-from appliance.core.elsewhere import parse_image, parse_location
+from appliance.core.elsewhere import Remote, parse_image, parse_location
 from appliance.core.llama_flags import Option
 from appliance.core.wanted import Wanted, sidecars_of
 from appliance.errors import ApplianceError, UsageError
@@ -41,12 +41,12 @@ class Places(Struct, frozen=True, kw_only=True):
 class Needs(Struct, frozen=True, kw_only=True):
     """What the options name that is not a file; each may be None."""
 
-    model: Source | None = None
+    model: Remote | None = None
     draft: Wanted | None = None
-    mmproj: Source | None = None
+    mmproj: Remote | None = None
 
     @property
-    def all(self) -> tuple[Source, ...]:
+    def all(self) -> tuple[Remote, ...]:
         return tuple(one for one in (self.model, self.draft, self.mmproj) if one is not None)
 
 
@@ -75,7 +75,7 @@ def _model(repo: Option, options: Sequence[Option]) -> Wanted:
     )
 
 
-def _elsewhere(options: Sequence[Option]) -> Source | None:
+def _elsewhere(options: Sequence[Option]) -> Remote | None:
     """llama-server, too, takes the repository of several, then the image, then the address."""
     if (image := llama_flags.last(options, "--docker-repo")) is not None:
         return parse_image(image.values[0])
@@ -133,7 +133,7 @@ async def fetch(needs: Needs, hub: HubAccess, cache: Path) -> int | None:
     return outcome
 
 
-async def _fetch(downloads: Downloads, wanted: Source) -> int | ApplianceError | None:
+async def _fetch(downloads: Downloads, wanted: Remote) -> int | ApplianceError | None:
     """None when it is here. A failure is a value, for it happens within the nursery of the downloads."""
     begun: list[Download] = []
 

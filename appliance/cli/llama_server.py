@@ -7,7 +7,6 @@ Source of the behaviour: llama-server of llama.cpp b11434.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,13 +33,13 @@ from appliance.core.preset_keys import HF_TOKEN
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import find_engine
 from appliance.errors import UsageError
-from appliance.platform.env import child_env
+from appliance.platform.env import inherited_env
 
 ANSWERED_BY_ENGINE = ("--help", "--version", "--cache-list", "--completion-bash", "--list-devices")
 NAMES_A_MODEL = ("--model", "--model-url", "--hf-repo", "--docker-repo")
 """llama-server itself does not count ``--model-url``, and then has no model to serve."""
-TOLD = ("--ui-mcp-proxy",)
-"""The front is the proxy; the model process, which nobody else reaches, only says in ``/props`` that there is one."""
+PROXY, NO_PAGE = "--ui-mcp-proxy", "--no-ui"
+"""The front is the proxy, and has the page; the model process, which nobody else reaches, says so in ``/props``."""
 STOP_TIMEOUT = 1.5
 """What uses llama-server expects it to be gone about three seconds after SIGTERM, busy or not."""
 
@@ -142,12 +141,13 @@ def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
     companions = (("--mmproj", places.mmproj), ("--model-draft", places.draft))
     http = http_settings(options, single=model_id)
     files = [word for flag, path in companions if path is not None for word in (flag, path)]
+    told = [*((PROXY,) if http.cors_proxy else ()), *(() if http.page else (NO_PAGE,))]
     return AppSettings(
         http=http,
         fleet=FleetSettings(
             models_max=1,
             stop_timeout=STOP_TIMEOUT,
-            engine_args=(*files, *(TOLD if http.cors_proxy else ()), *llama_flags.render(engine_options)),
+            engine_args=(*files, *told, *llama_flags.render(engine_options)),
             metrics=False,
         ),
         tools=tools_of_options(options),
@@ -159,8 +159,8 @@ def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
 
 async def _run_engine(words: Sequence[str]) -> int:
     """What the engine alone can answer, answered by it; the result is its exit status."""
-    env = child_env(os.environ, frozen=getattr(sys, "frozen", False))
-    done = await trio.run_process([*find_engine(None).command, *words], check=False, env=env, stdin=None)
+    command = [*find_engine(None).command, *words]
+    done = await trio.run_process(command, check=False, env=inherited_env(), stdin=None)
     return done.returncode
 
 

@@ -39,7 +39,9 @@ def mcp(url: str | None, api_key: str | None, print_config: bool) -> AsyncComman
     """
     where = (url or os.environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
     key = api_key.partition(",")[0].strip() if api_key else ""
-    address = address_of(where, where, api_key=key, timeouts=Timeouts(connect=CONNECT_TIME, response_header=0))
+    address = address_of(
+        where, "--url" if url else URL_VARIABLE, api_key=key, timeouts=Timeouts(connect=CONNECT_TIME, response_header=0)
+    )
     if print_config:
         click.echo(client_config(where, key))
         return 0

@@ -6,7 +6,6 @@ It knows of no method but what the two ways of speaking differ in: whatever the 
 from __future__ import annotations
 
 import os
-import sys
 from typing import NamedTuple
 
 import msgspec
@@ -29,13 +28,14 @@ from appliance.core.mcp_messages import (
 )
 from appliance.core.mcp_serving import META_VERSION, encoded_header
 from appliance.core.sse import Decoder, RecordTooLong
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.upstream.client import Address, ConnectFailed, Response, exchange
 
 PATH = "/mcp"
 MAX_AT_ONCE = 64
 CANCELLED = "notifications/cancelled"
-STDOUT = 1
+STDIN, STDOUT = 0, 1
+BLOCK = 1 << 16
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -82,9 +82,10 @@ class Relay:
         self._client_left = trio.CancelScope()
 
     async def run(self) -> int:
+        lines = _Input()
         with self._client_left:
             async with trio.open_nursery() as nursery:
-                while line := await trio.to_thread.run_sync(_read_line, abandon_on_cancel=True):
+                while line := await trio.to_thread.run_sync(lines.read_line, abandon_on_cancel=True):
                     if len(line) > MAX_LINE:
                         self._fail(None, INVALID_REQUEST, f"the message is longer than {MAX_LINE >> 20} MiB")
                     elif line.strip():
@@ -119,6 +120,8 @@ class Relay:
             except ConnectFailed as error:
                 why = f"no server answers at {self._url} ({error.why}); start it with '{PROGRAM} serve --mcp-server'"
                 self._fail(said.id, INTERNAL_ERROR, why)
+            except UpstreamFailed as error:
+                self._fail(said.id, INTERNAL_ERROR, f"the server at {self._url} failed: {error.why}")
             except (ApplianceError, RecordTooLong) as error:
                 self._fail(said.id, INTERNAL_ERROR, str(error))
             finally:
@@ -188,13 +191,25 @@ class Relay:
             self._client_left.cancel()
 
 
-def _read_line() -> bytes:
-    """The next line, of which no more than a byte too much; b"" at the end."""
-    line = sys.stdin.buffer.readline(MAX_LINE + 1)
-    if len(line) > MAX_LINE and not line.endswith(b"\n"):
-        while (rest := sys.stdin.buffer.readline(MAX_LINE)) and not rest.endswith(b"\n"):
-            pass
-    return line
+class _Input:
+    """Lines of standard input; not by `sys.stdin`, whose lock a thread that waits for a line takes to the grave."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def read_line(self) -> bytes:
+        """The next line, of which no more than a byte too much; b"" at the end. Blocks."""
+        line = bytearray()
+        while self._rest or self._read():
+            part, newline, self._rest = self._rest.partition(b"\n")
+            line += part[: MAX_LINE + 1 - len(line)]
+            if newline:
+                return bytes(line + newline)
+        return bytes(line)
+
+    def _read(self) -> bool:
+        self._rest = os.read(STDIN, BLOCK)
+        return bool(self._rest)
 
 
 def _understood(line: bytes) -> _Said | None:

@@ -28,7 +28,10 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     """What its models were given for ``${PORT}``."""
     watch_config: bool = False
     plugins: tuple[Path, ...] | None = None
-    """Folders of plugins beside those of the program and of the configuration; None: there are no plugins at all."""
+    """Folders of plugins beside those of the program and of the configuration; None: there are no plugins at all.
+
+    With none of them, and a configuration that says nothing of plugins, there are no plugins either.
+    """
     allow_unauthenticated: bool = False
     """Listening beyond this machine without a key was asked for."""
     engine: str | None = None

@@ -1,4 +1,4 @@
-"""The option that says where plugins are, beside those that are shipped along."""
+"""Whether there are plugins, and where: the options, and what the configuration says of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ import click
 
 from appliance.core.config.types import Config
 from appliance.errors import UsageError
+from appliance.plugins.configured import Choice
 from appliance.plugins.folders import plugin_folders
 
 T = TypeVar("T")
+STARTED_WITHOUT = "plugins are off: the program was started without them, by --no-plugins or in place of llama-server"
+CONFIGURED_WITHOUT = (
+    "plugins are off: with a configuration that says nothing of them no text is a command, as in llama-swap; "
+    "put 'plugins: {}' into it, or start the program with --plugins DIR"
+)
 
 
 def plugin_option(command: Callable[..., T]) -> Callable[..., T]:
@@ -26,6 +32,18 @@ def plugin_option(command: Callable[..., T]) -> Callable[..., T]:
     )(command)
 
 
+def no_plugins_option(command: Callable[..., T]) -> Callable[..., T]:
+    """``--no-plugins``, as the parameter ``no_plugins``."""
+    return click.option("--no-plugins", is_flag=True, help="Take no text for a slash command, load no plugin.")(command)
+
+
+def named(folders: Sequence[Path], *, none: bool) -> tuple[Path, ...] | None:
+    """What the two options say: the folders, None for no plugins at all. Raises UsageError."""
+    if none and folders:
+        raise UsageError("--no-plugins and --plugins contradict each other; leave out one of them")
+    return None if none else existing(folders)
+
+
 def existing(folders: Sequence[Path]) -> tuple[Path, ...]:
     """The folders as absolute paths. Raises UsageError for one that is not there."""
     for folder in folders:
@@ -36,13 +54,18 @@ def existing(folders: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(folder.absolute() for folder in folders)
 
 
-def folders_of(config: Config | None, named: Sequence[Path] | None) -> tuple[Path, ...]:
-    """Where plugins are looked for: in the program's own folder, those of the configuration, those ``named``.
+def choice_of(config: Config | None, folders: Sequence[Path] | None) -> Choice:
+    """Which plugins there are: those in the program's own folder, those of the configuration, those in ``folders``.
 
-    Without ``named`` nowhere: whoever stands in for another program takes no text for a command.
+    There are none without ``folders`` (None), and none where a configuration says nothing of them and no folder is
+    named: whoever stands in for another program takes no text for a command.
     """
-    if named is None:
-        return ()
-    configured = config.plugins_dir if config is not None else ""
-    listed = [configured] if isinstance(configured, str) else configured
-    return plugin_folders(*(Path(folder) for folder in listed if folder), *named)
+    if folders is None:
+        return Choice(off=STARTED_WITHOUT)
+    if config is None:
+        return Choice(folders=plugin_folders(*folders))
+    told = config.plugins_dir
+    configured = [Path(folder) for folder in ([told] if isinstance(told, str) else told) if folder]
+    if not (configured or folders or config.plugins is not None):
+        return Choice(off=CONFIGURED_WITHOUT)
+    return Choice(folders=plugin_folders(*configured, *folders), given=config.plugins or {})

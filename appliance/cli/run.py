@@ -34,6 +34,7 @@ from appliance.cli.remote import (
     refuse_errors,
     server_options,
 )
+from appliance.cli.show import harmless
 from appliance.cli.status import EXIT_INTERRUPTED, say, say_error
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
@@ -243,7 +244,7 @@ def _request(choices: Choices, messages: tuple[Message, ...]) -> ChatRequest:
 
 
 def _write(piece: str) -> None:
-    sys.stdout.write(piece)
+    sys.stdout.write(harmless(piece) if sys.stdout.isatty() else piece)
     sys.stdout.flush()
 
 

@@ -14,7 +14,7 @@ from appliance.cli.config import source_options
 from appliance.cli.mcp_options import mcp_server_options, with_mcp_server
 from appliance.cli.model_options import catalog_options, sources_beside, sources_of
 from appliance.cli.plan import AppSettings
-from appliance.cli.plugin_options import existing, plugin_option
+from appliance.cli.plugin_options import named, no_plugins_option, plugin_option
 from appliance.cli.router_mode import presets_of
 from appliance.cli.status import say
 from appliance.cli.tool_options import ToolOptions, tool_options
@@ -90,6 +90,7 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @source_options
 @click.option("--watch-config", is_flag=True, help="Read configuration and presets again when they change.")
 @plugin_option
+@no_plugins_option
 @catalog_options
 @click.option(
     "--models-preset",
@@ -155,6 +156,7 @@ def serve(
     config_dir: Path | None,
     watch_config: bool,
     plugins: tuple[Path, ...],
+    no_plugins: bool,
     models: tuple[str, ...],
     models_dir: str | None,
     no_starter: bool,
@@ -235,7 +237,7 @@ def serve(
         config=config,
         ports=read.ports if read is not None else NO_PORTS,
         watch_config=watch_config,
-        plugins=existing(plugins),
+        plugins=named(plugins, none=no_plugins),
         allow_unauthenticated=allow_unauthenticated,
         engine=engine,
         preload=preload,

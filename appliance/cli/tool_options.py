@@ -11,6 +11,7 @@ import click
 from msgspec import Struct
 
 from appliance.cli.status import say
+from appliance.cli.values import text_of
 from appliance.core import llama_flags
 from appliance.core.config.types import Config
 from appliance.core.llama_flags import Option
@@ -18,9 +19,7 @@ from appliance.core.mcp_config import McpServers, parse_mcp_servers, read_mcp_se
 from appliance.core.settings import ToolSettings
 from appliance.core.tools.choice import ALL, chosen_tools
 from appliance.core.tools.specs import NAMES
-from appliance.errors import UsageError
 
-MAX_FILE = 1 << 20
 TOOL_FLAGS = (
     "--tools", "--tools-runtime", "--tools-root", "--agent", "--mcp-servers-config", "--mcp-servers-json",
 )  # fmt: skip
@@ -121,14 +120,5 @@ def opens_pages(options: Sequence[Option]) -> bool:
 def _mcp_servers(file: str, text: str) -> McpServers:
     servers = McpServers()
     if file:
-        servers = parse_mcp_servers(_content(file), f"--mcp-servers-config {file}")
+        servers = parse_mcp_servers(text_of("--mcp-servers-config", Path(file)), f"--mcp-servers-config {file}")
     return servers.joined(parse_mcp_servers(text, "--mcp-servers-json")) if text else servers
-
-
-def _content(file: str) -> str:
-    try:
-        with Path(file).open(encoding="utf-8") as lines:
-            return lines.read(MAX_FILE)
-    except (OSError, UnicodeDecodeError) as cause:
-        why = cause.strerror if isinstance(cause, OSError) else "it is not text"
-        raise UsageError(f"--mcp-servers-config {file} cannot be read: {why}") from None

@@ -15,8 +15,8 @@ from appliance.core.settings import HttpSettings, Listen, UnixSocket
 from appliance.errors import UsageError
 
 KEY_VARIABLE = "LLAMA_APPLIANCE_API_KEY"
-MAX_KEY_FILE = 1 << 20
-MAX_UI_SETTINGS = 1 << 20
+MAX_FILE = 1 << 20
+"""Characters of a file that an option names."""
 UNIX = "unix:"
 MAX_SECONDS = 1_000_000
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -92,13 +92,18 @@ def api_keys(options: Iterable[str], file: Path | None, environ: Mapping[str, st
     return found
 
 
-def _key_lines(file: Path) -> list[str]:
+def text_of(option: str, file: Path) -> str:
+    """The text of the file that an option names, one character beyond `MAX_FILE` at the most. Raises UsageError."""
     try:
-        with file.open(encoding="utf-8") as lines:
-            text = lines.read(MAX_KEY_FILE)
+        with file.open(encoding="utf-8-sig") as opened:
+            return opened.read(MAX_FILE + 1)
     except (OSError, UnicodeDecodeError) as cause:
         why = cause.strerror if isinstance(cause, OSError) else "it is not text"
-        raise UsageError(f"--api-key-file {file} cannot be read: {why}") from None
+        raise UsageError(f"{option} {file} cannot be read: {why}") from None
+
+
+def _key_lines(file: Path) -> list[str]:
+    text = text_of("--api-key-file", file)
     return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
@@ -114,14 +119,9 @@ def ui_settings(option: str, text: str, *, is_file: bool = False) -> bytes:
     """The JSON object that web pages get as their settings; ``option`` is how it was given. Raises UsageError."""
     where = f"{option} {text}" if is_file else option
     if is_file:
-        try:
-            with Path(text).open(encoding="utf-8-sig") as file:
-                text = file.read(MAX_UI_SETTINGS + 1)
-        except (OSError, UnicodeDecodeError) as cause:
-            why = cause.strerror if isinstance(cause, OSError) else "it is not text"
-            raise UsageError(f"{where} cannot be read: {why}") from None
-    if len(text) > MAX_UI_SETTINGS:
-        raise UsageError(f"{where} is longer than {MAX_UI_SETTINGS >> 20} MiB, which no settings are")
+        text = text_of(option, Path(text))
+    if len(text) > MAX_FILE:
+        raise UsageError(f"{where} is longer than {MAX_FILE >> 20} MiB, which no settings are")
     try:
         return msgspec.json.encode(msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:

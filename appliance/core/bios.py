@@ -5,7 +5,6 @@ The layout is stable, and its first line names the version. A model may repeat a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 
 from msgspec import Struct
@@ -26,9 +25,6 @@ class BiosContext(Struct, frozen=True, kw_only=True):
     iterations_left: int
 
 
-Bios = Callable[[BiosContext], str]
-"""Makes the text, anew for every continuation."""
-
 _TOOL_RULES = """\
 - A tool's result comes back to you as a message before you go on. Never invent a result.
 - Several calls in one turn use up one iteration. With 0 iterations left, answer without tools."""
@@ -42,7 +38,7 @@ Call a tool the way you were trained to. Only if you cannot, end your turn with 
 
 
 def bios_text(context: BiosContext) -> str:
-    """Version 1 of the text."""
+    """Version 1 of the text, which is made anew for every turn."""
     zone = context.now.tzname() or "no time zone"
     lines = [
         f"[BIOS v={VERSION}]",

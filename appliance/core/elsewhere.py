@@ -56,7 +56,7 @@ class Location(Struct, frozen=True, kw_only=True):
     path: str | None = None
 
     def __str__(self) -> str:
-        return self.url
+        return shown_url(self.url)
 
     @property
     def name(self) -> str:
@@ -71,6 +71,10 @@ class Location(Struct, frozen=True, kw_only=True):
         folder = before.rpartition("/")[0]
         behind = f"?{query}" if query else ""
         return tuple(f"{folder}/{shard.name(number)}{behind}" for number in range(1, shard.total + 1))
+
+
+Remote = Wanted | Image | Location
+"""What can be downloaded."""
 
 
 def parse_image(text: str) -> Image:
@@ -91,11 +95,13 @@ def parse_image(text: str) -> Image:
 def parse_location(url: str, path: str | None) -> Location | Wanted:
     """An address on the hub is a file there, whose hash is known. Raises UsageError."""
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise UsageError(f"{url!r} is not the address of a file; write http:// or https://, a host and a path")
+    if parts.username is not None:
+        raise UsageError(f"{shown_url(url)!r} was given a user name, which this program sends nowhere; leave it out")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{shown_url(url)!r} is not the address of a file; write http:// or https://, host and path")
     name = _name_of(url)
     if not name or name in (".", "..") or not name.isprintable() or "\\" in name or ":" in name:
-        raise UsageError(f"{url!r} does not end in the name of a file")
+        raise UsageError(f"{shown_url(url)!r} does not end in the name of a file")
     on_hub = _RESOLVE.fullmatch(unquote(parts.path)) if parts.hostname in HUB_HOSTS and path is None else None
     if on_hub is not None:
         try:
@@ -104,6 +110,13 @@ def parse_location(url: str, path: str | None) -> Location | Wanted:
             return Location(url=url)
         return Wanted(reference=Reference(reference.repo), file=on_hub[2])
     return Location(url=url, path=path)
+
+
+def shown_url(url: str) -> str:
+    """For messages and logs: without what may be a secret, a password or a query that is signed."""
+    before, slashes, rest = url.partition("?")[0].partition("#")[0].rpartition("//")
+    authority, slash, path = rest.partition("/")
+    return f"{before}{slashes}{authority.rpartition('@')[2]}{slash}{path}"
 
 
 def _name_of(url: str) -> str:

@@ -7,7 +7,7 @@ class LineRepeats:
     """Counts how often the same line came in a row. Empty lines, and blanks around a line, make no difference."""
 
     def __init__(self, limit: int) -> None:
-        """``limit``: so many times are too many; 0 never is."""
+        """``limit``: so many times are too many."""
         self._limit = limit
         self._line: list[str] = []
         self._last = ""
@@ -15,16 +15,14 @@ class LineRepeats:
         self.found: str | None = None
         """The line that came too often."""
 
-    def feed(self, text: str) -> bool:
-        """Whether the limit is reached."""
-        if not self._limit or self.found is not None:
-            return self.found is not None
+    def feed(self, text: str) -> None:
+        if self.found is not None:
+            return
         first, *others = text.split("\n")
         self._line.append(first)
         for piece in others:
             self._ended("".join(self._line).strip())
             self._line = [piece]
-        return self.found is not None
 
     def _ended(self, line: str) -> None:
         if not line:

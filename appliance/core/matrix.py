@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
 
 from msgspec import Struct
 
 from appliance.core.config.types import MatrixConfig
 from appliance.core.matrix_grammar import AllOf, AnyOf, BadExpression, Expression, Name, Reference, parse
 from appliance.core.matrix_solver import Node, Question, bits_of
+from appliance.core.near_names import did_you_mean
 
 DEFAULT_COST = 1
 MAX_HEIGHT = 100
@@ -133,7 +133,7 @@ class _Program:
             if not _VAR.fullmatch(var):
                 self._error(f"vars.{var}", "is no name for a var: 1 to 32 letters (a-z, A-Z), digits, dots or hyphens")
             if model not in self._models:
-                hint = _near(model, self._models)
+                hint = did_you_mean(model, self._models)
                 self._error(f"vars.{var}", f"there is no model '{model}', and an alias does not count{hint}")
 
     def _read_costs(self, costs: Mapping[str, int]) -> None:
@@ -144,7 +144,7 @@ class _Program:
             if name in self._vars or name in self._models:
                 self.costs[self._vars.get(name, name)] = cost
             else:
-                self._error(path, f"is neither a var nor a model id{_near(name, [*self._vars, *self._models])}")
+                self._error(path, f"is neither a var nor a model id{did_you_mean(name, [*self._vars, *self._models])}")
 
     def _parsed(self, name: str, text: str) -> Expression | None:
         try:
@@ -158,9 +158,9 @@ class _Program:
             where = f"'{leaf.text}' at position {leaf.at}"
             if isinstance(leaf, Reference):
                 if leaf.text not in sets:
-                    self._error(path, f"'+{leaf.text}' at position {leaf.at} is no set{_near(leaf.text, sets)}")
+                    self._error(path, f"'+{leaf.text}' at position {leaf.at} is no set{did_you_mean(leaf.text, sets)}")
             elif leaf.text not in self._vars and leaf.text not in self._models:
-                hint = _near(leaf.text, [*self._vars, *self._models])
+                hint = did_you_mean(leaf.text, [*self._vars, *self._models])
                 if not hint and leaf.text in sets:
                     hint = f"; to mean the set, write '+{leaf.text}'"
                 self._error(path, f"{where} is neither a var nor a model id{hint}")
@@ -208,8 +208,3 @@ def _leaves(tree: Expression) -> list[Name | Reference]:
             return [tree]
         case AnyOf(parts) | AllOf(parts):
             return [leaf for part in parts for leaf in _leaves(part)]
-
-
-def _near(name: str, known: Collection[str]) -> str:
-    found = get_close_matches(name, known, 1)
-    return f"; did you mean '{found[0]}'?" if found else ""

@@ -7,8 +7,8 @@ from typing import Literal
 from msgspec import Struct
 
 from appliance.core.config.types import ModelConfig
+from appliance.core.elsewhere import Remote
 from appliance.core.gguf import GgufInfo
-from appliance.core.wanted import Wanted
 
 Source = Literal["config", "preset", "path", "models_dir", "cache", "lm_studio", "ollama", "starter"]
 """Where a model was found: in the configuration, in a preset file, named on the command line, in a models folder, in
@@ -63,7 +63,7 @@ class Model(Struct, frozen=True, kw_only=True):
     """``org/repo`` of a model from the cache."""
     tag: str | None = None
     input_modalities: tuple[str, ...] = ("text",)
-    fetch: tuple[Wanted, ...] = ()
+    fetch: tuple[Remote, ...] = ()
     """What has to be downloaded before it can be started; ``args`` then say the same, for people to read."""
 
 

@@ -16,9 +16,12 @@ DRAFT = "--model-draft"
 REPO = "--hf-repo"
 REPO_FILE = "--hf-file"
 DRAFT_REPO = "--hf-repo-draft"
+URL = "--model-url"
+PROJECTOR_URL = "--mmproj-url"
+IMAGE = "--docker-repo"
 ALIAS = "--alias"
 TAGS = "--tags"
-NO_FLAGS = frozenset((MODEL, PROJECTOR, DRAFT, REPO, REPO_FILE, DRAFT_REPO, ALIAS, TAGS))
+NO_FLAGS = frozenset((MODEL, PROJECTOR, DRAFT, REPO, REPO_FILE, DRAFT_REPO, URL, PROJECTOR_URL, IMAGE, ALIAS, TAGS))
 """Choices that have a field of their own in `Definition`. (The names are llama-server's own, see `Choice.name`.)"""
 
 
@@ -34,6 +37,11 @@ class Definition(Struct, frozen=True, kw_only=True):
     """``org/repo`` or ``org/repo:TAG`` on Hugging Face."""
     repo_file: str = ""
     draft_repo: str = ""
+    image: str = ""
+    """In a registry of container images."""
+    url: str = ""
+    """Of a file, which is to lie at ``model`` where that is said."""
+    mmproj_url: str = ""
     projector: bool = True
     """A projector that is found beside the model is to be used."""
     args: tuple[str, ...] = ()
@@ -61,6 +69,9 @@ def define(model_id: str, choices: Choices) -> Definition:
         repo=_text(choices, REPO),
         repo_file=_text(choices, REPO_FILE),
         draft_repo=_text(choices, DRAFT_REPO),
+        image=_text(choices, IMAGE),
+        url=_text(choices, URL),
+        mmproj_url=_text(choices, PROJECTOR_URL),
         projector=_is_on(choices, "--mmproj-auto", unsaid=True),
         args=tuple(word for choice in ordered if choice.name not in NO_FLAGS for word in choice.words),
         load_on_startup=_is_on(choices, LOAD_ON_STARTUP),

@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from appliance.core.bios import Bios, BiosContext
+from appliance.core.bios import BiosContext, bios_text
 from appliance.core.runs import Call, Task
 
 
@@ -55,11 +55,10 @@ class _Tool(Struct):
 class Prompt:
     """The conversation of one run as it grows."""
 
-    def __init__(self, task: Task, *, worker: str, zone: tzinfo, bios: Bios) -> None:
+    def __init__(self, task: Task, *, worker: str, zone: tzinfo) -> None:
         self._task = task
         self._worker = worker
         self._zone = zone
-        self._bios = bios
         self._messages = list(task.messages)
         self._tools = [
             _Tool(_Function(name=tool.name, description=tool.description, parameters=tool.parameters))
@@ -71,7 +70,7 @@ class Prompt:
         task = self._task
         messages: list[object] = [*self._messages]
         if task.bios:
-            messages.insert(0, _System(self._bios(self._context(now, iterations_left))))
+            messages.insert(0, _System(bios_text(self._context(now, iterations_left))))
         body: dict[str, object] = {"stream_options": {"include_usage": True}, **self._params()}
         body |= {"model": task.model, "messages": messages, "stream": True}
         if self._tools:

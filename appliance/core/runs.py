@@ -27,6 +27,10 @@ FailReason = Literal[
 # ---- what a run is asked ---------------------------------------------------------------------------------------------
 
 
+MAX_ITERATIONS = 1000
+"""The largest budget of turns with tools that can be asked for."""
+
+
 class Tool(Struct, frozen=True, kw_only=True):
     """A function that the model is offered. ``runner``: who executes it; an exit tool is only recorded."""
 

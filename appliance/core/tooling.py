@@ -8,6 +8,9 @@ from msgspec import Raw, Struct
 
 from appliance.errors import ApplianceError
 
+NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
+"""The schema of a tool that takes no arguments."""
+
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
     """One tool as it is offered. ``parameters`` is the JSON schema of its arguments, an object."""
@@ -16,7 +19,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     display_name: str
     description: str
     parameters: Raw
-    kind: Literal["builtin", "mcp", "plugin"] = "builtin"
+    kind: Literal["builtin", "mcp"] = "builtin"
     server: str = ""
     """The MCP server that has it."""
     writes: bool = False
@@ -24,6 +27,11 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     uses_cwd: bool = False
     streams: bool = False
     """It can hand on what it has while it works."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are told of it."""
+        return len(self.name) + len(self.display_name) + len(self.description) + len(self.parameters)
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):

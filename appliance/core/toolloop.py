@@ -19,7 +19,6 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from appliance.core.bios import Bios, bios_text
 from appliance.core.directives import Reading
 from appliance.core.run_prompt import Prompt
 from appliance.core.runs import (
@@ -51,6 +50,8 @@ from appliance.core.runs import (
 from appliance.core.tool_calls import Judge, Judged, Round, as_json
 from appliance.core.turn import Turn, Written
 
+MAX_HELD = 64 << 20
+"""Characters of text, reasoning, calls and results in one run: all of it is kept, and asked again with every turn."""
 BUDGET_EXHAUSTED = "tool budget exhausted"
 CUT_OFF = "length"
 """What engines say when the token limit ended a turn."""
@@ -76,13 +77,11 @@ class Loop:
     After Finish every event is ignored: what was under way may still come in.
     """
 
-    def __init__(
-        self, task: Task, *, worker: str = "llama-appliance", zone: tzinfo = UTC, bios: Bios = bios_text
-    ) -> None:
+    def __init__(self, task: Task, *, worker: str = "llama-appliance", zone: tzinfo = UTC) -> None:
         """``worker`` and ``zone`` are what the BIOS tells the model. The tools' schemas are known to be usable."""
         self._task = task
         self._judge = Judge(task.tools)
-        self._prompt = Prompt(task, worker=worker, zone=zone, bios=bios)
+        self._prompt = Prompt(task, worker=worker, zone=zone)
         self._turn: Turn | None = None  # while the model speaks
         self._said = ("", "")  # text and reasoning of the turn whose calls are being answered
         self._round: Round | None = None  # those calls
@@ -93,6 +92,7 @@ class Loop:
         self._traces: list[Trace] = []
         self._usage = Usage()
         self._used = 0
+        self._held = 0
 
     def begin(self, now: float) -> list[RunCommand]:
         """The first turn. ``now`` in seconds since the epoch, here and below."""
@@ -106,6 +106,14 @@ class Loop:
         """What is to be done about it. Raises OutOfTurn, and then nothing has changed."""
         if self._end is not None:
             return []
+        held = self._held + _size_of(event)
+        if held > MAX_HELD:
+            return self._fail("unknown_error", f"the run has become larger than {MAX_HELD} characters")
+        commands = self._heard(event, now)
+        self._held = held
+        return commands
+
+    def _heard(self, event: RunEvent, now: float) -> list[RunCommand]:
         match event:
             case TextDelta(text):
                 turn = self._speaking(event)
@@ -300,6 +308,18 @@ class Loop:
         self._end = end
         self._round = None
         return [Finish()]
+
+
+def _size_of(event: RunEvent) -> int:
+    match event:
+        case TextDelta(text) | ReasoningDelta(text):
+            return len(text)
+        case CallDelta(name=name, arguments=arguments):
+            return len(name) + len(arguments)
+        case ToolFinished(content=content, failure=failure):
+            return len(content) + len(failure or "")
+        case _:
+            return 0
 
 
 def _sum(one: Usage, other: Usage) -> Usage:

@@ -12,7 +12,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -172,6 +171,8 @@ def _program(path: Path, source: str) -> Engine:
 
 
 def _embedded(source: str) -> Engine:
+    from importlib.metadata import version  # thirty modules, which no other engine needs
+
     return Engine(
         name=EMBEDDED, backend="cpu", version=version(WHEEL), command=tuple(embedded.command()), source=source
     )

@@ -23,7 +23,7 @@ from appliance.engines.found import Engine
 from appliance.errors import EngineNotFound, ModelFailedToStart
 from appliance.fleet.command import LOOPBACK, model_command
 from appliance.fleet.ports import free_port
-from appliance.platform.env import child_env, own_env
+from appliance.platform.env import inherited_env, is_frozen, own_env
 from appliance.upstream.address import address_of
 from appliance.upstream.client import Address
 
@@ -79,7 +79,7 @@ def engine_launch(model: Model, engine: Engine | None, settings: FleetSettings, 
     port = free_port()
     argv = engine_argv(model, engine, settings, threads, port)
     key = secrets.token_urlsafe(24)
-    env = child_env(os.environ, frozen=_frozen())
+    env = inherited_env()
     env["LLAMA_API_KEY"] = key
     env["LLAMA_SERVER_ROUTER_PORT"] = str(port)
     return Launch(
@@ -98,7 +98,7 @@ def configured_launch(model_id: str, config: ModelConfig) -> Launch:
     """The process of a configured model. Raises ModelFailedToStart when there is no command."""
     if not config.argv:
         raise ModelFailedToStart(model_id, f"its cmd is empty; write the server's command under models.{model_id}.cmd")
-    env = own_env(os.environ, frozen=_frozen())
+    env = own_env(os.environ, frozen=is_frozen())
     for setting in config.env:
         name, is_setting, value = setting.partition("=")
         if name and is_setting:
@@ -155,7 +155,3 @@ def _found(model_id: str, program: str, env: Mapping[str, str]) -> str:
             model_id, f"its command '{program}' cannot be executed: there is no such program in PATH, or it is not one"
         )
     return found
-
-
-def _frozen() -> bool:
-    return bool(getattr(sys, "frozen", False))

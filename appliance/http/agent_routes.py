@@ -11,19 +11,25 @@ from appliance.plugins.registry import Listed, Plugins
 
 
 class Agents(Struct, frozen=True, kw_only=True):
-    """What ``GET /api/agents`` answers. ``problems`` are folders that cannot be read."""
+    """What ``GET /api/agents`` answers.
+
+    ``problems`` are folders that cannot be read, and plugins of the configuration that are not there. ``off`` is None,
+    or why there are no plugins at all, and how there would be some.
+    """
 
     agents: list[Listed]
     folders: tuple[str, ...]
     problems: tuple[str, ...]
+    off: str | None
 
 
 def agents_of(plugins: Plugins) -> Agents:
     """What is known now."""
     return Agents(
         agents=plugins.listed(),
-        folders=tuple(str(folder) for folder in plugins.folders),
+        folders=tuple(str(folder) for folder in plugins.choice.folders),
         problems=plugins.problems,
+        off=plugins.choice.off,
     )
 
 
@@ -31,6 +37,7 @@ def add_agent_routes(app: QuartTrio, plugins: Plugins) -> None:
     """``GET /api/agents``, and ``POST /api/agents/reload``, which answers when all are loaded or cannot be."""
 
     async def show() -> Response:
+        plugins.begin()
         return json_answer(agents_of(plugins))
 
     async def reload() -> Response:

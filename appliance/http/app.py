@@ -229,7 +229,7 @@ async def _refuse(error: ApplianceError) -> Response:
 async def _refuse_http(error: HTTPException) -> Response:
     match error.code:
         case 413:
-            return await _refuse(BodyTooLarge(MAX_CONTROL_BODY))
+            return await _refuse(BodyTooLarge(MAX_CONTROL_BODY, fixed=True))
         case 408:
             return await _refuse(BodyTooSlow(request.body_timeout or 0))
         case 404 | 405:

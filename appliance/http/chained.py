@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import msgspec
 import trio
@@ -18,22 +16,18 @@ from appliance.agents.chain_client import MAX_ANSWER, error_of, read_event
 from appliance.core import sse
 from appliance.core.json_values import OBJECT
 from appliance.core.slash import Plan
-from appliance.core.sse import PING
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.errors import JSON_TYPE
-from appliance.http.inward import Handover, Reply
+from appliance.http.handover import Reply, answered
+from appliance.http.job import Ask, Job
 from appliance.http.outgoing import JSON
-from appliance.http.record import Aside, RecordingSink
-from appliance.http.relay import EVENT_STREAM, UNBUFFERED, Pinger, error_in
-from appliance.http.sink import Headers, Sink
-from appliance.http.telling import LAST_WORDS, Telling, outcome, telling_while
+from appliance.http.record import aside
+from appliance.http.relay import Pinger
+from appliance.http.sending import Sender, sending
+from appliance.http.sink import Sink, send_whole
+from appliance.http.telling import Telling, telling_while
 from appliance.plugins import Event, Response
 
-if TYPE_CHECKING:
-    from appliance.http.pipeline import Job
-
-Ask = Callable[["Job"], Awaitable[None]]
-"""Has the model answer a request; returns when the answer is over and the model's lease given back."""
 _OF_THE_BODY = (b"content-length", b"content-encoding", b"content-type")
 
 
@@ -61,10 +55,7 @@ class _Turn:
         self._ping_after = ping_after
         self._ask = ask
         self._sink = job.sink
-        self._aside: Sink = Aside(job.sink) if isinstance(job.sink, RecordingSink) else job.sink
-        # What plugins read, nobody may have compressed.
-        headers = [(name, value) for name, value in job.request.headers if name.lower() != b"accept-encoding"]
-        self._job = structs.replace(job, request=structs.replace(job.request, headers=headers, first={}))
+        self._job = job.readable
 
     async def run(self, plan: Plan) -> None:
         job = self._job
@@ -88,7 +79,7 @@ class _Turn:
             if telling is not None:
                 await telling.stop()
 
-        pinger = Pinger(self._aside, self._ping_after) if self._job.streams and self._ping_after > 0 else None
+        pinger = Pinger(aside(self._sink), self._ping_after) if self._job.streams and self._ping_after > 0 else None
         await telling_while(pinger, prepare)
         return made[0]
 
@@ -106,50 +97,28 @@ class _Turn:
             error = await self._respond(chain, reply, take)
         if error is not None:
             raise UpstreamFailed(self._model, error_of(error) or "its stream ended with an error")
-        content = msgspec.json.encode(answers[0].body)
-        length = (b"Content-Length", str(len(content)).encode())
         kept = [(name, value) for name, value in reply.headers if name.lower() not in _OF_THE_BODY]
-        await self._sink.start(answers[0].status, [*kept, JSON_TYPE, length])
-        await self._sink.write(content)
-        await self._sink.end()
+        await send_whole(self._sink, answers[0].status, (*kept, JSON_TYPE), msgspec.json.encode(answers[0].body))
 
     async def _stream(self, chain: Chain, job: Job) -> None:
         """Hooks and client each in their own task, so that a client is told when the hooks are silent."""
-        give, take = trio.open_memory_channel[bytes](0)
-        sender = Sender(self._sink, self._aside, take, self._ping_after or math.inf)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(sender.run)
-            failure = await outcome(partial(self._send, chain, job, sender, give))
-            give.close()
-            if failure is not None:
-                with trio.move_on_after(LAST_WORDS):
-                    await sender.done.wait()
-                nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        await sender.begin(self._sink)  # where there was nothing to send
-        await self._sink.end()
+        await sending(self._sink, self._ping_after, partial(self._send, chain, job))
 
-    async def _send(self, chain: Chain, job: Job, sender: Sender, give: trio.MemorySendChannel[bytes]) -> None:
+    async def _send(self, chain: Chain, job: Job, sender: Sender) -> None:
         async def pass_on(answer: Answer) -> None:
             if not isinstance(answer, Response):
                 async for event in answer:
-                    await give.send(chain.encode(event))
+                    await sender.send(chain.encode(event))
 
         async with answered(self._ask, job) as reply:
             if reply.status != 200:
-                content = await reply.read(MAX_ANSWER)
-                if self._sink.status is not None:
-                    content = error_in(content, reply.status, job.route.dialect)
-                else:
-                    sender.refuse(reply.status, reply.headers)
-                await give.send(content)
+                await sender.refuse(reply, MAX_ANSWER, job.route.dialect)
                 return
             if reply.event_stream:
                 sender.headers = reply.headers
             error = await self._respond(chain, reply, pass_on)
             if error is not None:
-                await give.send(chain.encode(error))
+                await sender.send(chain.encode(error))
 
     async def _respond(self, chain: Chain, reply: Reply, take: Callable[[Answer], Awaitable[None]]) -> Event | None:
         """Give ``take`` the answer as the plugins make it; the result is the error that the engine's ended with.
@@ -216,70 +185,6 @@ class _EngineEvents:
         self.failure = failure
         self.scope.cancel()
         await trio.sleep_forever()
-
-
-class Sender:
-    """Writes what it is given into the client's answer, and comments while it is given nothing."""
-
-    def __init__(self, sink: Sink, aside: Sink, records: trio.MemoryReceiveChannel[bytes], interval: float) -> None:
-        self.headers: Headers = (EVENT_STREAM, *UNBUFFERED)
-        self.done = trio.Event()
-        self._status = 200
-        self._sink = sink
-        self._aside = aside
-        self._records = records
-        self._interval = interval
-
-    def refuse(self, status: int, headers: Headers) -> None:
-        """What follows is no stream."""
-        self._status, self.headers, self._interval = status, headers, math.inf
-
-    async def run(self) -> None:
-        try:
-            while True:
-                record: bytes | None = None
-                with trio.move_on_after(self._interval):
-                    record = await self._records.receive()
-                to = self._aside if record is None else self._sink
-                await self.begin(to)
-                await to.write(PING if record is None else record)
-        except trio.EndOfChannel:
-            pass
-        finally:
-            self.done.set()
-
-    async def begin(self, sink: Sink) -> None:
-        """Start the answer, unless it has started."""
-        if self._sink.status is None:
-            await sink.start(self._status, self.headers)
-
-
-@asynccontextmanager
-async def answered(ask: Ask, job: Job) -> AsyncGenerator[Reply]:
-    """The model's answer from its head on; its end comes when ``ask`` has returned. Raises what ``ask`` raises."""
-    handover = Handover()
-    failure: Exception | None = None
-
-    async def work() -> None:
-        try:
-            await ask(structs.replace(job, sink=handover, told=False))
-        except ApplianceError as error:
-            handover.fail(error)
-        finally:
-            handover.close()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(work)
-        try:
-            await handover.begun.wait()
-            if handover.failure is not None and handover.status is None:
-                raise handover.failure
-            yield Reply(handover, job.record)
-        except Exception as error:  # noqa: BLE001  raised below: it leaves the nursery as itself, not as a group
-            failure = error
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
 
 
 async def _pass(reply: Reply, sink: Sink) -> None:

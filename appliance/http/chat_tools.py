@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import trio
 from msgspec import structs
 
 from appliance.agents.owner import Agents
-from appliance.agents.use import use_tool
+from appliance.agents.use import MAX_PARALLEL, use_tool
 from appliance.core.chat_answer import ChatAnswer, ToolActivity
 from appliance.core.chat_events import ChatEvents, refusal
 from appliance.core.runs import (
@@ -34,19 +32,14 @@ from appliance.core.runs import (
 )
 from appliance.core.toolloop import Loop
 from appliance.errors import ToolLoopFailed
-from appliance.http.chained import Ask, Sender, answered
 from appliance.http.errors import JSON_TYPE
-from appliance.http.inward import Reply
+from appliance.http.handover import Reply, answered
+from appliance.http.job import Ask, Job
 from appliance.http.outgoing import JSON
-from appliance.http.record import Aside, RecordingSink
-from appliance.http.relay import error_in
-from appliance.http.sink import Headers
-from appliance.http.telling import LAST_WORDS, outcome
+from appliance.http.sending import Sender, sending
+from appliance.http.sink import send_whole
 from appliance.http.tool_chat import ToolChat, read_tool_chat
 from appliance.tools.box import Toolbox
-
-if TYPE_CHECKING:
-    from appliance.http.pipeline import Job
 
 MAX_ANSWER = 64 << 20
 """Bytes of one turn's answer that is no stream."""
@@ -73,12 +66,10 @@ class ToolChats:
         if chat is None:
             await ask(job)
             return
-        # What is read here, nobody may have compressed.
-        headers = [(name, value) for name, value in job.request.headers if name.lower() != b"accept-encoding"]
-        job = structs.replace(job, request=structs.replace(job.request, headers=headers, first={}))
+        job = job.readable
         turns = _Turns(self._toolbox, self._agents.settings.tool_timeout, ask, job, chat)
         if chat.stream:
-            await _stream(turns, job, self._ping_after or math.inf)
+            await _stream(turns, job, self._ping_after)
         else:
             await _whole(turns, job)
 
@@ -168,11 +159,14 @@ class _Turns:
         return text
 
     async def _use(self, calls: tuple[Call, ...], give: Give, *, parallel: bool) -> None:
+        places = trio.CapacityLimiter(MAX_PARALLEL)
+
         async def use(call: Call) -> None:
-            if self._over:
-                return
-            await give(self.answer.activity(ToolActivity(tool_call=call)))
-            finished = await use_tool(self._toolbox, call, self._timeout)
+            async with places:
+                if self._over:
+                    return
+                await give(self.answer.activity(ToolActivity(tool_call=call)))
+                finished = await use_tool(self._toolbox, call, self._timeout)
             if finished.failure is not None:  # the model may know another way
                 finished = ToolFinished(call_id=call.id, content=f"error: {finished.failure}", seconds=finished.seconds)
             if self._over:
@@ -196,47 +190,24 @@ async def _whole(turns: _Turns, job: Job) -> None:
         await trio.lowlevel.checkpoint()
 
     async def refuse(reply: Reply) -> None:
-        await _send(job, reply.status, reply.headers, await reply.read(MAX_ANSWER))
+        await job.sink.start(reply.status, reply.headers)
+        await job.sink.write(await reply.read(MAX_ANSWER))
+        await job.sink.end()
 
     end = await turns.run(give, refuse)
     if end is not None:
-        content = turns.answer.whole(end, "".join(turns.text))
-        await _send(job, 200, (JSON_TYPE, (b"Content-Length", str(len(content)).encode())), content)
-
-
-async def _send(job: Job, status: int, headers: Headers, content: bytes) -> None:
-    await job.sink.start(status, headers)
-    await job.sink.write(content)
-    await job.sink.end()
+        await send_whole(job.sink, 200, (JSON_TYPE,), turns.answer.whole(end, "".join(turns.text)))
 
 
 async def _stream(turns: _Turns, job: Job, ping_after: float) -> None:
     """The model and the client each in their own task, so that the client is told when tools take their time."""
-    records, taken = trio.open_memory_channel[bytes](0)
-    aside = Aside(job.sink) if isinstance(job.sink, RecordingSink) else job.sink
-    sender = Sender(job.sink, aside, taken, ping_after)
 
-    async def refuse(reply: Reply) -> None:
-        content = await reply.read(MAX_ANSWER)
-        if job.sink.status is not None:
-            content = error_in(content, reply.status, job.route.dialect)
-        else:
-            sender.refuse(reply.status, reply.headers)
-        await records.send(content)
+    async def work(sender: Sender) -> None:
+        async def refuse(reply: Reply) -> None:
+            await sender.refuse(reply, MAX_ANSWER, job.route.dialect)
 
-    async def work() -> None:
-        end = await turns.run(records.send, refuse)
+        end = await turns.run(sender.send, refuse)
         if end is not None:
-            await records.send(turns.answer.end(end, with_usage=turns.include_usage))
+            await sender.send(turns.answer.end(end, with_usage=turns.include_usage))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(sender.run)
-        failure = await outcome(partial(work))
-        records.close()
-        if failure is not None:
-            with trio.move_on_after(LAST_WORDS):
-                await sender.done.wait()
-            nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    await job.sink.end()
+    await sending(job.sink, ping_after, work)

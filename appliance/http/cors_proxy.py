@@ -24,10 +24,10 @@ from appliance.core.proxy_target import (
     redirected,
 )
 from appliance.core.settings import HttpSettings
-from appliance.core.sse import ErrorInfo
 from appliance.errors import BadRequest, Busy, Forbidden, RouteNotFound, TargetFailed, UpstreamFailed, UsageError
 from appliance.http import errors
-from appliance.http.body import BodyReader, ClientLeft
+from appliance.http.body import BodyReader
+from appliance.http.explaining import refuse
 from appliance.http.request import Request
 from appliance.http.sink import Sink
 from appliance.http.tasks import Inbox
@@ -77,12 +77,6 @@ _HARMLESS = (
     (b"X-Accel-Buffering", b"no"),
 )
 """Should a browser take the answer for a page of this server, nothing in it runs."""
-DISABLED = ErrorInfo(
-    message="this feature is disabled; start the server with --ui-mcp-proxy to enable it",
-    type="feature_disabled",
-    code=403,
-    reason="feature_disabled",
-)
 
 
 class _Asked(Struct, frozen=True):
@@ -110,7 +104,7 @@ class CorsProxy:
     async def answer(self, request: Request, reader: BodyReader, client: Inbox, sink: Sink) -> None:
         """The key and where the request comes from are checked already. Raises ApplianceError and ClientLeft."""
         if not self._enabled:
-            await _say_disabled(sink)
+            await refuse(sink, errors.disabled("--ui-mcp-proxy"))
             return
         if request.method not in METHODS:
             raise RouteNotFound(request.method, request.path)
@@ -122,14 +116,8 @@ class CorsProxy:
         self._under_way += 1
         try:
             body = await reader.read(request, client.receive) if request.method == "POST" else b""
-            with trio.CancelScope() as staying:
-                client.cancel_when_left(staying)
-                try:
-                    await self._follow(_Asked(request.method, target, headers, body), sink)
-                finally:
-                    client.cancel_when_left(None)
-            if staying.cancelled_caught:
-                raise ClientLeft
+            with client.staying():
+                await self._follow(_Asked(request.method, target, headers, body), sink)
         finally:
             self._under_way -= 1
 
@@ -271,11 +259,3 @@ async def _relay(response: Response, sink: Sink, target: Target, patience: trio.
 
 def _is_dropped(name: bytes) -> bool:
     return name in _NEVER_PASSED_ON or name.startswith(b"access-control-")
-
-
-async def _say_disabled(sink: Sink) -> None:
-    content = errors.body(DISABLED)
-    length = (b"Content-Length", str(len(content)).encode())
-    await sink.start(DISABLED.code, [errors.JSON_TYPE, length, (b"Connection", b"close")])
-    await sink.write(content)
-    await sink.end()

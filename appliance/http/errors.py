@@ -110,6 +110,16 @@ def describe_bug(bug: str, dialect: Dialect = Dialect.OPENAI) -> ErrorInfo:
     return ErrorInfo(message=f"internal error {bug}; the log says more", type=kind, code=500, reason="internal_error")
 
 
+def disabled(option: str) -> ErrorInfo:
+    """What is answered where something would be, had it been switched on."""
+    return ErrorInfo(
+        message=f"this feature is disabled; start the server with {option} to enable it",
+        type="feature_disabled",
+        code=403,
+        reason="feature_disabled",
+    )
+
+
 def body(info: ErrorInfo, dialect: Dialect = Dialect.OPENAI) -> bytes:
     """The JSON body of an error answer."""
     if dialect is Dialect.ANTHROPIC:

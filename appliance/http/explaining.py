@@ -12,7 +12,7 @@ from appliance.http import errors
 from appliance.http.body import BodyReader, ClientLeft
 from appliance.http.request import Request
 from appliance.http.routes import dialect_of
-from appliance.http.sink import Sink
+from appliance.http.sink import Headers, Sink, send_whole
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +39,18 @@ async def explaining(
     return True
 
 
+async def refuse(sink: Sink, info: ErrorInfo, headers: Headers = ()) -> None:
+    """Answer a request whose body has not been read: the connection is closed."""
+    await send_whole(sink, info.code, (*errors.headers(None, close=True), *headers), errors.body(info))
+
+
 async def _explain(sink: Sink, request: Request, info: ErrorInfo, headers: errors.Headers) -> None:
     """Tell an error in the form that the answer's state still allows."""
     dialect = dialect_of(request.path)
     if sink.ended:
         return
     if sink.status is None:
-        content = errors.body(info, dialect)
-        await sink.start(info.code, [*headers, (b"Content-Length", str(len(content)).encode())])
-        await sink.write(content)
-        await sink.end()
+        await send_whole(sink, info.code, headers, errors.body(info, dialect))
     elif sink.event_stream:
         await sink.write(error_record(dialect, info))
         await sink.end()

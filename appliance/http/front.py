@@ -52,7 +52,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     agents: Agents
     plugins: Plugins
     downloads: Downloads | None = None
-    """None where what is downloaded would not be served."""
+    """None where nothing is ever downloaded. Without a cache that is served it is only what presets name."""
     configuration: Configuration | None = None
     tools: Toolbox = field(default_factory=Toolbox)
     """Empty where no tool was switched on."""

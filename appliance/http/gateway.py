@@ -13,13 +13,13 @@ from appliance.http.body import BodyReader, Receive
 from appliance.http.cors_proxy import CORS_PROXY, CorsProxy
 from appliance.http.explaining import explaining
 from appliance.http.front import Front
-from appliance.http.mcp_server import MCP, McpServer
 from appliance.http.pipeline import Pipeline
 from appliance.http.predict import Predict
 from appliance.http.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.http.request import PAGE_PATHS, Request, read_request
 from appliance.http.resumable import STREAM
 from appliance.http.routes import (
+    MCP,
     OTHER,
     UPSTREAM,
     Route,
@@ -29,7 +29,7 @@ from appliance.http.routes import (
     passed_route,
     single_route,
 )
-from appliance.http.sink import AsgiSink, Sink
+from appliance.http.sink import AsgiSink, Sink, send_whole
 from appliance.http.sockets import Sockets
 from appliance.http.static_files import StaticFiles
 from appliance.http.tasks import Inbox
@@ -38,6 +38,8 @@ from appliance.http.tool_routes import TOOLS, ToolRoutes
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIReceiveEvent, ASGISendCallable, HTTPScope, Scope
     from quart_trio import QuartTrio
+
+    from appliance.http.mcp_server import McpServer
 
 OWN = "own"
 HEALTH = "/health"
@@ -57,8 +59,8 @@ class Gateway:
         self._sockets = Sockets(front, self._pipeline)
         self._files = StaticFiles(front.settings.static) if front.settings.static is not None else None
         self._cors_proxy = CorsProxy(front.settings)
-        self._mcp = McpServer(front)
-        self._tools = ToolRoutes(front.owners.tools)
+        self._mcp = _mcp_server(front) if front.settings.mcp_server else None
+        self._tools = ToolRoutes(front.owners.tools, front.lifetime)
         self._predict = Predict(front)
         self._control: QuartTrio | None = None
         self._making_control = trio.Lock()
@@ -144,14 +146,8 @@ class Gateway:
                         record.admitted = True
                         if route is not None:
                             await self._pass_on(request, route, reader, client, sink, record)
-                        elif request.path == CORS_PROXY:
-                            await self._cors_proxy.answer(request, reader, client, own)
-                        elif request.path == MCP:
-                            await self._mcp.answer(request, reader, client, own)
-                        elif request.path == self._predict.path and request.method == "POST":
-                            await self._predict.answer(request, reader, client, own)
-                        elif request.path == TOOLS:
-                            await self._tools.answer(request, reader, client, own)
+                        elif (here := self._answered_here(request)) is not None:
+                            await here.answer(request, reader, client, own)
                         else:
                             await self._answer_itself(scope, request, client.receive, own)
                 if life.cancelled_caught:
@@ -159,11 +155,23 @@ class Gateway:
 
             return await explaining(work, sink, request, reader)
 
+    def _answered_here(self, request: Request) -> CorsProxy | McpServer | Predict | ToolRoutes | None:
+        """Who answers without Quart: because of a body larger than its, or of a client whose leaving has to be seen."""
+        if request.path == CORS_PROXY:
+            return self._cors_proxy
+        if request.path == TOOLS:
+            return self._tools
+        if request.path == self._predict.path and request.method == "POST":
+            return self._predict
+        if request.path == MCP:
+            self._mcp = self._mcp or _mcp_server(self._front)
+            return self._mcp
+        return None
+
     async def _let_in(self, request: Request, route: Route | None, sink: AsgiSink) -> bool:
         """False when it has its answer already. Raises what is wrong with the request or its sender."""
         if request.method == "OPTIONS":
-            await sink.start(200, ((b"Content-Type", b"text/html"), (b"Content-Length", b"0")))
-            await sink.end()
+            await send_whole(sink, 200, ((b"Content-Type", b"text/html"),))
             return False
         if request.http_version not in ("1.0", "1.1"):
             raise BadRequest(f"HTTP/{request.http_version} is not spoken here; use HTTP/1.1")
@@ -216,6 +224,13 @@ class Gateway:
             if self._control is None:
                 self._control = await trio.to_thread.run_sync(make)
         return self._control
+
+
+def _mcp_server(front: Front) -> McpServer:
+    """Imported where it is switched on, or asked for. Raises BadRequest for a tool of the settings that is missing."""
+    from appliance.http.mcp_server import McpServer
+
+    return McpServer(front)
 
 
 def _without_farewell(receive: Receive) -> Receive:

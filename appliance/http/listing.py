@@ -36,7 +36,8 @@ def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> Object:
     shown = [model for model in view.catalog.snapshot.models if not model.hidden]
     going = [download for download in downloads if not download.ended]
     base = {model.id: _entry(model, known.get(model.id), view.fleet.argv_of(model), going) for model in shown}
-    base |= {d.model: _coming(d) for d in going if d.model not in base}
+    if view.catalog.sources.cache is not None:
+        base |= {d.model: _coming(d) for d in going if d.model not in base}
     return {"data": view.entries(base, int(time.time())), "object": "list"}
 
 

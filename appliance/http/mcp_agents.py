@@ -69,8 +69,7 @@ async def run_agent(front: Front, arguments: RunAgent, allowed: Collection[str],
             )
     agents = front.owners.agents
     task, limits = read_run(_body(arguments), agents.toolbox, agents.settings)
-    async with front.targets.chosen(task.model) as target:
-        worker = task.model if target.selector is not None else target.label
+    worker = await front.targets.worker(task.model)
     run = agents.submit(Asked(task=task, worker=worker, limits=limits))
     try:
         await _follow(run, tell)

@@ -14,23 +14,18 @@ from appliance.core.mcp_serving import Accepted, Call, Immediate, Listing, cache
 from appliance.core.sse import PING, ErrorInfo, Event, encode
 from appliance.errors import Busy, Forbidden
 from appliance.http import errors
-from appliance.http.body import BodyReader, ClientLeft
+from appliance.http.body import BodyReader
+from appliance.http.explaining import refuse
 from appliance.http.front import Front
 from appliance.http.mcp_models import Result
 from appliance.http.mcp_offer import Offer, Offered, used
+from appliance.http.relay import EVENT_STREAM, UNBUFFERED
 from appliance.http.request import Request
-from appliance.http.sink import Headers, Sink
+from appliance.http.sink import Headers, Sink, send_whole
 from appliance.http.tasks import Inbox
 
-MCP = "/mcp"
 MAX_AT_ONCE = 64
 SERVER = {"name": "llama-appliance", "title": "Llama Appliance", "version": __version__}
-DISABLED = ErrorInfo(
-    message="this feature is disabled; start the server with --mcp-server to enable it",
-    type="feature_disabled",
-    code=403,
-    reason="feature_disabled",
-)
 NO_METHOD = ErrorInfo(
     message="POST is the only method here: there are no sessions to end and no streams to open",
     type="invalid_request_error",
@@ -44,11 +39,7 @@ NOT_ACCEPTABLE = ErrorInfo(
     reason="not_acceptable",
 )
 JSON: Headers = ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"))
-STREAM: Headers = (
-    (b"Content-Type", b"text/event-stream"),
-    (b"Cache-Control", b"no-cache"),
-    (b"X-Accel-Buffering", b"no"),
-)
+STREAM: Headers = (EVENT_STREAM, *UNBUFFERED)
 
 
 class McpServer:
@@ -63,13 +54,13 @@ class McpServer:
     async def answer(self, request: Request, reader: BodyReader, client: Inbox, sink: Sink) -> None:
         """The key and where the request comes from are checked already. Raises ApplianceError and ClientLeft."""
         if self._offer is None:
-            await _say(sink, DISABLED)
+            await refuse(sink, errors.disabled("--mcp-server"))
         elif not self._front.guard.asks_for_key and not self._settings.mcp_server_open:
             raise Forbidden("the MCP server needs an API key, and the configuration in force has none; add one")
         elif request.method != "POST":
-            await _say(sink, NO_METHOD, ((b"Allow", b"POST"),))
+            await refuse(sink, NO_METHOD, ((b"Allow", b"POST"),))
         elif not (accepted := _accepted(request)):
-            await _say(sink, NOT_ACCEPTABLE)
+            await refuse(sink, NOT_ACCEPTABLE)
         else:
             body = await reader.read(request, client.receive)
             await self._answer(self._offer, body, request, client, sink, events="events" in accepted)
@@ -79,8 +70,7 @@ class McpServer:
     ) -> None:
         match read_request(body, request.headers, SERVER):
             case Accepted():
-                await sink.start(202, ((b"Content-Length", b"0"),))
-                await sink.end()
+                await send_whole(sink, 202, ())
             case Immediate(id=number, status=status, result=None, error=error):
                 await _send(sink, status, refusal(number, error or RpcError(code=INVALID_PARAMS)))
             case Immediate(id=number, status=status, result=found):
@@ -101,14 +91,8 @@ class McpServer:
             raise Busy(f"the MCP server has {MAX_AT_ONCE} calls under way")
         self._under_way += 1
         try:
-            with trio.CancelScope() as staying:
-                client.cancel_when_left(staying)
-                try:
-                    await _Answering(call, sink, self._settings.ping_after if events else None).work(tool)
-                finally:
-                    client.cancel_when_left(None)
-            if staying.cancelled_caught:
-                raise ClientLeft
+            with client.staying():
+                await _Answering(call, sink, self._settings.ping_after if events else None).work(tool)
         finally:
             self._under_way -= 1
 
@@ -174,14 +158,4 @@ def _event(message: bytes) -> bytes:
 
 
 async def _send(sink: Sink, status: int, message: bytes) -> None:
-    await sink.start(status, (*JSON, (b"Content-Length", str(len(message)).encode())))
-    await sink.write(message)
-    await sink.end()
-
-
-async def _say(sink: Sink, info: ErrorInfo, headers: Headers = ()) -> None:
-    content = errors.body(info)
-    length = (b"Content-Length", str(len(content)).encode())
-    await sink.start(info.code, [errors.JSON_TYPE, length, (b"Connection", b"close"), *headers])
-    await sink.write(content)
-    await sink.end()
+    await send_whole(sink, status, JSON, message)

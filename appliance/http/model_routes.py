@@ -81,7 +81,7 @@ class ModelRoutes:
         await self._front.fleet.unload(model.id)  # somebody may have asked for it while its files went
 
     def _downloads(self) -> Downloads:
-        if self._front.owners.downloads is None:
+        if self._front.owners.downloads is None or self._front.catalog.sources.cache is None:
             raise Forbidden("downloads are off: the configuration names its models, and the cache is not served")
         return self._front.owners.downloads
 

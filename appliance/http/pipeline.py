@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 from urllib.parse import unquote
 
@@ -23,21 +22,22 @@ from appliance.errors import (
     UpstreamFailed,
 )
 from appliance.fleet.place import Place
-from appliance.http.body import BodyReader, ClientLeft, Receive
+from appliance.http.body import BodyReader, Receive
 from appliance.http.chained import through_plugins
 from appliance.http.chat_tools import ToolChats
 from appliance.http.explaining import explaining
 from appliance.http.front import Front
+from appliance.http.job import Job
 from appliance.http.listing import state_of
 from appliance.http.loading import LoadingStream
 from appliance.http.outgoing import JSON, Format, edited, format_of, head_of, reached, renamed, sent_headers
 from appliance.http.peer_relay import answer_from_peers
-from appliance.http.record import CLIENT_LEFT, Aside, Record, RecordingSink
+from appliance.http.record import CLIENT_LEFT, Record, RecordingSink, aside
 from appliance.http.relay import Pinger, relay
 from appliance.http.request import Request
 from appliance.http.resumable import be_first_reader, conversation_of, interrupted_record
 from appliance.http.routes import COMFY, COMFY_MODEL, UPSTREAM, Route, below
-from appliance.http.sink import Sink
+from appliance.http.sink import Sink, send_whole
 from appliance.http.targets import Target
 from appliance.http.tasks import Inbox
 from appliance.http.telling import Telling, telling_while
@@ -45,23 +45,6 @@ from appliance.upstream.client import exchange
 
 END_NOTICED = 0.25
 """Seconds that the fleet is given to notice why a connection broke; a child's exit is seen within milliseconds."""
-
-
-class Job(Struct, frozen=True, kw_only=True):
-    """One request on its way. ``path`` is the path and query that its server gets."""
-
-    request: Request
-    route: Route
-    body: bytes
-    format: Format = JSON
-    edits: bool = True
-    """The configuration's edits of bodies apply."""
-    streams: bool = False
-    told: bool = True
-    """A client that waits for its stream may be told so in the answer; else somebody else tells it."""
-    path: str
-    sink: Sink
-    record: Record
 
 
 class Pipeline:
@@ -129,7 +112,8 @@ class Pipeline:
         )
         reserved, record.outlives = reader.hand_over(), True
         first = job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink
-        await _while_client_stays(client, partial(be_first_reader, generation, first))
+        with client.staying():
+            await be_first_reader(generation, first)
 
     async def pass_through(
         self, request: Request, route: Route, reader: BodyReader, client: Inbox, sink: Sink, record: Record
@@ -150,8 +134,7 @@ class Pipeline:
         raw, mark, query = request.target.partition("?")
         there = f"{self._settings.api_prefix}{raw}/{mark}{query}"
         status = 301 if request.method in ("GET", "HEAD") else 308
-        await sink.start(status, ((b"Location", there.encode("latin-1")), (b"Content-Length", b"0")))
-        await sink.end()
+        await send_whole(sink, status, ((b"Location", there.encode("latin-1")),))
 
     async def passed_target(self, request: Request) -> tuple[Target, str]:
         """Whom a path below ``/upstream/`` or ``/comfyui/`` means, with the path and query for its server.
@@ -203,7 +186,8 @@ class Pipeline:
         if target.selector is not None:
             record.metadata["selector"] = target.selector
         if target.model is not None and not (job.route.loads and self.may_load(target.model, job.request)):
-            await _while_client_stays(client, partial(self._ask, target.model, job))
+            with client.staying():
+                await self._ask(target.model, job)
             return
         with self._front.inflight.begin(job.request, target.label, job.request.client, record.metadata) as entry:
             record.entry = entry
@@ -216,8 +200,8 @@ class Pipeline:
 
             name = target.model.id if target.model is not None else target.requested
             ask_with_tools = partial(self._tool_chats.answer, ask)
-            work = partial(through_plugins, self._chains, job, name, self._settings.ping_after, ask_with_tools)
-            await _while_client_stays(client, work)
+            with client.staying():
+                await through_plugins(self._chains, job, name, self._settings.ping_after, ask_with_tools)
 
     def may_load(self, model: Model, request: Request) -> bool:
         """Whether the request may start the model, or finds it running: ``?autoload=`` decides, else the setting."""
@@ -298,7 +282,7 @@ class Pipeline:
         """Who tells a waiting client that something is under way."""
         if not job.streams or not job.told or job.request.inward:
             return None
-        sink = Aside(job.sink) if isinstance(job.sink, RecordingSink) else job.sink
+        sink = aside(job.sink)
         after = self._settings.ping_after
         config = self._front.owners.config
         own = model.config or config
@@ -323,18 +307,6 @@ class Pipeline:
             if status is not None and status.error is not None:
                 return UpstreamFailed(model.id, f"{error.why}; {status.error}")
         return error
-
-
-async def _while_client_stays(client: Inbox, work: Callable[[], Awaitable[None]]) -> None:
-    """Do ``work``; as soon as the client leaves, cancel it and raise ClientLeft."""
-    with trio.CancelScope() as scope:
-        client.cancel_when_left(scope)
-        try:
-            await work()
-        finally:
-            client.cancel_when_left(None)
-    if scope.cancelled_caught:
-        raise ClientLeft
 
 
 async def _read(request: Request, reader: BodyReader, receive: Receive) -> bytes:

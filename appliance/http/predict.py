@@ -11,11 +11,11 @@ from msgspec import Raw
 
 from appliance.errors import ApplianceError, BadRequest, UsageError
 from appliance.http import errors
-from appliance.http.body import BodyReader, ClientLeft
+from appliance.http.body import BodyReader
 from appliance.http.front import Front
 from appliance.http.request import PUBLIC_PATHS, Request
 from appliance.http.routes import POSTED
-from appliance.http.sink import Sink
+from appliance.http.sink import Sink, send_whole
 from appliance.http.tasks import Inbox
 
 FORMAT = "@requestFormat"
@@ -50,21 +50,11 @@ class Predict:
         async def predict(number: int, instance: Raw) -> None:
             predictions[number] = await self._predict(instance)
 
-        with trio.CancelScope() as staying:
-            client.cancel_when_left(staying)
-            try:
-                async with trio.open_nursery() as nursery:
-                    for number, instance in enumerate(instances):
-                        nursery.start_soon(predict, number, instance)
-            finally:
-                client.cancel_when_left(None)
-        if staying.cancelled_caught:
-            raise ClientLeft
-        body = msgspec.json.encode({"predictions": predictions})
-        length = str(len(body)).encode()
-        await sink.start(200, ((b"Content-Type", b"application/json; charset=utf-8"), (b"Content-Length", length)))
-        await sink.write(body)
-        await sink.end()
+        with client.staying():
+            async with trio.open_nursery() as nursery:
+                for number, instance in enumerate(instances):
+                    nursery.start_soon(predict, number, instance)
+        await send_whole(sink, 200, (errors.JSON_TYPE,), msgspec.json.encode({"predictions": predictions}))
 
     async def _predict(self, instance: Raw) -> object:
         try:

@@ -140,6 +140,11 @@ class Aside(Passing):
         await self._sink.write_aside(data)
 
 
+def aside(sink: Sink) -> Sink:
+    """Where to write what is told to a waiting client; see `Aside`."""
+    return Aside(sink) if isinstance(sink, RecordingSink) else sink
+
+
 class Recorder:
     """Writes records down. ``captures`` is replaced when the configuration changes its size."""
 

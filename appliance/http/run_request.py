@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Annotated
 
 import msgspec
@@ -12,15 +11,17 @@ from msgspec import Meta, Raw, Struct
 from appliance.agents.clocks import Limits
 from appliance.core.config.types import RunsConfig
 from appliance.core.head import read_json
-from appliance.core.runs import Task, Tool
+from appliance.core.near_names import meant_or_all
+from appliance.core.runs import MAX_ITERATIONS, Task, Tool
 from appliance.core.schema_check import schema_problem
+from appliance.core.tooling import NO_PARAMETERS
 from appliance.errors import BadRequest
 from appliance.tools.box import Toolbox
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """What ``params`` must not hold: the run says it itself."""
-NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
-MAX_ITERATIONS = 1000
+MAX_DEFINITIONS = 1 << 20
+"""Bytes of all definitions of one run: each is checked for being a schema."""
 
 
 class _Function(Struct):
@@ -73,7 +74,7 @@ class _Message(Struct):
 def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task, Limits]:
     """Raises BadRequest."""
     read_json(body)  # says what is wrong with it, and where
-    _refuse_unknown("key", _decode_keys(body), KEYS)
+    _refuse_unknown(_decode_keys(body), KEYS)
     try:
         asked = _decode(body)
     except msgspec.ValidationError as error:
@@ -114,7 +115,7 @@ def _messages(asked: RunRequest) -> list[Raw]:
             except msgspec.ValidationError as error:
                 raise BadRequest(f"message {at} cannot be used: {error}", param="messages") from None
         if not asked.messages:
-            raise BadRequest("'messages' is empty", param="messages")
+            raise BadRequest("'messages' is empty; give at least one, or 'user_prompt'", param="messages")
         return asked.messages
     if not asked.user_prompt:
         raise BadRequest("there is nothing to answer; give 'messages', or 'user_prompt'", param="messages")
@@ -124,6 +125,9 @@ def _messages(asked: RunRequest) -> list[Raw]:
 
 def _tools(asked: RunRequest, toolbox: Toolbox) -> list[Tool]:
     named = [tool for tool in asked.tools if isinstance(tool, str)]
+    definitions = [*(tool for tool in asked.tools if not isinstance(tool, str)), *asked.exit_tools]
+    if sum(len(value) for definition in definitions for value in definition.values()) > MAX_DEFINITIONS:
+        raise BadRequest(f"the definitions of tools are larger than {MAX_DEFINITIONS} bytes", param="tools")
     tools = [
         Tool(name=spec.name, description=spec.description, parameters=spec.parameters, runner="server")
         for spec in toolbox.select(named)
@@ -138,9 +142,11 @@ def _tools(asked: RunRequest, toolbox: Toolbox) -> list[Tool]:
         tools.append(
             Tool(name=function.name, description=function.description, parameters=function.parameters, runner="exit")
         )
-    names = [tool.name for tool in tools]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise BadRequest(f"there are two tools called '{twice[0]}'", param="tools")
+    names: set[str] = set()
+    for tool in tools:
+        if tool.name in names:
+            raise BadRequest(f"there are two tools called '{tool.name}'", param="tools")
+        names.add(tool.name)
     return tools
 
 
@@ -160,9 +166,11 @@ def _function(definition: dict[str, Raw], param: str) -> _Function:
     return function
 
 
-class _Result(Struct, frozen=True, kw_only=True):
+class _Result(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What came of one call: exactly one of ``content`` and ``error``."""
+
     tool_call_id: str
-    content: Raw = Raw(b'""')
+    content: Raw = Raw()
     error: str | None = None
 
 
@@ -177,26 +185,29 @@ _decode_results = msgspec.json.Decoder(_Results).decode
 def read_results(body: bytes) -> dict[str, tuple[str, str | None]]:
     """The body of ``POST /api/runs/<id>/tool_results``: what the model is told, and why a tool could not be used."""
     read_json(body)
-    _refuse_unknown("key", _decode_keys(body), RESULT_KEYS)
+    _refuse_unknown(_decode_keys(body), RESULT_KEYS)
     try:
         results = _decode_results(body).results
     except msgspec.ValidationError as error:
         form = '{"results": [{"tool_call_id", "content" or "error"}]}'
         raise BadRequest(f"the request body cannot be used: {error}; it looks like {form}", param="results") from None
+    for result in results:
+        if bool(result.content) == (result.error is not None):
+            raise BadRequest(
+                f"the result of call '{result.tool_call_id}' needs 'content' or 'error', one of them", param="results"
+            )
     return {result.tool_call_id: (_text(result.content), result.error) for result in results}
 
 
 def _text(content: Raw) -> str:
-    """A string as it is, any other JSON as its text."""
+    """A string as it is, any other JSON as its text; nothing as an empty one."""
     try:
-        return msgspec.json.decode(content, type=str)
+        return msgspec.json.decode(content or b'""', type=str)
     except msgspec.ValidationError:
         return bytes(content).decode()
 
 
-def _refuse_unknown(what: str, given: Iterable[str], known: tuple[str, ...]) -> None:
+def _refuse_unknown(given: Iterable[str], known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
-            raise BadRequest(f"there is no {what} '{name}' in this request; {hint}", param=name)
+            raise BadRequest(f"there is no key '{name}' in this request{meant_or_all(name, known)}", param=name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+import trio
 from msgspec import Struct
 from quart import Response, request
 from quart_trio import QuartTrio
@@ -12,8 +14,9 @@ from quart_trio.wrappers import TrioRequest
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from appliance.agents.owner import Agents
+from appliance.agents.past import PastRun
 from appliance.agents.record import RunResult, RunStatus, result_of, status_of
-from appliance.agents.run import Asked, PastRun, Run
+from appliance.agents.run import Asked, Run
 from appliance.agents.workers import WorkerStatus
 from appliance.errors import BadRequest, BodyTooLarge, NotReady
 from appliance.http import errors
@@ -55,12 +58,13 @@ class RunRoutes:
     def __init__(self, front: Front, agents: Agents) -> None:
         self._front = front
         self._agents = agents
+        self._reading = trio.CapacityLimiter(1)
 
     async def submit(self) -> Response:
         """202 at once; the model's name is resolved, and its slots are asked, before."""
-        task, limits = read_run(await _body(), self._agents.toolbox, self._agents.settings)
-        async with self._front.targets.chosen(task.model) as target:
-            worker = task.model if target.selector is not None else target.label
+        read = partial(read_run, await _body(), self._agents.toolbox, self._agents.settings)
+        task, limits = await trio.to_thread.run_sync(read, limiter=self._reading)  # checking schemas takes its time
+        worker = await self._front.targets.worker(task.model)
         run = self._agents.submit(Asked(task=task, worker=worker, limits=limits))
         answer = json_answer(_Begun(run.id, run.record().outcome.state), 202)
         answer.headers["Location"] = f"{RUNS}/{run.id}"
@@ -111,7 +115,7 @@ async def _body() -> bytes:
     try:
         return await request.get_data(cache=False, as_text=False, parse_form_data=False)
     except RequestEntityTooLarge:
-        raise BodyTooLarge(MAX_RUN) from None
+        raise BodyTooLarge(MAX_RUN, fixed=True) from None
 
 
 class RunsRequest(TrioRequest):

@@ -6,7 +6,7 @@ import errno
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from wsgiref.handlers import format_date_time
 
 import trio
@@ -68,7 +68,7 @@ async def serve(
                 accepting.cancel_scope.cancel()
             for listener in listeners:
                 listener.close()
-            await clients.end(front.lifetime, settings.grace)
+            await clients.end(front.lifetime, settings.grace, owners.agents.wait_ended)
             connections.cancel_scope.cancel()
     finally:
         for listener in listeners:
@@ -109,15 +109,19 @@ class _Clients:
             client = sock if certificates is None else TlsSocket(sock, certificates.context())
             connections.start_soon(self._serve_one, client)
 
-    async def end(self, lifetime: Lifetime, grace: float) -> None:
-        """Let requests under way finish within ``grace``, then make them; returns when all are closed or overdue."""
+    async def end(self, lifetime: Lifetime, grace: float, others: Callable[[], Awaitable[None]]) -> None:
+        """Let requests under way finish within ``grace``, and what ``others`` waits for, then make them.
+
+        Returns when all are closed or overdue.
+        """
         await self._context.terminated.set()
         lifetime.end_followers()
         for connection in list(self._open):
             connection.hang_up()
-        if self._open:
-            with trio.move_on_after(grace):
+        with trio.move_on_after(grace):
+            if self._open:
                 await self._none_left.wait()
+            await others()
         lifetime.end_requests()
         if self._open:
             with trio.move_on_after(LAST_WORDS):

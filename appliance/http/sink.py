@@ -151,5 +151,13 @@ class AsgiSink:
             self.abort()  # the client broke the protocol meanwhile, or the body is not as long as its header says
 
 
+async def send_whole(sink: Sink, status: int, headers: Headers, content: bytes = b"") -> None:
+    """An answer that is there already; its length goes behind ``headers``."""
+    await sink.start(status, (*headers, (b"Content-Length", str(len(content)).encode())))
+    if content:
+        await sink.write(content)
+    await sink.end()
+
+
 def _has_length(headers: Headers) -> bool:
     return any(name.lower() == b"content-length" for name, _ in headers)

@@ -18,7 +18,7 @@ import trio
 from appliance.catalog.files import UnsafeName, join_inside, open_regular
 from appliance.errors import UsageError
 from appliance.http.request import Request
-from appliance.http.sink import Headers, Sink
+from appliance.http.sink import Headers, Sink, send_whole
 
 INDEX = "index.html"
 CHUNK = 1 << 18
@@ -184,5 +184,4 @@ async def _move(request: Request, folder: str, sink: Sink) -> None:
     """To the folder's own address, from which its page's relative links lead to its files."""
     _, mark, query = request.target.partition("?")
     there = f"{quote(folder, safe='')}/{mark}{query}"
-    await sink.start(301, ((b"Location", there.encode("ascii", "replace")), (b"Content-Length", b"0")))
-    await sink.end()
+    await send_whole(sink, 301, ((b"Location", there.encode("ascii", "replace")),))

@@ -80,6 +80,11 @@ class Targets:
         finally:
             self._reserved[meant.id, choice.target] -= 1
 
+    async def worker(self, name: str) -> str:
+        """Whose slots a run on ``name`` takes: the id behind the name, or the selector. Raises as `chosen`."""
+        async with self.chosen(name) as target:
+            return name if target.selector is not None else target.label
+
     async def upstream(self, rest: str) -> tuple[Target, str]:
         """The target of ``/upstream/<rest>`` and the path for its server, which may be empty. Raises ModelNotFound."""
         found = self._split(rest)

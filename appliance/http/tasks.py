@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import trio
 from hypercorn.config import Config
+
+from appliance.http.body import ClientLeft
 
 if TYPE_CHECKING:
     from hypercorn.typing import AppWrapper, ASGIReceiveEvent, ASGISendEvent, Scope
@@ -105,14 +108,22 @@ class Inbox:
         self._room.unpark_all()
         return event
 
-    def cancel_when_left(self, scope: trio.CancelScope | None) -> None:
-        """Cancel the scope as soon as the client has left, which may be now; None ends that.
+    @contextmanager
+    def staying(self) -> Generator[None]:
+        """Cancel the block as soon as the client has left, which may be now, and raise ClientLeft. Not to be nested.
 
         It saves every request a task that does nothing but wait for its client.
         """
-        self._waited_for = scope
-        if scope is not None and self._left is not None:
-            scope.cancel()
+        with trio.CancelScope() as scope:
+            self._waited_for = scope
+            if self._left is not None:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._waited_for = None
+        if scope.cancelled_caught:
+            raise ClientLeft
 
     def close(self) -> None:
         """The application has returned; a body that it did not read is let go."""

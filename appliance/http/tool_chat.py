@@ -15,18 +15,17 @@ from msgspec import Meta, Raw, Struct
 
 from appliance.core.json_edit import Edit, apply_edits
 from appliance.core.json_path import Path, Step
-from appliance.core.runs import Task, Tool
+from appliance.core.runs import MAX_ITERATIONS, Task, Tool
 from appliance.core.slash import Family, family_of
+from appliance.core.tooling import NO_PARAMETERS
 from appliance.errors import BadRequest, Forbidden
 from appliance.tools.box import Toolbox
 
 MEMBER = "appliance"
 _NEEDLE = b'"appliance"'
 _PATH = Path((Step(MEMBER.encode()),))
-MAX_ITERATIONS = 1000
 _OWNED = frozenset((MEMBER, "model", "messages", "tools", "stream", "stream_options", "parallel_tool_calls", "n"))
 """Members of the request that the loop says itself, for each of its turns."""
-_NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
 
 
 class Wanted(Struct, forbid_unknown_fields=True):
@@ -39,7 +38,7 @@ class Wanted(Struct, forbid_unknown_fields=True):
 class _Function(Struct):
     name: Annotated[str, Meta(min_length=1)]
     description: str = ""
-    parameters: Raw = _NO_PARAMETERS
+    parameters: Raw = NO_PARAMETERS
 
 
 class _Definition(Struct):
@@ -87,6 +86,8 @@ def read_tool_chat(body: bytes, route: str, toolbox: Toolbox, *, honoured: bool)
     if MEMBER not in members:
         return body, None
     plain = apply_edits(body, (Edit(_PATH),))
+    if MEMBER in _members(plain):
+        raise BadRequest(f"'{MEMBER}' is there twice; say it once", param=MEMBER)
     if not honoured:
         return plain, None
     if family_of(route) is not Family.CHAT:

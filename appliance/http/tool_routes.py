@@ -7,16 +7,15 @@ runs a command has to notice at once that its client leaves.
 from __future__ import annotations
 
 import msgspec
-import trio
 from msgspec import Raw, Struct
 
-from appliance.core.sse import ErrorInfo
 from appliance.core.tooling import ToolContext, ToolOutcome, ToolSpec
-from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound
+from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, ShuttingDown
 from appliance.http import errors
-from appliance.http.body import BodyReader, ClientLeft
+from appliance.http.body import BodyReader
+from appliance.http.lifetime import Lifetime
 from appliance.http.request import Request
-from appliance.http.sink import EVENTS, Sink
+from appliance.http.sink import EVENTS, Sink, send_whole
 from appliance.http.tasks import Inbox
 from appliance.tools.box import Toolbox
 
@@ -24,12 +23,7 @@ TOOLS = "/tools"
 METHODS = ("GET", "HEAD", "POST")
 MAX_AT_ONCE = 64
 """Each may be a process."""
-DISABLED = ErrorInfo(
-    message="this feature is disabled; start the server with --tools or --mcp-servers-config to enable it",
-    type="feature_disabled",
-    code=403,
-    reason="feature_disabled",
-)
+DISABLED = errors.disabled("--tools or --mcp-servers-config")
 EMPTY = Raw(b"{}")
 
 
@@ -47,8 +41,9 @@ _USE = msgspec.json.Decoder(Use)
 class ToolRoutes:
     """Answers the route. The key and where the request comes from are checked already."""
 
-    def __init__(self, tools: Toolbox) -> None:
+    def __init__(self, tools: Toolbox, lifetime: Lifetime) -> None:
         self._tools = tools
+        self._lifetime = lifetime
         self._under_way = 0
 
     async def answer(self, request: Request, reader: BodyReader, client: Inbox, sink: Sink) -> None:
@@ -66,16 +61,10 @@ class ToolRoutes:
             raise Busy(f"{MAX_AT_ONCE} uses of tools are under way; wait for one of them to end")
         self._under_way += 1
         try:
-            with trio.CancelScope() as staying:
-                client.cancel_when_left(staying)
-                try:
-                    await self._use(request, body, sink)
-                finally:
-                    client.cancel_when_left(None)
+            with client.staying():
+                await self._use(request, body, sink)
         finally:
             self._under_way -= 1
-        if staying.cancelled_caught:
-            raise ClientLeft
 
     async def _use(self, request: Request, body: bytes, sink: Sink) -> None:
         try:
@@ -85,11 +74,16 @@ class ToolRoutes:
                 runtime=_header(request, b"x-tool-runtime"),
                 base64=request.header(b"x-resp-type") == "base64",
             )
-            if use.stream:
-                await self._stream(use, context, sink)
-            else:
+            with (
+                self._lifetime.follower() as serving
+            ):  # a command may run for minutes: the server's end does not wait for it
+                if use.stream:
+                    await self._stream(use, context, sink)
+                    return
                 outcome = await self._tools.call(use.tool, bytes(use.params), context)
-                await _send_bytes(sink, 200, outcome.body)
+            if serving.cancelled_caught:
+                raise ShuttingDown
+            await _send_bytes(sink, 200, outcome.body)
         except ApplianceError as error:
             if sink.status is not None:
                 await _write(sink, {"done": True, "error": str(error)})
@@ -157,7 +151,4 @@ async def _send(sink: Sink, status: int, content: object, *, close: bool = False
 
 
 async def _send_bytes(sink: Sink, status: int, content: bytes, *, close: bool = False) -> None:
-    length = (b"Content-Length", str(len(content)).encode())
-    await sink.start(status, [errors.JSON_TYPE, length, *([(b"Connection", b"close")] if close else [])])
-    await sink.write(content)
-    await sink.end()
+    await send_whole(sink, status, errors.headers(None, close=close), content)

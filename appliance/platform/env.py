@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 
 SCRUBBED = ("LLAMA_API_KEY", "LLAMA_APP_CMD", "LLAMA_SERVER_ROUTER_PORT", "LLAMA_SERVER_CHILD_MODE")
@@ -10,6 +12,16 @@ SCRUBBED_PREFIXES = ("LLAMA_ARG_", "LLAMA_APPLIANCE_", "AIP_", "_PYI_")
 (``AIP_HTTP_PORT`` overrides ``--port``). Names, not every ``LLAMA_*``: ``LLAMA_MEDIA_MARKER`` must reach the child."""
 
 LOADER_PATHS = ("LD_LIBRARY_PATH", "LIBPATH", "DYLD_LIBRARY_PATH")
+
+
+def is_frozen() -> bool:
+    """PyInstaller's bootloader has started this program."""
+    return bool(getattr(sys, "frozen", False))
+
+
+def inherited_env() -> dict[str, str]:
+    """What a child gets of this program's own environment: see `child_env`."""
+    return child_env(os.environ, frozen=is_frozen())
 
 
 def child_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:

@@ -17,12 +17,14 @@ import zlib
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-from filelock import FileLock, Timeout
 
 from appliance.wire.partial import PartialChunk, PartialHead, PartialLine, PartialSource
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 CHUNK = 1 << 20
 SYNC = 16 << 20
@@ -55,6 +57,8 @@ def claim(lock: Path) -> FileLock:
 
     In a hub cache it is the same file that huggingface_hub's own downloads take.
     """
+    from filelock import FileLock, Timeout  # several milliseconds, and most servers download nothing
+
     lock.parent.mkdir(parents=True, exist_ok=True)
     found = FileLock(lock, timeout=0, thread_local=False)
     try:

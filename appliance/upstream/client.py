@@ -115,7 +115,10 @@ async def exchange(
     when this process or the system has no sockets left. There is no time limit but those of the address: put a cancel
     scope around it. ``progress`` hears how far it is.
     """
-    request = _head(address, method, target, headers, body)
+    try:
+        request = _head(address, method, target, headers, body)
+    except HeadError as cause:  # in what another server gave out: a token, a session's id, a redirection
+        raise UpstreamFailed(address.label, f"it cannot be asked: {cause}") from None
     wire = await connect(address)
     try:
         if progress is not None:

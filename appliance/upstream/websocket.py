@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import trio
 from msgspec import Struct
-from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 from wsproto.frame_protocol import CloseReason
 
 from appliance.core.http_body import BodyError
@@ -17,6 +17,9 @@ from appliance.upstream.address import Address, Headers
 from appliance.upstream.client import SWITCHING, Response, own_headers, read_head
 from appliance.upstream.connect import connect
 from appliance.upstream.wire import Wire
+
+if TYPE_CHECKING:
+    from trio_websocket import WebSocketConnection
 
 MAX_MESSAGE = 64 << 20
 """Bytes, or characters, of one message; a longer one ends the connection with code 1009."""
@@ -36,10 +39,14 @@ class Close(Struct, frozen=True):
 
 
 class UpstreamWebsocket:
-    """An open websocket; made by `open_upstream_websocket`. One task may send while another receives."""
+    """An open websocket; made by `open_upstream_websocket`. One task may send while another receives.
 
-    def __init__(self, connection: WebSocketConnection) -> None:
+    ``ended`` is what ``connection`` raises once it is closed.
+    """
+
+    def __init__(self, connection: WebSocketConnection, ended: type[Exception]) -> None:
         self._connection = connection
+        self._ended = ended
         self.subprotocol = connection.subprotocol
         self.headers = [
             header for header in connection.handshake_headers if not header[0].lower().startswith(b"sec-websocket-")
@@ -56,14 +63,14 @@ class UpstreamWebsocket:
         """The next message, of the kind it was sent as; None after the last one."""
         try:
             return await self._connection.get_message()
-        except ConnectionClosed:
+        except self._ended:
             return None
 
     async def send(self, message: str | bytes) -> bool:
         """Returns when the system has taken it; False when it cannot arrive any more."""
         try:
             await self._connection.send_message(message)
-        except ConnectionClosed:
+        except self._ended:
             return False
         return True
 
@@ -109,6 +116,9 @@ async def _shake_hands(
     headers: Headers,
     subprotocols: Sequence[str],
 ) -> UpstreamWebsocket | Response:
+    # With all of importlib.metadata and email, for servers that have no websockets to join.
+    from trio_websocket import ConnectionClosed, wrap_client_stream
+
     (_, host), *proof = own_headers(address)
     extra = [header for header in (*proof, *headers) if not header[0].lower().startswith(b"sec-websocket-")]
     seconds = address.header_timeout or HANDSHAKE_TIME
@@ -125,7 +135,7 @@ async def _shake_hands(
             receive_buffer_size=RECEIVE_SIZE,
         )
         stream.is_open = True
-        return UpstreamWebsocket(connection)
+        return UpstreamWebsocket(connection, ConnectionClosed)
     match stream.outcome:
         case Response():
             return stream.outcome

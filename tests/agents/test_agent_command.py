@@ -41,6 +41,23 @@ async def test_a_task_file_its_output_and_what_tools_do(open_server: OpenServer,
         assert "signal alarm {}" in told
 
 
+@pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
+async def test_a_terminal_is_told_nothing_that_it_would_obey(open_server: OpenServer, tmp_path: Path):
+    said = "\x1b]0;owned\x07a\tb\r\x9b2Jc\n"
+    task = tmp_path / "task.json"
+    task.write_text(json.dumps(asked(script=[{"text": said}])))
+    async with open_server() as server:
+        assert (await agent_run(server, str(task))).stdout == said.encode(), "a pipe gets it as it is"
+        ours, theirs = os.openpty()
+        argv = [sys.executable, "-m", "appliance", "agent", "run", "--url", f"http://127.0.0.1:{server.port}"]
+        with trio.fail_after(60):
+            await trio.run_process([*argv, str(task)], stdout=theirs, capture_stderr=True)
+        shown = os.read(ours, 1000).decode()
+        os.close(ours)
+        os.close(theirs)
+    assert shown == "\ufffd]0;owned\ufffda\tb\ufffd2Jc\r\n"
+
+
 async def test_a_prompt_on_standard_input_and_a_yaml_task(open_server: OpenServer, tmp_path: Path):
     async with open_server(tools=box()) as server:
         done = await agent_run(server, "-", "--model", "alpha", stdin="Tell me a story")
@@ -84,6 +101,112 @@ async def test_ctrl_c_cancels_the_run(open_server: OpenServer, tmp_path: Path):
             assert await process.wait() == 130
             [run] = (await server.ask("GET", "/api/runs")).json["data"]
             assert (await show(server, run["id"]))["state"] == "canceled"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C cannot be sent to one process there")
+async def test_a_second_ctrl_c_waits_for_nobody(open_server: OpenServer, tmp_path: Path):
+    """Whatever holds the server up: here it reads the request to cancel, and never answers it."""
+    task = tmp_path / "task.json"
+    task.write_text(json.dumps(asked()))
+    begun = json.dumps({"id": "run_1", "state": "running"}).encode()
+    cancelled = trio.Event()
+
+    async def silent(stream: trio.SocketStream) -> None:
+        head = await stream.receive_some(1 << 16)
+        if head.startswith(b"POST"):
+            await stream.send_all(b"HTTP/1.1 202 Accepted\r\nContent-Length: %d\r\n\r\n%b" % (len(begun), begun))
+        elif head.startswith(b"DELETE"):
+            cancelled.set()
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, silent, 0, host="127.0.0.1"))
+        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        argv = [sys.executable, "-m", "appliance", "agent", "run", "--url", url, str(task)]
+        with trio.fail_after(60):
+            process = await nursery.start(partial(trio.run_process, argv, check=False, stderr=subprocess.PIPE))
+            assert b"run run_1" in await process.stderr.receive_some(100)
+            process.send_signal(signal.SIGINT)
+            await cancelled.wait()
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 130
+            assert b"it may go on" in await process.stderr.receive_some(1000)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a pipe's reader is noticed otherwise there")
+async def test_a_run_that_nobody_reads_is_cancelled(open_server: OpenServer, tmp_path: Path):
+    task = tmp_path / "task.json"
+    task.write_text(json.dumps(asked(fake={"tokens": 100000, "token_delay": 0.01})))
+    async with open_server() as server, trio.open_nursery() as nursery:
+        argv = [
+            sys.executable,
+            "-m",
+            "appliance",
+            "agent",
+            "run",
+            "--url",
+            f"http://127.0.0.1:{server.port}",
+            str(task),
+        ]
+        start = partial(trio.run_process, argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        with trio.fail_after(60):
+            process = await nursery.start(start)
+            assert await process.stdout.receive_some(4)
+            await process.stdout.aclose()
+            assert await process.wait() == 1
+            [run] = (await server.ask("GET", "/api/runs")).json["data"]
+            assert run["state"] == "canceled"
+
+
+async def test_a_server_that_goes_away_is_named(open_server: OpenServer, tmp_path: Path):
+    task = tmp_path / "task.json"
+    task.write_text(json.dumps(asked()))
+    begun = json.dumps({"id": "run_1", "state": "running"}).encode()
+
+    async def once(stream: trio.SocketStream) -> None:
+        await stream.receive_some(1 << 16)
+        await stream.send_all(b"HTTP/1.1 202 Accepted\r\nContent-Length: %d\r\n\r\n%b" % (len(begun), begun))
+        await stream.aclose()
+        nursery.cancel_scope.cancel()
+
+    done = None
+    async with trio.open_nursery() as outer:
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(partial(trio.serve_tcp, once, 0, host="127.0.0.1"))
+            url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+            argv = [sys.executable, "-m", "appliance", "agent", "run", "--url", url, str(task)]
+            process = await outer.start(partial(trio.run_process, argv, check=False, stderr=subprocess.PIPE))
+        with trio.fail_after(60):
+            assert await process.wait() == 1
+            done = await process.stderr.receive_some(4096)
+    assert f"no server answers at {url}".encode() in done
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (b"hi \xff", "standard input is no UTF-8 text"),
+        (b"", "standard input is empty"),
+        (b'{"user_prompt": "hi"}', "standard input names no model"),
+        (b"x" * ((16 << 20) + 1), "standard input holds more than the 16 MiB"),
+        (b'{"model": "alpha", "user_prompt": "\\ud83d"}', "cannot be written as JSON"),
+        (b"{model: alpha, user_prompt: hi, params: &a {x: *a}}", "cannot be written as JSON"),
+    ],
+)
+async def test_standard_input_that_is_no_task(open_server: OpenServer, given: bytes, words: str):
+    argv = [
+        sys.executable,
+        "-m",
+        "appliance",
+        "agent",
+        "run",
+        "-",
+        *(("--model", "alpha") if given[:1] in b"hx" else ()),
+    ]
+    with trio.fail_after(60):
+        done = await trio.run_process(argv, stdin=given, capture_stderr=True, check=False)
+    assert (done.returncode, words in done.stderr.decode()) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize(

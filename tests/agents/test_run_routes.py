@@ -82,6 +82,14 @@ async def test_tools_of_the_server_and_exit_tools(open_server: OpenServer):
         assert (status["tool_iterations_used"], status["tool_iterations_left"]) == (1, 7)
 
 
+async def test_a_model_begins_no_more_than_so_many_tools_at_once(open_server: OpenServer):
+    tools = Tools()
+    async with open_server(tools=box(tools)) as server:
+        script = [{"calls": [{"name": "slow"}] * 40}, {"text": "done"}]
+        found = await run(server, asked(script=script, tools=["slow"], parallel_tool_calls=True))
+        assert (found["state"], len(tools.calls), tools.most) == ("completed", 40, 16)
+
+
 @pytest.mark.parametrize(("parallel", "most"), [(False, 1), (True, 3)])
 async def test_calls_of_one_turn_run_in_order_or_at_once(open_server: OpenServer, parallel: bool, most: int):
     tools = Tools()
@@ -109,6 +117,9 @@ async def test_the_caller_executes_its_own_tools(open_server: OpenServer):
         assert (wrong.status, "'v'" in wrong.error["message"], "w" in wrong.error["message"]) == (400, True, True)
         typo = await server.ask("POST", path, {"result": []})
         assert (typo.status, "did you mean 'results'" in typo.error["message"]) == (400, True)
+        for neither in ({}, {"contents": "?"}, {"content": "?", "error": "!"}):
+            bad = await server.ask("POST", path, {"results": [{"tool_call_id": "w", **neither}]})
+            assert (bad.status, "error" in bad.error["message"]) == (400, True), bad.body
         taken = await server.ask("POST", path, {"results": [{"tool_call_id": "w", "content": {"rain": True}}]})
         assert taken.status == 200
         found = await result(server, run_id)
@@ -226,6 +237,7 @@ async def test_a_long_conversation_is_taken_and_a_longer_one_is_not(open_server:
         answer = await server.ask("POST", "/api/runs", asked("x" * (17 << 20)))
         assert (answer.status, answer.error["reason"]) == (413, "body_too_large")
         assert str(16 << 20) in answer.error["message"]
+        assert "--max-body" not in answer.error["message"], "which changes nothing here"
 
 
 async def test_a_reader_of_events_who_leaves_is_noticed(open_server: OpenServer):
@@ -284,6 +296,34 @@ async def test_results_are_kept_for_a_bounded_time_and_in_a_bounded_number(open_
         with trio.fail_after(20):
             while (await server.ask("GET", f"/api/runs/{run_id}")).status != 404:  # noqa: ASYNC110
                 await trio.sleep(0.02)
+
+
+async def test_results_are_kept_in_a_bounded_size(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("appliance.agents.owner.MAX_KEPT", 100_000)
+    async with open_server(runs=RunsConfig(event_bytes=1024)) as server:
+
+        async def finished(size: int) -> str:
+            run_id = await begin(server, asked(script=[{"text": "x" * size}]))
+            await until(server, run_id, "completed")
+            return run_id
+
+        ids = [await finished(10_000) for _ in range(12)]
+        kept = [each["id"] for each in (await server.ask("GET", "/api/runs")).json["data"]]
+        assert 5 < len(kept) < 11
+        assert kept == ids[::-1][: len(kept)]
+        large = await finished(200_000)
+        assert [each["id"] for each in (await server.ask("GET", "/api/runs")).json["data"]] == [large]
+
+
+async def test_definitions_of_tools_are_bounded(open_server: OpenServer):
+    wide = {"type": "object", "properties": {f"a{n}": {} for n in range(30_000)}}
+    long = {"type": "object", "description": "x" * (1 << 20)}
+    async with open_server() as server:
+        for parameters, told in ((wide, "takes more than 400000 steps"), (long, "are larger than 1048576 bytes")):
+            tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+            answer = await server.ask("POST", "/api/runs", asked(tools=tools))
+            assert answer.status == 400
+            assert told in answer.error["message"]
 
 
 async def test_a_hundred_runs_starve_nobody_and_leave_nothing(open_server: OpenServer):
@@ -357,8 +397,8 @@ async def test_results_outlive_the_program(
         found = (await server.ask("GET", f"/api/runs/{running}/result")).json
         assert (found["state"], found["fail_reason"], found["output"]) == ("failed", "worker_restarted", "so far")
         events = told((await server.ask("GET", f"/api/runs/{done['id']}/events")).body)
+        assert [name for name, _ in events] == ["output", "end"]
         assert events[0] == ("output", {"text": "kept"})
-        assert events[-1][0] == "end"
         assert len((await server.ask("GET", "/api/runs")).json["data"]) == 2
 
 

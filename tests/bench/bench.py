@@ -1,4 +1,4 @@
-"""Measure the relay, the swap, the decisions, the start and the weight of the program, in one run, against yardsticks.
+"""Measure relay, swap, plugins, decisions, start and weight of the program, in one run, against yardsticks.
 
 `python3 bootstrap.py bench [--quick] [--json] [--only PART] [--engine ENGINE]`. Numbers of different runs do not
 compare, since the machine's load differs; the goals are therefore ratios within one run (nginx, a bare engine), where
@@ -24,7 +24,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 sys.path.append(str(HERE.parent))
 
-import decisions  # noqa: E402 - the program is found only now
+import chain  # noqa: E402 - the program is found only now
+import decisions  # noqa: E402
 import measures  # noqa: E402
 import swaps  # noqa: E402
 from contestants import FROZEN, NGINX, PROGRAM, STARTER, names, serve, serve_configuration  # noqa: E402
@@ -40,12 +41,14 @@ Found = TypeVar("Found")
 CHUNK_RATIO = 2.0
 JSON_RATIO = 0.4
 SWAP_EXTRA_MS = 15.0
+WHOLE_EXTRA_MS = 1.0
+FIRST_EXTRA_MS = 5.0
 IDLE_MB = 60.0
 FROZEN_START_S = 0.7
 CONFIGURED_MODELS = 60
 SOURCE, SOURCE_CONFIGURED = "from source", f"from source, {CONFIGURED_MODELS} models configured"
 FROZEN_ALONE, FROZEN_CONFIGURED = "frozen", f"frozen, {CONFIGURED_MODELS} models configured"
-PARTS = ("relay", "start", "swap", "decisions")
+PARTS = ("relay", "start", "swap", "chain", "decisions")
 
 
 class Goal(NamedTuple):
@@ -77,6 +80,7 @@ class Report:
         self.skipped: list[str] = []
         self.relays: dict[str, measures.Relayed] = {}
         self.swaps: dict[str, swaps.Took] = {}
+        self.chain: dict[str, chain.Added] = {}
         self.decisions: list[decisions.Decision] = []
         self.starts: dict[str, measures.Start] = {}
 
@@ -97,6 +101,7 @@ class Report:
         return [
             *(self._relay_goals() if "relay" in self.parts else ()),
             *(self._swap_goals() if "swap" in self.parts else ()),
+            *(self._chain_goals() if "chain" in self.parts else ()),
             *(self._start_goals() if "start" in self.parts else ()),
         ]
 
@@ -114,6 +119,11 @@ class Report:
         extra = {name: took.median - self.swaps[swaps.BARE].median for name, took in self.swaps.items()}
         return [Goal(f"{name} - bare", extra.get(name), SWAP_EXTRA_MS, "ms") for name in swaps.LOADS]
 
+    def _chain_goals(self) -> list[Goal]:
+        extra = {name: added.extra for name, added in self.chain.items()}
+        limits = {chain.WHOLE: WHOLE_EXTRA_MS, chain.FIRST: FIRST_EXTRA_MS}
+        return [Goal(f"four plugins, added to {what}", extra.get(what), limit, "ms") for what, limit in limits.items()]
+
     def _start_goals(self) -> list[Goal]:
         memory = [
             Goal(f"idle memory, {name}", found.rss if found else None, IDLE_MB, "MB")
@@ -128,6 +138,7 @@ class Report:
             "machine": machine(),
             "relays": {name: relayed._asdict() for name, relayed in self.relays.items()},
             "swaps_ms": {name: took._asdict() for name, took in self.swaps.items()},
+            "chain_ms": {name: added._asdict() for name, added in self.chain.items()},
             "decisions_us": {d.what: d.time._asdict() | {"goal": d.goal} for d in self.decisions},
             "starts": {name: found._asdict() for name, found in self.starts.items()},
             "goals": [goal._asdict() | {"met": goal.met()} for goal in self.goals()],
@@ -141,6 +152,8 @@ class Report:
             lines += [*self._relay_lines(), ""]
         if self.swaps:
             lines += [*swaps.table(self.swaps), ""]
+        if self.chain:
+            lines += [*chain.table(self.chain), ""]
         if self.decisions:
             lines += [*decisions.table(self.decisions), ""]
         for name, found in self.starts.items():
@@ -217,7 +230,7 @@ def swapped(report: Report, plan: measures.Plan, engine: str | None, folder: Pat
 
 def run(report: Report, plan: measures.Plan, engine: str | None, folder: Path) -> None:
     parts = report.parts
-    if "relay" in parts or "start" in parts:
+    if {"relay", "start", "chain"} & set(parts):
         peers = prepare(folder)
         if not peers.compiled:
             report.skipped.append("C compiler: not installed, upstream and clients are Python, perhaps the bottleneck")
@@ -227,6 +240,8 @@ def run(report: Report, plan: measures.Plan, engine: str | None, folder: Path) -
             relays(report, plan, peers)
         if "start" in parts:
             starts(report, plan, peers, folder)
+        if "chain" in parts:
+            report.chain = report.attempt("chain", lambda: chain.chain(peers, plan.pairs)) or {}
     if "swap" in parts:
         swapped(report, plan, engine, folder)
     if "decisions" in parts:

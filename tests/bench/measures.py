@@ -21,16 +21,17 @@ IDLE_AFTER = 2.0
 
 
 class Plan(NamedTuple):
-    """How much of everything: streams per connection, seconds of JSON, starts, swaps of each kind."""
+    """How much of everything: streams per connection, seconds of JSON, starts, swaps of each kind, pairs to compare."""
 
     rounds: int
     seconds: int
     starts: int
     swaps: int
+    pairs: int
 
 
-FULL = Plan(rounds=6, seconds=4, starts=7, swaps=15)
-QUICK = Plan(rounds=2, seconds=2, starts=3, swaps=3)
+FULL = Plan(rounds=6, seconds=4, starts=7, swaps=15, pairs=1000)
+QUICK = Plan(rounds=2, seconds=2, starts=3, swaps=3, pairs=200)
 
 
 class Relayed(NamedTuple):

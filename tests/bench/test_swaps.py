@@ -29,7 +29,7 @@ def test_an_engine_that_does_not_start_is_named(tmp_path: Path) -> None:
 
 
 def test_a_start_is_timed_and_weighed_before_and_after_the_first_question(fake_engine: Path, tmp_path: Path) -> None:
-    plan = Plan(rounds=1, seconds=1, starts=1, swaps=1)
+    plan = Plan(rounds=1, seconds=1, starts=1, swaps=1, pairs=1)
     found = start(lambda port: serve(port, str(fake_engine), {"one": STARTER}), plan, tmp_path)
     assert 0 < found.listening <= found.answering
     assert 10 < found.rss_unasked <= found.rss < 200

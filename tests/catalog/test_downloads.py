@@ -27,6 +27,7 @@ from appliance.catalog.download_errors import (
     TokenRefused,
     UnderWay,
 )
+from appliance.catalog.download_plan import unfinished_in
 from appliance.catalog.download_status import DownloadEvent, DownloadStatus, events_between
 from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
 from appliance.catalog.hub import HubAccess, hub_access
@@ -260,13 +261,13 @@ async def test_ending_the_program_keeps_what_came(hub: FakeHub, settings: Downlo
         download = await downloads.start(REPO)
         await until(lambda: download.status.done >= BIG // 3, downloads)
     async with open_downloads(settings) as later:
-        (unfinished,) = await later.unfinished()
+        (unfinished,) = unfinished_in(settings.cache)
         assert (unfinished.repo, unfinished.tag, unfinished.total) == (REPO, "Q8_0", download.status.total)
         assert unfinished.done >= BIG // 3
         assert listed(settings) == {}
         hub.behave()
         await (await later.start(unfinished.repo, unfinished.tag)).wait()
-        assert await later.unfinished() == []
+        assert unfinished_in(settings.cache) == []
     assert listed(settings) == {MODEL: None}
 
 
@@ -310,25 +311,6 @@ async def test_where_links_cannot_be_made_the_file_itself_is_in_the_snapshot(
     assert hub.sent() == (hub.root / REPO / NAME).stat().st_size
     assert await _delete(settings, MODEL) == [NAME]
     assert not folder(settings).exists()
-
-
-async def test_a_pause_closes_the_connection_and_costs_nothing(hub: FakeHub, settings: DownloadSettings) -> None:
-    hub.behave(stall_after=BIG // 2)
-    async with open_downloads(settings) as downloads:
-        download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
-        download.pause()
-        assert download.status.state == "paused"
-        await trio.sleep(0.2)
-        at = download.status.done
-        await trio.sleep(0.3)
-        assert download.status.done == at < download.status.total
-        hub.behave()
-        download.resume()
-        with trio.fail_after(20):
-            assert (await download.wait()).state == "finished"
-    assert_whole(hub, settings)
-    assert hub.sent() <= (hub.root / REPO / NAME).stat().st_size + SLACK
 
 
 async def test_a_silent_connection_is_given_up(
@@ -393,9 +375,6 @@ async def test_a_version_under_way_is_finished_although_there_is_a_newer_one(
         assert await downloads.start(REPO) is download
         part = download.plan.files[0].blob.with_name(download.plan.files[0].oid + ".part")
         assert part.stat().st_size >= BIG // 3
-        download.pause()
-        assert await downloads.start(REPO) is download
-        assert download.status.state != "paused"
 
 
 @pytest.mark.parametrize("mood", [{"fail_status": 503, "fail_times": 2}, {"fail_status": 429, "fail_times": 2}])
@@ -442,9 +421,10 @@ async def test_a_hub_that_stays_away_fails_the_download_and_keeps_what_came(
         hub.behave(stall_after=BIG // 2)
         download = await downloads.start(REPO)
         await until(lambda: download.status.done >= BIG // 3, downloads)
+        download.cancel()
+        await download.wait()
         hub.behave(drop_after=1, cdn_status=500, cdn_times=1000)
-        download.pause()
-        download.resume()
+        download = await downloads.start(REPO)
         with trio.fail_after(20):
             status = await download.wait()
     assert status.state == "failed"

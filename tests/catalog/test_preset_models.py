@@ -11,6 +11,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.presets import LARGEST, open_presets
 from appliance.catalog.sources import STARTER, Sources
 from appliance.core import llama_flags
+from appliance.core.elsewhere import Location
 from appliance.core.model import Model
 from appliance.core.preset_keys import chosen
 from appliance.errors import InvalidConfig, InvalidModelFile, UsageError
@@ -133,11 +134,49 @@ def test_a_repository_that_is_in_the_cache(disk: Disk, setting: str, file: str) 
     assert (model.error, model.source) == (None, "preset")
 
 
-def test_a_repository_that_is_not_here_is_the_engines_to_fetch(disk: Disk) -> None:
-    models = disk.serve("[a]\nhf-repo=org/none:q8_0\nhfd=org/draft\n[b]\nmodel-url=https://example.org/x.gguf\n")
+URL = "https://example.org/x.gguf"
+
+
+def test_what_is_not_here_is_to_be_fetched(disk: Disk) -> None:
+    models = disk.serve(
+        f"[a]\nhf-repo=org/none:q8_0\nhfd=org/draft\n[b]\nmodel-url={URL}\n[c]\ndocker-repo=smol:7\n"
+        f"[d]\nmodel-url={URL}\nmodel=mine/d.gguf\nmmproj-url={URL}p\nmmproj=mine/p.gguf\n"
+        f"[e]\nmodel-url={URL}\ndocker-repo=smol\nhf-repo=org/none\n[f]\nmodel-url={URL}\ndocker-repo=smol\n"
+    )
     assert models["a"].args == ("--hf-repo", "org/none:q8_0", "--hf-repo-draft", "org/draft")
-    assert models["b"].args == ("--model-url", "https://example.org/x.gguf")
-    assert [(model.path, model.error) for model in models.values()] == [("", None), ("", None)]
+    assert models["b"].args == ("--model-url", URL)
+    assert models["c"].args == ("--docker-repo", "smol:7")
+    assert {name: [str(wanted) for wanted in model.fetch] for name, model in models.items()} == {
+        "a": ["org/none:Q8_0", "org/draft"],
+        "b": [URL],
+        "c": ["ai/smol:7"],
+        "d": [URL, f"{URL}p"],
+        "e": ["org/none"],
+        "f": ["ai/smol:latest"],
+    }
+    wanted = [want for want in models["d"].fetch if isinstance(want, Location)]
+    assert [want.path for want in wanted] == [str(Path("mine/d.gguf").absolute()), str(Path("mine/p.gguf").absolute())]
+    assert {(model.path, model.error) for model in models.values()} == {("", None)}
+
+
+def test_an_address_whose_file_is_here(disk: Disk, write_model: WriteModel) -> None:
+    cache, mine = disk.cache, disk.models.parent / "mine.gguf"
+    for path in (cache / "x.gguf", mine):
+        write_model(path)
+    models = disk.serve(f"[a]\nmodel-url={URL}\nc=7\n[b]\nmodel-url={URL}.gguf\nmodel={mine}\n")
+    assert [(model.path, model.args, model.fetch) for model in models.values()] == [
+        (str(cache / "x.gguf"), ("--ctx-size", "7"), ()),
+        (str(mine), (), ()),
+    ]
+
+
+@pytest.mark.parametrize(
+    "setting", ["model-url=ftp://example.org/x.gguf", "docker-repo=No Name", "hf-repo=org/none\nmmproj-url=nowhere"]
+)
+def test_an_address_that_is_none_is_told(disk: Disk, setting: str) -> None:
+    model = disk.serve(f"[a]\nhf-repo=org/none\n[b]\n{setting}\n")["b"]
+    assert model.error is not None
+    assert setting.rpartition("=")[2] in model.error
 
 
 def test_a_section_without_a_file_is_listed_and_says_what_to_do(disk: Disk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,17 @@ from appliance.engines.found import ENGINE_VARIABLE
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in (URL_VARIABLE, KEY_VARIABLE, ENGINE_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings of llama-server, no folders of the user's."""
+    for name in list(os.environ):
+        if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY", "AIP_", "HF_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from command_line import Command
 from plugin_folders import write_plugin
 
 from appliance.cli.plan import AppSettings
-from appliance.cli.plugin_options import folders_of
+from appliance.cli.plugin_options import choice_of
+from appliance.plugins.configured import Choice
 from appliance.plugins.folders import bundled_folder
 
 PATIENCE = 60.0
@@ -53,6 +54,43 @@ def test_ls_lists_what_there_is_and_what_is_wrong_with_it(tmp_path: Path):
     assert "Traceback" not in table.stderr
     assert "/bad: agent.py:1: ModuleNotFoundError" in table.stderr
     assert f"/good: takes the place of the one in {folder / 'good'}" in table.stderr
+
+
+def test_ls_says_where_each_value_comes_from(tmp_path: Path):
+    config = tmp_path / "config.yaml"
+    rag = "rag: {settings: {documents: [~/papers], documnts: []}}"
+    config.write_text(
+        f"plugins:\n  {rag}\n  json: {{settings: {{attempts: many}}}}\n  parallel: {{enabled: false}}\n  x: {{}}\n"
+    )
+    told = agents("ls", "--config", str(config), "--json", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    listing = json.loads(told.stdout)
+    found = {each["name"]: each for each in listing["agents"]}
+    assert found["rag"]["values"]["settings.documents"] == ["~/papers"]
+    assert found["rag"]["sources"]["settings.documents"] == "configuration"
+    assert found["rag"]["sources"]["settings.embedding_model"] == "config.json"
+    assert "did you mean 'documents'?" in found["rag"]["warnings"][0]
+    assert found["json"]["state"] == "error"
+    assert found["parallel"]["state"] == "disabled"
+    assert listing["off"] is None
+    table = agents("ls", "--config", str(config), cwd=tmp_path)
+    rows = [line.split() for line in table.stdout.splitlines()]
+    assert ["/rag", "settings.documents", '["~/papers"]', "configuration"] in rows
+    assert ["/parallel", "enabled", "false", "configuration"] in rows
+    assert ["/json", "settings.streaming", '"checked"', "config.json"] in rows
+    assert "/json: plugins.json.settings.attempts: expected `int`, got `str`" in table.stderr
+    assert "note: plugins.x: there is no plugin 'x'" in table.stderr
+
+
+def test_ls_says_why_there_are_none(tmp_path: Path):
+    config = tmp_path / "config.yaml"
+    config.write_text("models: {m: {cmd: 'x --port ${PORT}'}}")
+    told = agents("ls", "--config", str(config), cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (0, "")
+    assert "put 'plugins: {}' into it, or start the program with --plugins DIR" in told.stderr
+    (tmp_path / "mine").mkdir()
+    told = agents("ls", "--config", str(config), "--plugins", "mine", cwd=tmp_path)
+    assert "/rag" in told.stdout
 
 
 def test_new_writes_a_plugin_whose_test_passes_and_that_loads(tmp_path: Path):
@@ -96,11 +134,31 @@ def test_serve_takes_folders_of_plugins(command: Command, tmp_path: Path):
     assert "there is no folder" in outcome.err
 
 
+def test_serve_without_plugins(command: Command, tmp_path: Path):
+    outcome = command("serve", "--no-plugins")
+    assert isinstance(outcome.program, AppSettings)
+    assert outcome.program.plugins is None
+    assert "--no-plugins" in str(choice_of(None, outcome.program.plugins).off)
+    outcome = command("serve", "--no-plugins", "--plugins", str(tmp_path))
+    assert outcome.status == 2
+    assert "leave out one" in outcome.err
+
+
+def test_config_check_tells_of_plugins_that_are_not_there(command: Command, tmp_path: Path):
+    config = tmp_path / "config.yaml"
+    config.write_text("plugins: {rga: {}, json: {}}")
+    outcome = command("config", "check", "--config", str(config))
+    assert outcome.status == 0
+    assert outcome.err == "warning: plugins.rga: there is no plugin 'rga'; did you mean 'rag'?\n"
+
+
 def test_who_stands_in_for_llama_server_takes_no_text_for_a_command(command: Command, gguf: Path):
     outcome = command("llama-server", "--model", str(gguf))
     assert isinstance(outcome.program, AppSettings)
     assert outcome.program.plugins is None
-    assert folders_of(None, outcome.program.plugins) == ()
+    choice = choice_of(None, outcome.program.plugins)
+    assert choice.folders == ()
+    assert "in place of llama-server" in str(choice.off)
     served = command("serve")
     assert isinstance(served.program, AppSettings)
-    assert folders_of(None, served.program.plugins) == (bundled_folder(),)
+    assert choice_of(None, served.program.plugins) == Choice(folders=(bundled_folder(),))

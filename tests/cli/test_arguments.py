@@ -98,6 +98,14 @@ def test_every_verb_explains_itself_with_an_example(command: Command, verb: str)
     assert "Example" in outcome.out
 
 
+@pytest.mark.parametrize("verb", ["agent", "agents", "config"])
+def test_a_group_without_a_verb_is_explained(command: Command, verb: str) -> None:
+    outcome = command(verb)
+    assert outcome.status == 2
+    assert outcome.err.splitlines()[0] == f"Usage: llama-appliance {verb} [OPTIONS] COMMAND [ARGS]..."
+    assert "Examples:" in outcome.err
+
+
 def test_help_names_every_verb(command: Command) -> None:
     for argv in (("--help",), ("-h",), ()):
         outcome = command(*argv)

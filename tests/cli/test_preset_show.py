@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,9 @@ temp = 3
 
 
 @pytest.fixture(autouse=True)
-def preset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    for name in list(os.environ):
-        if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY", "AIP_", "HF_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "cache"))
+def preset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plain_environment: None) -> Path:
     monkeypatch.setenv("LLAMA_ARG_BATCH", "8")
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "3")
-    monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "models" / "D" / "a.gguf")
     path = tmp_path / "p.ini"
     path.write_text(INI)

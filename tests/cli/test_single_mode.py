@@ -56,7 +56,7 @@ def test_the_front_takes_its_own_options_and_the_engine_gets_the_rest(command: C
     assert (app.http.cors.origins, app.http.cors.methods, app.http.cors.credentials) == ("localhost", "GET", False)
     assert app.http.single == "alpha"
     assert app.fleet.engine_args == (
-        *("--temp", "0.8", "--seed", "42", "--slots", "--no-jinja", "--ctx-size", "64", "-ngl", "99"),
+        *("--no-ui", "--temp", "0.8", "--seed", "42", "--slots", "--no-jinja", "--ctx-size", "64", "-ngl", "99"),
         *("--alias", "zeta,alpha", "--timeout", "9"),
     )
 
@@ -81,7 +81,7 @@ def test_the_environment_counts_and_flags_beat_it(command: Command, monkeypatch:
     app = single(command, "--port", "82", "-n", "6")
     assert app.http.listen == (("::1", 82),)
     assert (app.http.single, app.http.api_keys, app.http.page) == ("env.gguf", ("env-key",), False)
-    assert app.fleet.engine_args == ("--ctx-size", "128", "-n", "6")
+    assert app.fleet.engine_args == ("--no-ui", "--ctx-size", "128", "-n", "6")
 
 
 def test_it_is_gone_soon_after_sigterm(command: Command) -> None:

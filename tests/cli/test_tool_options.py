@@ -49,6 +49,8 @@ def test_pages_of_other_places_are_shut_out(command: Command) -> None:
         http = parsed(command, "llama-server", *argv).http
         assert (http.cors.origins, http.guard) == ("localhost", True)
         assert parsed(command, "llama-server", *argv, "--cors-origins", "*").http.cors.origins == "*"
+        named = parsed(command, "llama-server", *argv, "--cors-origins", "https://app.example").http
+        assert (named.cors.origins, named.guard) == ("https://app.example", True)
     assert parsed(command, "llama-server", "--no-agent").http.cors.origins == "*"
 
 

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 from command_line import Command
 
 from appliance.cli.plan import AppSettings
 from appliance.core.settings import HttpSettings
 
-
-@pytest.fixture(autouse=True)
-def _no_llama_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in list(os.environ):
-        if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY", "AIP_", "HF_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+pytestmark = pytest.mark.usefixtures("plain_environment")
 
 
 def parsed(command: Command, *argv: str) -> HttpSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,11 @@ from command_line import Command
 from appliance.cli.plan import AppSettings
 from appliance.core.settings import HttpSettings
 
+pytestmark = pytest.mark.usefixtures("plain_environment")
+
 
 @pytest.fixture(autouse=True)
-def _no_llama_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in list(os.environ):
-        if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY", "AIP_", "HF_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
+def _files(tmp_path: Path) -> None:
     (tmp_path / "ui.json").write_text('{"theme": "light"}')
     (tmp_path / "page").mkdir()
 

@@ -131,10 +131,10 @@ class Answer:
 
 
 def http(server: Server, method: str, path: str, body: object = None, *, timeout: float = 60, **headers: str) -> Answer:
-    """One request; underscores in header names stand for dashes."""
+    """One request; underscores in header names stand for dashes. A body that is not bytes is sent as JSON."""
     connection = HTTPConnection(server.host, server.port, timeout=timeout)
     try:
-        sent = None if body is None else json.dumps(body).encode()
+        sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, sent, {"Content-Type": "application/json", **names})
         response = connection.getresponse()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from program import STARTER_QUESTION, Server, http, run_command, wait_gone
+from program import COMMAND, STARTER_QUESTION, Server, http, run_command, wait_gone
 
 StartServer = Callable[..., Server]
 ENDED = ("completed", "failed", "canceled")
@@ -106,3 +108,26 @@ def test_runs_outlive_a_program_that_is_killed(
     found = http(again, "GET", f"/api/runs/{run}/result").json()
     assert (found["state"], found["fail_reason"]) == ("failed", "worker_restarted")
     assert found["output"].startswith(saved)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGSTOP")
+def test_who_followed_a_run_is_told_its_end_by_the_program_that_was_restarted(
+    start_server: StartServer, every_engine: list[str], tmp_path: Path
+) -> None:
+    """Its events are told anew, and are fewer bytes than were read by then."""
+    (tmp_path / "config.yaml").write_text(f"store:\n  path: {tmp_path / 'log.sqlite'}\n")
+    (tmp_path / "task.json").write_text(json.dumps({"model": "starter", "user_prompt": "Hi!", "params": LONG}))
+    argv = ["serve", "--config", str(tmp_path / "config.yaml"), "--engine", every_engine[-1], "--threads", "1"]
+    server = start_server(*argv, "--listen", "127.0.0.1:0")
+    watching = [str(COMMAND), "agent", "run", str(tmp_path / "task.json"), "--url", server.url]
+    with subprocess.Popen(watching, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(500)
+        process.send_signal(signal.SIGSTOP)
+        server.process.kill()
+        server.wait(10)
+        start_server(*argv, "--listen", f"127.0.0.1:{server.port}")
+        process.send_signal(signal.SIGCONT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "failed: worker_restarted" in errors

@@ -32,7 +32,13 @@ class Shelf:
         self.drop_after = 0
         self.damage = False
         self.url = ""
+        self.realm = ""
+        """Who gives out tokens, if not this server."""
+        self.token = TOKEN
         self.asked: list[tuple[str, str, str | None]] = []
+        self.go_on = threading.Event()
+        """Files are sent from here on, and not only their heads."""
+        self.go_on.set()
 
     def blob(self, digest: str) -> bytes | None:
         everything = (data for layers in self.images.values() for _, data in layers)
@@ -57,9 +63,9 @@ class Handler(BaseHTTPRequestHandler):
         shelf.asked.append((self.command, self.path, self.headers.get("Authorization")))
         allowed = self.headers.get("Authorization") == f"Bearer {TOKEN}"
         if path == "/token":
-            self._send(json.dumps({"token": TOKEN}).encode())
+            self._send(json.dumps({"token": shelf.token}).encode())
         elif path.startswith("/v2/") and not allowed:
-            realm = f'Bearer realm="{shelf.url}/token",service="registry.test"'
+            realm = f'Bearer realm="{shelf.realm or shelf.url}/token",service="registry.test"'
             self._send(b"{}", 401, {"WWW-Authenticate": realm})
         elif path == "/v2/":
             self._send(b"{}")
@@ -84,6 +90,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data) - start))
         self.end_headers()
         if self.command != "HEAD":
+            self.shelf.go_on.wait(30)
             limit, self.shelf.drop_after = self.shelf.drop_after, 0
             self.wfile.write(data[start : start + limit] if limit else data[start:])
         self.close_connection = True
@@ -171,6 +178,35 @@ def test_images_that_cannot_be_served(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("realm", "token", "message"),
+    [
+        ("", "x\r\nX-Evil: 1", "what it gives out is no token"),
+        ("", "", "what it gives out is no token"),
+        ("file:///etc/passwd?", TOKEN, "it sent us to something that is no address"),
+    ],
+)
+def test_a_registry_that_gives_out_nonsense(
+    environment: dict[str, str], shelf: Shelf, tmp_path: Path, realm: str, token: str, message: str
+) -> None:
+    shelf.realm, shelf.token = realm, token
+    name = f"{shelf.url.removeprefix('http://')}/ai/tiny"
+    done = run_command("llama-server", "-dr", name, cwd=tmp_path, env=environment, timeout=150)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not any(authorization for _, _, authorization in shelf.asked)
+
+
+def test_secrets_of_an_address_are_not_told(environment: dict[str, str], shelf: Shelf, tmp_path: Path) -> None:
+    signed = f"{shelf.url}/files/missing.gguf?signature=SECRET"
+    for url in (signed, shelf.url.replace("//", "//user:SECRET@") + "/files/tiny-Q8_0.gguf"):
+        done = run_command("llama-server", "-mu", url, cwd=tmp_path, env=environment, timeout=150)
+        assert done.returncode == 1
+        assert shelf.url.removeprefix("http://") in done.stderr
+        assert "SECRET" not in done.stderr + done.stdout
+
+
 def test_a_damaged_image_is_not_served(environment: dict[str, str], shelf: Shelf, tmp_path: Path) -> None:
     shelf.damage = True
     name = f"{shelf.url.removeprefix('http://')}/ai/tiny"
@@ -233,3 +269,57 @@ def test_what_cannot_be_fetched_is_told(
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+
+
+def test_a_presets_model_comes_from_a_registry_or_an_address(
+    start_server: StartServer, environment: dict[str, str], shelf: Shelf, tmp_path: Path
+) -> None:
+    place = shelf.url.removeprefix("http://")
+    (tmp_path / "p.ini").write_text(
+        f"[image]\ndocker-repo = {place}/ai/tiny:seeing\n"
+        f"[address]\nmodel-url = {shelf.url}/files/tiny-Q8_0.gguf\nmodel = mine/a.gguf\n"
+        f"[nothing]\ndocker-repo = {place}/ai/tiny:nothing\n"
+    )
+    server = start_server("llama-server", "--models-preset", "p.ini", "--port", "0", env=environment)
+    listed = http(server, "GET", "/models").json()["data"]
+    assert {entry["id"]: entry["status"]["value"] for entry in listed} == dict.fromkeys(
+        ("image", "address", "nothing"), "unloaded"
+    )
+    assert shelf.asked == []
+    for model in ("image", "address"):
+        answer = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": model})
+        assert answer.status == 200, answer.body
+    commands = [found for child in server.children() if "--alias" in (found := child.cmdline())]
+    image, address = sorted(commands, key=lambda argv: argv[argv.index("--alias") + 1], reverse=True)
+    assert path_after(image, "--model").read_bytes() == shelf.images["ai/tiny:seeing"][0][1]
+    assert path_after(image, "--mmproj").read_bytes() == shelf.images["ai/tiny:seeing"][1][1]
+    assert path_after(address, "--model") == tmp_path / "mine" / "a.gguf"
+    assert not {"--docker-repo", "--model-url"} & {*image, *address}
+    refused = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "nothing"})
+    assert refused.status == 404
+    assert "is no GGUF file" in refused.json()["error"]["message"]
+
+
+def test_presets_beside_a_configuration_show_their_downloads(
+    start_server: StartServer, environment: dict[str, str], shelf: Shelf, tmp_path: Path
+) -> None:
+    (tmp_path / "p.ini").write_text(f"[big]\nmodel-url = {shelf.url}/files/tiny-Q8_0.gguf\n")
+    (tmp_path / "c.yaml").write_text("models:\n  other:\n    cmd: nobody ${PORT}\n")
+    shelf.go_on.clear()
+    words = ("serve", "--config", "c.yaml", "--models-preset", "p.ini", "--listen", "127.0.0.1:0")
+    server = start_server(*words, env=environment)
+    assert http(server, "POST", "/models/load", {"model": "big"}).status == 200
+    until = time.monotonic() + 30
+    while (found := http(server, "GET", "/models").json()["data"])[0]["status"]["value"] != "downloading":
+        assert time.monotonic() < until, (found, server.told())
+        time.sleep(0.02)
+    assert [entry["id"] for entry in found] == ["big", "other"], "what comes is no model of its own"
+    assert list(found[0]["status"]["progress"]) == [f"{shelf.url}/files/tiny-Q8_0.gguf"]
+    assert http(server, "POST", "/models", {"model": "acme/more"}).status == 403
+    assert http(server, "POST", "/models/unload", {"model": "big"}).status == 200
+    shelf.go_on.set()
+    answer = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "big"})
+    assert answer.status == 200, answer.body

@@ -25,6 +25,7 @@ async def on_stream(events, context):
     async for event in events:
         yield event
 """
+NO_SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="a signal of POSIX")
 COMMANDS = pytest.mark.parametrize("commands", ["/whole", "/stream", "/stream /whole", "/whole /stream"])
 
 
@@ -93,11 +94,16 @@ def test_a_client_is_told_in_its_own_words_that_a_plugin_failed(openai_client: o
     assert failed.value.status_code == 502
 
 
+def settings_of(server: Server, name: str) -> dict[str, str]:
+    listing = http(server, "GET", "/api/agents").json()["agents"]
+    return next((each["sources"] for each in listing if each["name"] == name), {})
+
+
 def names(server: Server) -> set[str]:
     return {each["name"] for each in http(server, "GET", "/api/agents").json()["agents"]}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a signal of POSIX")
+@NO_SIGNALS
 def test_a_hangup_looks_for_plugins_again(hooked: Server, plugins: Path) -> None:
     assert names(hooked) > {"whole", "stream"}  # and those that are shipped along
     write_plugin(plugins, "new", STREAM)
@@ -111,3 +117,22 @@ def test_changed_files_are_followed(start_server: StartServer, file: ConfigFile,
     assert "whole" in names(server)
     write_plugin(plugins, "new", STREAM)
     eventually(lambda: "new" in names(server))
+
+
+@pytest.mark.parametrize("how", [pytest.param("signal", marks=NO_SIGNALS), "watching"])
+def test_a_configuration_that_changes_what_it_says_of_plugins_is_followed(
+    start_server: StartServer, file: ConfigFile, how: str
+) -> None:
+    config = file.write({"m": ()})
+    watch = ["--watch-config"] if how == "watching" else []
+    server = start_server("serve", *ANY_PORT, "--config", config, *watch)
+    assert names(server) == set()
+    for setting in ("documents", "exclude"):
+        file.write({"m": ()}, plugins={"rag": {"settings": {setting: ["~/papers"]}}})
+        if how == "signal":
+            server.signal(signal.SIGHUP)
+        eventually(lambda key=f"settings.{setting}": settings_of(server, "rag").get(key) == "configuration")
+    file.write({"m": ()})
+    if how == "signal":
+        server.signal(signal.SIGHUP)
+    eventually(lambda: names(server) == set())

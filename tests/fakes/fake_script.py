@@ -79,16 +79,21 @@ def _records(dialect: Chat, turn: Json) -> Iterator[bytes]:
     yield from dialect.begin()
     for field, member in (("reasoning", "reasoning_content"), ("text", "content")):
         text = str(turn.get(field, ""))
-        for at in range(0, len(text), PIECE):
-            yield data(dialect._delta({member: text[at : at + PIECE]}, None))
+        for piece in _pieces(text):
+            yield data(dialect._delta({member: piece}, None))
     for at, call in enumerate(_calls(turn)):
         function = as_object(call["function"])
         arguments = str(function["arguments"])
         begun = {**call, "index": at, "function": {"name": function["name"], "arguments": ""}}
         yield data(dialect._delta({"tool_calls": [begun]}, None))
-        for cut in range(0, len(arguments), PIECE):
-            piece = {"index": at, "function": {"arguments": arguments[cut : cut + PIECE]}}
-            yield data(dialect._delta({"tool_calls": [piece]}, None))
+        for piece in _pieces(arguments):
+            yield data(dialect._delta({"tool_calls": [{"index": at, "function": {"arguments": piece}}]}, None))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """As tokens would come; of long texts no more than some thousands."""
+    size = max(PIECE, len(text) // 5000)
+    return (text[at : at + size] for at in range(0, len(text), size))
 
 
 def _calls(turn: Json) -> Iterator[Json]:

@@ -23,6 +23,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", default=",".join(NAMES), help="names of the tools that are listed")
     parser.add_argument("--pages", type=int, default=1, help="over how many pages")
+    parser.add_argument("--description", type=int, default=0, help="KiB of what is told of each tool, besides")
     parser.add_argument("--log", type=Path, help="every message received is appended to this file")
     parser.add_argument("--pid-file", type=Path, help="pids of this process and its grandchildren are appended")
     parser.add_argument("--start-delay", type=float, default=0)
@@ -145,7 +146,8 @@ class Server:
         at = int(str(params.get("cursor", 0)))
         size = -(-len(names) // self.flags.pages)
         schema = {"type": "object", "properties": {"message": {"type": "string"}}}
-        tools = [{"name": n, "description": f"does {n}", "inputSchema": schema} for n in names[at : at + size]]
+        more = "x" * (self.flags.description << 10)
+        tools = [{"name": n, "description": f"does {n}{more}", "inputSchema": schema} for n in names[at : at + size]]
         return {"tools": tools} | ({"nextCursor": str(at + size)} if at + size < len(names) else {})
 
     def call(self, name: str, given: object) -> dict[str, object]:

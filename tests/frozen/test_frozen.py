@@ -4,113 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import queue
-import re
-import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Generator
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import psutil
 import pytest
+from frozen_harness import PATIENCE, SUFFIX, Server, bare_environment
 
 pytestmark = pytest.mark.frozen
-
-DIST = Path(__file__).resolve().parents[2] / "dist" / "llama-appliance"
-SUFFIX = ".exe" if sys.platform == "win32" else ""
-LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+)")
 
 MAX_START = 0.7
 """Seconds from start to listening, the best of `STARTS`: other work on the machine can only add to it."""
 STARTS = 5
 MAX_SIZE = 70e6
-"""Bytes of the whole folder, engine and starter model included; 57 MB when this was written."""
-PATIENCE = 30.0
-
-
-class Server:
-    """The frozen program, serving. What it says is read all the time, and kept."""
-
-    def __init__(self, program: Path, cwd: Path, env: dict[str, str], *options: str) -> None:
-        began = time.monotonic()
-        self.process = subprocess.Popen(
-            [str(program), "serve", "--listen", "127.0.0.1:0", *options],
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.said: list[str] = []
-        self._lines: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-        self.url = self._wait_for(LISTENING)
-        self.start_seconds = time.monotonic() - began
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put("")
-
-    def _wait_for(self, pattern: re.Pattern[str]) -> str:
-        deadline = time.monotonic() + PATIENCE
-        while line := self._lines.get(timeout=max(0.0, deadline - time.monotonic())):
-            self.said.append(line)
-            if found := pattern.search(line):
-                return found.group(1)
-        pytest.fail("the frozen program ended before it listened:\n" + "".join(self.said))
-
-    def ask(self, path: str, body: dict[str, object] | None = None) -> bytes:
-        content = json.dumps(body).encode() if body is not None else None
-        with urlopen(
-            Request(self.url + path, content, {"Content-Type": "application/json"}), timeout=PATIENCE
-        ) as answer:
-            return answer.read()
-
-    def stop(self) -> int:
-        """Ask it to end, the way a service manager does; the exit status."""
-        self.process.send_signal(signal.CTRL_BREAK_EVENT if sys.platform == "win32" else signal.SIGTERM)
-        try:
-            return self.process.wait(PATIENCE)
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-def bare_environment() -> dict[str, str]:
-    """Nothing at all, except for what no Windows program starts without."""
-    return {name: os.environ[name] for name in ("SYSTEMROOT",) if sys.platform == "win32"}
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the program under another name and in another place, which a user may well choose."""
-    if not DIST.is_dir():
-        pytest.fail(f"{DIST} is missing; 'python3 bootstrap.py freeze' makes it")
-    moved = tmp_path_factory.mktemp("elsewhere") / "my apps" / "appliance (1)"
-    shutil.copytree(DIST, moved, symlinks=True)
-    return moved / f"llama-appliance{SUFFIX}"
-
-
-@pytest.fixture
-def server(program: Path, tmp_path: Path) -> Generator[Server]:
-    running = Server(program, tmp_path, bare_environment())
-    yield running
-    running.close()
+"""Bytes of the whole folder, engine and starter model included; 53 MB when this was written."""
 
 
 def chat(server: Server, **more: object) -> bytes:
@@ -218,6 +126,22 @@ def test_plugins_shipped_along_and_somebody_elses_work_in_it(program: Path, tmp_
         question = [{"role": "user", "content": "/fixed What is your name?"}]
         answer = json.loads(running.ask("/v1/chat/completions", {"model": "starter", "messages": question}))
         assert answer["choices"][0]["message"]["content"] == "said by a plugin"
+        assert running.stop() == 0
+    finally:
+        running.close()
+
+
+def test_one_line_of_configuration_is_enough_for_answers_from_documents(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "museum.md").write_text("The museum of clocks opens at ten in winter.\n", "utf-8")
+    file = tmp_path / "config.yaml"
+    file.write_text("plugins: {rag: {settings: {documents: [~/papers]}}}\n", "utf-8")
+    options = ("--config", str(file), "--", "--embeddings", "--pooling", "mean")
+    running = Server(program, tmp_path, bare_environment() | {"HOME": str(tmp_path)}, *options)
+    try:
+        question = [{"role": "user", "content": "/rag When does the museum of clocks open?"}]
+        answer = json.loads(running.ask("/v1/chat/completions", {"model": "starter", "messages": question}))
+        assert answer["sources"][0]["file"] == "papers/museum.md"
         assert running.stop() == 0
     finally:
         running.close()

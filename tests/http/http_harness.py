@@ -18,7 +18,7 @@ from appliance.catalog.config_files import Files
 from appliance.catalog.downloads import DownloadSettings, open_downloads
 from appliance.catalog.sources import Sources
 from appliance.cli.plan import AppSettings
-from appliance.cli.plugin_options import folders_of
+from appliance.cli.plugin_options import choice_of
 from appliance.core.config.load import Loaded
 from appliance.core.config.types import RunsConfig, StreamsConfig
 from appliance.core.model import Model
@@ -268,10 +268,8 @@ async def open_appliance(
         files=files,
         config=configured,
         ports=read.ports,
-        plugins=tuple(plugins),
+        plugins=tuple(plugins) if plugins or configured is not None else None,
     )
-    has_plugins = plugins or (configured is not None and configured.plugins_dir)
-    plugin_folders = folders_of(configured, plugins) if has_plugins else ()
     inward = Inward()
     runs_config = runs or (configured.runs if configured is not None else RunsConfig())
     store = Path(configured.store.path) if configured is not None and configured.store is not None else None
@@ -282,9 +280,11 @@ async def open_appliance(
         open_peers(configured, local_state=partial(model_states, owner), wait_changed=owner.wait_changed) as peers,
         open_streams(streams or (configured.streams if configured is not None else StreamsConfig())) as kept,
         open_downloads(downloads or DownloadSettings(cache=model_file.parent), partial(catalog.refresh, 0.0)) as coming,
-        open_plugins(plugin_folders, model_file.parent / "plugin-data") as registry,
+        open_plugins(choice_of(configured, app.plugins), model_file.parent / "plugin-data") as registry,
         open_run_store(store) as run_store,
-        open_agents(runs_config, inward, tools or Toolbox(), owner, run_store) as agents,
+        open_agents(
+            runs_config, inward, tools or Toolbox(), owner, run_store, ping_after=http_settings.ping_after
+        ) as agents,
         trio.open_nursery() as nursery,
     ):
         configuration = configuration_of(app, owner, catalog, peers)

@@ -228,6 +228,21 @@ async def test_tools_that_are_switched_off_say_which_flag_helps(open_server: Ope
     assert "--tools" in answer.error["message"]
 
 
+@pytest.mark.parametrize(
+    "members",
+    [
+        b'"appliance": {"tools": ["*"]}, "appliance": null',
+        b'"appliance": null, "appliance": {"tools": ["*"]}',
+        b'"appliance": {"tools": ["*"]}, "\\u0061ppliance": null',
+    ],
+)
+async def test_a_member_that_is_there_twice_slips_past_nobody(open_server: OpenServer, members: bytes):
+    body = b'{"model": "alpha", "messages": [], %b, "fake": {"echo": true}}' % members
+    async with open_server() as server:
+        answer = await server.ask("POST", CHAT, body)
+        assert (answer.status, answer.error["message"]) == (400, "'appliance' is there twice; say it once")
+
+
 async def test_only_a_chat_has_tools(open_server: OpenServer, files: Files):
     async with open_server(tools=Toolbox([files])) as server:
         body = {"model": "alpha", "prompt": "hi", "appliance": {"tools": ["read_file"]}}

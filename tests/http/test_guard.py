@@ -198,3 +198,37 @@ async def test_the_api_prefix_is_in_front_of_everything(open_server: OpenServer)
         answer = await server.ask("POST", f"/llm/api{CHAT}?a=b%2Fc", chat(echo=True))
         assert answer.json["head"].startswith(f"POST {CHAT}?a=b%2Fc HTTP/1.1\r\n")
         assert b"http://localhost/llm/api/v1" in (await server.ask("GET", "/llm/api/")).body
+
+
+CROSS = ("Sec-Fetch-Site", "cross-site")
+LINK = [("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document")]
+
+
+@pytest.mark.parametrize(
+    ("headers", "good"),
+    [
+        ([CROSS], False),
+        ([CROSS, ("Sec-Fetch-Mode", "no-cors"), ("Sec-Fetch-Dest", "image")], False),
+        ([CROSS, ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "iframe")], False),
+        ([CROSS, *LINK], True),
+        ([CROSS, ("Origin", "http://localhost:3000")], True),
+        ([CROSS, ("Origin", "null")], False),
+        ([("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Mode", "no-cors")], True),
+        ([("Sec-Fetch-Site", "none"), *LINK], True),
+    ],
+)
+def test_pages_of_other_sites_hold_nothing_from_here(headers: list[tuple[str, str]], good: bool):
+    assert is_let_in(HttpSettings(), *headers) is good
+    assert is_let_in(HttpSettings(cors=Cors(origins="*")), *headers)
+
+
+def test_what_is_public_may_be_held():
+    Guard(HttpSettings(), []).check_place(request(CROSS, path="/favicon.ico"))
+    with pytest.raises(Forbidden):
+        Guard(HttpSettings(), []).check_place(request(CROSS, *LINK, method="POST", path="/tools"))
+
+
+def test_the_host_of_a_page_that_is_let_in_is_a_name_of_the_server():
+    settings = HttpSettings(cors=Cors(origins="https://app.example"))
+    assert is_let_in(settings, ("Host", "app.example"), ("Origin", "https://app.example"))
+    assert not is_let_in(settings, ("Host", "evil.example"))

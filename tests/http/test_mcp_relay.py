@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 from http_harness import Appliance, OpenServer
 
@@ -140,6 +142,23 @@ async def test_lines_of_no_use_do_not_end_it(open_server: OpenServer) -> None:
         while heard.get("id") != 5:
             heard = await client.hear()
         assert heard["result"] == {}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C cannot be sent to one process there")
+async def test_ctrl_c_ends_it_while_it_waits_for_input(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server, relay(server.port) as client:
+        await client.ask("tools/list", _meta=META)
+        client.process.send_signal(signal.SIGINT)
+        assert await client.process.wait() == 130
+
+
+async def test_it_ends_when_nobody_reads_its_answers(open_server: OpenServer) -> None:
+    async with open_server(**ON) as server, relay(server.port) as client:
+        await client.ask("tools/list", _meta=META)
+        assert client.process.stdout is not None
+        await client.process.stdout.aclose()
+        await client.say({"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {"_meta": META}})
+        assert await client.process.wait() == 1
 
 
 async def test_the_end_of_the_input_ends_it_after_the_last_answer(open_server: OpenServer) -> None:

@@ -89,12 +89,12 @@ async def test_the_engine_never_learns_the_id(open_server: OpenServer):
         assert "conversation" not in echoed.body.decode().lower()
 
 
-async def test_cut_anywhere_and_resumed_it_is_the_same(open_server: OpenServer):
+async def test_cut_anywhere_and_resumed_it_is_the_same(open_server: OpenServer, request: pytest.FixtureRequest):
     """The connection of the one who asked is cut at a random byte, and that of everyone who goes on."""
     chance = random.Random(3)
     async with open_server() as server:
         whole = (await server.ask("POST", CHAT, chat(stream=True, tokens=60), named("w"))).body
-        for number in range(60):
+        for number in range(1000 if request.config.getoption("--deep") else 60):
             conversation = f"cut-{number}"
             got = b""
             async with server.connect() as client:
@@ -178,7 +178,7 @@ async def test_odd_offsets_are_read_as_llama_server_reads_them(open_server: Open
 
 async def test_what_the_ring_has_dropped_is_told(open_server: OpenServer):
     async with open_server(streams=StreamsConfig(max_bytes=1000)) as server:
-        whole = (await server.ask("POST", CHAT, chat(stream=True, tokens=50, token_delay=0.005), named())).body
+        whole = (await server.ask("POST", CHAT, chat(stream=True, tokens=50, token_delay=0.02), named())).body
         answer = await read(server, offset=len(whole) - 1001)
         assert (answer.status, answer.error["message"]) == (400, "Stream offset lost, please restart")
         assert (await read(server, offset=len(whole) - 1000)).body == whole[-1000:]

@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 import trio
 from http_harness import Answer, Appliance, OpenServer
+from leftovers import wait_no_process
 
 from appliance.core.mcp_config import McpServers
 from appliance.core.tools.choice import chosen_tools
@@ -170,7 +170,7 @@ async def test_a_client_that_leaves_takes_the_command_with_it(
                     await client.head()
                     assert b"begun" in await client.data()
                 await there(tmp_path / "begun")
-            await gone()
+            await wait_no_process(SLEEPER)
 
 
 async def test_the_server_ends_although_a_command_runs(open_server: OpenServer) -> None:
@@ -182,7 +182,31 @@ async def test_the_server_ends_although_a_command_runs(open_server: OpenServer) 
             assert b"hi" in await client.data()
             server.shutdown.set()
             await server.ended.wait()
-            await gone()
+            await wait_no_process(SLEEPER)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_command_under_way_ends_at_once_with_the_server(
+    open_server: OpenServer, tmp_path: Path, stream: bool
+) -> None:
+    command = f"echo begun; touch {tmp_path}/begun; sleep {SLEEPER}"
+    body = {"tool": "exec_shell_command", "params": {"command": command, "timeout": 60}, "stream": stream}
+    async with serving(open_server, grace=60.0) as server, server.connect() as client:
+        with trio.fail_after(30):
+            await client.send("POST", "/tools", json.dumps(body).encode())
+            await there(tmp_path / "begun")
+            server.shutdown.set()
+            answer = await client.answer()
+            await server.ended.wait()
+            await wait_no_process(SLEEPER)
+    if stream:
+        assert answer.status == 200
+        last = json.loads(answer.events[-1].removeprefix("data: "))
+        assert last["done"] is True
+        assert "shutting down" in last["error"]
+    else:
+        assert answer.status == 503
+        assert "shutting down" in answer.json["message"]
 
 
 async def test_not_everything_at_once(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -194,7 +218,7 @@ async def test_not_everything_at_once(open_server: OpenServer, monkeypatch: pyte
             await client.send("POST", "/tools", json.dumps(body).encode())
             await there(tmp_path / "begun")
             assert (await use(server, "get_info")).status == 503
-        await gone()
+        await wait_no_process(SLEEPER)
         assert (await use(server, "get_info")).status == 200
 
 
@@ -219,14 +243,6 @@ async def test_it_is_there_below_a_prefix(open_server: OpenServer) -> None:
     async with serving(open_server, api_prefix="/p") as server:
         assert (await server.ask("GET", "/p/tools")).status == 200
         assert (await server.ask("GET", "/tools")).status == 404
-
-
-async def gone() -> None:
-    with trio.fail_after(20):
-        while True:
-            if not any(SLEEPER in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])):
-                return
-            await trio.sleep(0.05)
 
 
 async def there(path: Path) -> None:

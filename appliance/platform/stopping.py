@@ -1,0 +1,69 @@
+"""The user's signals to stop, and the watchdog that ends the process when unwinding hangs."""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import trio
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGBREAK if sys.platform == "win32" else signal.SIGTERM)
+WATCHDOG_MARGIN = 5.0
+"""Seconds that unwinding may take after the grace, or after the second signal."""
+
+
+class Stop:
+    """What the user's signals ask for: the first one an orderly end, the second one an end without waiting."""
+
+    def __init__(self) -> None:
+        self.asked = trio.Event()
+        self.at_once = trio.CancelScope()
+
+
+@contextmanager
+def stop_signals(grace: Callable[[], float]) -> Generator[Stop]:
+    """Turn signals into a `Stop` for the length of the block, each with a watchdog that nothing can hold up.
+
+    The handlers are Python's own and not tasks, so that the watchdog is armed even when the event loop is stuck.
+    """
+    stop = Stop()
+    token = trio.lowlevel.current_trio_token()
+    received = 0
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        received += 1
+        if received == 1:
+            _arm_watchdog(grace() + WATCHDOG_MARGIN)
+            token.run_sync_soon(stop.asked.set)
+        elif received == 2:
+            _arm_watchdog(WATCHDOG_MARGIN)
+            token.run_sync_soon(stop.at_once.cancel)
+
+    before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
+    try:
+        yield stop
+    finally:  # the watchdog stays armed: leaving the interpreter may hang, too
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _arm_watchdog(seconds: float) -> None:
+    """End the process after so long, whatever it does then; its children end with it, as the platform layer promises.
+
+    The timer is C code in a thread of its own, which needs neither the event loop nor the interpreter. It shows where
+    every thread is before it calls ``_exit(1)``; should nobody read standard error, so that this text gets stuck, the
+    kernel's alarm ends the process a second later (not on Windows).
+    """
+    file = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115  a program without a console has no standard error
+    faulthandler.dump_traceback_later(seconds, exit=True, file=file)
+    if sys.platform != "win32":
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(math.ceil(seconds) + 1)
