@@ -10,7 +10,7 @@ from msgspec import Struct
 from appliance.core.elsewhere import Location, Remote
 from appliance.core.wanted import Wanted
 
-State = Literal["queued", "downloading", "finished", "failed", "cancelled"]
+State = Literal["queued", "downloading", "paused", "finished", "failed", "cancelled"]
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 
 

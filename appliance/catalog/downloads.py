@@ -78,6 +78,9 @@ class Download:
         self._files = {file.url: FileProgress(have[file.url], file.size) for file in plan.files}
         self._changed = changed
         self._whole = trio.CancelScope()
+        self._transfer = trio.CancelScope()
+        self._go = trio.Event()
+        self._go.set()
         self._ended = trio.Event()
 
     @property
@@ -108,13 +111,24 @@ class Download:
         """End it. What has come stays on disk for another `start`."""
         self._whole.cancel()
 
+    def pause(self) -> None:
+        """Close its connections until `resume`. Nothing to do for one that has ended."""
+        if self.state in ("queued", "downloading"):
+            self._go = trio.Event()
+            self._set("paused")
+            self._transfer.cancel()
+
+    def resume(self) -> None:
+        """Go on where it was; nothing to do for one that is not paused."""
+        if self.state == "paused":
+            self._set("queued")
+            self._go.set()
+
     async def run(self, transfer: Transfer, turns: Turns, settle: Callable[[], None]) -> None:
         """The task of this download. Raises nothing but Cancelled; how it ended is in ``state``."""
         try:
             with self._whole:
-                async with trio.open_nursery() as nursery:
-                    for file in self.plan.files:
-                        nursery.start_soon(self._fetch, transfer, turns, file, nursery.cancel_scope)
+                await self._run(transfer, turns)
                 if self.error is None:
                     await trio.to_thread.run_sync(settle)
         except ApplianceError as error:
@@ -129,6 +143,15 @@ class Download:
             self._end("failed")
         else:
             self._end("cancelled" if self._whole.cancelled_caught else "finished")
+
+    async def _run(self, transfer: Transfer, turns: Turns) -> None:
+        while True:
+            await self._go.wait()
+            with trio.CancelScope() as self._transfer:
+                async with trio.open_nursery() as nursery:
+                    for file in self.plan.files:
+                        nursery.start_soon(self._fetch, transfer, turns, file, nursery.cancel_scope)
+                return
 
     async def _fetch(self, transfer: Transfer, turns: Turns, file: PlannedFile, siblings: trio.CancelScope) -> None:
         """One file. Its failure is noted and ends the others, as the model is no use without it."""
@@ -148,7 +171,7 @@ class Download:
         self._changed(False)
 
     def _set(self, state: State) -> None:
-        if self.state != state:
+        if self.state != state and not (self.state == "paused" and state == "downloading"):
             self.state = state
             self._changed(True)
 
@@ -210,9 +233,12 @@ class Downloads:
         return download
 
     def _under_way(self, plan: Plan) -> Download | None:
-        """The same model's download."""
+        """The same model's download, which goes on if it was paused."""
         known = self._known.get(plan.model_id)
-        return None if known is None or known.state in ENDED else known
+        if known is None or known.state in ENDED:
+            return None
+        known.resume()
+        return known
 
     def find(self, model: str) -> Download | None:
         """The download of a model, also one that has ended."""

@@ -50,11 +50,19 @@ def _coming(download: DownloadStatus) -> Object:
         "object": "model",
         "owned_by": "llamacpp",
         "created": int(time.time()),
-        "status": {"value": "downloading", "args": list[str](), "progress": download.files},
+        "status": {"value": "downloading", "args": list[str](), **_going([download])},
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
         "source": "cache",
         "can_remove": True,
     }
+
+
+def _going(downloads: Sequence[DownloadStatus]) -> Object:
+    """How far they are together. llama-server has no word for a pause, so that it is told beside the state."""
+    told: Object = {"progress": {url: file for download in downloads for url, file in download.files.items()}}
+    if any(download.state == "paused" for download in downloads):
+        told["paused"] = True
+    return told
 
 
 def router_props(fleet: Fleet, settings: HttpSettings) -> Object:
@@ -100,7 +108,7 @@ def _entry(
     elif model.error is not None:
         told["error"] = model.error
     if coming := [d for d in downloads if any(is_for(d, wanted) for wanted in model.fetch)]:
-        told |= {"value": "downloading", "progress": {url: f for d in coming for url, f in d.files.items()}}
+        told |= {"value": "downloading", **_going(coming)}
     entry: Object = {
         "id": model.id,
         "aliases": list(model.aliases),

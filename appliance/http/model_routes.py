@@ -51,6 +51,17 @@ class ModelRoutes:
         await downloads.start(reference.repo, reference.tag)
         return json_answer({"success": True})
 
+    async def pause(self) -> Response:
+        """A download closes its connections and keeps its place in the list, until it is asked for again."""
+        name = read_json(await request.get_data(cache=False, as_text=False, parse_form_data=False)).model
+        if not name:
+            raise BadRequest("model must be a non-empty string", param="model")
+        download = under_way(self._downloads(), name, self._front.catalog.snapshot.find(name))
+        if download is None:
+            raise BadRequest(f"model '{name}' is not being downloaded", param="model")
+        download.pause()
+        return json_answer({"success": True})
+
     async def delete(self) -> Response:
         """Stop the model's process, or its download, and remove its files; only what the program may remove."""
         name = request.args.get("model")
@@ -109,4 +120,5 @@ def _may_be_downloaded(model: Model, name: str) -> bool:
 def add_model_routes(app: QuartTrio, routes: ModelRoutes) -> None:
     app.add_url_rule("/models/sse", "model events", routes.events)
     app.add_url_rule("/models", "download", routes.download, methods=["POST"])
+    app.add_url_rule("/models/pause", "pause", routes.pause, methods=["POST"])
     app.add_url_rule("/models", "delete", routes.delete, methods=["DELETE"])

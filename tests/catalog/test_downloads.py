@@ -313,6 +313,25 @@ async def test_where_links_cannot_be_made_the_file_itself_is_in_the_snapshot(
     assert not folder(settings).exists()
 
 
+async def test_a_pause_closes_the_connection_and_costs_nothing(hub: FakeHub, settings: DownloadSettings) -> None:
+    hub.behave(stall_after=BIG // 2)
+    async with open_downloads(settings) as downloads:
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 3, downloads)
+        download.pause()
+        assert download.status.state == "paused"
+        await trio.sleep(0.2)
+        at = download.status.done
+        await trio.sleep(0.3)
+        assert download.status.done == at < download.status.total
+        hub.behave()
+        download.resume()
+        with trio.fail_after(20):
+            assert (await download.wait()).state == "finished"
+    assert_whole(hub, settings)
+    assert hub.sent() <= (hub.root / REPO / NAME).stat().st_size + SLACK
+
+
 async def test_a_silent_connection_is_given_up(
     hub: FakeHub, settings: DownloadSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -416,6 +416,24 @@ async def test_a_download_is_cancelled_by_unload(
         assert list(await entries(server)) == [MODEL]
 
 
+async def test_a_download_is_paused_until_it_is_asked_for_again(
+    open_server: OpenServer, settings: DownloadSettings, hub: FakeHub
+):
+    hub.behave(stall_after=SIZE // 2)
+    async with open_server(downloads=settings) as server, feed(server) as reader:
+        assert (await refused(server, "POST", "/models/pause", {"model": MODEL}))[0] == 400
+        await ok(server, "POST", "/models", {"model": MODEL})
+        assert "paused" not in (await entries(server))[MODEL]["status"]
+        await reader.until("download_progress")
+        await ok(server, "POST", "/models/pause", {"model": REPO})
+        status = (await entries(server))[MODEL]["status"]
+        assert (status["value"], status["paused"]) == ("downloading", True)
+        hub.behave()
+        await ok(server, "POST", "/models", {"model": MODEL})
+        await reader.until("download_finished")
+        assert "paused" not in (await entries(server))[MODEL]["status"]
+
+
 async def test_events_in_the_words_of_the_readme(open_server: OpenServer, settings: DownloadSettings):
     async with open_server(downloads=settings) as server, feed(server, "?names=readme") as reader:
         await ok(server, "POST", "/models", {"model": MODEL})
