@@ -16,6 +16,33 @@ class ApplianceError(Exception):
     """Machine-readable word, the ``reason`` field of an HTTP error body."""
 
 
+class _Told(Exception):
+    """For errors that are told by whoever raises them."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class _OfModel(Exception):
+    """For errors of one model's engine; ``log_tail`` is what the engine said last."""
+
+    def __init__(self, model: str, why: str, log_tail: Sequence[str] = ()) -> None:
+        super().__init__(model, why, tuple(log_tail))
+        self.model = model
+        self.why = why
+        self.log_tail = tuple(log_tail)
+
+    @property
+    def tail(self) -> str:
+        """The log's last lines as the end of a message; empty where there are none."""
+        lines = "".join(f"\n  {line}" for line in self.log_tail)
+        return f"; its last log lines:{lines}" if lines else ""
+
+
 # ---- the caller's fault ----------------------------------------------------------------------------------------------
 
 
@@ -23,18 +50,14 @@ class CallerError(ApplianceError):
     """The request or command line is wrong; repeating it unchanged cannot help."""
 
 
-class BadRequest(CallerError):
+class BadRequest(_Told, CallerError):
     """A field, header or body that cannot be used. ``param`` names the field where there is one."""
 
     reason = "invalid_request"
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
         self.param = param
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class BodyTooLarge(CallerError):
@@ -111,30 +134,19 @@ class RouteNotFound(CallerError):
         return f"there is no route {self.method} {self.path}"
 
 
-class NotFound(CallerError):
+class NotFound(_Told, CallerError):
     """A thing other than a model or a route that the path or body names, and that is not (or no longer) there."""
 
     reason = "not_found"
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
 
-    def __str__(self) -> str:
-        return self.message
-
-
-class RequestCancelled(CallerError):
+class RequestCancelled(_Told, CallerError):
     """A request that was ended on demand while it was under way. Sending it again is not what was wanted."""
 
     reason = "cancelled"
 
     def __init__(self, message: str = "the request was cancelled while it was under way") -> None:
         super().__init__(message)
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class Unauthorized(CallerError):
@@ -146,30 +158,16 @@ class Unauthorized(CallerError):
         return "Invalid API Key"
 
 
-class Forbidden(CallerError):
+class Forbidden(_Told, CallerError):
     """A request refused for where it comes from (Host, Origin) or for a feature that is off."""
 
     reason = "forbidden"
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
 
-    def __str__(self) -> str:
-        return self.message
-
-
-class UsageError(CallerError):
+class UsageError(_Told, CallerError):
     """A command line, environment or configuration that cannot be used."""
 
     reason = "usage"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class InvalidConfig(UsageError):
@@ -183,17 +181,10 @@ class InvalidConfig(UsageError):
         self.problems = tuple(problems)
 
 
-class Conflict(CallerError):
+class Conflict(_Told, CallerError):
     """A request that would have to start a model, and must not."""
 
     reason = "conflict"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class NotReady(CallerError):
@@ -230,45 +221,28 @@ class InvalidModelFile(ModelError):
         return f"{self.path} is not a usable GGUF model: {self.why}"
 
 
-class ModelFailedToStart(ModelError):
+class ModelFailedToStart(_OfModel, ModelError):
     """A model process that exited, or stayed silent, before it was ready."""
 
     reason = "model_failed_to_start"
 
-    def __init__(self, model: str, why: str, log_tail: Sequence[str] = ()) -> None:
-        super().__init__(model, why, tuple(log_tail))
-        self.model = model
-        self.why = why
-        self.log_tail = tuple(log_tail)
-
     def __str__(self) -> str:
-        tail = "".join(f"\n  {line}" for line in self.log_tail)
-        return f"model '{self.model}' failed to start: {self.why}" + (f"; its last log lines:{tail}" if tail else "")
+        return f"model '{self.model}' failed to start: {self.why}{self.tail}"
 
 
-class UpstreamFailed(ModelError):
+class UpstreamFailed(_OfModel, ModelError):
     """A model process that broke the connection, or spoke something other than HTTP."""
 
     reason = "upstream_failed"
-
-    def __init__(self, model: str, why: str) -> None:
-        super().__init__(model, why)
-        self.model = model
-        self.why = why
 
     def __str__(self) -> str:
         return f"the engine of model '{self.model}' failed: {self.why}"
 
 
-class ToolLoopFailed(ModelError):
+class ToolLoopFailed(_OfModel, ModelError):
     """A request whose tools are used here, and whose model used them in a way that leads nowhere."""
 
     reason = "tool_loop_failed"
-
-    def __init__(self, model: str, why: str) -> None:
-        super().__init__(model, why)
-        self.model = model
-        self.why = why
 
     def __str__(self) -> str:
         return f"model '{self.model}' could not be answered with tools: {self.why}"
@@ -337,18 +311,14 @@ class EngineNotFound(ModelError):
 # ---- now is not the time ---------------------------------------------------------------------------------------------
 
 
-class Busy(ApplianceError):
+class Busy(_Told, ApplianceError):
     """A limit is reached; the same request may succeed after ``retry_after`` seconds."""
 
     reason = "busy"
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message)
-        self.message = message
         self.retry_after = retry_after
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class NoSlotAvailable(Busy):
@@ -366,23 +336,15 @@ class NoSlotAvailable(Busy):
         self.model = model
 
 
-class WorkerFailed(ModelError):
+class WorkerFailed(_OfModel, ModelError):
     """The engine of a model had to be restarted so often that runs on it are refused until somebody has looked."""
 
     reason = "worker_failed"
 
-    def __init__(self, model: str, why: str, log_tail: Sequence[str] = ()) -> None:
-        super().__init__(model, why, tuple(log_tail))
-        self.model = model
-        self.why = why
-        self.log_tail = tuple(log_tail)
-
     def __str__(self) -> str:
-        tail = "".join(f"\n  {line}" for line in self.log_tail)
         return (
             f"runs on model '{self.model}' are refused: {self.why}; when the cause is mended, "
-            f"POST /api/workers/{self.model}/reset lets them in again"
-            + (f"; the last log lines:{tail}" if tail else "")
+            f"POST /api/workers/{self.model}/reset lets them in again{self.tail}"
         )
 
 
