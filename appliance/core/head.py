@@ -71,6 +71,11 @@ def is_object(body: bytes) -> bool:
     return body.lstrip(b" \t\r\n")[:1] == b"{"
 
 
+def is_container(body: bytes) -> bool:
+    """Whether it begins as a JSON object or array, which no form does."""
+    return body.lstrip(b" \t\r\n")[:1] in (b"{", b"[")
+
+
 def multipart_boundary(content_type: str | None) -> bytes | None:
     """The boundary of a multipart/form-data body, None for any other body. Raises BadRequest when it has none."""
     if content_type is None or not content_type.lower().startswith("multipart/form-data"):

@@ -30,14 +30,14 @@ JSON = Format()
 
 
 def format_of(request: Request, body: bytes) -> Format:
-    """What a JSON object is, it stays, whatever its type says: ``curl -d`` calls it a form. Raises BadRequest."""
+    """A JSON object or array is one, whatever its type says: ``curl -d`` calls it a form. Raises BadRequest."""
     content_type = request.header(b"content-type")
     if content_type is None or content_type == "application/json":
         return JSON
     boundary = heads.multipart_boundary(content_type)
     if boundary is not None:
         return Format(boundary)
-    return Format(urlencoded=content_type.lower().startswith(FORM) and not heads.is_object(body))
+    return Format(urlencoded=content_type.lower().startswith(FORM) and not heads.is_container(body))
 
 
 def head_of(form: Format, body: bytes) -> RequestHead:

@@ -162,7 +162,7 @@ class Pipeline:
         if request.method != "POST":
             return JSON, asked
         form = format_of(request, body)
-        if form is JSON and (asked.model or self._settings.single) and not heads.is_object(body):
+        if form == JSON and (asked.model or self._settings.single) and not heads.is_object(body):
             return JSON, asked  # an array or nothing at all, as /lora-adapters and /slots have it
         found = head_of(form, body)
         return form, found if found.model or not asked.model else RequestHead(asked.model, found.stream)

@@ -91,8 +91,10 @@ async def test_how_the_model_is_chosen(open_server: OpenServer):
         assert (await server.ask("POST", CHAT, chat("ALPHA"))).json["model"] == "alpha"
         assert (await server.ask("POST", f"{CHAT}?model=alpha", chat(None))).json["model"] == "alpha"
         assert (await server.ask("POST", CHAT, json.dumps(chat("al")).encode())).json["model"] == "alpha"
-        adapters = await server.ask("POST", "/lora-adapters?model=alpha", b"[]")
-        assert adapters.json == {"success": True}
+        for kind in ("json", "json; charset=utf-8", "x-www-form-urlencoded"):  # the last one is what curl -d says
+            told = [("Content-Type", f"application/{kind}")]
+            adapters = await server.ask("POST", "/lora-adapters?model=alpha", b"[]", told)
+            assert adapters.json == {"success": True}, kind
         heard = await server.ask(
             "POST", "/v1/audio/transcriptions", form, [("Content-Type", "multipart/form-data; boundary=XX")]
         )
