@@ -35,15 +35,28 @@ MAX_MANIFEST = 1 << 20
 
 
 class Engine(Struct, frozen=True, kw_only=True):
-    """One way to start llama-server. ``command`` is the start of its argv; flags are appended."""
+    """One way to start llama-server. ``command`` is the start of its argv; ``args`` and then flags are appended."""
 
     name: str
     backend: str
-    """cpu, cuda, vulkan, metal ... or ``unknown`` for a program the user named."""
+    """cpu, cuda12, vulkan, metal ... or ``unknown`` for a program the user named."""
     version: str | None
     command: tuple[str, ...]
     source: str
     """Where it was found, in words for the user."""
+    id: str = ""
+    """`Build.id`, ``embedded``, or the path of a program that is no build."""
+    digest: str = ""
+    """Changes when its files do; what is remembered of it is remembered under this."""
+    folder: str | None = None
+    """Of a build."""
+    damage: str = ""
+    """What is wrong with its files, one line; empty: nothing that a look at sizes and times shows."""
+    rpc: str | None = None
+    """Version of the RPC protocol that it speaks."""
+    seat: str = ""
+    """`Seat.id`, where its devices were chosen, too: ``args`` then name them."""
+    args: tuple[str, ...] = ()
 
 
 class Manifest(Struct, frozen=True):

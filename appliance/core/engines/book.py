@@ -1,0 +1,82 @@
+"""What is remembered about engines between runs: one JSON file, written whole or not at all by `store.engine_book`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, structs
+
+from appliance.core.engines.choice import Seat
+from appliance.core.engines.devices import Device
+from appliance.core.engines.probation import Probation
+from appliance.core.engines.proofs import Proof, ProofKey
+
+MAX_PROOFS = 200
+"""Proofs that are kept, the newest; a machine has a handful of builds and devices."""
+
+
+class Listed(Struct, frozen=True, kw_only=True):
+    """What one build said of its devices when it was last asked, on this system."""
+
+    digest: str
+    system: str
+    drivers: str
+    """`drivers_of` the machine at that time."""
+    devices: tuple[Device, ...] = ()
+    why: str = ""
+    """Why it could not say; empty: it did."""
+
+
+class Book(Struct, frozen=True, kw_only=True):
+    """Everything. Each change makes a new one."""
+
+    proofs: tuple[Proof, ...] = ()
+    probations: tuple[Probation, ...] = ()
+    listed: tuple[Listed, ...] = ()
+    use: str | None = None
+    """What `Wanted.word` is for all models, by ``engines use``."""
+    pinned: bool = False
+    """``use`` and nothing else (``engines pin``): no fallback, no update."""
+    models: Mapping[str, str] = {}
+    """The same by model id."""
+
+    def proofs_of(self, seat: Seat, system: str) -> tuple[Proof, ...]:
+        """Those that hold for the seat now, one for each device that has one."""
+        known = {proof.key: proof for proof in self.proofs}
+        found = (known.get(key_of(seat, device, system)) for device in seat.devices)
+        return tuple(proof for proof in found if proof is not None)
+
+    def with_proof(self, proof: Proof) -> Book:
+        """A newer proof of the same key replaces the one there is."""
+        others = [one for one in self.proofs if one.key != proof.key]
+        return _replaced(self, proofs=(*others, proof)[-MAX_PROOFS:])
+
+    def with_probation(self, probation: Probation) -> Book:
+        others = [one for one in self.probations if (one.seat, one.model) != (probation.seat, probation.model)]
+        return _replaced(self, probations=(*others, probation))
+
+    def with_listed(self, listed: Listed) -> Book:
+        others = [one for one in self.listed if one.digest != listed.digest]
+        return _replaced(self, listed=(*others, listed))
+
+    def cleared(self, digests: Sequence[str] | None = None) -> Book:
+        """Nothing is known any more of builds with these digests, or of any; what the user chose stays."""
+
+        def stays(digest: str) -> bool:
+            return digests is not None and digest not in digests
+
+        return _replaced(
+            self,
+            proofs=tuple(one for one in self.proofs if stays(one.key.digest)),
+            probations=tuple(one for one in self.probations if stays(one.digest)),
+            listed=tuple(one for one in self.listed if stays(one.digest)),
+        )
+
+
+def key_of(seat: Seat, device: Device, system: str) -> ProofKey:
+    """Under what a proof of one device of a seat is remembered."""
+    return ProofKey(digest=seat.digest, device=device.id, driver=device.driver, system=system)
+
+
+def _replaced(book: Book, **changes: object) -> Book:
+    return structs.replace(book, **changes)

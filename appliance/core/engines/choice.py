@@ -1,0 +1,159 @@
+"""Which seat serves: candidates in, an order with reasons out.
+
+A *seat* is a build on the devices that it is given. The rules, first difference decides:
+
+1. What the user asked for (a seat, a build, or a backend, for all models or for one) goes first; `Wanted.only` leaves
+   the others out.
+2. Damaged builds and seats that failed their proof are out. A pair on probation goes last, and is still tried when
+   nothing else is left.
+3. Proven seats go before those that nobody has tried; among those the processor's go before graphics cards', which can
+   list a device and compute garbage.
+4. Software renderers go behind every seat of the processor.
+5. Among the proven: the nominal request's time (`Proof.nominal_seconds`). A seat must be a tenth faster to go before
+   one whose place is better.
+6. The place: the order in which builds were found (named, shipped, installed, built here, PATH, embedded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from appliance.core.engines.devices import CPU, Device
+from appliance.core.engines.probation import Probation
+from appliance.core.engines.proofs import Proof
+
+MARGIN = 0.9
+"""A seat goes before a better placed one when it takes less than this part of its time."""
+
+Standing = Literal["proven", "untried", "probation", "failed", "damaged"]
+
+
+class Seat(Struct, frozen=True, kw_only=True):
+    """A build on devices. ``devices`` is just the processor, or one or more GPUs (then the processor helps)."""
+
+    build: str
+    """The build's id; ``embedded``, or the path of a program that is no build."""
+    backend: str
+    digest: str
+    place: int
+    """Where the build was found: 0 is the best place."""
+    devices: tuple[Device, ...]
+    damage: str = ""
+    """What is wrong with its files; empty: nothing."""
+
+    @property
+    def id(self) -> str:
+        """``linux-x64-vulkan/b11434:Vulkan0``, unique on this machine."""
+        return f"{self.build}:{'+'.join(device.name for device in self.devices)}"
+
+    @property
+    def on_cpu(self) -> bool:
+        return all(device.name == CPU for device in self.devices)
+
+    @property
+    def software(self) -> bool:
+        return any(device.software for device in self.devices)
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What somebody asked for. ``word`` is a seat's id, a build's id, a backend, or a part of one (``cuda``)."""
+
+    word: str
+    only: bool = False
+    """Nothing else will do: no fallback."""
+
+    def matches(self, seat: Seat) -> bool:
+        if seat.backend != "cpu" and seat.on_cpu:
+            return self.word in (seat.id, seat.build)
+        prefixed = self.word.isalpha() and seat.backend.startswith(self.word)
+        return self.word in (seat.id, seat.build, seat.backend) or prefixed
+
+
+class Ranked(Struct, frozen=True, kw_only=True):
+    """One seat with its standing. ``why`` says it in words, with figures where there are any."""
+
+    seat: Seat
+    standing: Standing
+    why: str
+    wanted: bool = False
+    seconds: float | None = None
+    """The nominal request's time."""
+
+    @property
+    def usable(self) -> bool:
+        return self.standing not in ("failed", "damaged")
+
+
+def rank(
+    seats: Sequence[Seat],
+    proofs: Mapping[str, Sequence[Proof]],
+    probations: Iterable[Probation] = (),
+    *,
+    wanted: Wanted | None = None,
+    model: str = "",
+    now: float = 0.0,
+) -> list[Ranked]:
+    """Every seat, best first; unusable ones at the end. ``proofs`` are by seat id, one for each of its devices, and
+    only those that hold now. ``model`` narrows ``probations`` to its own."""
+    waiting = {one.seat: one for one in probations if one.model == model and one.holds(now)}
+    judged = [_judged(seat, proofs.get(seat.id, ()), waiting.get(seat.id), wanted, now) for seat in seats]
+    if wanted is not None and wanted.only:
+        judged = [one for one in judged if one.wanted]
+    return sorted(_by_speed(sorted(judged, key=_group_and_place)), key=_group)
+
+
+def best(ranked: Sequence[Ranked], tried: Collection[str] = ()) -> Ranked | None:
+    """The first that can be used and is not among the seats that were ``tried``."""
+    return next((one for one in ranked if one.usable and one.seat.id not in tried), None)
+
+
+def _judged(
+    seat: Seat, proofs: Sequence[Proof], waiting: Probation | None, wanted: Wanted | None, now: float
+) -> Ranked:
+    asked_for = wanted is not None and wanted.matches(seat)
+
+    def ranked(standing: Standing, why: str, seconds: float | None = None) -> Ranked:
+        return Ranked(seat=seat, standing=standing, why=why, wanted=asked_for, seconds=seconds)
+
+    if seat.damage:
+        return ranked("damaged", seat.damage)
+    if failed := next((proof for proof in proofs if not proof.ok), None):
+        return ranked("failed", failed.why)
+    seconds = max((proof.nominal_seconds or 0.0 for proof in proofs), default=0.0) or None
+    if waiting is not None:
+        return ranked("probation", f"{waiting.why}; tried again in {waiting.until - now:.0f} s", seconds)
+    if len(proofs) < len(seat.devices):
+        return ranked("untried", "not tried here yet")
+    proof = min(proofs, key=lambda proof: proof.nominal_seconds or 0.0)
+    speeds = f" at {proof.prompt_speed:.0f} and {proof.generation_speed:.0f} tokens/s" if seconds else ""
+    return ranked("proven", f"proven{speeds}", seconds)
+
+
+def _group(one: Ranked) -> tuple[int, ...]:
+    """Rules 1 to 4; a stable sort by it keeps rules 5 and 6."""
+    last = {"proven": 0, "untried": 0, "probation": 1, "failed": 2, "damaged": 2}[one.standing]
+    untried = one.standing == "untried"
+    return (last, not one.wanted, one.seat.software, untried, untried and not one.seat.on_cpu)
+
+
+def _group_and_place(one: Ranked) -> tuple[tuple[int, ...], int, str]:
+    return _group(one), one.seat.place, one.seat.id
+
+
+def _by_speed(placed: list[Ranked]) -> list[Ranked]:
+    """Rule 5: the fastest of a group goes first unless a better placed one takes hardly longer; and so on."""
+    ordered: list[Ranked] = []
+    rest = list(placed)
+    while rest:
+        first = rest[0]
+        group = [one for one in rest if _group(one) == _group(first)]
+        timed = [one for one in group if one.seconds is not None]
+        if timed:
+            least = min(one.seconds or 0.0 for one in timed)
+            first = next(one for one in timed if (one.seconds or 0.0) * MARGIN <= least)
+        ordered.append(first)
+        rest.remove(first)
+    return ordered

@@ -1,0 +1,58 @@
+"""What was proven of an engine build on a device, under which key, and how long it holds.
+
+A build is trusted for a device only after it loaded the starter model there and said what that model is known to say:
+a device that is listed may crash at load, at the first kernel, or compute garbage. A proof holds for exactly the build
+(its digest), the device, its driver's version and the system's build; when any of them changes it is not found again.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+Fault = Literal["list", "load", "crash", "garbage", "hang", "memory", "damaged", "missing"]
+"""What was wrong: listing its devices failed, the model did not load, it died at work, it said something else than it
+should, it did not answer in time, it told absurd memory, its files are not what they were, a library is missing."""
+
+NOMINAL_PROMPT, NOMINAL_ANSWER = 512, 128
+"""Tokens of the request by which speeds are compared."""
+
+
+class ProofKey(Struct, frozen=True, kw_only=True):
+    """What a proof holds for."""
+
+    digest: str
+    device: str
+    driver: str
+    system: str
+
+
+class Proof(Struct, frozen=True, kw_only=True):
+    """One trial. Speeds in tokens per second of the measuring model, None where it came to none."""
+
+    key: ProofKey
+    build: str
+    """The build's id, for people."""
+    device: str
+    """The device's name and description, for people."""
+    fault: Fault | None
+    """None: proven."""
+    why: str = ""
+    """One line; of a proven one empty."""
+    prompt_speed: float | None = None
+    generation_speed: float | None = None
+    seconds: float = 0.0
+    at: float = 0.0
+    """Unix time."""
+
+    @property
+    def ok(self) -> bool:
+        return self.fault is None
+
+    @property
+    def nominal_seconds(self) -> float | None:
+        """How long the nominal request takes: what builds are ranked by, less is better. None: not measured."""
+        if not self.prompt_speed or not self.generation_speed:
+            return None
+        return NOMINAL_PROMPT / self.prompt_speed + NOMINAL_ANSWER / self.generation_speed
