@@ -63,6 +63,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """``org/repo`` of a model from the cache."""
     tag: str | None = None
     input_modalities: tuple[str, ...] = ("text",)
+    engine: str = ""
+    """Which engine its own configuration asks for, as `Wanted.word`; empty: none of its own."""
     fetch: tuple[Remote, ...] = ()
     """What has to be downloaded before it can be started; ``args`` then say the same, for people to read."""
 
@@ -89,4 +91,4 @@ def engine_flags(model: Model) -> tuple[str, ...]:
 def started_with(model: Model) -> tuple[object, ...]:
     """What a process of a model without a command depends on. While this stays equal, a running process is up to date:
     names, tags and times that are merely told, or used when it ends, are no part of it."""
-    return model.path, model.size, model.created, engine_flags(model), model.args
+    return model.path, model.size, model.created, engine_flags(model), model.args, model.engine

@@ -20,7 +20,7 @@ from appliance.core.model import Model, engine_flags, started_with
 from appliance.core.settings import FleetSettings
 from appliance.core.words import split_command
 from appliance.engines.found import Engine
-from appliance.errors import EngineNotFound, ModelFailedToStart
+from appliance.errors import ModelFailedToStart
 from appliance.fleet.command import LOOPBACK, model_command
 from appliance.fleet.ports import free_port
 from appliance.platform.env import inherited_env, is_frozen, own_env
@@ -51,6 +51,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """How long it gets to end when it is stopped while it loads; 0: it is killed."""
     delay: float = 0.0
     """It is started so much later."""
+    engine: Engine | None = None
+    """What runs it, of a model on disk."""
 
     def stop_argv(self, pid: int) -> list[str]:
         """Empty when there is no command, or none that can be split."""
@@ -60,7 +62,7 @@ class Launch(Struct, frozen=True, kw_only=True):
 def engine_argv(model: Model, engine: Engine, settings: FleetSettings, threads: int, port: int = 0) -> tuple[str, ...]:
     """The command of a model on disk; port 0 stands for one that is not chosen yet."""
     return model_command(
-        engine.command,
+        (*engine.command, *engine.args),
         backend=engine.backend,
         model_id=model.id,
         path=model.path,
@@ -72,10 +74,8 @@ def engine_argv(model: Model, engine: Engine, settings: FleetSettings, threads: 
     )
 
 
-def engine_launch(model: Model, engine: Engine | None, settings: FleetSettings, threads: int) -> Launch:
-    """The process of a model on disk, on a free loopback port with a key of its own. Raises EngineNotFound."""
-    if engine is None:
-        raise EngineNotFound(("--engine", "PATH"))
+def engine_launch(model: Model, engine: Engine, settings: FleetSettings, threads: int) -> Launch:
+    """The process of a model on disk, on a free loopback port with a key of its own."""
     port = free_port()
     argv = engine_argv(model, engine, settings, threads, port)
     key = secrets.token_urlsafe(24)
@@ -91,6 +91,7 @@ def engine_launch(model: Model, engine: Engine | None, settings: FleetSettings, 
         load_timeout=settings.load_timeout,
         stop_timeout=settings.stop_timeout if model.stop_timeout is None else model.stop_timeout,
         delay=settings.start_delay,
+        engine=engine,
     )
 
 

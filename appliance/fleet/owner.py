@@ -5,20 +5,21 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 
 import trio
 
-from appliance.core.config.types import Config
+from appliance.core.config.types import Config, ModelConfig
 from appliance.core.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop
 from appliance.core.model import Model
 from appliance.core.policy import FreePolicy
 from appliance.core.schedule import Schedule
 from appliance.core.settings import FleetSettings
+from appliance.engines.chooser import Chooser, OneEngine
 from appliance.engines.found import Engine
-from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelNotFound, ModelUnloaded
+from appliance.errors import ApplianceError, Busy, EngineNotFound, ModelFailedToStart, ModelNotFound, ModelUnloaded
 from appliance.fleet.launch import Launch, configured_launch, engine_argv, engine_launch, same_launch
 from appliance.fleet.logs import Logs
 from appliance.fleet.measure import corrected, keep_measuring
@@ -33,6 +34,8 @@ from appliance.upstream.client import Address
 
 NOTICE_TIME = 1.1
 """llama-server's second between two looks, and a little."""
+END_NOTICED = 0.25
+"""Seconds that are given to notice why a connection broke; a child's exit is seen within milliseconds."""
 LAST_GRACE = 3.0
 """Seconds that engines get to end by themselves when the program ends; their requests are over by then."""
 
@@ -59,9 +62,8 @@ class Fleet:
     """
 
     def __init__(
-        self, settings: FleetSettings, engine: Engine | None, children: Children, nursery: trio.Nursery
+        self, settings: FleetSettings, chooser: Chooser | None, children: Children, nursery: trio.Nursery
     ) -> None:
-        self.engine = engine
         self.logs = Logs()
         self.closing = False
         self.observer: Observer | None = None
@@ -70,6 +72,7 @@ class Fleet:
         self._config: Config | None = None
         self._settings = settings
         self._threads = settings.threads or engine_threads()
+        self._chooser = chooser
         self._children = children
         self._nursery = nursery
         self._schedule = Schedule(limits_of(None, settings), FreePolicy())
@@ -82,6 +85,16 @@ class Fleet:
         self._last: dict[str, Ended] = {}
         self._left_at: dict[str, float] = {}
         self._changed = trio.Event()
+
+    @property
+    def engine(self) -> Engine | None:
+        """What a model on disk of which nothing is known would be started on."""
+        return self._chooser.choose() if self._chooser is not None else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is under way, or a model starts."""
+        return bool(self._waiters)
 
     @property
     def capacity(self) -> int:
@@ -243,7 +256,8 @@ class Fleet:
         """The command that would start it; of a model on disk with port 0, as the port is not chosen yet."""
         if model.config is not None:
             return tuple(model.config.argv)
-        return engine_argv(model, self.engine, self._settings, self._threads) if self.engine is not None else ()
+        engine = self._choose(model)
+        return engine_argv(model, engine, self._settings, self._threads) if engine is not None else ()
 
     def status(self) -> list[ChildStatus]:
         """Every model that has a process, waits for one, or had one before; sorted by id."""
@@ -254,6 +268,33 @@ class Fleet:
         if model_id in self._last or model_id in self._runs or self._schedule.waiting(model_id):
             return self._status(model_id)
         return None
+
+    def seat_of(self, model_id: str) -> str | None:
+        """The seat of the engine that the model's process runs on; None without one."""
+        run = self._runs.get(model_id)
+        engine = run.process.launch.engine if run is not None and run.process is not None else None
+        return engine.seat if engine is not None else None
+
+    def has_fallback(self, model_id: str) -> bool:
+        """Whether there is another seat to go to, should the process of this model die."""
+        model, seat = self._models.get(model_id), self.seat_of(model_id)
+        return model is not None and seat is not None and self._choose(model, (seat,)) is not None
+
+    async def fell_back(self, model_id: str, address: Address) -> str | None:
+        """A connection to this process of the model broke: the seat on which the model is started next.
+
+        Waits for a moment until the process's end is known. None when it did not crash, or there is no other seat.
+        """
+        with trio.move_on_after(END_NOTICED):
+            while (run := self._runs.get(model_id)) is not None and run.address is address:
+                await self.wait_changed()
+        ended, model = self._last.get(model_id), self._models.get(model_id)
+        if ended is None or model is None or not ended.crashed or ended.launch is None or ended.engine is None:
+            return None
+        if ended.launch.address is not address:
+            return None
+        following = self._choose(model)
+        return following.seat if following is not None and following.seat != ended.engine.seat else None
 
     async def wait_changed(self) -> None:
         """Wait until any model's state has changed."""
@@ -269,7 +310,7 @@ class Fleet:
             match effect:
                 case Start(model_id):
                     log.info("loading model '%s'", model_id)
-                    run = self._runs[model_id] = ModelRun(self._models[model_id], self._launch, self.logs)
+                    run = self._runs[model_id] = ModelRun(self._models[model_id], self._prepare, self.logs)
                     self._nursery.start_soon(self._own, run)
                 case Stop(model_id, why):
                     log.info("stopping model '%s' (%s)", model_id, why)
@@ -296,12 +337,29 @@ class Fleet:
                 await trio.sleep_forever()
             self._perform(self._schedule.tick(_now()))
 
-    def _launch(self, model: Model) -> Launch:
-        """Raises EngineNotFound, and ModelFailedToStart for what is wrong before there is a process."""
-        if model.config is None:
-            return engine_launch(model, self.engine, self._settings, self._threads)
-        launch = configured_launch(model.id, model.config)
-        if will_listen(model.config, launch.address):
+    def _choose(self, model: Model, tried: Collection[str] = ()) -> Engine | None:
+        return self._chooser.choose(model.id, tried, model.engine) if self._chooser is not None else None
+
+    async def _prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
+        """See `Prepare`. Raises EngineNotFound, and ModelFailedToStart for what is wrong before there is a process."""
+        if model.config is not None:
+            return self._configured(model, model.config)
+        engine, damaged = self._choose(model, tried), list[str]()
+        while engine is not None and self._chooser is not None and (damage := await self._chooser.check(engine)):
+            damaged.append(f"engine {engine.id or engine.name} is not started: {damage}")
+            tried = (*tried, engine.seat)
+            engine = self._choose(model, tried)
+        if engine is not None:
+            return engine_launch(model, engine, self._settings, self._threads)
+        if not tried:
+            raise EngineNotFound(("--engine", "PATH"))
+        if len(damaged) == len(tried):
+            raise ModelFailedToStart(model.id, "; ".join(damaged))
+        return None
+
+    def _configured(self, model: Model, config: ModelConfig) -> Launch:
+        launch = configured_launch(model.id, config)
+        if will_listen(config, launch.address):
             staying = {m: run.address for m, run in self._runs.items() if self._schedule.state(m) not in GOING}
             others = {m: address for m, address in staying.items() if address is not None and m != model.id}
             if other := neighbour_at(launch.address, others):
@@ -316,8 +374,10 @@ class Fleet:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._measure, run)
-                ended = await run.run(self._children, on_ready=partial(self._on_ready, model_id, began))
+                ended = await run.run(self._children, on_ready=partial(self._on_ready, run, began))
                 nursery.cancel_scope.cancel()
+            if ended.crashed:
+                self._blame(model_id, ended)
             self._last[model_id], error = ended, ended.error
             tell_end(model_id, ended, self.observer)
         finally:
@@ -325,8 +385,15 @@ class Fleet:
             self._perform(self._schedule.exited(model_id, error, _now()))
             run.gone.set()
 
-    def _on_ready(self, model_id: str, began: float) -> None:
-        seconds = _now() - began
+    def _blame(self, model_id: str, ended: Ended) -> None:
+        """Its engine failed, not the model."""
+        if self._chooser is not None and ended.engine is not None:
+            self._chooser.failed(ended.engine, model_id, (ended.why or str(ended.error)).splitlines()[0])
+
+    def _on_ready(self, run: ModelRun, began: float) -> None:
+        model_id, seconds = run.model.id, _now() - began
+        for failure in run.failures:
+            self._blame(model_id, failure)
         log.info("model '%s' is ready after %.2f s", model_id, seconds)
         if self.observer is not None:
             self.observer.loaded(model_id, seconds)
@@ -380,10 +447,14 @@ def _now() -> float:
 
 
 @asynccontextmanager
-async def open_fleet(settings: FleetSettings, engine: Engine | None) -> AsyncGenerator[Fleet]:
-    """Own every model process. Leaving the block stops them all, politely at first; cancelling kills."""
+async def open_fleet(settings: FleetSettings, engines: Chooser | Engine | None) -> AsyncGenerator[Fleet]:
+    """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
+
+    Without engines only configured models can be started.
+    """
+    chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
-        fleet = Fleet(settings, engine, children, nursery)
+        fleet = Fleet(settings, chooser, children, nursery)
         nursery.start_soon(fleet.keep_time)
         yield fleet
         nursery.cancel_scope.deadline = _now() + fleet.close()

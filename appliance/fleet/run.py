@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Literal
 
 import trio
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from appliance.core.config.types import ModelConfig
 from appliance.core.model import Model
+from appliance.engines.found import Engine
 from appliance.errors import ApplianceError, ModelFailedToStart, ModelUnloaded
 from appliance.fleet.child import Exited, ModelProcess
 from appliance.fleet.launch import Launch, with_ending
@@ -30,6 +31,9 @@ PORT_LOOK = 0.02
 
 How = Literal["stopped", "died", "failed"]
 
+Prepare = Callable[[Model, Collection[str]], Awaitable[Launch | None]]
+"""What is to be started for a model, on another seat than these; None when there is no other. Raises ApplianceError."""
+
 
 class Ended(Struct, frozen=True, kw_only=True):
     """How it ended: because it was told to, by itself when it was ready, or before."""
@@ -41,17 +45,33 @@ class Ended(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     why: str | None = None
     """What there is to be said about it later; None when it was stopped."""
+    launch: Launch | None = None
+    """What was started; None where it did not come to that."""
+    condemned: bool = False
+    """It was stopped because it was of no use any more."""
+
+    @property
+    def engine(self) -> Engine | None:
+        """What it ran on, or should have; None for a configured model."""
+        return self.launch.engine if self.launch is not None else None
+
+    @property
+    def crashed(self) -> bool:
+        """It ended at work, by itself and badly."""
+        return self.how == "died" and not self.condemned and self.exit_code != 0
 
 
 class ModelRun:
     """Owned by the fleet, which makes it at once when it decides and then calls `run` in a task of its own."""
 
-    def __init__(self, model: Model, prepare: Callable[[Model], Launch], logs: Logs) -> None:
+    def __init__(self, model: Model, prepare: Prepare, logs: Logs) -> None:
         self.model = model
         self.started_at = time.time()
         self.process: ModelProcess | None = None
         self.gone = trio.Event()
         """Set by the fleet, when all is told."""
+        self.failures: list[Ended] = []
+        """How it failed to start on the seats that were tried before this one."""
         self._prepare = prepare
         self._logs = logs
         self._first_line = logs.count(model.id)
@@ -85,23 +105,40 @@ class ModelRun:
             self.process.launch = with_ending(self.process.launch, config)
 
     async def run(self, children: Children, *, on_ready: Callable[[], None]) -> Ended:
-        """Start it, see it to its end, and say how it ended. Raises nothing that is expected."""
-        argv: tuple[str, ...] = ()
+        """Start it, see it to its end, and say how it ended. Raises nothing that is expected.
+
+        What does not start on one seat is tried on the next: only when it starts there was it the seat's fault. Where
+        all fail, what the first of them said is told.
+        """
+        while True:
+            ended = await self._run_on_next_seat(children, on_ready)
+            if ended is None:
+                return self.failures[0]
+            if ended.how != "failed" or ended.engine is None or self._stop.is_set():
+                return ended
+            self.failures.append(ended)
+
+    async def _run_on_next_seat(self, children: Children, on_ready: Callable[[], None]) -> Ended | None:
+        """None when there is no seat that was not tried."""
+        launch: Launch | None = None
+        tried = [ended.engine.seat for ended in self.failures if ended.engine is not None]
         try:
             for attempt in range(1, PORT_ATTEMPTS + 1):
-                launch = self._prepare(self.model)
-                argv = launch.argv
+                launch = await self._prepare(self.model, tried)
+                if launch is None:
+                    return None
+                self._first_line = self._logs.count(self.model.id)
                 exited = await self._run_once(launch, children, on_ready)
                 if exited is None or attempt == PORT_ATTEMPTS or not self._lost_its_port(exited):
                     return self._ended(launch, exited)
             raise AssertionError("the last attempt returns")
         except (OSError, ValueError) as cause:
             reason = cause.strerror if isinstance(cause, OSError) else None
-            return self._not_started(argv, f"its command cannot be executed: {reason or cause}")
+            return self._not_started(launch, f"its command cannot be executed: {reason or cause}")
         except ModelFailedToStart as cause:
-            return self._not_started(argv, cause.why)
+            return self._not_started(launch, cause.why)
         except ApplianceError as cause:
-            return Ended(how="failed", error=cause, argv=argv, why=str(cause))
+            return Ended(how="failed", error=cause, argv=launch.argv if launch else (), why=str(cause))
 
     async def _run_once(self, launch: Launch, children: Children, on_ready: Callable[[], None]) -> Exited | None:
         """None when it was told to stop before there was a process."""
@@ -136,9 +173,10 @@ class ModelRun:
         model_id = self.model.id
         if self._condemned is not None:
             error = ModelFailedToStart(model_id, self._condemned)
-            return Ended(how="died", error=error, argv=launch.argv, why=f"it was stopped: {self._condemned}")
+            why = f"it was stopped: {self._condemned}"
+            return Ended(how="died", error=error, argv=launch.argv, launch=launch, why=why, condemned=True)
         if self._stop.is_set() or exited is None:
-            return Ended(how="stopped", error=ModelUnloaded(model_id), argv=launch.argv)
+            return Ended(how="stopped", error=ModelUnloaded(model_id), argv=launch.argv, launch=launch)
         why = describe_status(exited.status)
         if exited.timed_out:
             seen = f" ({exited.last_look})" if exited.last_look and not launch.protocol else ""
@@ -148,8 +186,8 @@ class ModelRun:
         own_lines = self._logs.count(model_id) - self._first_line
         error = ModelFailedToStart(model_id, why, self._logs.tail(model_id, min(TAIL, own_lines)))
         how, shown = ("died", f"it died: {why}") if exited.was_ready else ("failed", str(error))
-        return Ended(how=how, error=error, argv=launch.argv, exit_code=exited.status, why=shown)
+        return Ended(how=how, error=error, argv=launch.argv, launch=launch, exit_code=exited.status, why=shown)
 
-    def _not_started(self, argv: tuple[str, ...], why: str) -> Ended:
+    def _not_started(self, launch: Launch | None, why: str) -> Ended:
         error = ModelFailedToStart(self.model.id, why)
-        return Ended(how="failed", error=error, argv=argv, why=str(error))
+        return Ended(how="failed", error=error, argv=launch.argv if launch else (), why=str(error), launch=launch)

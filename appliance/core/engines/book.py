@@ -8,6 +8,7 @@ from msgspec import Struct, structs
 
 from appliance.core.engines.choice import Seat
 from appliance.core.engines.devices import Device
+from appliance.core.engines.machine import Look
 from appliance.core.engines.probation import Probation
 from appliance.core.engines.proofs import Proof, ProofKey
 
@@ -33,6 +34,10 @@ class Book(Struct, frozen=True, kw_only=True):
     proofs: tuple[Proof, ...] = ()
     probations: tuple[Probation, ...] = ()
     listed: tuple[Listed, ...] = ()
+    look: Look | None = None
+    """The machine when it was last looked at."""
+    signature: str = ""
+    """What the machine's drivers and cards were called then: while it stays, ``look`` and ``listed`` hold."""
     use: str | None = None
     """What `Wanted.word` is for all models, by ``engines use``."""
     pinned: bool = False
@@ -40,24 +45,28 @@ class Book(Struct, frozen=True, kw_only=True):
     models: Mapping[str, str] = {}
     """The same by model id."""
 
-    def proofs_of(self, seat: Seat, system: str) -> tuple[Proof, ...]:
+    def proofs_of(self, seat: Seat, system: str, now: float) -> tuple[Proof, ...]:
         """Those that hold for the seat now, one for each device that has one."""
-        known = {proof.key: proof for proof in self.proofs}
+        known = {proof.key: proof for proof in self.proofs if proof.holds(now)}
         found = (known.get(key_of(seat, device, system)) for device in seat.devices)
         return tuple(proof for proof in found if proof is not None)
 
     def with_proof(self, proof: Proof) -> Book:
         """A newer proof of the same key replaces the one there is."""
         others = [one for one in self.proofs if one.key != proof.key]
-        return _replaced(self, proofs=(*others, proof)[-MAX_PROOFS:])
+        return structs.replace(self, proofs=(*others, proof)[-MAX_PROOFS:])
 
     def with_probation(self, probation: Probation) -> Book:
         others = [one for one in self.probations if (one.seat, one.model) != (probation.seat, probation.model)]
-        return _replaced(self, probations=(*others, probation))
+        return structs.replace(self, probations=(*others, probation))
+
+    def with_look(self, look: Look, signature: str) -> Book:
+        """The machine was looked at."""
+        return structs.replace(self, look=look, signature=signature)
 
     def with_listed(self, listed: Listed) -> Book:
         others = [one for one in self.listed if one.digest != listed.digest]
-        return _replaced(self, listed=(*others, listed))
+        return structs.replace(self, listed=(*others, listed))
 
     def cleared(self, digests: Sequence[str] | None = None) -> Book:
         """Nothing is known any more of builds with these digests, or of any; what the user chose stays."""
@@ -65,7 +74,7 @@ class Book(Struct, frozen=True, kw_only=True):
         def stays(digest: str) -> bool:
             return digests is not None and digest not in digests
 
-        return _replaced(
+        return structs.replace(
             self,
             proofs=tuple(one for one in self.proofs if stays(one.key.digest)),
             probations=tuple(one for one in self.probations if stays(one.digest)),
@@ -76,7 +85,3 @@ class Book(Struct, frozen=True, kw_only=True):
 def key_of(seat: Seat, device: Device, system: str) -> ProofKey:
     """Under what a proof of one device of a seat is remembered."""
     return ProofKey(digest=seat.digest, device=device.id, driver=device.driver, system=system)
-
-
-def _replaced(book: Book, **changes: object) -> Book:
-    return structs.replace(book, **changes)

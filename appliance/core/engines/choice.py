@@ -32,7 +32,7 @@ Standing = Literal["proven", "untried", "probation", "failed", "damaged"]
 
 
 class Seat(Struct, frozen=True, kw_only=True):
-    """A build on devices. ``devices`` is just the processor, or one or more GPUs (then the processor helps)."""
+    """A build on devices: just the processor, or GPUs (then the processor helps). None: whatever it takes by itself."""
 
     build: str
     """The build's id; ``embedded``, or the path of a program that is no build."""
@@ -43,6 +43,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
     damage: str = ""
     """What is wrong with its files; empty: nothing."""
+    fault: str = ""
+    """Why it cannot even say which devices it has."""
 
     @property
     def id(self) -> str:
@@ -51,7 +53,7 @@ class Seat(Struct, frozen=True, kw_only=True):
 
     @property
     def on_cpu(self) -> bool:
-        return all(device.name == CPU for device in self.devices)
+        return bool(self.devices) and all(device.name == CPU for device in self.devices)
 
     @property
     def software(self) -> bool:
@@ -120,12 +122,14 @@ def _judged(
 
     if seat.damage:
         return ranked("damaged", seat.damage)
+    if seat.fault:
+        return ranked("failed", seat.fault)
     if failed := next((proof for proof in proofs if not proof.ok), None):
         return ranked("failed", failed.why)
     seconds = max((proof.nominal_seconds or 0.0 for proof in proofs), default=0.0) or None
     if waiting is not None:
         return ranked("probation", f"{waiting.why}; tried again in {waiting.until - now:.0f} s", seconds)
-    if len(proofs) < len(seat.devices):
+    if not proofs or len(proofs) < len(seat.devices):
         return ranked("untried", "not tried here yet")
     proof = min(proofs, key=lambda proof: proof.nominal_seconds or 0.0)
     speeds = f" at {proof.prompt_speed:.0f} and {proof.generation_speed:.0f} tokens/s" if seconds else ""

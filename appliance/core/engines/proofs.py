@@ -15,6 +15,8 @@ Fault = Literal["list", "load", "crash", "garbage", "hang", "memory", "damaged",
 """What was wrong: listing its devices failed, the model did not load, it died at work, it said something else than it
 should, it did not answer in time, it told absurd memory, its files are not what they were, a library is missing."""
 
+FAILED_HOLDS = 86400.0
+"""Seconds for which a failed proof counts: nothing is out for ever, what failed may have been the moment's fault."""
 NOMINAL_PROMPT, NOMINAL_ANSWER = 512, 128
 """Tokens of the request by which speeds are compared."""
 
@@ -49,6 +51,10 @@ class Proof(Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         return self.fault is None
+
+    def holds(self, now: float) -> bool:
+        """Whether it still counts, as far as time is concerned."""
+        return self.ok or now < self.at + FAILED_HOLDS
 
     @property
     def nominal_seconds(self) -> float | None:

@@ -1,0 +1,66 @@
+"""The seats that an engine offers: which of its devices work together, and the flags that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from msgspec import Struct
+
+from appliance.core.engines.choice import Seat
+from appliance.core.engines.devices import CPU, Device
+
+WITHOUT_GPU = 100
+"""Added to the place of a GPU build that computes on the processor: a build for processors alone is as good, and less
+can go wrong with it."""
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """An engine as far as its seats are concerned."""
+
+    build: str
+    backend: str
+    digest: str
+    place: int
+    damage: str = ""
+    devices: tuple[Device, ...] | None = None
+    """What it lists; None: nobody has asked it yet."""
+    fault: str = ""
+    """Why it could not list its devices."""
+
+
+def seats_of(offer: Offer, cpu: Device, failed: Collection[str] = ()) -> list[Seat]:
+    """Its seats, the best one first.
+
+    Cards of one kind (with memory of their own, or without) work together. A device in ``failed`` (by id) and a
+    software renderer have seats of their own, so that they can be shown and asked for and spoil nobody else's.
+    """
+    if offer.fault:
+        return [_seat(offer, (), fault=offer.fault)]
+    if offer.devices is None:
+        return [_seat(offer, (cpu,) if offer.backend == CPU.lower() else ())]
+    good = [device for device in offer.devices if not device.software and device.id not in failed]
+    groups = [[d for d in good if not d.integrated], [d for d in good if d.integrated]]
+    alone = [[device] for device in offer.devices if device not in good]
+    seats = [_seat(offer, tuple(group)) for group in (*groups, *alone) if group]
+    on_cpu = _seat(offer, (cpu,), further=WITHOUT_GPU if offer.devices else 0)
+    return [*seats, on_cpu]
+
+
+def device_flags(seat: Seat, listed: Sequence[Device]) -> tuple[str, ...]:
+    """What the engine is told of its devices; nothing where it has no choice, or nobody knows of one."""
+    if not seat.devices or not listed:
+        return ()
+    names = "none" if seat.on_cpu else ",".join(device.name for device in seat.devices)
+    return ("--device", names)
+
+
+def _seat(offer: Offer, devices: tuple[Device, ...], *, fault: str = "", further: int = 0) -> Seat:
+    return Seat(
+        build=offer.build,
+        backend=offer.backend,
+        digest=offer.digest,
+        place=offer.place + further,
+        devices=devices,
+        damage=offer.damage,
+        fault=fault,
+    )

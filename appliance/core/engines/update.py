@@ -1,0 +1,123 @@
+"""An update as a state machine over its journal, so that a kill at any instant leaves a machine that works.
+
+    stage -> prove -> canary -> place -> tidy -> done
+
+The journal is on the disk before a step begins. Until *place* ends, the new build lies where no search for builds
+looks, and the old one is in use; *place* is one renaming of a folder; the switch is one writing of ``changes.json``,
+together with the step *tidy*. So there is no instant without a build in its place: `recover` says what is left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import assert_never
+
+from msgspec import Struct, structs
+
+from appliance.core.engines.changes import Changes, Journal, Step, line_of, switched
+from appliance.errors import Conflict
+
+SPEED_KEPT = 0.8
+"""Part of the old build's speed that a new one must reach."""
+
+NEXT: dict[Step, Step] = {"stage": "prove", "prove": "canary", "canary": "place"}
+
+
+class Discard(Struct, frozen=True):
+    """Remove everything that is staged."""
+
+
+class Place(Struct, frozen=True):
+    """Give the staged build its place among the others, by one renaming."""
+
+    build: str
+
+
+class Remove(Struct, frozen=True):
+    """Remove builds; one that is not there any more is no mistake."""
+
+    builds: tuple[str, ...]
+
+
+class Note(Struct, frozen=True):
+    """Write these changes."""
+
+    changes: Changes
+
+
+Effect = Discard | Place | Remove | Note
+
+
+def begin(changes: Changes, build: str, old: str, now: float) -> Changes:
+    """An update to ``build`` begins; ``old`` is in use. Raises Conflict when another one was not finished."""
+    if changes.journal is not None:
+        raise Conflict(
+            f"an update to {changes.journal.build} was begun and not finished; 'llama-appliance engines ls' clears it up"
+        )
+    return structs.replace(
+        changes, journal=Journal(line=line_of(build), build=build, old=old, step="stage", began=now)
+    )
+
+
+def advance(changes: Changes, now: float) -> Changes:
+    """The step under way is done. After *place* the new build is the line's current one; after *tidy* all is done."""
+    journal = changes.journal
+    assert journal is not None
+    match journal.step:
+        case "stage" | "prove" | "canary":
+            return structs.replace(changes, journal=structs.replace(journal, step=NEXT[journal.step]))
+        case "place":
+            changed, surplus = switched(changes, journal.line, journal.build, journal.old, now)
+            return structs.replace(changed, journal=structs.replace(journal, step="tidy", surplus=surplus))
+        case "tidy":
+            return structs.replace(changes, journal=None)
+        case other:
+            assert_never(other)
+
+
+def given_up(changes: Changes) -> Changes:
+    """The update is over, and nothing has come of it."""
+    return structs.replace(changes, journal=None)
+
+
+def recover(changes: Changes, *, staged: Collection[str], placed: Collection[str], now: float) -> list[Effect]:
+    """What is to be done, in this order, after a program ended in the middle of an update; again does no harm.
+
+    ``staged`` are the builds that lie whole in the staging folder, ``placed`` those in their place. What was not yet
+    known to work is thrown away, with everything that is staged; what had passed every test is brought to its end.
+    """
+    journal = changes.journal
+    if journal is None:
+        return [Discard()]
+    if journal.step == "place":
+        if journal.build not in placed and journal.build not in staged:
+            return [Discard(), Note(given_up(changes))]
+        place: list[Effect] = [Place(journal.build)] if journal.build not in placed else []
+        switch = advance(changes, now)
+        return [*place, Note(switch), *recover(switch, staged=(), placed=placed, now=now)]
+    if journal.step == "tidy":
+        return [Remove(journal.surplus), Discard(), Note(advance(changes, now))]
+    return [Discard(), Note(given_up(changes))]
+
+
+class Speed(Struct, frozen=True, kw_only=True):
+    """What one build did with the measuring request. Tokens per second."""
+
+    prompt: float
+    generation: float
+
+    @property
+    def seconds(self) -> float:
+        """How long a request of 512 tokens with an answer of 128 takes."""
+        return 512 / self.prompt + 128 / self.generation
+
+
+def canary_failure(old: Speed | None, new: Speed) -> str:
+    """Why the new build is not taken for its speed; empty: it is. Without an old one to compare with, any speed will do."""
+    if old is None or new.seconds * SPEED_KEPT <= old.seconds:
+        return ""
+    return (
+        f"it reaches {100 * old.seconds / new.seconds:.0f} % of the speed of the build in use (at least "
+        f"{100 * SPEED_KEPT:.0f} % are wanted): {new.prompt:.0f} and {new.generation:.0f} tokens/s, "
+        f"not {old.prompt:.0f} and {old.generation:.0f}"
+    )
