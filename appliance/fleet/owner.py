@@ -236,6 +236,22 @@ class Fleet:
             await run.gone.wait()
         return running
 
+    def reseat(self) -> None:
+        """Start idle models anew that run on another seat than would be chosen now: more is known than at their start.
+
+        What somebody uses or waits for stays as it is.
+        """
+        for model_id, run in list(self._runs.items()):
+            if not self.is_ready(model_id) or self._schedule.leases(model_id) or self._schedule.waiting(model_id):
+                continue
+            seat, following = self.seat_of(model_id), self._choose(run.model)
+            if seat is None or following is None or following.seat == seat:
+                continue
+            log.info("model '%s' moves from engine %s to %s", model_id, seat, following.seat)
+            terms = terms_of(run.model, self._config, self._settings)
+            self._perform(self._schedule.retire(model_id, terms, _now()))
+            self._nursery.start_soon(self._load_quietly, run.model)
+
     def condemn(self, model_id: str, why: str) -> bool:
         """End a process that is of no use any more (it hangs), at once and under its leases; ``why`` is logged.
 

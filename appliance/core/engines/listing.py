@@ -1,0 +1,147 @@
+"""What a build's ``--list-devices`` printed, read: ``  NAME: DESCRIPTION (TOTAL MiB, FREE MiB free)`` on its output.
+
+With ``-lv 5`` its log says more of them: which Vulkan devices are the processor itself or share its memory, and what
+CUDA and HIP cards can compute. Any text either is a list or yields a fault; none raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct, structs
+
+from appliance.core.engines.devices import SOFTWARE, Device
+from appliance.core.engines.proofs import Fault
+
+MIB = 1 << 20
+MAX_DEVICES = 64
+MAX_TEXT = 1 << 20
+"""Characters of either text that are looked at."""
+MAX_LINE = 1024
+"""A longer line is none of a list."""
+MOST_MEMORY = 64 << 40
+"""Bytes of one device; more is a number that underflowed, or a lie."""
+
+HEAD = "Available devices:"
+NO_DEVICES = "(none)"
+LINE = re.compile(r" +(\S{1,128}): (.*) \((-?[0-9]+) MiB, (-?[0-9]+) MiB free\)\s*")
+VULKAN = re.compile(r"ggml_vulkan: ([0-9]{1,3}) = (.*) \| uma: ([01]) ")
+VULKAN_CPU = "ggml_vulkan: Warning: Device type is CPU"
+CUDA = re.compile(r"\bDevice ([0-9]{1,3}): .*, (?:compute capability ([0-9]{1,3}\.[0-9]{1,3})|(gfx[0-9a-f]{3,6}))\b")
+"""HIP's cards are announced in the same way; a build has one of both."""
+EXCUSES = re.compile(
+    r"failed to initialize|no devices found|invalid device index|no \S+-capable device|no sycl device|failed to load",
+    re.IGNORECASE,
+)
+"""Words of log lines that say why there are no devices."""
+HELPERS = frozenset({"BLAS", "AMX", "ZenDNN", "zDNN"})
+"""What is listed and is no device: libraries that help the processor. They tell no memory."""
+METAL = re.compile(r"(Metal|MTL)[0-9]*")
+
+NO_TARGETS: Mapping[str, str] = {}
+
+
+class Listing(Struct, frozen=True, kw_only=True):
+    """The devices that a build says it can use; none at all where it has a fault."""
+
+    devices: tuple[Device, ...] = ()
+    fault: Fault | None = None
+    why: str = ""
+    """One line: the fault, or what the build said of devices that it could not use."""
+    targets: Mapping[str, str] = NO_TARGETS
+    """What CUDA and HIP devices can compute, ``8.9`` or ``gfx1100``, by name."""
+    seconds: float = 0.0
+    """How long it took."""
+
+
+def parse_listing(output: str, log: str = "") -> Listing:
+    """Read the output and the log of a build that ended well."""
+    devices: list[Device] = []
+    for name, description, total, free in _listed(output[:MAX_TEXT]):
+        if name in HELPERS:
+            continue
+        if absurd := _absurd(name, total, free):
+            return Listing(fault="memory", why=absurd)
+        if len(devices) == MAX_DEVICES:
+            return Listing(fault="memory", why=f"it lists more than {MAX_DEVICES} devices")
+        if all(device.name != name for device in devices):
+            devices.append(
+                Device(
+                    name=name,
+                    description=description.strip(),
+                    total=int(total) * MIB,
+                    free=int(free) * MIB,
+                    software=SOFTWARE.search(description) is not None,
+                    integrated=True if METAL.fullmatch(name) and description.startswith("Apple") else None,
+                )
+            )
+    if HEAD not in output:
+        said = next((line.strip() for line in output[:MAX_TEXT].splitlines() if line.strip()), "nothing")
+        return Listing(fault="list", why=f"it printed no list of devices but: {printable(said)}")
+    told, targets = _told(log[:MAX_TEXT])
+    why = "" if devices else next((printable(line) for line in _lines(log[:MAX_TEXT]) if EXCUSES.search(line)), "")
+    return Listing(devices=tuple(_with(device, told) for device in devices), targets=targets, why=why)
+
+
+def printable(text: str, most: int = 300) -> str:
+    """One line of a program's output for a message: bounded, and nothing in it that moves a cursor."""
+    shown = "".join(char if char.isprintable() else "?" for char in text[: most + 1].strip())
+    return shown if len(text.strip()) <= most else f"{shown[:most]}..."
+
+
+class _Told(Struct, frozen=True):
+    """What the log says of one Vulkan device."""
+
+    driver: str
+    shares_memory: bool
+    computes_on_cpu: bool = False
+
+
+def _listed(output: str) -> Iterator[tuple[str, str, str, str]]:
+    _, _, rest = output.partition(HEAD)
+    for line in _lines(rest):
+        if found := LINE.fullmatch(line):
+            yield found[1], found[2], found[3], found[4]
+
+
+def _absurd(name: str, total: str, free: str) -> str:
+    """What is wrong with these figures; empty: nothing."""
+    figures = f"it says that {printable(name)} has {printable(total, 24)} MiB of memory, {printable(free, 24)} MiB free"
+    if max(len(total), len(free)) > len(str(MOST_MEMORY)):
+        return figures
+    possible = 0 <= int(free) <= int(total) <= MOST_MEMORY // MIB and int(total) > 0
+    return "" if possible else figures
+
+
+def _told(log: str) -> tuple[dict[str, _Told], dict[str, str]]:
+    """By device name: of Vulkan's, and what CUDA's and HIP's can compute."""
+    vulkan: dict[str, _Told] = {}
+    targets: dict[str, str] = {}
+    last = ""
+    for line in _lines(log):
+        if (found := VULKAN.search(line)) and len(vulkan) < MAX_DEVICES:
+            last = f"Vulkan{int(found[1])}"
+            vulkan[last] = _Told(found[2].rpartition(" (")[2].removesuffix(")"), found[3] == "1")
+        elif VULKAN_CPU in line and last:
+            vulkan[last] = structs.replace(vulkan[last], computes_on_cpu=True)
+        elif (found := CUDA.search(line)) and len(targets) < MAX_DEVICES:
+            targets[f"{'CUDA' if found[2] else 'ROCm'}{int(found[1])}"] = found[2] or found[3]
+    return vulkan, targets
+
+
+def _with(device: Device, told: Mapping[str, _Told]) -> Device:
+    more = told.get(device.name)
+    if more is None:
+        return device
+    software = device.software or more.computes_on_cpu
+    return structs.replace(
+        device,
+        driver=printable(more.driver, 100),
+        software=software,
+        integrated=None if software else more.shares_memory,
+    )
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line.rstrip("\r") for line in text.split("\n") if len(line) <= MAX_LINE)

@@ -1,0 +1,108 @@
+"""The list of builds that can be fetched: for which platform and backend, from where, and what they need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from appliance.core.engines.builds import MACHINES, SYSTEMS, Needs
+from appliance.errors import UsageError
+
+BACKENDS = ("cpu", "vulkan", "cuda12", "cuda13", "rocm", "metal", "sycl")
+PLATFORMS = tuple(f"{system}-{machine}" for system in SYSTEMS.values() for machine in sorted(set(MACHINES.values())))
+
+_RELEASE = re.compile(r"(?:^|[^a-z0-9])(b[0-9]{2,9})(?:[^a-z0-9]|$)")
+_WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+class Archive(Struct, frozen=True, kw_only=True):
+    """One file to fetch. ``sha256`` is empty where nobody has told it, ``size`` (bytes) then 0."""
+
+    url: str
+    sha256: str = ""
+    size: int = 0
+
+    @property
+    def name(self) -> str:
+        return urlsplit(self.url).path.rpartition("/")[2]
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One build that can be had. ``archives`` are unpacked into one folder: the build, then its runtime libraries."""
+
+    platform: str
+    backend: str
+    build: str
+    archives: tuple[Archive, ...] = ()
+    needs: Needs = Needs()
+    licence: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.platform}-{self.backend}/{self.build}"
+
+    @property
+    def size(self) -> int:
+        """Bytes to fetch."""
+        return sum(archive.size for archive in self.archives)
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What ``engines install`` was asked for."""
+
+    platform: str
+    backend: str
+    build: str | None = None
+    """None: the newest."""
+
+
+def parse_asked(word: str, platform: str) -> Asked:
+    """``vulkan``, ``vulkan/b11434`` or ``linux-x64-vulkan/b11434``. Raises UsageError."""
+    kind, slash, build = word.strip().partition("/")
+    prefix = next((name for name in PLATFORMS if kind.startswith(f"{name}-")), None)
+    backend = kind[len(prefix) + 1 :] if prefix else kind
+    if backend not in BACKENDS or (slash and not _WORD.fullmatch(build)):
+        raise UsageError(
+            f"'{word}' names no build; write a backend ({', '.join(BACKENDS)}), or a build such as vulkan/b11434"
+        )
+    return Asked(platform=prefix or platform, backend=backend, build=build or None)
+
+
+def find_entry(entries: Sequence[Entry], asked: Asked) -> Entry:
+    """The newest that is meant. Raises UsageError with what there is instead."""
+    here = [one for one in entries if one.platform == asked.platform]
+    kind = [one for one in here if one.backend == asked.backend]
+    found = [one for one in kind if asked.build in (None, one.build)]
+    if found:
+        return max(found, key=lambda one: age(one.build))
+    if kind:
+        raise UsageError(
+            f"there is no {asked.backend}/{asked.build} for {asked.platform}; there is "
+            f"{', '.join(sorted({one.build for one in kind}, key=age))}; another one is installed from a file by --from"
+        )
+    others = ", ".join(sorted({one.backend for one in here})) or "nothing"
+    raise UsageError(
+        f"no {asked.backend} build for {asked.platform} is listed; there is {others}; "
+        "one of your own is installed by --from, or made by 'python llama-builds/build.py'"
+    )
+
+
+def release_of(name: str) -> str | None:
+    """``b11434`` of ``llama-b11434-bin-ubuntu-x64.tar.gz``."""
+    found = _RELEASE.search(name.lower())
+    return found[1] if found else None
+
+
+def age(build: str) -> tuple[int, ...]:
+    """Releases compare by their numbers, the larger is the newer."""
+    return tuple(int(digits) for digits in re.findall(r"[0-9]{1,18}", build))
+
+
+def check_entry(entry: Entry) -> None:
+    """Raises UsageError for words that cannot be the name of a folder."""
+    for word in (entry.platform, entry.backend, entry.build):
+        if not _WORD.fullmatch(word) or ".." in word:
+            raise UsageError(f"'{word}' cannot be part of a build's name; use letters, digits, '.', '_' and '-'")

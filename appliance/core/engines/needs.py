@@ -1,0 +1,73 @@
+"""Whether a build can run on this machine at all, by what it says it needs and what a look at the machine saw."""
+
+from __future__ import annotations
+
+import re
+
+from appliance.core.engines.builds import Needs
+from appliance.core.engines.machine import Gpu, Look
+
+VENDORS = {"cuda12": "nvidia", "cuda13": "nvidia", "rocm": "amd"}
+"""Backends that run on one vendor's cards alone."""
+LOADERS = {"vulkan": "vulkan", "cuda12": "cuda", "cuda13": "cuda", "rocm": "rocm"}
+"""The word in `Look.loaders` that each backend takes."""
+
+
+def unmet(needs: Needs, backend: str, platform: str, look: Look) -> list[str]:
+    """What is missing, one line each; empty: nothing that is known."""
+    if platform != look.platform:
+        return [f"it is for {platform}, and this machine is {look.platform}"]
+    return [*_cards(needs, backend, look), *_libraries(needs, backend, look), *_processor(needs, look)]
+
+
+def _cards(needs: Needs, backend: str, look: Look) -> list[str]:
+    vendor = VENDORS.get(backend)
+    if vendor is None:
+        return []
+    cards = [gpu for gpu in look.gpus if vendor in gpu.vendor.lower()]
+    if not cards:
+        seen = ", ".join(gpu.name for gpu in look.gpus) or "none"
+        return [f"it needs a graphics card of {vendor.upper()}; this machine's are: {seen}"]
+    problems = [] if any(_has_driver(gpu, needs.driver) for gpu in cards) else [_driver_problem(cards[0], needs.driver)]
+    if needs.compute and not any(_has_compute(gpu, needs.compute) for gpu in cards):
+        known = ", ".join(f"{gpu.name} ({gpu.compute})" for gpu in cards)
+        problems.append(f"it was made for cards of compute capability {', '.join(needs.compute)}, not for {known}")
+    return problems
+
+
+def _has_driver(gpu: Gpu, least: str) -> bool:
+    """A version that nobody tells is given the benefit of the doubt: the proof will show."""
+    return not least or not gpu.driver_version or _numbers(gpu.driver_version) >= _numbers(least)
+
+
+def _driver_problem(gpu: Gpu, least: str) -> str:
+    return f"it needs the driver {least} or newer; {gpu.name} has {gpu.driver_version}: update the driver"
+
+
+def _has_compute(gpu: Gpu, made_for: tuple[str, ...]) -> bool:
+    """A later capability of the same major version runs what was made for an earlier one."""
+    if gpu.compute is None:
+        return True
+    has = _numbers(gpu.compute)
+    return any(has[:1] == _numbers(one)[:1] and has >= _numbers(one) for one in made_for)
+
+
+def _libraries(needs: Needs, backend: str, look: Look) -> list[str]:
+    problems: list[str] = []
+    loader = LOADERS.get(backend)
+    if loader is not None and look.loaders.get(loader) == "":
+        problems.append(f"the system has no {loader} library, which comes with the card's driver")
+    for library in needs.libraries:
+        word = next((word for word in look.loaders if word in library.lower()), None)
+        if word is not None and word != loader and not look.loaders[word]:
+            problems.append(f"the system has no {library}")
+    return problems
+
+
+def _processor(needs: Needs, look: Look) -> list[str]:
+    missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
+    return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} has not"] if missing else []
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(digits) for digits in re.findall(r"[0-9]{1,9}", version))
