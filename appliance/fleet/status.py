@@ -36,6 +36,8 @@ class ChildStatus(Struct, frozen=True, kw_only=True):
     """llama-server's own loading progress, JSON."""
     ready_info: msgspec.Raw | None = None
     """llama-server's own description of the loaded model, JSON."""
+    seat: str | None = None
+    """The engine and devices it runs on, or ran; None of a configured model."""
 
 
 class Observer(Protocol):
@@ -78,6 +80,7 @@ def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: End
             argv=last.argv if last else (),
             exit_code=last.exit_code if last else None,
             error=last.why if last else None,
+            seat=last.engine.seat if last is not None and last.engine is not None else None,
         )
     process = run.process
     asleep = state is State.READY and process is not None and process.state.state == "sleeping"
@@ -92,6 +95,7 @@ def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: End
         started_at=run.started_at,
         progress=progress_of(run),
         ready_info=process.ready_info if process else None,
+        seat=process.launch.engine.seat if process is not None and process.launch.engine is not None else None,
     )
 
 

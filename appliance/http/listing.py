@@ -99,6 +99,8 @@ def _entry(
     state = state_of(status)
     argv = status.argv if status and status.pid is not None and status.argv else planned
     told: Object = {"value": state, "args": list(argv)}
+    if status is not None and status.seat is not None:
+        told["engine"] = status.seat
     if model.preset:
         told["preset"] = model.preset
     if status is not None and state == "loading" and status.progress is not None:

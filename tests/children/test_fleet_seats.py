@@ -120,12 +120,11 @@ async def test_one_that_was_asked_to_end_has_not_failed(model: Model) -> None:
 
 async def test_with_one_engine_there_is_nothing_to_fall_back_to(model: Model) -> None:
     only = engine("gpu", "--die-after-tokens", "3")
-    async with open_fleet(FleetSettings(threads=1), only) as fleet:
-        async with fleet.lease(model) as address:
-            assert not fleet.has_fallback("m")
-            with pytest.raises(UpstreamFailed):
-                await read_all(address)
-            assert await fleet.fell_back("m", address) is None
+    async with open_fleet(FleetSettings(threads=1), only) as fleet, fleet.lease(model) as address:
+        assert not fleet.has_fallback("m")
+        with pytest.raises(UpstreamFailed):
+            await read_all(address)
+        assert await fleet.fell_back("m", address) is None
 
 
 async def test_a_damaged_build_is_never_started(model: Model) -> None:
