@@ -1,23 +1,27 @@
-"""Build llama.cpp's llama-server from its pinned source into the user's cache, and print the path of the program.
+"""Build llama.cpp's llama-server from its pinned source into the user's cache, and print the paths of the programs.
 
-    python3 llama-builds/build.py [--print-path] [--native] [--jobs N]
+    python3 llama-builds/build.py [--backend cpu|vulkan|cuda ...] [--native] [--print-path] [--jobs N] [--clean]
 
-Needs a C++ compiler and make (or ninja), no root. cmake is taken from PATH, or installed for the build alone. The
-program lands in <user cache>/llama-appliance/engines/<key>/ beside its engine.json, where llama-appliance looks for
-engines. A second run finds it there; two at once share one build; one that was interrupted goes on where it stopped.
+Needs a C++ compiler and make (or ninja), no root; Vulkan also its headers and glslc, CUDA its toolkit. cmake is taken
+from PATH, or installed for the build alone. Each build lands in
 
-By default the program runs on every CPU with AVX2 (x86-64, since about 2013) and needs no library but the C library's,
-so that it can be shipped. --native builds for the CPU of this machine alone.
+    <user cache>/llama-appliance/engines/<platform>-<backend>/<build>/
+
+where llama-appliance looks for engines. A second run finds it there; two at once share one; one that was interrupted
+goes on where it stopped. The backends share a work folder (half a gigabyte) that makes the second one a matter of
+minutes; --clean deletes it at the end.
+
+A build runs on every CPU of its platform: it has a library for each level of them, and takes the best at start.
+--native makes one small program for the CPU of this machine alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import hashlib
-import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -26,189 +30,229 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import cuda
+import recipe
+from layout import (
+    EXECUTABLE,
+    build_folder,
+    engines_folder,
+    is_whole,
+    platform_name,
+    publish,
+    read_manifest,
+    write_manifest,
+)
 from source import SOURCE, fetch, unpack
 
 from bootstrap import SetupError, exclusive, make_venv, pip_of, run_pip, say, venv_python
 
-ROOT = Path(__file__).resolve().parents[1]
-EXECUTABLE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
-MANIFEST = "engine.json"
-
-OPTIONS = (
-    "-DCMAKE_BUILD_TYPE=Release",
-    "-DBUILD_SHARED_LIBS=OFF",
-    "-DLLAMA_BUILD_TESTS=OFF",
-    "-DLLAMA_BUILD_EXAMPLES=OFF",
-    "-DLLAMA_BUILD_UI=OFF",
-    "-DLLAMA_USE_PREBUILT_UI=OFF",  # would be downloaded
-    "-DLLAMA_OPENSSL=OFF",  # llama-appliance downloads models itself
-    "-DGGML_OPENMP=OFF",  # one shared library less to need; ggml then uses its own thread pool
-    "-DGGML_CCACHE=OFF",
-    "-DGGML_METAL=OFF",
-    f"-DLLAMA_BUILD_NUMBER={SOURCE.version.removeprefix('b')}",  # the source is no git tree that could tell
-)
-STATIC_RUNTIME = ("-DCMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc",)
-
-COMPILER_HINT = {
-    "linux": "on Debian and Ubuntu: sudo apt-get install g++ make; on Fedora: sudo dnf install gcc-c++ make",
-    "darwin": "install Apple's command line tools: xcode-select --install",
-    "win32": "install the Visual Studio Build Tools with 'Desktop development with C++'",
-}
+HERE = Path(__file__).resolve().parent
+SUFFIX = ".exe" if sys.platform == "win32" else ""
+LIBRARIES = re.compile(r"\.(dll|dylib|so(\.\d+)*)$")
+LONG_NAME = re.compile(r"(?P<short>.+?\.so\.\d+)\.\d+\.\d+|(?P<stem>.+?)(?P<major>\.\d+)\.\d+\.\d+\.dylib")
+"""The name that a library's file has after its whole version; it is loaded under the first number alone."""
 
 
-def options(*, native: bool) -> tuple[str, ...]:
-    """The cmake options of a build on this platform."""
-    runtime = STATIC_RUNTIME if sys.platform == "linux" else ()
-    return (*OPTIONS, f"-DGGML_NATIVE={'ON' if native else 'OFF'}", *runtime)
+def build_name(*, native: bool) -> str:
+    """llama.cpp's own name of the release, with a word behind it where the build is for one machine."""
+    return f"{SOURCE.version}-native" if native else SOURCE.version
 
 
-def engine_name(*, native: bool) -> str:
-    """What the build is called in engine.json; the native one sorts behind, and is preferred for it."""
-    return "llama-server-cpu-native" if native else "llama-server-cpu"
+def folder_of(backend: str, *, native: bool) -> Path:
+    """Where the finished build lies, or would. Raises SetupError."""
+    return build_folder(engines_folder(), platform_name(), recipe.backend_name(backend), build_name(native=native))
 
 
-def cache_folder() -> Path:
-    """Where this program keeps what it can make again; the same place as platformdirs' user_cache_dir."""
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-        return Path(local) / "llama-appliance" / "Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "llama-appliance"
-    xdg = os.environ.get("XDG_CACHE_HOME", "").strip()
-    return (Path(xdg) if xdg else Path.home() / ".cache") / "llama-appliance"
+def facts_of(backend: str, *, native: bool) -> dict[str, object]:
+    """What tells this build from one that was made in another way."""
+    facts: dict[str, object] = {"source": SOURCE.sha256, "options": list(recipe.options(backend, native=native))}
+    return facts | ({"machine": platform.node()} if native else {})
 
 
-def engine_folder(*, native: bool) -> Path:
-    """The folder of this build: a new one for another version, platform, or set of options."""
-    machine = platform.machine().lower()
-    facts = "\n".join(
-        [SOURCE.sha256, sys.platform, machine, platform.node() if native else "", *options(native=native)]
+def is_built(folder: Path, backend: str, *, native: bool) -> bool:
+    """Whether the build is there, whole, from this source and with these options."""
+    found = read_manifest(folder)
+    wanted = facts_of(backend, native=native)
+    return is_whole(folder) and all(found.get(key) == value for key, value in wanted.items())
+
+
+def build(backends: list[str], *, native: bool, jobs: int, clean: bool) -> None:
+    """Make the folders of ``backends``, each whole or not at all. Raises SetupError."""
+    root = engines_folder()
+    name = f".build-{build_name(native=native)}-{platform_name()}"
+    with exclusive(root / f"{name}.lock", f"building llama.cpp {SOURCE.version}"):
+        work = root / name
+        for backend in backends:
+            folder = folder_of(backend, native=native)
+            if is_built(folder, backend, native=native):
+                continue
+            began = time.monotonic()
+            make(work, folder, backend, native=native, jobs=jobs)
+            say(f"built {folder.parent.name}/{folder.name} in {time.monotonic() - began:.0f} s")
+        if clean or native:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def make(work: Path, folder: Path, backend: str, *, native: bool, jobs: int) -> None:
+    """One build, from whatever an earlier run left in ``work``."""
+    recipe.check_tools(backend)
+    cmake = find_cmake(work)
+    tree = work / "source"
+    if not tree.exists():
+        say(f"fetching the source of llama.cpp {SOURCE.version}")
+        unpack(fetch(work / "download"), tree)
+    cost = minutes(backend, native=native)
+    say(f"compiling for {backend} with {jobs} jobs (at most {cost}), log in {work / 'build.log'}")
+    compiled = compile_all(cmake, tree, work, backend, native=native, jobs=jobs)
+    stage = work / "stage"
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir()
+    for path in sorted(compiled.iterdir()):
+        take(path, stage, backend)
+    if backend == "cuda":
+        cuda.take_runtime(*recipe.nvcc(), stage)
+    copy_licenses(tree, stage)
+    if not native and (
+        missing := {f"{target}{SUFFIX}" for target in recipe.TARGETS} - {p.name for p in stage.iterdir()}
+    ):
+        raise SetupError(f"the build succeeded, but there is no {' and no '.join(sorted(missing))} in {compiled}")
+    start_once(stage / EXECUTABLE)
+    word = recipe.backend_name(backend)
+    facts: dict[str, object] = {
+        "name": f"llama-server-{word}{'-native' if native else ''}",
+        "backend": word,
+        "platform": platform_name(),
+        "build": folder.name,
+        "version": SOURCE.version,
+        "needs": recipe.needs(backend),
+        **({} if native else {"rpc": recipe.protocol(tree)}),
+        **facts_of(backend, native=native),
+        "built": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    write_manifest(stage, facts)
+    publish(stage, folder)
+
+
+def minutes(backend: str, *, native: bool) -> str:
+    """What a whole build costs, in words."""
+    return (
+        "ten CPU minutes" if native else {"cpu": "20 CPU minutes", "vulkan": "25 CPU minutes"}.get(backend, "an hour")
     )
-    digest = hashlib.sha256(facts.encode()).hexdigest()[:8]
-    return cache_folder() / "engines" / f"{SOURCE.version}-cpu-{machine}{'-native' if native else ''}-{digest}"
-
-
-def build(folder: Path, *, native: bool, jobs: int) -> None:
-    """Make ``folder`` with the program and its manifest, whole or not at all. Raises SetupError."""
-    work = folder.parent / f".build-{folder.name}"
-    with exclusive(folder.parent / f".{folder.name}.lock", f"building {folder.name}"):
-        if is_built(folder):
-            return
-        began = time.monotonic()
-        compiler()
-        cmake = find_cmake(work)
-        tree = work / "source"
-        if not tree.exists():
-            say(f"fetching the source of llama.cpp {SOURCE.version}")
-            unpack(fetch(work / "download"), tree)
-        say(f"compiling with {jobs} jobs (about ten CPU minutes), log in {work / 'build.log'}")
-        program = compile_server(cmake, tree, work, options(native=native), jobs)
-        stage = work / "stage"
-        shutil.rmtree(stage, ignore_errors=True)
-        stage.mkdir()
-        shutil.copy2(program, stage / EXECUTABLE)
-        for text in (tree / "LICENSE", *tree.glob("licenses/*"), *tree.glob("vendor/*/LICENSE*")):
-            (stage / "licenses" / text.parent.name).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(text, stage / "licenses" / text.parent.name / text.name)
-        (stage / MANIFEST).write_text(json.dumps(manifest(stage / EXECUTABLE, native=native), indent=2) + "\n")
-        if folder.exists():
-            shutil.rmtree(folder)  # no manifest in it, or it would have been found
-        stage.rename(folder)
-        shutil.rmtree(work)
-        say(f"built in {time.monotonic() - began:.0f} s")
-
-
-def is_built(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file() and (folder / EXECUTABLE).is_file()
-
-
-def compiler() -> None:
-    """Raises SetupError when there is no C++ compiler or no program to drive it with."""
-    if sys.platform == "win32":
-        return  # cmake finds Visual Studio by the registry, and says when it does not
-    missing: list[str] = []
-    if not os.environ.get("CXX") and not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
-        missing.append("a C++ compiler")
-    if not any(shutil.which(name) for name in ("make", "gmake", "ninja")):
-        missing.append("make")
-    if missing:
-        hint = COMPILER_HINT.get(sys.platform, COMPILER_HINT["linux"])
-        raise SetupError(f"building llama.cpp needs {' and '.join(missing)}: {hint}")
 
 
 def find_cmake(work: Path) -> str:
-    """cmake from PATH, else the pinned wheel in an environment that is deleted with the build."""
+    """cmake from PATH, else the pinned wheel in an environment of the work folder."""
     if found := shutil.which("cmake"):
         return found
     venv = work / "cmake"
-    installed = venv_python(venv).with_name("cmake.exe" if sys.platform == "win32" else "cmake")
+    installed = venv_python(venv).with_name(f"cmake{SUFFIX}")
     if not installed.exists():
         say("there is no cmake on PATH; installing the one packaged for pip, for this build alone")
         make_venv(venv)
-        lock = ROOT / "requirements" / "cmake.txt"
+        lock = HERE.parent / "requirements" / "cmake.txt"
         status, output = run_pip(pip_of(venv), "install", "--quiet", "--require-hashes", "-r", str(lock))
         if status != 0:
             raise SetupError(f"cannot install cmake through pip; install it by hand.\n{output.strip()}")
     return str(installed)
 
 
-def compile_server(cmake: str, tree: Path, work: Path, flags: tuple[str, ...], jobs: int) -> Path:
-    """Configure and build the one target; the finished program. Raises SetupError with the last lines of the log."""
+def compile_all(cmake: str, tree: Path, work: Path, backend: str, *, native: bool, jobs: int) -> Path:
+    """Configure and build; the folder of the results. Raises SetupError with the last lines of the log."""
+    shim = work / "shim"
+    if not native:
+        give_shim(shim)
+    flags = [*recipe.options(backend, native=native), *([] if native else [f"-DCMAKE_CXX_FLAGS=-isystem {shim}"])]
+    flags += cuda.flags(*recipe.nvcc()) if backend == "cuda" else []
+    targets = recipe.TARGETS[:1] if native else recipe.TARGETS
     out = work / "out"
-    steps = [
+    build_targets = [word for target in targets for word in ("--target", target)]
+    for step in (
         [cmake, "-S", str(tree), "-B", str(out), *flags],
-        [cmake, "--build", str(out), "--config", "Release", "--target", "llama-server", "--parallel", str(jobs)],
-    ]
-    for step in steps:
+        [cmake, "--build", str(out), "--config", "Release", *build_targets, "--parallel", str(jobs)],
+    ):
         with (work / "build.log").open("a+", encoding="utf-8", errors="replace") as log:
             status = subprocess.run(step, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False).returncode
             log.seek(0)
             if status != 0:
                 tail = "".join(log.readlines()[-30:])
                 raise SetupError(f"'{' '.join(step[:2])} ...' failed with status {status}; the end of its log:\n{tail}")
-    for place in (out / "bin" / EXECUTABLE, out / "bin" / "Release" / EXECUTABLE):
-        if place.is_file():
+    for place in (out / "bin", out / "bin" / "Release"):
+        if (place / EXECUTABLE).is_file():
             return place
     raise SetupError(f"the build succeeded, but there is no {EXECUTABLE} under {out / 'bin'}")
 
 
-def manifest(program: Path, *, native: bool) -> dict[str, object]:
-    """What engine.json says. Starts the program once: one that cannot run here is not worth keeping."""
+def give_shim(shim: Path) -> None:
+    """What older headers of Vulkan lack. Rewritten only where it changed: what includes it would be compiled again."""
+    for path in (HERE / "shim").rglob("*.hpp"):
+        target = shim / path.relative_to(HERE / "shim")
+        if not target.is_file() or target.read_bytes() != path.read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+
+def take(path: Path, stage: Path, backend: str) -> None:
+    """Copy one result under the name that it is loaded by, if it belongs to this build. Links are names of others."""
+    others = [library for name, library in recipe.GPU_LIBRARIES.items() if name != backend]
+    if path.is_symlink() or not path.is_file() or any(library in path.name for library in others):
+        return
+    program = path.name in {f"{target}{SUFFIX}" for target in recipe.TARGETS}
+    if not program and not LIBRARIES.search(path.name):
+        return
+    long = LONG_NAME.fullmatch(path.name)
+    name = (long["short"] or f"{long['stem']}{long['major']}.dylib") if long else path.name
+    shutil.copyfile(path, stage / name)
+    (stage / name).chmod(0o755 if program else 0o644)
+
+
+def copy_licenses(tree: Path, stage: Path) -> None:
+    """The licences of llama.cpp and of what it brings along, one folder each."""
+    for text in (tree / "LICENSE", *tree.glob("licenses/*"), *tree.glob("vendor/*/LICENSE*")):
+        folder = stage / "licenses" / ("llama.cpp" if text.parent == tree else text.parent.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(text, folder / text.name)
+
+
+def start_once(program: Path) -> None:
+    """Raises SetupError when the program cannot run here: it is then not worth keeping."""
     try:
         subprocess.run(
             [str(program), "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError) as cause:
         raise SetupError(f"the program was built but does not start: {cause}") from None
-    return {
-        "name": engine_name(native=native),
-        "backend": "cpu",
-        "version": SOURCE.version,
-        "options": list(options(native=native)),
-        "sha256": hashlib.sha256(program.read_bytes()).hexdigest(),
-        "built": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--print-path", action="store_true", help="print where the program is or would be; build nothing"
+        "--backend",
+        action="append",
+        choices=recipe.BACKENDS,
+        help="what it computes on; may be repeated (default: cpu)",
+    )
+    parser.add_argument(
+        "--print-path", action="store_true", help="print where the programs are or would be; build nothing"
     )
     parser.add_argument("--native", action="store_true", help="use every instruction of this machine's CPU")
     parser.add_argument("--portable", dest="native", action="store_false", help="the opposite, and the default")
+    parser.add_argument("--clean", action="store_true", help="delete the work folder when all is built")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time (default: %(default)s)"
     )
     args = parser.parse_args()
     native: bool = args.native
-    folder = engine_folder(native=native)
-    if not args.print_path and not is_built(folder):
-        try:
-            build(folder, native=native, jobs=args.jobs)
-        except SetupError as error:
-            sys.exit(f"error: {error}")
-    print(folder / EXECUTABLE)
+    backends: list[str] = list(dict.fromkeys(args.backend or ["cpu"]))
+    if native and backends != ["cpu"]:
+        parser.error("--native is for --backend cpu: a GPU build takes the best library of each CPU anyway")
+    try:
+        folders = [folder_of(backend, native=native) for backend in backends]
+        if not args.print_path:
+            build(backends, native=native, jobs=args.jobs, clean=args.clean)
+    except (SetupError, OSError) as error:
+        sys.exit(f"error: {error}")
+    for folder in folders:
+        print(folder / EXECUTABLE)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,18 @@
-"""The frozen program's first line of Python: the program itself, or the process that searches files for it."""
+"""The frozen program's first line of Python: the program itself, or one of the processes that it starts of itself.
+
+Each of those modules says why it is apart, and starts it so.
+"""
 
 import sys
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--search-process"]:  # `appliance.tools.search_process` says why, and starts it so
-        from appliance.tools.search_process import main
-    else:
-        from appliance.__main__ import main
+    match sys.argv[1:]:
+        case ["--search-process"]:
+            from appliance.tools.search_process import main
+        case ["--machine-process"]:
+            from appliance.engines.machine_process import main
+        case ["--gpu-process"]:
+            from appliance.platform.gpu_process import main
+        case _:
+            from appliance.__main__ import main
     main()

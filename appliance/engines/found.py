@@ -1,37 +1,45 @@
 """Which llama.cpp builds this machine has, and which one the program uses.
 
 Looked at in this order: what the user named (``--engine``, then ``LLAMA_APPLIANCE_ENGINE``), the builds shipped beside
-a frozen program, the builds in the user's cache (written by ``llama-builds/build.py``), ``llama-server`` on ``PATH``,
-the embedded engine. Finding an engine never runs it: whether it works here is what ``selftest`` proves.
+a frozen program, the installed ones (``engines install``), the builds in the user's cache (written by
+``llama-builds/build.py``), ``llama-server`` on ``PATH``, the embedded engine. Builds lie in
+``<platform>-<backend>/<build>/`` below each of these places. Finding an engine never runs it: whether it works here is
+what ``engines prove`` and ``selftest`` show.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 import platformdirs
 from msgspec import Struct
 
+from appliance.core.engines.builds import MANIFEST, Build, platform_of
 from appliance.engines import embedded
+from appliance.engines.integrity import damage_of, read_build
 from appliance.errors import EngineNotFound, UsageError
 
 APP_NAME = "llama-appliance"
 ENGINE_VARIABLE = "LLAMA_APPLIANCE_ENGINE"
+FOLDER_VARIABLE = "LLAMA_APPLIANCE_ENGINES_DIR"
 EMBEDDED = "embedded"
 WHEEL = "xllamacpp"
-MANIFEST = "engine.json"
 EXECUTABLE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
-ENGINE_HELP = f"llama-server program, folder with {MANIFEST}, or '{EMBEDDED}' (or {ENGINE_VARIABLE})."
+ENGINE_HELP = (
+    f"llama-server program, folder with {MANIFEST}, build such as 'linux-x64-vulkan/b11434', backend such as 'vulkan', "
+    f"or '{EMBEDDED}' (or {ENGINE_VARIABLE})."
+)
 """What ``--engine`` takes, for the help of every verb that has it."""
 
-MAX_MANIFEST = 1 << 20
-"""A manifest is a few hundred bytes; anything longer than this is something else."""
+BACKENDS = re.compile(r"cpu|vulkan|cuda\d*|rocm|metal|sycl")
+BUILD_ID = re.compile(r"[a-z0-9]+-[a-z0-9]+-[a-z0-9]+/[\w.-]+")
 
 
 class Engine(Struct, frozen=True, kw_only=True):
@@ -59,14 +67,6 @@ class Engine(Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
 
 
-class Manifest(Struct, frozen=True):
-    """``engine.json``: what a build says about itself. Keys that are not needed here are ignored."""
-
-    name: str
-    backend: str
-    version: str | None = None
-
-
 class Places(Struct, frozen=True, kw_only=True):
     """Where to look; the tests give their own."""
 
@@ -74,6 +74,8 @@ class Places(Struct, frozen=True, kw_only=True):
     """The value of `ENGINE_VARIABLE`."""
     beside: Path | None
     """``engines/`` beside a frozen program."""
+    installed: Path | None = None
+    """Where ``engines install`` puts builds, and what is remembered of them lies."""
     cache: Path
     search_path: str
 
@@ -83,37 +85,62 @@ class Places(Struct, frozen=True, kw_only=True):
         return cls(
             named=environ.get(ENGINE_VARIABLE) or None,
             beside=Path(sys.executable).parent / "engines" if getattr(sys, "frozen", False) else None,
+            installed=installed_folder(environ),
             cache=Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "engines",
             search_path=environ.get("PATH", os.defpath),
         )
 
+    def roots(self) -> list[tuple[Path, str]]:
+        """The folders of builds, best first, with what is said of builds found there."""
+        roots = (
+            (self.beside, "shipped with the program"),
+            (self.installed, "installed"),
+            (self.cache, "built on this machine"),
+        )
+        return [(root, source) for root, source in roots if root is not None]
+
+
+def installed_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where ``engines install`` puts builds: `FOLDER_VARIABLE`, else in the user's data folder."""
+    if named := environ.get(FOLDER_VARIABLE):
+        return Path(named).expanduser().absolute()
+    return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "engines"
+
 
 def find_engine(explicit: str | None, places: Places | None = None) -> Engine:
-    """The engine to use. ``explicit`` is the value of ``--engine``: an executable, a folder, or ``embedded``.
+    """The engine to use. ``explicit`` is the value of ``--engine``: see `ENGINE_HELP`. Never one that is damaged.
 
     Raises UsageError when what the user named cannot be used (nothing else is tried then), EngineNotFound when nothing
-    was named and nothing is here.
+    was named and nothing here is whole.
     """
     places = places or Places.of_this_machine()
     if explicit is not None:
-        return _named(explicit, "--engine")
+        return _named(explicit, "--engine", places)
     if places.named is not None:
-        return _named(places.named, ENGINE_VARIABLE)
+        return _named(places.named, ENGINE_VARIABLE, places)
+    damaged: list[str] = []
     for engine in _discovered(places):
-        return engine
-    beside = [str(places.beside)] if places.beside else []
-    raise EngineNotFound([*beside, str(places.cache), f"{EXECUTABLE} on PATH", "the embedded engine"])
+        if not engine.damage:
+            return engine
+        damaged.append(f"{engine.folder}, where {engine.damage}")
+    roots = [str(root) for root, _ in places.roots()]
+    raise EngineNotFound([*damaged, *roots, f"{EXECUTABLE} on PATH", "the embedded engine"])
 
 
 def list_engines(places: Places | None = None) -> list[Engine]:
-    """Every engine found without being named, best first; the first is the one `find_engine` takes by itself."""
+    """Every engine found without being named, best place first, also those with `Engine.damage`."""
     return list(_discovered(places or Places.of_this_machine()))
 
 
 def _discovered(places: Places) -> Iterator[Engine]:
-    if places.beside is not None:
-        yield from _builds(places.beside, "shipped with the program")
-    yield from _builds(places.cache, "built on this machine")
+    """A build that lies in two places is named once, unless the better placed one is damaged."""
+    seen: set[tuple[str, str]] = set()
+    for root, source in places.roots():
+        for engine in _builds(root, source):
+            if (engine.id, engine.digest) not in seen:
+                yield engine
+            if not engine.damage:
+                seen.add((engine.id, engine.digest))
     if on_path := shutil.which(EXECUTABLE, path=places.search_path):
         yield _program(Path(on_path), "PATH")
     if embedded.available():
@@ -121,74 +148,155 @@ def _discovered(places: Places) -> Iterator[Engine]:
 
 
 def _builds(root: Path, source: str) -> list[Engine]:
-    """The usable builds in the folders of ``root``, newest version first; broken ones are passed over."""
+    """The builds for this platform in the folders of ``root``, newest first; of one release the processor's come first,
+    which work everywhere. What is no whole folder of a build is passed over."""
     found: list[Engine] = []
-    for manifest in root.glob(f"*/{MANIFEST}"):
+    for manifest in root.glob(f"[!.]*/[!.]*/{MANIFEST}"):
         try:
-            found.append(_build(manifest.parent, source))
-        except UsageError:
-            continue  # half a build, or one being written: `--engine FOLDER` says what is wrong with it
-    return sorted(found, key=lambda engine: (_age(engine.version), engine.name), reverse=True)
+            build = read_build(manifest.parent)
+            if build.platform in ("", here()):
+                found.append(_build(manifest.parent, build, source))
+        except (OSError, ValueError, UsageError):
+            continue  # one being written, or no build: `--engine FOLDER` says what is wrong with it
+    return sorted(found, key=_newest_first)
+
+
+def _newest_first(engine: Engine) -> tuple[object, ...]:
+    special = not engine.id.endswith(f"/{engine.version}")  # made for this machine, and preferred for it
+    return tuple(-number for number in _age(engine.version)), engine.backend != "cpu", not special, engine.id
 
 
 def _age(version: str | None) -> tuple[int, ...]:
     """``b11434`` -> (11434,): versions compare by their numbers."""
-    return tuple(int(digits) for digits in re.findall(r"\d{1,18}", version or ""))
+    return tuple(int(digits) for digits in re.findall(r"\d{1,18}", version or "")) or (0,)
 
 
-def _named(value: str, option: str) -> Engine:
+def here() -> str:
+    """This machine's platform, ``linux-x64``."""
+    return platform_of(sys.platform, platform.machine())
+
+
+def _named(value: str, option: str, places: Places) -> Engine:
     if value == EMBEDDED:
         if not embedded.available():
             raise UsageError(
                 f"{option} {value}: it is not installed here; 'pip install llama-appliance[embedded]' adds it"
             )
         return _embedded(option)
+    if BACKENDS.fullmatch(value) or (BUILD_ID.fullmatch(value) and not Path(value).exists()):
+        return _whole(_by_word(value, option, list_engines(places)), option, value)
     path = Path(value).expanduser()
     if path.is_dir():
         if (path / MANIFEST).exists():
-            return _build(path, option)
+            return _whole(_named_build(path, option), option, value)
         if _executable(path / EXECUTABLE):
             return _program(path / EXECUTABLE, option)
         raise UsageError(f"{option} {value}: this folder holds neither {MANIFEST} nor {EXECUTABLE}")
     if not path.exists():
         raise UsageError(
             f"{option} {value}: no such file or folder; name a llama-server executable, a folder with {MANIFEST}, "
-            f"or '{EMBEDDED}'"
+            f"a build or a backend, or '{EMBEDDED}'; {_known(list_engines(places))}"
         )
     if not _executable(path):
         raise UsageError(f"{option} {value}: this file is not executable; name a llama-server program")
     return _program(path, option)
 
 
-def _build(folder: Path, source: str) -> Engine:
-    path = folder / MANIFEST
+def _by_word(word: str, option: str, engines: Sequence[Engine]) -> Engine:
+    """The best build with this id, or of this backend; a damaged one only where there is no other."""
+    prefix = word if word.isalpha() else None
+    fitting = [
+        engine
+        for engine in engines
+        if engine.folder is not None
+        and (word in (engine.id, engine.backend) or (prefix and engine.backend.rstrip("0123456789") == prefix))
+    ]
+    if not fitting:
+        raise UsageError(
+            f"{option} {word}: there is no such build; {_known(engines)}; "
+            "'llama-appliance engines install' fetches others"
+        )
+    return next((engine for engine in fitting if not engine.damage), fitting[0])
+
+
+def _known(engines: Sequence[Engine]) -> str:
+    ids = list(dict.fromkeys(engine.id for engine in engines))
+    return f"here are {', '.join(ids)}" if ids else "there is no engine here"
+
+
+def _whole(engine: Engine, option: str, value: str) -> Engine:
+    if engine.damage:
+        raise UsageError(
+            f"{option} {value}: {engine.damage} in {engine.folder}, so it is not started; an antivirus program's "
+            "quarantine is the usual cause: restore the file there, or install or make the build again"
+        )
+    return engine
+
+
+def _named_build(folder: Path, source: str) -> Engine:
     try:
-        with path.open("rb") as file:
-            manifest = msgspec.json.decode(file.read(MAX_MANIFEST), type=Manifest)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as cause:
-        raise UsageError(f"{path} cannot be used: {cause}") from None
+        build = read_build(folder)
+        if build.platform in ("", here()):
+            return _build(folder, build, source)
+    except (OSError, ValueError) as cause:
+        raise UsageError(f"{folder / MANIFEST} cannot be used: {cause}") from None
+    raise UsageError(f"{folder} cannot be used: it is for {build.platform}, and this machine is {here()}")
+
+
+def _build(folder: Path, build: Build, source: str) -> Engine:
+    """Raises UsageError when there is no program in the folder and its manifest lists none, OSError, ValueError."""
     program = folder / EXECUTABLE
-    if not _executable(program):
+    damage = damage_of(folder, build, (folder / MANIFEST).stat().st_mtime_ns)
+    if not damage and not _executable(program):
         raise UsageError(f"{folder} cannot be used: there is no executable {EXECUTABLE} beside its {MANIFEST}")
+    command = str(program.absolute())
     return Engine(
-        name=manifest.name,
-        backend=manifest.backend,
-        version=manifest.version,
-        command=(str(program.absolute()),),
+        name=build.name,
+        backend=build.backend,
+        version=build.version,
+        command=(command,),
         source=source,
+        id=build.id if build.platform and build.build else command,
+        digest=build.digest if build.files else _stamp(program),
+        folder=str(folder.absolute()),
+        damage=damage,
+        rpc=build.rpc,
     )
 
 
 def _program(path: Path, source: str) -> Engine:
-    return Engine(name=path.name, backend="unknown", version=None, command=(str(path.absolute()),), source=source)
+    command = str(path.absolute())
+    return Engine(
+        name=path.name,
+        backend="unknown",
+        version=None,
+        command=(command,),
+        source=source,
+        id=command,
+        digest=_stamp(path),
+    )
 
 
 def _embedded(source: str) -> Engine:
     from importlib.metadata import version  # thirty modules, which no other engine needs
 
+    found = version(WHEEL)
     return Engine(
-        name=EMBEDDED, backend="cpu", version=version(WHEEL), command=tuple(embedded.command()), source=source
+        name=EMBEDDED,
+        backend="cpu",
+        version=found,
+        command=tuple(embedded.command()),
+        source=source,
+        id=EMBEDDED,
+        digest=f"{WHEEL}-{found}",
     )
+
+
+def _stamp(program: Path) -> str:
+    """Stands for the content of a program that nobody listed: changes when it is replaced."""
+    state = program.stat()
+    facts = f"{program.absolute()}\n{state.st_size}\n{state.st_mtime_ns}"
+    return hashlib.sha256(facts.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _executable(path: Path) -> bool:

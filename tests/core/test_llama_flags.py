@@ -142,7 +142,7 @@ def read_help(text: str) -> list[Helped]:
 
 @pytest.fixture(scope="module")
 def helped() -> list[Helped]:
-    built = sorted((Path.home() / ".cache" / "llama-appliance" / "engines").glob("*/llama-server*"))
+    built = sorted((Path.home() / ".cache" / "llama-appliance" / "engines").glob("*-cpu/[!.]*/llama-server*"))
     if not built:
         if os.environ.get("LLAMA_APPLIANCE_REQUIRE_ENGINE") == "1":
             pytest.fail("no llama-server has been built; python llama-builds/build.py")

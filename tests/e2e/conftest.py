@@ -33,8 +33,9 @@ def _missing(what: str) -> NoReturn:
 
 
 def _find_built() -> str | None:
-    """A llama-server that was compiled: from the user's cache, else from PATH."""
-    return next((engine.command[0] for engine in list_engines() if engine.name != EMBEDDED), None)
+    """A llama-server that was compiled and is whole: the build for the processor, else another, else from PATH."""
+    found = [engine for engine in list_engines() if engine.name != EMBEDDED and not engine.damage]
+    return next((engine.command[0] for engine in sorted(found, key=lambda engine: engine.backend != "cpu")), None)
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from appliance.core.engines.builds import MANIFEST
 from appliance.engines import embedded
-from appliance.engines.found import ENGINE_VARIABLE, EXECUTABLE, MANIFEST, Places, find_engine, list_engines
+from appliance.engines.found import (
+    ENGINE_VARIABLE,
+    EXECUTABLE,
+    FOLDER_VARIABLE,
+    Places,
+    find_engine,
+    here,
+    list_engines,
+)
+from appliance.engines.integrity import check_build
 from appliance.errors import EngineNotFound, UsageError
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no execute permission")
@@ -17,69 +31,232 @@ posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 
 def program(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n")
+    path.write_text(f"#!/bin/sh\n# {path}\n")
     path.chmod(0o755)
     return path
 
 
-def build(folder: Path, version: str, name: str = "llama-server-cpu") -> Path:
+def build(root: Path, name: str, backend: str = "cpu", platform: str | None = None, **facts: object) -> Path:
+    """A build below ``root`` as ``llama-builds/build.py`` makes it."""
+    folder = root / f"{platform or here()}-{backend}" / name
     program(folder / EXECUTABLE)
-    (folder / MANIFEST).write_text(
-        json.dumps(
-            {"name": name, "backend": "cpu", "version": version, "options": ["-DX=1"], "sha256": "0", "built": "-"}
-        )
-    )
+    library = folder / "libggml-cpu-x64.so"
+    library.write_bytes(b"not really\n" * 10)
+    files = [
+        {"path": path.name, "size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        for path in (folder / EXECUTABLE, library)
+    ]
+    manifest = {
+        "name": f"llama-server-{backend}",
+        "backend": backend,
+        "platform": platform or here(),
+        "build": name,
+        "version": name,
+        "rpc": "7.0.0",
+        "files": files,
+        "options": ["-DX=1"],
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest | facts))
     return folder
 
 
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
     """A machine without any engine of its own but, where it is installed, the embedded one."""
-    return Places(named=None, beside=tmp_path / "beside", cache=tmp_path / "cache", search_path=str(tmp_path / "bin"))
+    return Places(
+        named=None,
+        beside=tmp_path / "beside",
+        installed=tmp_path / "installed",
+        cache=tmp_path / "cache",
+        search_path=str(tmp_path / "bin"),
+    )
 
 
-def test_what_is_shipped_comes_first_then_the_cache_then_the_path(places: Places, tmp_path: Path) -> None:
+def test_shipped_comes_before_installed_before_built_before_the_path(places: Places, tmp_path: Path) -> None:
     on_path = program(tmp_path / "bin" / EXECUTABLE)
     assert find_engine(None, places).command == (str(on_path),)
-    cached = build(places.cache / "a", "b9")
+    cached = build(places.cache, "b9")
     assert find_engine(None, places).command == (str(cached / EXECUTABLE),)
+    assert places.installed is not None
     assert places.beside is not None
-    shipped = build(places.beside / "cpu", "b1")
+    installed = build(places.installed, "b8")
+    assert find_engine(None, places).command == (str(installed / EXECUTABLE),)
+    shipped = build(places.beside, "b1")
     assert find_engine(None, places).command == (str(shipped / EXECUTABLE),)
     found = list_engines(places)
-    assert [engine.version for engine in found][:3] == ["b1", "b9", None]
-    assert found[2].command == (str(on_path),)
+    assert [engine.version for engine in found][:4] == ["b1", "b8", "b9", None]
+    assert found[3].command == (str(on_path),)
 
 
-def test_the_newest_build_of_the_cache_wins_by_number_not_by_letters(places: Places) -> None:
+def test_the_newest_build_wins_by_number_and_of_one_release_the_processors(places: Places) -> None:
     for version in ("b9999", "b11434", "b10441"):
-        build(places.cache / version, version)
+        build(places.cache, version)
+    build(places.cache, "b11434", "vulkan")
+    build(places.cache, "b11434-native", version="b11434")
+    ids = [engine.id for engine in list_engines(places)][:5]
+    assert ids == [
+        f"{here()}-cpu/b11434-native",
+        f"{here()}-cpu/b11434",
+        f"{here()}-vulkan/b11434",
+        f"{here()}-cpu/b10441",
+        f"{here()}-cpu/b9999",
+    ]
+
+
+def test_what_is_being_made_and_what_is_for_other_machines_is_not_found(places: Places) -> None:
+    good = build(places.cache, "b1")
+    build(places.cache, "b3", platform="beos-vax")
+    build(places.cache, "b2").rename(places.cache / ".staging")
+    (places.cache / ".staging").rename(good.parent / ".b2")
+    folders = [engine.folder for engine in list_engines(places) if engine.folder]
+    assert folders == [str(good)]
+    with pytest.raises(UsageError, match=f"for beos-vax, and this machine is {here()}"):
+        find_engine(str(places.cache / "beos-vax-cpu" / "b3"), places)
+
+
+def test_an_engine_says_what_it_is_called_and_changes_its_digest_with_its_files(places: Places) -> None:
+    folder = build(places.cache, "b7")
     engine = find_engine(None, places)
-    assert (engine.version, engine.backend, engine.name) == ("b11434", "cpu", "llama-server-cpu")
+    assert (engine.id, engine.folder, engine.rpc) == (f"{here()}-cpu/b7", str(folder), "7.0.0")
+    assert len(engine.digest) == 16
+    facts = json.loads((folder / MANIFEST).read_bytes())
+    facts["files"][1]["sha256"] = "0" * 64
+    (folder / MANIFEST).write_text(json.dumps(facts))
+    assert find_engine(None, places).digest != engine.digest
+
+
+def test_a_program_that_is_no_build_changes_its_digest_when_it_is_replaced(places: Places, tmp_path: Path) -> None:
+    path = program(tmp_path / "bin" / EXECUTABLE)
+    before = find_engine(None, places)
+    assert (before.id, before.folder) == (str(path), None)
+    path.write_text("#!/bin/sh\n# another one\n")
+    assert find_engine(None, places).digest != before.digest
+
+
+def test_a_build_that_lists_no_files_is_still_read(places: Places) -> None:
+    folder = places.cache / "old" / "b5"
+    path = program(folder / EXECUTABLE)
+    (folder / MANIFEST).write_text('{"name": "old", "backend": "cpu", "version": "b5", "sha256": "0"}')
+    engine = find_engine(None, places)
+    assert (engine.id, engine.version, engine.damage) == (str(path), "b5", "")
+    os.utime(path, ns=(1, 1))
+    assert find_engine(None, places).digest != engine.digest
+
+
+def test_one_build_in_two_places_is_named_once_unless_the_first_is_damaged(places: Places) -> None:
+    assert places.installed is not None
+    first = build(places.installed, "b1")
+    second = places.cache / first.parent.name / "b1"
+    shutil.copytree(first, second)
+    assert [engine.folder for engine in list_engines(places) if engine.folder] == [str(first)]
+    (first / EXECUTABLE).unlink()
+    assert [(engine.folder, bool(engine.damage)) for engine in list_engines(places) if engine.folder] == [
+        (str(first), True),
+        (str(second), False),
+    ]
+    assert find_engine(None, places).folder == str(second)
+    assert find_engine(f"{here()}-cpu/b1", places).folder == str(second)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": 1, "backend": "cpu"}', '{"backend": "cpu"}', "\xff"])
 def test_a_broken_build_is_passed_over_and_explained_when_named(places: Places, text: str) -> None:
-    good = build(places.cache / "good", "b1")
-    broken = build(places.cache / "broken", "b2")
+    good = build(places.cache, "b1")
+    broken = build(places.cache, "b2")
     (broken / MANIFEST).write_bytes(text.encode("latin-1"))
     assert find_engine(None, places).command == (str(good / EXECUTABLE),)
     with pytest.raises(UsageError, match="cannot be used"):
         find_engine(str(broken), places)
 
 
-def test_a_build_without_its_program_is_passed_over_and_explained_when_named(places: Places) -> None:
-    folder = build(places.cache / "empty", "b2")
+@pytest.mark.parametrize("name", [EXECUTABLE, "libggml-cpu-x64.so"])
+def test_a_missing_file_is_named_and_the_build_never_started(places: Places, name: str) -> None:
+    good = build(places.cache, "b1")
+    folder = build(places.cache, "b2")
+    (folder / name).unlink()
+    damaged = next(engine for engine in list_engines(places) if engine.id.endswith("/b2"))
+    assert damaged.damage == f"{name} is missing" == check_build(folder)
+    assert find_engine(None, places).folder == str(good)
+    for named in (str(folder), f"{here()}-cpu/b2"):
+        with pytest.raises(UsageError, match=rf"{name} is missing .*antivirus"):
+            find_engine(named, places)
+    with pytest.raises(UsageError, match="is missing"):
+        find_engine(None, structs.replace(places, named=str(folder)))
+
+
+def test_a_changed_file_is_found_by_its_size_or_its_time(places: Places) -> None:
+    folder = build(places.cache, "b2")
+    library = folder / "libggml-cpu-x64.so"
+    whole = library.read_bytes()
+    listed = (folder / MANIFEST).stat().st_mtime_ns
+    library.write_bytes(whole[:-1])
+    assert check_build(folder) == "libggml-cpu-x64.so is changed"
+    library.write_bytes(whole[:-1] + b"X")
+    os.utime(library, ns=(listed + 10**9, listed + 10**9))
+    assert check_build(folder) == "libggml-cpu-x64.so is changed"
+    library.write_bytes(whole)
+    os.utime(library, ns=(listed + 2 * 10**9, listed + 2 * 10**9))
+    assert check_build(folder) == "", "a copy is newer, and whole"
+
+
+def test_a_careful_look_reads_what_size_and_time_vouch_for(places: Places) -> None:
+    folder = build(places.cache, "b2")
+    library = folder / "libggml-cpu-x64.so"
+    state = library.stat()
+    library.write_bytes(b"X" * state.st_size)
+    os.utime(library, ns=(state.st_mtime_ns - 10**9, state.st_mtime_ns - 10**9))
+    assert check_build(folder) == ""
+    assert check_build(folder, read_all=True) == "libggml-cpu-x64.so is changed"
+
+
+def test_a_list_that_points_elsewhere_is_damage(places: Places) -> None:
+    folder = build(places.cache, "b2")
+    facts = json.loads((folder / MANIFEST).read_bytes())
+    for path in ("/etc/hostname", "../b2/llama-server", "C:x", ""):
+        (folder / MANIFEST).write_text(json.dumps(facts | {"files": [{"path": path, "size": 1, "sha256": ""}]}))
+        assert check_build(folder).endswith("is changed")
+
+
+def test_many_files_are_told_in_one_line(places: Places) -> None:
+    folder = build(places.cache, "b2", files=[{"path": f"{n}.so", "size": 1, "sha256": ""} for n in range(9)])
+    assert check_build(folder) == "0.so, 1.so, 2.so and 6 more are missing"
+    (folder / MANIFEST).unlink()
+    assert check_build(folder).startswith("engine.json cannot be read")
+
+
+def test_nothing_but_damaged_builds_says_what_is_damaged(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "available", lambda: False)
+    folder = build(places.cache, "b2")
     (folder / EXECUTABLE).unlink()
-    assert all(engine.command[0] != str(folder / EXECUTABLE) for engine in list_engines(places))
+    with pytest.raises(EngineNotFound, match=f"{EXECUTABLE} is missing"):
+        find_engine(None, places)
+
+
+def test_a_folder_without_its_program_and_without_a_list_is_passed_over(places: Places) -> None:
+    folder = build(places.cache, "b2", files=[])
+    (folder / EXECUTABLE).unlink()
+    assert all(engine.folder is None for engine in list_engines(places))
     with pytest.raises(UsageError, match=f"no executable {EXECUTABLE}"):
         find_engine(str(folder), places)
 
 
+def test_a_backend_or_a_build_can_be_named(places: Places) -> None:
+    build(places.cache, "b1", "vulkan")
+    build(places.cache, "b2", "vulkan")
+    build(places.cache, "b1", "cuda13")
+    build(places.cache, "b1")
+    assert find_engine("vulkan", places).id == f"{here()}-vulkan/b2"
+    assert find_engine("cuda", places).id == find_engine("cuda13", places).id == f"{here()}-cuda13/b1"
+    assert find_engine(f"{here()}-vulkan/b1", places).id == f"{here()}-vulkan/b1"
+    assert find_engine(None, structs.replace(places, named="vulkan")).backend == "vulkan"
+    for word in ("cuda12", "metal", f"{here()}-vulkan/b3"):
+        with pytest.raises(UsageError, match=f"{word}: there is no such build; here are {here()}-"):
+            find_engine(word, places)
+
+
 def test_what_the_user_names_beats_everything_and_the_option_beats_the_variable(places: Places, tmp_path: Path) -> None:
-    build(places.cache / "a", "b9")
+    build(places.cache, "b9")
     mine, other = program(tmp_path / "mine" / "my-server"), program(tmp_path / "other-server")
-    named = Places(named=str(other), beside=places.beside, cache=places.cache, search_path=places.search_path)
+    named = structs.replace(places, named=str(other))
     assert find_engine(None, named).command == (str(other),)
     assert find_engine(None, named).source == ENGINE_VARIABLE
     assert find_engine(str(mine), named).command == (str(mine),)
@@ -96,9 +273,9 @@ def test_a_relative_path_is_good_from_any_folder(
 
 
 def test_a_named_thing_that_cannot_be_used_is_not_replaced_by_another(places: Places, tmp_path: Path) -> None:
-    build(places.cache / "a", "b9")
+    build(places.cache, "b9")
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(UsageError, match="no such file or folder"):
+    with pytest.raises(UsageError, match=f"no such file or folder; .* here are {here()}-cpu/b9"):
         find_engine(str(tmp_path / "missing"), places)
     with pytest.raises(UsageError, match="holds neither"):
         find_engine(str(tmp_path / "nothing"), places)
@@ -112,9 +289,18 @@ def test_a_file_that_is_not_executable_is_refused(places: Places, tmp_path: Path
         find_engine(str(text), places)
 
 
+def test_the_folder_of_installed_builds_can_be_moved(tmp_path: Path) -> None:
+    assert Places.of_this_machine({FOLDER_VARIABLE: str(tmp_path)}).installed == tmp_path
+    usual = Places.of_this_machine({}).installed
+    assert usual is not None
+    assert usual.name == "engines"
+
+
 def test_the_embedded_engine_is_last_and_can_be_named(places: Places) -> None:
     if embedded.available():
-        assert list_engines(places)[-1].name == "embedded"
+        engine = list_engines(places)[-1]
+        assert (engine.name, engine.id) == ("embedded", "embedded")
+        assert engine.digest.startswith("xllamacpp-")
         assert find_engine("embedded", places).command == tuple(embedded.command())
     else:
         with pytest.raises(EngineNotFound, match="--engine"):

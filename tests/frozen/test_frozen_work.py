@@ -46,7 +46,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(program: Path, home: Path, fake_llama_server: tuple[str, ...]) -> Generator[Server]:
     """A model that says what it is told to, one that embeds, and everything that is off without being asked for."""
-    [engine] = (program.parent / "engines").glob(f"*/llama-server{SUFFIX}")
+    [engine] = (program.parent / "engines").glob(f"*/*/llama-server{SUFFIX}")
     [starter] = (program.parent / "_internal" / "appliance" / "catalog" / "starter").glob("*.gguf")
     alpha = " ".join([*fake_llama_server, "--model", str(home / "fake.gguf")])
     (home / "fake.gguf").write_bytes(b"GGUF")

@@ -1,0 +1,99 @@
+"""What a build for CUDA takes beside nvcc: cuBLAS and the stub of the driver, which not every toolkit holds."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from bootstrap import SetupError
+
+ARCHITECTURES = {
+    12: "61-virtual;70-virtual;75-virtual;80-virtual;86-real;89-real;90-virtual",
+    13: "75-virtual;80-virtual;86-real;89-real;90-virtual;120-virtual",
+}
+"""By the toolkit's major version: machine code for the usual cards, for the others code that the driver finishes at the
+first start."""
+DRIVERS = {12: "550.54", 13: "580"}
+"""The least that runs what such a toolkit makes."""
+
+
+def needs(major: int) -> dict[str, object]:
+    """What the build asks of the card and its driver."""
+    levels = [int(one.partition("-")[0]) for one in ARCHITECTURES[major].split(";")]
+    return {"driver": DRIVERS[major], "compute": [f"{level // 10}.{level % 10}" for level in levels]}
+
+
+def architectures(major: int) -> str:
+    """cmake's option that says for which cards."""
+    return f"-DCMAKE_CUDA_ARCHITECTURES={ARCHITECTURES[major]}"
+
+
+def flags(nvcc: str, major: int) -> list[str]:
+    """cmake's options for the toolkit of this machine. Raises SetupError where cuBLAS is missing."""
+    found = [f"-DCMAKE_CUDA_COMPILER={nvcc}"]
+    toolkit = _toolkit(nvcc)
+    if not any((place / "stubs" / "libcuda.so").is_file() for place in _libraries(toolkit)):
+        found.append("-DGGML_CUDA_NO_VMM=ON")  # which alone is linked to the driver's own library
+    if sys.platform == "win32" or any((place / "libcublas.so").exists() for place in _libraries(toolkit)):
+        return found
+    wheel = _wheel(major)
+    return [
+        *found,
+        f"-DCUDA_cublas_LIBRARY={wheel / 'lib' / f'libcublas.so.{major}'}",
+        f"-DCUDA_cublasLt_LIBRARY={wheel / 'lib' / f'libcublasLt.so.{major}'}",
+        f"-DCMAKE_CUDA_FLAGS=-I{wheel / 'include'}",
+    ]
+
+
+def take_runtime(nvcc: str, major: int, stage: Path) -> None:
+    """Copy the runtime libraries (0.6 GB) beside the finished build: machines have the driver, few have these."""
+    toolkit = _toolkit(nvcc)
+    places = [
+        *_libraries(toolkit),
+        toolkit / "bin",
+        toolkit / "bin" / "x64",
+        *(path / "lib" for path in _wheels(major)),
+    ]
+    for library in ("cudart", "cublas", "cublasLt"):
+        name = f"{library}64_{major}.dll" if sys.platform == "win32" else f"lib{library}.so.{major}"
+        found = next((place / name for place in places if (place / name).is_file()), None)
+        if found is None:
+            raise SetupError(f"the build needs {name}, and neither the toolkit of {nvcc} nor a wheel has it")
+        shutil.copyfile(found, stage / name)
+    if (toolkit / "EULA.txt").is_file():
+        (stage / "licenses" / "cuda").mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(toolkit / "EULA.txt", stage / "licenses" / "cuda" / "EULA.txt")
+
+
+def _toolkit(nvcc: str) -> Path:
+    """As nvcc itself says, since what is on PATH may be a script that starts it."""
+    dry = [nvcc, "--dryrun", "-E", "-x", "cu", os.devnull]
+    told = subprocess.run(dry, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60)
+    here = re.search(r"^#\$ _HERE_=(.+)$", told.stderr, re.MULTILINE)
+    return Path(here[1]).parent if here else Path(nvcc).resolve().parent.parent
+
+
+def _libraries(toolkit: Path) -> list[Path]:
+    return [toolkit / "lib64", toolkit / "lib", *toolkit.glob("targets/*/lib")]
+
+
+def _wheels(major: int) -> list[Path]:
+    """Where pip puts NVIDIA's libraries: one folder for all since CUDA 13, one each before."""
+    site = Path(sysconfig.get_path("purelib")) / "nvidia"
+    return [site / f"cu{major}", site / "cublas", site / "cuda_runtime"]
+
+
+def _wheel(major: int) -> Path:
+    for place in _wheels(major):
+        if (place / "lib" / f"libcublas.so.{major}").is_file():
+            return place
+    package = "nvidia-cublas" if major >= 13 else f"nvidia-cublas-cu{major}"
+    raise SetupError(
+        f"the CUDA toolkit here has no cuBLAS: install it with the toolkit, or for this Python: "
+        f"{sys.executable} -m pip install '{package}=={major}.*' (400 MB)"
+    )
