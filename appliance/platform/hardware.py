@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import psutil
@@ -20,7 +21,7 @@ from appliance.core.machine import (
     Processor,
     architecture_of,
 )
-from appliance.platform.nvml import find_library, open_nvml
+from appliance.platform.gpus import open_gpus
 
 if sys.platform == "darwin":
     from appliance.platform import hardware_macos as here
@@ -36,10 +37,15 @@ log = logging.getLogger(__name__)
 
 
 async def detect(budget: float = BUDGET) -> Hardware | None:
-    """Look, in a thread. None when the system does not tell, or not within ``budget`` seconds."""
+    """Look, in a thread, and at NVIDIA's cards in a process of its own, which ends with the look.
+
+    None when the system does not tell, or not within ``budget`` seconds.
+    """
     with trio.move_on_after(budget):
         try:
-            return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
+            async with open_gpus() as gpus:
+                nvidia = await gpus.accelerators()
+            return await trio.to_thread.run_sync(look, nvidia, abandon_on_cancel=True)
         except (OSError, psutil.Error) as error:
             log.warning("the hardware cannot be described: %s", error)
             return None
@@ -47,8 +53,11 @@ async def detect(budget: float = BUDGET) -> Hardware | None:
     return None
 
 
-def look() -> Hardware:
-    """What `detect` tells; blocks. Raises OSError or psutil.Error when not even the memory's size is known."""
+def look(nvidia: Sequence[Accelerator] = ()) -> Hardware:
+    """What `detect` tells; blocks. NVIDIA's cards come first: that is the order of the GPU samples.
+
+    Raises OSError or psutil.Error when not even the memory's size is known.
+    """
     cpu = here.cpu_names()
     return Hardware(
         captured_at=datetime.now(UTC),
@@ -64,12 +73,5 @@ def look() -> Hardware:
             logical_thread_count=psutil.cpu_count(logical=True),
         ),
         memory=MainMemory(capacity_bytes=min(psutil.virtual_memory().total, here.memory_limit())),
-        accelerators=tuple(_accelerators()),
+        accelerators=(*nvidia, *here.accelerators(first=len(nvidia))),
     )
-
-
-def _accelerators() -> list[Accelerator]:
-    """NVIDIA's first: that is the order of the GPU samples."""
-    with open_nvml(find_library()) as nvml:
-        found = [] if nvml is None else nvml.accelerators()
-    return found + here.accelerators(first=len(found))

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import platform
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.core.machine import Accelerator, CpuNames, Environment, OperatingSystem
+from appliance.platform import cgroups
 from appliance.platform.drm import accelerator, find_cards, read_number, read_text
 
 ROOT = Path("/")
@@ -27,8 +27,6 @@ VENDORS = {
     "0xc0": "Ampere",
 }
 """``vendor_id`` of x86; ``CPU implementer`` of ARM (Arm's MIDR_EL1)."""
-LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Version 2 and version 1; seen from inside a container these are the container's own."""
 CONTAINER_FILES = {"run/.containerenv": "Podman", ".dockerenv": "Docker"}
 CONTAINER_NAMES = {"docker": "Docker", "podman": "Podman", "lxc": "LXC", "oci": None}
 MACHINES = (
@@ -86,7 +84,7 @@ def environment(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> E
 
 def memory_limit(root: Path = ROOT) -> int:
     """Bytes that the container's control group allows; a number beyond any memory without a limit."""
-    return min((limit for name in LIMITS if (limit := read_number(root / name))), default=sys.maxsize)
+    return cgroups.memory_limit(root)
 
 
 def accelerators(first: int, root: Path = ROOT) -> list[Accelerator]:

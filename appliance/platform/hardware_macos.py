@@ -12,7 +12,7 @@ from appliance.core.machine import Accelerator, AcceleratorMemory, CpuNames, Env
 def cpu_names() -> CpuNames:
     """Intel Macs name their vendor, Apple's own processors say it in the model ("Apple M4 Max")."""
     model = _text("machdep.cpu.brand_string")
-    vendor = "Apple" if _is_apple() else {"GenuineIntel": "Intel"}.get(_text("machdep.cpu.vendor") or "")
+    vendor = "Apple" if is_apple() else {"GenuineIntel": "Intel"}.get(_text("machdep.cpu.vendor") or "")
     return CpuNames(vendor, model, _number("hw.packages"))
 
 
@@ -35,7 +35,7 @@ def memory_limit() -> int:
 
 def accelerators(first: int) -> list[Accelerator]:
     """The GPU that is part of every Apple processor and shares its memory. Those of Intel Macs are not told."""
-    if not _is_apple():
+    if not is_apple():
         return []
     memory = AcceleratorMemory(kind="unified", capacity_bytes=_number("hw.memsize"))
     model = _text("machdep.cpu.brand_string")
@@ -52,7 +52,17 @@ def accelerators(first: int) -> list[Accelerator]:
     ]
 
 
-def _is_apple() -> bool:
+def build() -> str:
+    """The build of the system, ``24B83``; empty when it is not told."""
+    return _text("kern.osversion") or ""
+
+
+def has_feature(name: str) -> bool:
+    """Whether the processor has what Apple calls ``hw.optional.NAME``."""
+    return bool(_number(f"hw.optional.{name}", 0))
+
+
+def is_apple() -> bool:
     """Also under Rosetta, where the machine calls itself x86_64."""
     return (_text("machdep.cpu.brand_string") or "").startswith("Apple")
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import psutil
+import trio
 
-from appliance.platform.nvml import find_library
+from appliance.platform.gpus import processes_on
 
 
 def process_memory(pid: int, devices: Collection[str]) -> Mapping[str, int]:
-    """Bytes by device, for those of ``devices`` (``ram``, ``gpu0`` ...) that can be told. Blocks for milliseconds."""
+    """Bytes by device, for those of ``devices`` (``ram``, ``gpu0`` ...) that can be told.
+
+    Blocks for milliseconds: called in a thread of Trio's, which GPUs are asked from (`platform.gpus`).
+    """
     family = _family(pid)
     taken: dict[str, int] = {}
     if "ram" in devices and (resident := sum(_resident(process) for process in family)):
@@ -41,18 +45,7 @@ def _resident(process: psutil.Process) -> int:
 
 def _on_gpu(index: int, pids: Collection[int]) -> int | None:
     """None without a driver, or where it does not tell who takes what (containers, Windows in WDDM mode)."""
-    library = find_library()
-    if library is None:
-        return None
-    try:
-        library.nvmlInit()
-        try:
-            handle = library.nvmlDeviceGetHandleByIndex(index)
-            running = library.nvmlDeviceGetComputeRunningProcesses(handle)
-        finally:
-            library.nvmlShutdown()
-    except library.NVMLError:
-        return None
-    taken = [entry.usedGpuMemory for entry in running if entry.pid in pids]
+    running = trio.from_thread.run(processes_on, index)
+    taken = [size for pid, size in running or () if pid in pids]
     known = [size for size in taken if size is not None]
     return sum(known) if known and len(known) == len(taken) else None

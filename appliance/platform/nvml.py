@@ -1,4 +1,7 @@
-"""NVIDIA GPUs, through the driver's own library (NVML). Without it there are none, and nothing is imported."""
+"""NVIDIA GPUs, through the driver's own library (NVML). Without it there are none, and nothing is imported.
+
+Only processes that may crash load it: `platform.gpu_process` and `engines.machine_process`, never the server.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Protocol, TypeVar, cast
 
+from appliance.core.engines.machine import Gpu
 from appliance.core.machine import MIB, Accelerator, AcceleratorMemory, Driver, GpuSample
+from appliance.platform.gpu_files import normal_pci
 
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 MEMORY_TEMPERATURE = 82
@@ -38,6 +43,13 @@ class Memory(Protocol):
 
     total: int
     used: int
+    free: int
+
+
+class PciInfo(Protocol):
+    """Where a device is: ``00000000:01:00.0``."""
+
+    busId: str
 
 
 class Utilization(Protocol):
@@ -81,6 +93,8 @@ class Library(Protocol):
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Device: ...
     def nvmlDeviceGetName(self, handle: Device) -> str: ...
     def nvmlDeviceGetUUID(self, handle: Device) -> str: ...
+    def nvmlDeviceGetPciInfo(self, handle: Device) -> PciInfo: ...
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Device) -> Sequence[int]: ...
     def nvmlDeviceGetArchitecture(self, device: Device) -> int: ...
     def nvmlDeviceGetTemperature(self, handle: Device, sensor: int) -> int: ...
     def nvmlDeviceGetFieldValues(self, handle: Device, fieldIds: list[int]) -> Sequence[FieldValue]: ...
@@ -144,6 +158,35 @@ class Nvml:
             )
         return found
 
+    def gpus(self) -> list[Gpu]:
+        """What the GPUs are, for the choice of engines."""
+        version = self._try(self._library.nvmlSystemGetDriverVersion) or ""
+        return [self._gpu(index, device, version) for index, device in enumerate(self._devices)]
+
+    def processes(self, index: int) -> list[tuple[int, int | None]] | None:
+        """The processes that compute on one GPU, with the bytes they have there. None: not told (containers, WDDM)."""
+        if index >= len(self._devices):
+            return None
+        running = self._try(lambda: self._library.nvmlDeviceGetComputeRunningProcesses(self._devices[index]))
+        return None if running is None else [(entry.pid, entry.usedGpuMemory) for entry in running]
+
+    def _gpu(self, index: int, device: Device, version: str) -> Gpu:
+        library = self._library
+        place = self._try(lambda: library.nvmlDeviceGetPciInfo(device).busId)
+        capability = self._try(lambda: library.nvmlDeviceGetCudaComputeCapability(device))
+        memory = self._memory(device)
+        return Gpu(
+            vendor="NVIDIA",
+            name=self._names[index] or "NVIDIA GPU",
+            driver="nvidia",
+            driver_version=version,
+            pci=None if place is None else normal_pci(place),
+            uuid=self._uuids[index],
+            total=None if memory is None else memory.total,
+            free=None if memory is None else memory.free,
+            compute=".".join(str(part) for part in capability) if capability else None,
+        )
+
     def _sample(self, index: int, device: Device, now: datetime) -> GpuSample:
         library = self._library
         busy = self._try(lambda: library.nvmlDeviceGetUtilizationRates(device))
@@ -185,14 +228,16 @@ class Nvml:
 
 
 @contextmanager
-def open_nvml(library: Library | None) -> Generator[Nvml | None]:
-    """The library initialised for the length of the block. None without one, or without a working driver."""
+def open_nvml(library: Library | None, refused: Callable[[str], None] = lambda why: None) -> Generator[Nvml | None]:
+    """The library initialised for the length of the block. None without one, or without a working driver, which
+    ``refused`` is told of in NVML's own words."""
     if library is None:
         yield None
         return
     try:
         library.nvmlInit()
-    except library.NVMLError:
+    except library.NVMLError as error:
+        refused(str(error))
         yield None
         return
     try:

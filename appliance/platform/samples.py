@@ -7,16 +7,17 @@ import math
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import psutil
 import trio
+from msgspec import structs
 
 from appliance.core.machine import MIB, GpuSample, NetworkCounters, Performance, Sample, SystemSample
 from appliance.platform import drm
-from appliance.platform.nvml import Nvml, find_library, open_nvml
+from appliance.platform.gpus import Gpus, open_gpus
 
 KEPT = 3600.0
 """Seconds of samples that are kept."""
@@ -59,14 +60,16 @@ class Samples:
 class Sampler:
     """Takes the samples. Its methods block for a millisecond or some, and are called by one task, in threads."""
 
-    def __init__(self, nvml: Nvml | None, cards: list[drm.Card]) -> None:
-        self._nvml = nvml
+    def __init__(self, cards: list[drm.Card]) -> None:
         self._cards = cards
         self._busy_before = _processor_times()
 
-    def take(self, now: datetime) -> Sample:
-        """One look at everything. Raises OSError or psutil.Error when the system does not even tell its memory."""
-        gpus: list[GpuSample] = [] if self._nvml is None else self._nvml.samples(now)
+    def take(self, now: datetime, nvidia: Sequence[GpuSample] = ()) -> Sample:
+        """One look at everything but NVIDIA's GPUs, of which samples are given.
+
+        Raises OSError or psutil.Error when the system does not even tell its memory.
+        """
+        gpus = [structs.replace(gpu, timestamp=now) for gpu in nvidia]
         gpus += [drm.sample(card, index, now) for index, card in enumerate(self._cards, start=len(gpus))]
         return Sample(system=self._system(now), gpus=tuple(gpus))
 
@@ -89,49 +92,41 @@ class Sampler:
         )
 
 
-@contextmanager
-def open_sampler() -> Generator[Sampler]:
-    """Own the connection to the GPU driver, as long as samples are taken. Blocks: use a thread."""
-    with open_nvml(find_library()) as nvml:
-        yield Sampler(nvml, drm.find_cards() if sys.platform == "linux" else [])
+def new_sampler() -> Sampler:
+    """Blocks for a moment: use a thread."""
+    return Sampler(drm.find_cards() if sys.platform == "linux" else [])
 
 
 @asynccontextmanager
 async def open_samples(every: float | None) -> AsyncGenerator[Samples]:
-    """Own the one task that samples every so many seconds, for the length of the block. None: no samples at all."""
+    """Own the one task that samples every so many seconds, for the length of the block. None: no samples at all.
+
+    Owns the process that asks NVIDIA's driver as well, which others ask through `platform.gpus`.
+    """
     samples = Samples(every)
-    if every is None:
-        yield samples
-        return
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_fill, samples, every)
+    async with open_gpus() as gpus, trio.open_nursery() as nursery:
+        if every is not None:
+            nursery.start_soon(_fill, samples, every, gpus)
         yield samples
         nursery.cancel_scope.cancel()
 
 
-async def _fill(samples: Samples, every: float) -> None:
-    opened = open_sampler()
-    in_thread = True
-    try:
-        sampler = await trio.to_thread.run_sync(opened.__enter__, abandon_on_cancel=True)
-        due = trio.current_time() + min(FIRST, every)
-        while True:
-            in_thread = False
-            await trio.sleep_until(due)
-            in_thread = True
-            sample = await trio.to_thread.run_sync(_take, sampler, abandon_on_cancel=True)
-            if sample is not None:
-                samples.add(sample)
-            due = max(due + every, trio.current_time())  # after the machine has slept, one sample and not many
-    finally:
-        if not in_thread:  # a driver that hangs in a call would hang here too; the program's end closes it then
-            opened.__exit__(None, None, None)
+async def _fill(samples: Samples, every: float, gpus: Gpus) -> None:
+    sampler = await trio.to_thread.run_sync(new_sampler, abandon_on_cancel=True)
+    due = trio.current_time() + min(FIRST, every)
+    while True:
+        await trio.sleep_until(due)
+        nvidia = await gpus.samples()
+        sample = await trio.to_thread.run_sync(_take, sampler, nvidia, abandon_on_cancel=True)
+        if sample is not None:
+            samples.add(sample)
+        due = max(due + every, trio.current_time())  # after the machine has slept, one sample and not many
 
 
-def _take(sampler: Sampler) -> Sample | None:
+def _take(sampler: Sampler, nvidia: Sequence[GpuSample]) -> Sample | None:
     """A sample, unless the system does not let itself be looked at, or not in a way that psutil understands."""
     try:
-        return sampler.take(datetime.now(UTC))
+        return sampler.take(datetime.now(UTC), nvidia)
     except (OSError, psutil.Error, LookupError, ValueError) as error:
         log.debug("no sample of the machine: %s", error)
         return None

@@ -44,6 +44,14 @@ class FakeNvml:
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return f"GPU-{handle}"
 
+    def nvmlDeviceGetPciInfo(self, handle: int) -> pynvml.nvmlPciInfo_t:
+        self._only_first(handle)
+        return pynvml.nvmlPciInfo_t(busId=b"0000000A:B1:00.0")
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> list[int]:
+        self._only_first(handle)
+        return [9, 0]
+
     def nvmlDeviceGetArchitecture(self, device: int) -> int:
         return (pynvml.NVML_DEVICE_ARCH_HOPPER, pynvml.NVML_DEVICE_ARCH_UNKNOWN)[device]
 
@@ -67,7 +75,7 @@ class FakeNvml:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         self._only_first(handle)
         reserve = 500 if version is None else 0
-        return pynvml.c_nvmlMemory_t(total=143771 * MIB, used=(1024 + reserve) * MIB, free=0)
+        return pynvml.c_nvmlMemory_t(total=143771 * MIB, used=(1024 + reserve) * MIB, free=142000 * MIB)
 
     def nvmlDeviceGetFanSpeed(self, handle: int) -> int:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

@@ -50,6 +50,27 @@ def test_accelerators():
     assert second.memory == AcceleratorMemory(kind="unknown", capacity_bytes=None)
 
 
+def test_gpus_for_the_choice_of_engines():
+    with open_nvml(FakeNvml()) as nvml:
+        first, second = nvml.gpus()
+    assert (first.vendor, first.name, first.driver, first.driver_version) == (
+        "NVIDIA",
+        "NVIDIA H200",
+        "nvidia",
+        "590.44",
+    )
+    assert (first.pci, first.uuid, first.compute) == ("000a:b1:00.0", "GPU-0", "9.0")
+    assert (first.total, first.free) == (143771 * MIB, 142000 * MIB)
+    assert (second.name, second.pci, second.compute, second.total) == ("NVIDIA Quadro K600", None, None, None)
+
+
+def test_a_driver_that_refuses_says_why():
+    said: list[str] = []
+    with open_nvml(FakeNvml(refuses_to_start=True), said.append) as nvml:
+        assert nvml is None
+    assert said == ["Driver Not Loaded"]
+
+
 def test_the_library_is_closed_again_and_a_broken_driver_is_no_gpu():
     library = FakeNvml()
     with open_nvml(library) as nvml:

@@ -30,6 +30,8 @@ VULKAN = re.compile(r"ggml_vulkan: ([0-9]{1,3}) = (.*) \| uma: ([01]) ")
 VULKAN_CPU = "ggml_vulkan: Warning: Device type is CPU"
 CUDA = re.compile(r"\bDevice ([0-9]{1,3}): .*, (?:compute capability ([0-9]{1,3}\.[0-9]{1,3})|(gfx[0-9a-f]{3,6}))\b")
 """HIP's cards are announced in the same way; a build has one of both."""
+STAMP = re.compile(r"^\s*[0-9]+(?:\.[0-9]{2,3}){3} [A-Z] ")
+"""What llama.cpp's log lines begin with."""
 EXCUSES = re.compile(
     r"failed to initialize|no devices found|invalid device index|no \S+-capable device|no sycl device|failed to load",
     re.IGNORECASE,
@@ -85,9 +87,11 @@ def parse_listing(output: str, log: str = "") -> Listing:
 
 
 def printable(text: str, most: int = 300) -> str:
-    """One line of a program's output for a message: bounded, and nothing in it that moves a cursor."""
-    shown = "".join(char if char.isprintable() else "?" for char in text[: most + 1].strip())
-    return shown if len(text.strip()) <= most else f"{shown[:most]}..."
+    """One line of a program's output for a message: bounded, without llama.cpp's time stamp, and nothing in it that
+    moves a cursor."""
+    said = STAMP.sub("", text[: most + 100]).strip()
+    shown = "".join(char if char.isprintable() else "?" for char in said[:most])
+    return shown if len(said) <= most else f"{shown}..."
 
 
 class _Told(Struct, frozen=True):

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 VISIBILITY = (
-    "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
-    "GGML_VK_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR", "ZES_ENABLE_SYSMAN",
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GGML_CUDA_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES", "VK_DRIVER_FILES", "ONEAPI_DEVICE_SELECTOR", "ZES_ENABLE_SYSMAN",
 )  # fmt: skip
-"""Variables by which somebody hides devices from engines; engines get them as they are."""
+"""Variables by which somebody hides devices from engines, or orders them; engines get them as they are."""
 
 NOTHING: Mapping[str, str] = {}
 

@@ -1,0 +1,224 @@
+"""Which card is behind a device that an engine lists.
+
+An engine tells a name and a size, and numbers devices in its own way: CUDA puts the fastest card first, Vulkan's loader
+has its own order, and variables hide some. The machine's look (`Look.gpus`) knows places, numbers and drivers. The two
+are matched by vendor, name, target and memory. Cards that are alike in all of that are taken in the order of the bus,
+which is the order that CUDA and HIP give equals. What stays in doubt is not filled in: no place is better than a wrong
+one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import structs
+
+from appliance.core.engines.devices import Device
+from appliance.core.engines.listing import NO_TARGETS
+from appliance.core.engines.machine import Gpu, Look
+
+MAKERS = {"CUDA": "NVIDIA", "ROCm": "AMD", "HIP": "AMD", "SYCL": "Intel", "Metal": "Apple", "MTL": "Apple"}
+"""Backends that know cards of one maker only."""
+WORDS = (
+    ("NVIDIA", re.compile(r"nvidia|geforce|quadro|tesla", re.IGNORECASE)),
+    ("AMD", re.compile(r"\bamd\b|radeon|\bradv\b|ryzen|instinct", re.IGNORECASE)),
+    ("Intel", re.compile(r"\bintel\b|\barc\b|\biris\b", re.IGNORECASE)),
+    ("Apple", re.compile(r"\bapple\b", re.IGNORECASE)),
+)
+NOISE = re.compile(
+    r"\((?:r|tm|c)\)|\b(?:nvidia|amd|ati|intel|corporation|graphics|gpu)\b|\s+|\([^()]*\)\s*$", re.IGNORECASE
+)
+NUMBERED = re.compile(r"(?:AMD|Intel|NVIDIA) GPU ?([0-9a-f]*)", re.IGNORECASE)
+"""What cards are called whose driver tells no name."""
+ALIKE = 0.88
+"""Two sizes are of one memory when the smaller is at least this part of the larger: drivers keep some back."""
+SAME_NAME, LONGER_NAME, SHORTER_NAME, SAME_TARGET, SAME_MEMORY, ONLY_ONE = 12, 8, 7, 4, 2, 1
+"""What speaks for a pair; a part of a card (MIG) has a longer name than the card."""
+HIDING = {"CUDA": ("CUDA_VISIBLE_DEVICES",), "ROCm": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")}
+"""Variables that hide cards by number or UUID and give the rest new numbers, by backend."""
+
+
+def identify(devices: Sequence[Device], look: Look, targets: Mapping[str, str] = NO_TARGETS) -> tuple[Device, ...]:
+    """The same devices with what their cards' drivers tell: place, UUID, driver's version, integrated or not.
+
+    ``targets`` is `Listing.targets`. The look's software renderers are no cards, and devices of other machines (RPC)
+    have none here.
+    """
+    found: dict[str, Gpu] = {}
+    for backend in dict.fromkeys(backend_of(device) for device in devices):
+        ours = [device for device in devices if backend_of(device) == backend and not device.software]
+        if backend != "RPC":
+            found |= _matched(ours, _visible(look, backend), targets)
+    return tuple(_with(device, found.get(device.name), look) for device in devices)
+
+
+def same_card(first: Device, second: Device) -> bool:
+    """Whether both are the same card, seen through two backends or at two times.
+
+    Without places and numbers, cards of one name and size are taken for one when different backends list them.
+    """
+    for ours, theirs in ((first.pci, second.pci), (first.uuid, second.uuid)):
+        if ours is not None and theirs is not None:
+            return ours == theirs
+    if first.software != second.software or maker_of(first) != maker_of(second):
+        return False
+    if backend_of(first) == backend_of(second):
+        return (first.name, first.description) == (second.name, second.description)
+    return _plain(first.description) == _plain(second.description) and _alike(first.total, second.total)
+
+
+def drivers_of(look: Look) -> str:
+    """One word for all drivers of GPUs, in no order of theirs: another when any of their versions is."""
+    kernel = {f"{gpu.driver} {gpu.driver_version}".strip() for gpu in look.gpus if gpu.driver}
+    vulkan = {f"{name} {told}" for name, told in look.loaders.items() if "/" in name}
+    return "; ".join(sorted(kernel | vulkan))
+
+
+def changed(before: Look, after: Look) -> tuple[str, ...]:
+    """What is different of cards and drivers, one line each; memory that is taken or given back is no change."""
+    old, new = _by_place(before.gpus), _by_place(after.gpus)
+    lines = [f"{old[place].name} is gone" for place in old.keys() - new.keys()]
+    lines += [f"{new[place].name} is new" for place in new.keys() - old.keys()]
+    drivers, now = _versions(before), _versions(after)
+    for name in drivers.keys() | now.keys():
+        was, is_now = drivers.get(name, "not there"), now.get(name, "not there")
+        if was != is_now:
+            lines.append(f"the driver {name} was {was or 'of no version'} and is {is_now or 'of no version'}")
+    return tuple(sorted(lines))
+
+
+def backend_of(device: Device) -> str:
+    """``CUDA`` of ``CUDA0``; ``RPC`` of ``RPC0`` and of ``RPC[host:port]``."""
+    return re.split(r"[0-9\[]", device.name, maxsplit=1)[0]
+
+
+def maker_of(device: Device) -> str:
+    """The card's maker, by the backend or by the device's name; empty: not told."""
+    told = MAKERS.get(backend_of(device))
+    return told or next((maker for maker, words in WORDS if words.search(device.description)), "")
+
+
+def _visible(look: Look, backend: str) -> Sequence[Gpu]:
+    """The cards that this backend may list, in the order of the bus.
+
+    Numbers in a variable are the backend's own, which are known only where all its cards are equal.
+    """
+    cards = sorted(look.gpus, key=lambda gpu: gpu.pci or "~")
+    maker = MAKERS.get(backend)
+    if maker is None:
+        return cards
+    cards = [gpu for gpu in cards if gpu.vendor == maker]
+    for variable in HIDING.get(backend, ()):
+        if not (told := look.hidden.get(variable)):
+            continue
+        words = list(dict.fromkeys(word.strip() for word in told.split(",")))
+        by_uuid = [gpu for word in words for gpu in cards if word and _has_uuid(gpu, word)]
+        if by_uuid:
+            cards = list(dict.fromkeys(by_uuid))
+        elif len({_plain(gpu.name) for gpu in cards}) == 1 and all(word.isdecimal() for word in words):
+            cards = [cards[int(word)] for word in words if int(word) < len(cards)]
+    return cards
+
+
+def _has_uuid(gpu: Gpu, word: str) -> bool:
+    """CUDA takes the beginning of a UUID for it; HIP's are ``GPU-`` and the number that the driver tells."""
+    uuid, wanted = (gpu.uuid or "").lower(), word.lower()
+    return bool(uuid) and not word.isdecimal() and (uuid.startswith(wanted) or f"gpu-{uuid}" == wanted)
+
+
+def _matched(devices: Sequence[Device], cards: Sequence[Gpu], targets: Mapping[str, str]) -> dict[str, Gpu]:
+    """By device name. The best fitting pairs first; of devices that fit several cards alike, all or none."""
+    rest: list[Device] = list(devices)
+    open_cards: list[int] = list(range(len(cards)))
+    found: dict[str, Gpu] = {}
+    while rest and open_cards:
+        makers = [cards[card].vendor for card in open_cards]
+        fits = {
+            (at, card): _fit(rest[at], cards[card], targets.get(rest[at].name, ""), makers.count(cards[card].vendor))
+            for at in range(len(rest))
+            for card in open_cards
+        }
+        best = max(fits.values())
+        if not best:
+            break
+        first = min(at for (at, _), fit in fits.items() if fit == best)
+        mine = [card for card in open_cards if fits[first, card] == best]
+        rivals = [at for at in range(len(rest)) if any(fits[at, card] == best for card in mine)]
+        if len(mine) <= len(rivals):
+            found |= {rest[at].name: cards[card] for at, card in zip(rivals, mine, strict=False)}
+        open_cards = [card for card in open_cards if card not in mine]
+        rest = [device for at, device in enumerate(rest) if at not in rivals]
+    return found
+
+
+def _fit(device: Device, card: Gpu, target: str, of_its_maker: int) -> int:
+    """How much speaks for this card, of which its maker has so many that are not taken; 0: it is another one."""
+    maker = maker_of(device)
+    if (maker and maker != card.vendor) or (target and card.gfx and target != card.gfx):
+        return 0
+    same_memory = card.total is not None and _alike(device.total, card.total)
+    told = target or device.description.lower()
+    fit = (SAME_MEMORY if same_memory else 0) + (SAME_TARGET if card.gfx and card.gfx in told else 0)
+    if (numbered := NUMBERED.fullmatch(card.name)) is None:
+        named = _same_name(_plain(device.description), _plain(card.name))
+        if named == SHORTER_NAME and card.total is not None and not same_memory:
+            named = 0  # "AMD Radeon Graphics" is what every integrated one is called
+        return fit + named if named or fit >= SAME_TARGET else 0
+    if numbered[1] and f"0x{numbered[1].lower()}" in device.description.lower():
+        return fit + SAME_NAME
+    if device.integrated is not None and card.integrated is not None and device.integrated != card.integrated:
+        return 0
+    if device.integrated and card.integrated:
+        return fit + ONLY_ONE
+    other_memory = card.total is not None and not same_memory and not device.integrated
+    return fit + ONLY_ONE if of_its_maker == 1 and not other_memory else fit
+
+
+def _same_name(ours: str, theirs: str) -> int:
+    if ours == theirs:
+        return SAME_NAME
+    if ours and theirs.startswith(ours):
+        return SHORTER_NAME
+    return LONGER_NAME if theirs and ours.startswith(theirs) else 0
+
+
+def _with(device: Device, card: Gpu | None, look: Look) -> Device:
+    if card is None:
+        versions = {gpu.driver_version for gpu in look.gpus if gpu.vendor == maker_of(device)}
+        return structs.replace(
+            device, driver=_versioned(device.driver, versions.pop() if len(versions) == 1 else "", look)
+        )
+    return structs.replace(
+        device,
+        pci=device.pci or card.pci,
+        uuid=device.uuid or card.uuid,
+        driver=_versioned(device.driver, card.driver_version, look),
+        integrated=device.integrated if card.integrated is None else card.integrated,
+    )
+
+
+def _versioned(driver: str, version: str, look: Look) -> str:
+    """The driver's version; of a Vulkan driver, whose kernel part says little, its name and that of Mesa here."""
+    mesa = sorted({told for name, told in look.loaders.items() if "/" in name and told.startswith("Mesa")})
+    if driver and "nvidia" not in driver.lower() and mesa:
+        return " ".join(word for word in (driver, version, *mesa) if word)
+    return version or driver
+
+
+def _alike(first: int, second: int) -> bool:
+    return min(first, second) >= max(first, second) * ALIKE
+
+
+def _plain(name: str) -> str:
+    """A card's name without what drivers put around it: ``Radeon RX 7900 XT`` of ``AMD Radeon ... (RADV NAVI31)``."""
+    return " ".join(NOISE.sub(" ", NOISE.sub(" ", name)).lower().split())
+
+
+def _by_place(gpus: Iterable[Gpu]) -> dict[str, Gpu]:
+    return {gpu.pci or gpu.uuid or f"{gpu.name} {at}": gpu for at, gpu in enumerate(gpus)}
+
+
+def _versions(look: Look) -> dict[str, str]:
+    vulkan = {name: told for name, told in look.loaders.items() if "/" in name}
+    return {gpu.driver: gpu.driver_version for gpu in look.gpus if gpu.driver} | vulkan

@@ -1,0 +1,114 @@
+"""What the doctor wants to know of the system beyond the usual look: disks, swap, limits, cards and who may use them.
+
+``root`` is where the system's files are looked for. Whatever cannot be told is left out; nothing raises.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+from appliance.core.doctor.facts import Card, Checkup, DeviceFile, Disk, PortOwner
+from appliance.platform.drm import read_text
+
+VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
+DISPLAY = "0x03"
+"""First byte of the PCI class of everything that draws or computes like a card that draws."""
+DEVICE_FILES = ("dev/kfd", "dev/dri/renderD*", "dev/nvidia[0-9]*", "dev/nvidiactl", "dev/nvidia-uvm", "dev/dxg")
+
+
+def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
+    """``folders`` are those that the program writes to, by what is in them. Blocks for milliseconds."""
+    swap = _swap()
+    return Checkup(
+        disks=tuple(_disks(folders)),
+        swap_used=swap[0],
+        swap_total=swap[1],
+        open_files=_open_files(),
+        cores=psutil.cpu_count(logical=True) or 0,
+        memory=psutil.virtual_memory().total,
+        cards=tuple(_cards(root)),
+        device_files=tuple(_device_files(root)),
+    )
+
+
+def port_owner(port: int) -> PortOwner | None:
+    """Which process listens on a TCP port here; without a name where the system does not tell it. None: none does."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):
+        return None
+    for one in connections:
+        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port:
+            return PortOwner(port=port, pid=one.pid, name=_name(one.pid))
+    return None
+
+
+def _name(pid: int | None) -> str:
+    try:
+        return psutil.Process(pid).name() if pid else ""
+    except psutil.Error:
+        return ""
+
+
+def _disks(folders: Mapping[str, Path]) -> Iterator[Disk]:
+    """Folders that are on one disk with an earlier one are told once."""
+    seen: set[tuple[int, int]] = set()
+    for what, folder in folders.items():
+        there = next((path for path in (folder, *folder.parents) if path.exists()), None)
+        if there is None:
+            continue
+        try:
+            usage = psutil.disk_usage(str(there))
+        except OSError:
+            continue
+        if (usage.total, usage.free) not in seen:
+            seen.add((usage.total, usage.free))
+            yield Disk(what=what, path=str(folder), free=usage.free, total=usage.total)
+
+
+def _swap() -> tuple[int, int]:
+    try:
+        swap = psutil.swap_memory()
+    except (OSError, RuntimeError):
+        return 0, 0
+    return swap.used, swap.total
+
+
+def _open_files() -> int | None:
+    """The hard limit: the program raises its soft one by itself."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def _cards(root: Path) -> Iterator[Card]:
+    for device in sorted(root.glob("sys/bus/pci/devices/*")):
+        if not (read_text(device / "class") or "").startswith(DISPLAY):
+            continue
+        vendor = read_text(device / "vendor") or ""
+        driver = device / "driver"
+        name = driver.resolve().name if driver.exists() else ""
+        yield Card(pci=device.name.lower(), vendor=VENDORS.get(vendor, vendor), driver=name)
+
+
+def _device_files(root: Path) -> Iterator[DeviceFile]:
+    for pattern in DEVICE_FILES:
+        for path in sorted(root.glob(pattern)):
+            yield DeviceFile(path=str(path), usable=os.access(path, os.R_OK | os.W_OK), group=_group(path))
+
+
+def _group(path: Path) -> str:
+    if sys.platform == "win32":
+        return ""
+    try:
+        return path.group()
+    except (OSError, KeyError):
+        return ""

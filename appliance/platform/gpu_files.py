@@ -1,0 +1,207 @@
+"""GPUs as Linux' files show them, drivers or not: ``/sys/bus/pci``, ``/proc/driver/nvidia``, KFD's topology of AMD's.
+
+Nothing here calls a driver's library. Sources: the kernel's documentation of sysfs-bus-pci, amdgpu and amdkfd; the
+README of NVIDIA's driver, "The /proc interface".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from appliance.core.engines.machine import Gpu
+from appliance.platform.drm import read_number, read_text
+
+ROOT = Path("/")
+NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
+VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
+CLASSES = ("0x03", "0x12")
+"""PCI classes: displays and 3D controllers; processing accelerators."""
+PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
+MAX_CARDS = 64
+INTEGRATED_INTEL = "0000:00:02.0"
+"""Where the processor's own GPU is on every Intel platform."""
+OPEN_DRIVERS = ("nouveau", "nova")
+"""Drivers of NVIDIA's cards that CUDA does not run on."""
+SET_ASIDE = ("vfio-pci", "pci-stub", "pciback", "xen-pciback")
+"""Drivers that keep a card for a virtual machine."""
+NODES = "sys/class/kfd/kfd/topology/nodes"
+KFD = "dev/kfd"
+
+
+class Slot(Struct, frozen=True, kw_only=True):
+    """One card on the bus. ``driver`` is empty without one."""
+
+    pci: str
+    vendor: str
+    device: str
+    driver: str
+    folder: Path
+
+
+def normal_pci(text: str) -> str | None:
+    """``00000000:01:00.0`` as ``0000:01:00.0``, lower case; None for what is no place on a bus."""
+    if not PCI.fullmatch(text.strip()):
+        return None
+    domain, rest = text.strip().lower().split(":", 1)
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def slots(root: Path = ROOT) -> list[Slot]:
+    """Every card of the three vendors, in the order of the bus."""
+    found: list[Slot] = []
+    for folder in _entries(root / "sys/bus/pci/devices"):
+        kind, vendor = read_text(folder / "class") or "", read_text(folder / "vendor") or ""
+        pci = normal_pci(folder.name)
+        if pci is not None and vendor in VENDORS and kind.startswith(CLASSES):
+            device = (read_text(folder / "device") or "").removeprefix("0x")
+            found.append(Slot(pci=pci, vendor=vendor, device=device, driver=_driver(folder), folder=folder))
+    return found[:MAX_CARDS]
+
+
+def nvidia_from_files(root: Path = ROOT) -> list[Gpu]:
+    """What the kernel's module tells of its cards: for when NVML does not."""
+    version = nvidia_version(root)
+    found: list[Gpu] = []
+    for folder in _entries(root / "proc/driver/nvidia/gpus")[:MAX_CARDS]:
+        text = read_text(folder / "information") or ""
+        facts = dict(re.findall(r"^([^:\n]+):[ \t]*(.*)$", text, re.MULTILINE))
+        uuid = facts.get("GPU UUID", "").strip()
+        found.append(
+            Gpu(
+                vendor="NVIDIA",
+                name=facts.get("Model", "").strip() or "NVIDIA GPU",
+                driver="nvidia",
+                driver_version=version,
+                pci=normal_pci(folder.name),
+                uuid=uuid if uuid and "?" not in uuid else None,
+            )
+        )
+    return found
+
+
+def nvidia_version(root: Path = ROOT) -> str:
+    """The version of the kernel's module; empty when it is not loaded."""
+    text = read_text(root / "proc/driver/nvidia/version") or read_text(root / "sys/module/nvidia/version") or ""
+    found = re.search(r"\b([0-9]{3,4}\.[0-9]+(?:\.[0-9]+)*)\b", text)
+    return found[1] if found else ""
+
+
+def amd(root: Path = ROOT) -> list[Gpu]:
+    """AMD's cards, with what KFD says that they can compute. A sleeping card is not woken: its memory is not asked."""
+    targets = _kfd(root)
+    return [_amd(slot, targets.get(slot.pci, _NO_NODE), root) for slot in slots(root) if slot.vendor == AMD]
+
+
+def intel(root: Path = ROOT) -> list[Gpu]:
+    """Intel's cards; their drivers tell no memory in files."""
+    return [
+        Gpu(
+            vendor="Intel",
+            name=f"Intel GPU {slot.device}".strip(),
+            driver=slot.driver,
+            driver_version=_module_version(slot.driver, root),
+            pci=slot.pci,
+            integrated=slot.pci == INTEGRATED_INTEL,
+        )
+        for slot in slots(root)
+        if slot.vendor == INTEL
+    ]
+
+
+def problems(root: Path = ROOT) -> list[str]:
+    """Cards whose driver is missing or another than engines need, one line each, with what mends it."""
+    found = slots(root)
+    needs_render = any(slot.vendor != NVIDIA for slot in found)
+    return [line for slot in found for line in _slot_problems(slot)] + _permissions(root, render=needs_render)
+
+
+def _slot_problems(slot: Slot) -> Iterator[str]:
+    card = f"{VENDORS[slot.vendor]} card {slot.pci}"
+    if not slot.driver:
+        yield f"{card} has no driver: install the driver of its vendor, and restart the machine"
+    elif slot.driver in SET_ASIDE:
+        yield f"{card} is set aside for virtual machines (driver {slot.driver}): nothing here can use it"
+    elif slot.vendor == NVIDIA and slot.driver in OPEN_DRIVERS:
+        yield f"{card} runs with the driver {slot.driver}, which has no CUDA: install NVIDIA's driver"
+
+
+def _permissions(root: Path, *, render: bool) -> list[str]:
+    """``render``: there is a card that is reached through the files of displays, as all but NVIDIA's are."""
+    needed = [root / KFD, *(sorted(root.glob("dev/dri/renderD*")) if render else ())]
+    closed = [path for path in needed if path.exists() and not os.access(path, os.R_OK | os.W_OK)]
+    return [
+        f"no permission on /{path.relative_to(root)}: add this user to the groups render and video, and log in again"
+        for path in closed
+    ]
+
+
+class _Node(Struct, frozen=True):
+    """One of KFD's nodes that can compute."""
+
+    gfx: str | None = None
+    is_apu: bool = False
+
+
+_NO_NODE = _Node()
+
+
+def _kfd(root: Path) -> Mapping[str, _Node]:
+    """By place on the bus."""
+    found: dict[str, _Node] = {}
+    for folder in _entries(root / NODES)[: 2 * MAX_CARDS]:
+        facts = dict(re.findall(r"^(\w+) ([0-9]{1,20})$", read_text(folder / "properties") or "", re.MULTILINE))
+        number = {name: int(value) for name, value in facts.items()}
+        if not number.get("simd_count"):
+            continue
+        place = number.get("location_id", 0)  # bus and function as in PCI_DEVID, domain apart
+        pci = f"{number.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+        found[pci] = _Node(_gfx(number.get("gfx_target_version", 0)), bool(number.get("cpu_cores_count")))
+    return found
+
+
+def _gfx(version: int) -> str | None:
+    """``110000`` as ``gfx1100``, ``90010`` as ``gfx90a``: two decimal digits each, the last two parts hexadecimal."""
+    major, minor, step = version // 10000, version // 100 % 100, version % 100
+    return f"gfx{major}{minor:x}{step:x}" if version else None
+
+
+def _amd(slot: Slot, node: _Node, root: Path) -> Gpu:
+    asleep = read_text(slot.folder / "power/runtime_status") == "suspended"
+    total = None if asleep else read_number(slot.folder / "mem_info_vram_total")
+    used = None if asleep else read_number(slot.folder / "mem_info_vram_used")
+    gpu = Gpu(
+        vendor="AMD",
+        name=read_text(slot.folder / "product_name") or f"AMD GPU {slot.device}".strip(),
+        driver=slot.driver,
+        driver_version=_module_version(slot.driver, root),
+        pci=slot.pci,
+        uuid=read_text(slot.folder / "unique_id"),
+        total=total or None,
+        gfx=node.gfx,
+        integrated=True if node.is_apu else None,
+    )
+    return structs.replace(gpu, free=max(0, total - used)) if total and used is not None else gpu
+
+
+def _module_version(driver: str, root: Path) -> str:
+    """Of a driver outside the kernel's tree; those inside are as old as the kernel."""
+    return (read_text(root / "sys/module" / driver / "version") or "") if driver else ""
+
+
+def _driver(folder: Path) -> str:
+    try:
+        return (folder / "driver").readlink().name
+    except OSError:
+        return ""
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,57 @@
+"""A driver's library (NVML) for a C compiler: cards that tell something, or one that dies or hangs when it is asked."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+NAME = "libnvidia-ml.so.1"
+SOURCE = r"""
+#include <stdlib.h>
+#include <string.h>
+#include <stdio.h>
+#include <unistd.h>
+typedef struct { char legacy[16]; unsigned domain, bus, device, number, subsystem; char id[32]; } pci_t;
+typedef struct { unsigned long long total, free, used; } memory_t;
+typedef struct { unsigned gpu, memory; } busy_t;
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process_t;
+static int asked = 0;
+int nvmlInitWithFlags(unsigned flags) { INIT; return 0; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int code) { return code == 18 ? "Driver/library version mismatch" : "Unknown Error"; }
+int nvmlSystemGetDriverVersion(char *to, unsigned size) { strcpy(to, "570.86"); return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(size_t)(index + 1); return 0; }
+int nvmlDeviceGetName(void *handle, char *to, unsigned size) {
+  sprintf(to, "NVIDIA Fake %d", (int)(size_t)handle); return 0; }
+int nvmlDeviceGetUUID(void *handle, char *to, unsigned size) {
+  sprintf(to, "GPU-%d", (int)(size_t)handle); return 0; }
+int nvmlDeviceGetPciInfo_v3(void *handle, pci_t *to) {
+  memset(to, 0, sizeof *to); sprintf(to->id, "00000000:0%d:00.0", (int)(size_t)handle); return 0; }
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) { *major = 8; *minor = 9; return 0; }
+int nvmlDeviceGetMemoryInfo(void *handle, memory_t *to) {
+  to->total = 8ull << 30; to->used = 1ull << 30; to->free = 7ull << 30; return 0; }
+int nvmlDeviceGetUtilizationRates(void *handle, busy_t *to) { WORK; to->gpu = 40 + asked++; to->memory = 7; return 0; }
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, process_t *to) {
+  if (*count < 1) { *count = 1; return 7; }
+  *count = 1; to->pid = (unsigned)getppid(); to->used = 3ull << 30; to->gi = to->ci = 0; return 0; }
+"""
+
+
+def build(folder: Path, *, at_init: str = "", at_work: str = "") -> Path:
+    """Compile it; these statements are executed when it is initialised, and when it is asked how busy a card is."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "nvml.c"
+    source.write_text(SOURCE)
+    library = folder / NAME
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-w", f"-DINIT={at_init}", f"-DWORK={at_work}", "-o", library, source],
+        check=True,
+    )
+    return library

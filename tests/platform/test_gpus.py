@@ -1,0 +1,152 @@
+"""NVIDIA's driver asked through a process of its own: a real process, and a library made for the test."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+from fake_nvml_library import build
+
+from appliance.platform import gpus as module
+from appliance.platform.gpus import Gpus, open_gpus, processes_on
+from appliance.platform.hardware import detect
+from appliance.platform.memory import process_memory
+from appliance.platform.samples import open_samples
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="libraries as Linux has them")
+Library = Callable[..., None]
+GIB = 1 << 30
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """Make the driver's library that this process and its children find."""
+
+    def make(*, at_init: str = "", at_work: str = "") -> None:
+        build(tmp_path / "lib", at_init=at_init, at_work=at_work)
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "lib"))
+
+    return make
+
+
+def mapped() -> str:
+    return Path("/proc/self/maps").read_text()
+
+
+def started() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "gpu_process" in " ".join(child.cmdline())]
+
+
+async def test_samples_come_from_another_process(library: Library):
+    library()
+    with trio.fail_after(30):
+        async with open_samples(0.05) as samples:
+            while len([gpu for gpu in samples.since().gpu_stats or () if gpu.id == 1]) < 3:  # noqa: ASYNC110 - see there
+                await trio.sleep(0.02)
+            (process,) = started()
+        assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    told = samples.since()
+    assert [gpu.id for gpu in (told.gpu_stats or ())[:2]] == [0, 1]
+    first = (told.gpu_stats or ())[0]
+    assert (first.name, first.uuid, first.mem_total_mb, first.mem_used_mb) == ("NVIDIA Fake 1", "GPU-1", 8192, 1024)
+    assert [gpu.gpu_util_pct for gpu in told.gpu_stats or ()][:4] == [40, 41, 42, 43]
+    assert {gpu.timestamp for gpu in told.gpu_stats or ()} <= {system.timestamp for system in told.sys_stats}
+    assert "nvidia-ml" not in mapped()
+
+
+async def test_what_processes_have_there_is_told_to_threads(library: Library):
+    library()
+    with trio.fail_after(30):
+        async with open_samples(None):
+            assert started() == []
+            assert await processes_on(0) == [(os.getpid(), 3 * GIB)]
+            taken = await trio.to_thread.run_sync(process_memory, os.getpid(), ("ram", "gpu0", "gpu7", "vulkan"))
+    assert taken["gpu0"] == 3 * GIB
+    assert taken["ram"] > 1 << 20
+    assert set(taken) == {"ram", "gpu0"}
+
+
+async def test_without_anybody_who_asks_the_driver_nothing_is_told(library: Library):
+    library()
+    assert await processes_on(0) is None
+    assert set(await trio.to_thread.run_sync(process_memory, os.getpid(), ("ram", "gpu0"))) == {"ram"}
+
+
+async def test_hardware(library: Library):
+    library()
+    found = await detect()
+    assert found is not None
+    assert [card.model for card in found.accelerators][:2] == ["NVIDIA Fake 1", "NVIDIA Fake 2"]
+    assert found.accelerators[0].driver is not None
+    assert found.accelerators[0].driver.version == "570.86"
+    assert [card.index for card in found.accelerators] == list(range(len(found.accelerators)))
+    assert "nvidia-ml" not in mapped()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("abort()", "SIGABRT"), ("return 9", "Driver Not Loaded"), ("for (;;) pause()", "no answer within")],
+)
+async def test_a_library_that_does_not_work_costs_its_process_alone(
+    library: Library, what: str, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(module, "PATIENCE", 1.0 if "pause" in what else 20.0)
+    library(at_init=what)
+    with trio.fail_after(30):
+        async with open_samples(0.05) as samples:
+            while len(samples.since().sys_stats) < 3:  # noqa: ASYNC110 - nothing tells of a new sample, on purpose
+                await trio.sleep(0.02)
+            assert started() == []
+    assert samples.since().gpu_stats is None
+    (warning,) = [record.message for record in caplog.records if record.name == module.__name__]
+    assert words in warning
+    assert "asked again in 5 s" in warning
+
+
+async def test_it_is_started_again_after_a_while_each_time_a_longer_one(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "AGAIN", (1.0, 3.0))
+    library(at_work="if (asked == 2) abort()")
+    with trio.fail_after(30):
+        async with open_gpus() as gpus:
+            assert len(await gpus.samples()) == 2
+            (first,) = started()
+            assert await gpus.samples() == []
+            assert started() == []
+            assert await gpus.samples() == []
+            await trio.sleep(1.1)
+            assert len(await gpus.samples()) == 2
+            (second,) = started()
+            assert second.pid != first.pid
+
+
+async def test_leaving_while_an_answer_is_awaited(library: Library):
+    library(at_work="for (;;) pause()")
+    with trio.fail_after(10):
+        async with trio.open_nursery() as outside, open_gpus() as gpus:
+            answers: list[object] = []
+
+            async def ask(gpus: Gpus) -> None:
+                answers.append(await gpus.samples())
+
+            outside.start_soon(ask, gpus)
+            await trio.sleep(0.3)
+    assert answers == [[]]
+    assert started() == []
+
+
+async def test_without_a_library_nothing_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    if module.has_nvml():
+        pytest.skip("there is a real driver here")
+    async with open_gpus() as gpus:
+        assert await gpus.samples() == []
+        assert await gpus.accelerators() == []
+        assert await processes_on(0) is None
+        assert started() == []

@@ -1,0 +1,145 @@
+"""What a container may have, what a processor can, and which libraries there are: from trees of files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance.platform import cgroups
+from appliance.platform.cpu_level import arm_level, cpu_level, x86_level
+from appliance.platform.libraries import find_library, loaders, vulkan_drivers
+
+GIB = 1 << 30
+linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux' files")
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return root
+
+
+SERVICE = {
+    "proc/self/cgroup": "0::/system.slice/appliance.service",
+    "sys/fs/cgroup/system.slice/appliance.service/memory.max": "max",
+    "sys/fs/cgroup/system.slice/memory.max": str(4 * GIB),
+    "sys/fs/cgroup/system.slice/memory.current": str(3 * GIB),
+    "sys/fs/cgroup/system.slice/memory.stat": f"anon {2 * GIB}\ninactive_file {GIB}\n",
+    "sys/fs/cgroup/system.slice/appliance.service/cpu.max": "max 100000",
+    "sys/fs/cgroup/system.slice/cpu.max": "50000 100000",
+}
+DOCKER_V1 = {
+    "proc/self/cgroup": "11:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": str(2 * GIB),  # the container sees its own group as the top
+    "sys/fs/cgroup/memory/memory.usage_in_bytes": str(GIB),
+    "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0",
+    "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "50000",
+    "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
+}
+NESTED_V1 = {
+    "proc/self/cgroup": "4:memory:/jobs/one",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+    "sys/fs/cgroup/memory/jobs/one/memory.limit_in_bytes": str(GIB),
+    "sys/fs/cgroup/memory/jobs/one/memory.usage_in_bytes": str(2 * GIB),
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "limit", "left"),
+    [(SERVICE, 4 * GIB, 2 * GIB), (DOCKER_V1, 2 * GIB, GIB), (NESTED_V1, GIB, 0), ({}, sys.maxsize, sys.maxsize)],
+)
+def test_memory_of_groups(tmp_path: Path, files: dict[str, str], limit: int, left: int) -> None:
+    root = write(tmp_path, files)
+    assert (cgroups.memory_limit(root), cgroups.memory_left(root)) == (limit, left)
+
+
+@linux
+def test_processors_of_groups(tmp_path: Path) -> None:
+    usable = len(os.sched_getaffinity(0))
+    assert cgroups.cores(tmp_path / "none") == usable
+    assert cgroups.cores(write(tmp_path / "v2", SERVICE)) == 1
+    assert cgroups.cores(write(tmp_path / "v1", DOCKER_V1)) == 1
+    unlimited = {"proc/self/cgroup": "3:cpu,cpuacct:/", "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1"}
+    assert cgroups.cores(write(tmp_path / "off", unlimited)) == usable
+    many = {"proc/self/cgroup": "0::/../..", "sys/fs/cgroup/cpu.max": "99900000 100000"}
+    assert cgroups.cores(write(tmp_path / "many", many)) == usable
+
+
+V2 = "sse2 pni cx16 popcnt ssse3 sse4_1 sse4_2"
+V3 = f"{V2} avx avx2 bmi1 bmi2 f16c fma movbe"
+V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"),
+    [
+        (V4, "x86-64-v4"),
+        (V3, "x86-64-v3"),
+        (V3.replace("fma", "f"), "x86-64-v2"),
+        (V4.replace("avx2", ""), "x86-64-v2"),
+        ("sse2 ssse3", "x86-64-v1"),
+        ("", ""),
+    ],
+)
+def test_levels_of_x86(flags: str, level: str) -> None:
+    assert x86_level(flags.split()) == level
+
+
+@linux
+def test_levels_from_files(tmp_path: Path) -> None:
+    x86 = write(tmp_path / "a", {"proc/cpuinfo": f"flags\t\t: {V3} avx_vnni\n\nprocessor: 1\nflags: sse2"})
+    level, features = cpu_level(x86)
+    assert level == "x86-64-v3"
+    assert set(features) >= {"sse3", "avx2", "avx_vnni"}
+    arm = write(tmp_path / "b", {"proc/cpuinfo": "Features\t: fp asimd asimddp asimdhp i8mm bf16 sve"})
+    assert cpu_level(arm) == ("armv8.6-a", ("neon", "dotprod", "fp16", "i8mm", "bf16", "sve"))
+    assert cpu_level(write(tmp_path / "c", {"proc/cpuinfo": "isa: rv64gc"})) == ("", ())
+    assert [arm_level([word]) for word in ("neon", "dotprod", "sve2")] == ["armv8-a", "armv8.2-a", "armv9-a"]
+
+
+@linux
+def test_libraries_are_found_where_the_linker_looks(tmp_path: Path) -> None:
+    names = ("libcuda.so.1", "libother.so")
+    assert find_library(names, tmp_path, {}) == ""
+    write(tmp_path, {"etc/ld.so.conf.d/x.conf": "# here\n/opt/lib", "opt/lib/libother.so": ""})
+    assert find_library(names, tmp_path, {}) == str(tmp_path / "opt/lib/libother.so")
+    write(tmp_path, {"usr/lib/wsl/lib/libcuda.so.1": ""})
+    assert find_library(names, tmp_path, {}) == str(tmp_path / "usr/lib/wsl/lib/libcuda.so.1")
+    write(tmp_path, {"mine/libcuda.so.1": ""})
+    assert find_library(names, tmp_path, {"LD_LIBRARY_PATH": f":{tmp_path}/mine"}) == str(
+        tmp_path / "mine/libcuda.so.1"
+    )
+
+
+def icd(library: str) -> str:
+    return f'{{"ICD": {{"library_path": "{library}", "api_version": "1.3.230"}}, "file_format_version": "1.0.0"}}'
+
+
+@linux
+def test_vulkan_drivers_and_their_versions(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "usr/share/vulkan/icd.d/lvp_icd.x86_64.json": icd("/usr/lib/libvulkan_lvp.so"),
+            "usr/lib/libvulkan_lvp.so": "\0\0Mesa 22.3.6 (LLVM 15)\0",
+            "etc/vulkan/icd.d/nvidia_icd.json": icd("libGLX_nvidia.so.0"),
+            "usr/lib64/libGLX_nvidia.so.0": "x",
+            "usr/share/vulkan/icd.d/radeon_icd.x86_64.json": icd("../lost.so"),
+            "usr/share/vulkan/icd.d/broken.json": '{"ICD": {}}',
+            "usr/share/vulkan/icd.d/worse.json": "\0{",
+        },
+    )
+    assert dict(vulkan_drivers(tmp_path, {})) == {
+        "lvp": "Mesa 22.3.6",
+        "nvidia": "1.3.230, 2 bytes",
+        "radeon": "../lost.so is missing",
+    }
+    only = {"VK_DRIVER_FILES": str(tmp_path / "usr/share/vulkan/icd.d/lvp_icd.x86_64.json")}
+    found = loaders(tmp_path, only)
+    assert [name for name in found if "/" in name] == ["vulkan/lvp"]
+    assert (found["vulkan"], found["cuda"]) == ("", "")
