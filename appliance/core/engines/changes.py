@@ -47,6 +47,8 @@ class Journal(Struct, frozen=True, kw_only=True):
     """The id of the build of the line that is in use until the switch."""
     step: Step
     began: float
+    held: tuple[str, ...] = ()
+    """What the user asked for by name, which stays on the disk."""
     surplus: tuple[str, ...] = ()
     """Ids of builds that are to be removed now that the switch is done."""
 
@@ -168,7 +170,8 @@ def check_removable(
         raise UsageError(f"'{build}' is not a build that was installed here; those are: {there}")
     if not [one for one in working if one != build]:
         raise Conflict(
-            f"'{build}' is the only engine that works here; install another one first ('llama-appliance engines install')"
+            f"'{build}' is the only engine that works here; install another one first "
+            "('llama-appliance engines install')"
         )
     if build in wanted:
         raise Conflict(f"'{build}' is what 'engines use' or 'engines pin' asks for; 'engines use auto' ends that")

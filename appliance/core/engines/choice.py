@@ -8,7 +8,8 @@ A *seat* is a build on the devices that it is given. The rules, first difference
    nothing else is left.
 3. Proven seats go before those that nobody has tried; among those the processor's go before graphics cards', which can
    list a device and compute garbage.
-4. Software renderers go behind every seat of the processor.
+4. Software renderers go behind every seat of the processor, and a GPU build that computes on the processor behind the
+   builds made for it, in which less can go wrong.
 5. Among the proven: the nominal request's time (`Proof.nominal_seconds`). A seat must be a tenth faster to go before
    one whose place is better.
 6. The place: the order in which builds were found (named, shipped, installed, built here, PATH, embedded).
@@ -45,6 +46,8 @@ class Seat(Struct, frozen=True, kw_only=True):
     """What is wrong with its files; empty: nothing."""
     fault: str = ""
     """Why it cannot even say which devices it has."""
+    spare: bool = False
+    """A build for graphics cards, on the processor."""
 
     @property
     def id(self) -> str:
@@ -131,7 +134,7 @@ def _judged(
         return ranked("probation", f"{waiting.why}; tried again in {waiting.until - now:.0f} s", seconds)
     if not proofs or len(proofs) < len(seat.devices):
         return ranked("untried", "not tried here yet")
-    proof = min(proofs, key=lambda proof: proof.nominal_seconds or 0.0)
+    proof = max(proofs, key=lambda proof: proof.nominal_seconds or 0.0)
     speeds = f" at {proof.prompt_speed:.0f} and {proof.generation_speed:.0f} tokens/s" if seconds else ""
     return ranked("proven", f"proven{speeds}", seconds)
 
@@ -140,7 +143,7 @@ def _group(one: Ranked) -> tuple[int, ...]:
     """Rules 1 to 4; a stable sort by it keeps rules 5 and 6."""
     last = {"proven": 0, "untried": 0, "probation": 1, "failed": 2, "damaged": 2}[one.standing]
     untried = one.standing == "untried"
-    return (last, not one.wanted, one.seat.software, untried, untried and not one.seat.on_cpu)
+    return (last, not one.wanted, one.seat.software, one.seat.spare, untried, untried and not one.seat.on_cpu)
 
 
 def _group_and_place(one: Ranked) -> tuple[tuple[int, ...], int, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -21,13 +20,21 @@ _WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 class Archive(Struct, frozen=True, kw_only=True):
     """One file to fetch. ``sha256`` is empty where nobody has told it, ``size`` (bytes) then 0."""
 
+    name: str
     url: str
     sha256: str = ""
     size: int = 0
 
-    @property
-    def name(self) -> str:
-        return urlsplit(self.url).path.rpartition("/")[2]
+
+class Wants(Needs, frozen=True, kw_only=True):
+    """What a build in the list asks of the machine, beyond what its ``engine.json`` repeats."""
+
+    targets: tuple[str, ...] = ()
+    """AMD's cards that it was compiled for, such as ``gfx1100``; no others run it."""
+    libc: str = ""
+    """Least version of glibc."""
+    macos: str = ""
+    """Least version of macOS."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -37,7 +44,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     backend: str
     build: str
     archives: tuple[Archive, ...] = ()
-    needs: Needs = Needs()
+    needs: Wants = Wants()
     licence: str = ""
 
     @property

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from appliance.core.engines.builds import Needs
 from appliance.core.engines.machine import Gpu, Look
+from appliance.core.engines.manifest import Wants
 
 VENDORS = {"cuda12": "nvidia", "cuda13": "nvidia", "rocm": "amd"}
 """Backends that run on one vendor's cards alone."""
@@ -13,14 +13,25 @@ LOADERS = {"vulkan": "vulkan", "cuda12": "cuda", "cuda13": "cuda", "rocm": "rocm
 """The word in `Look.loaders` that each backend takes."""
 
 
-def unmet(needs: Needs, backend: str, platform: str, look: Look) -> list[str]:
-    """What is missing, one line each; empty: nothing that is known."""
+def unmet(needs: Wants, backend: str, platform: str, look: Look, *, libc: str = "", macos: str = "") -> list[str]:
+    """What is missing, one line each; empty: nothing that is known. ``libc`` and ``macos`` are this machine's."""
     if platform != look.platform:
         return [f"it is for {platform}, and this machine is {look.platform}"]
-    return [*_cards(needs, backend, look), *_libraries(needs, backend, look), *_processor(needs, look)]
+    return [
+        *(_too_old("glibc", needs.libc, libc)),
+        *(_too_old("macOS", needs.macos, macos)),
+        *_cards(needs, backend, look),
+        *_libraries(needs, backend, look),
+        *_processor(needs, look),
+    ]
 
 
-def _cards(needs: Needs, backend: str, look: Look) -> list[str]:
+def _too_old(what: str, least: str, has: str) -> list[str]:
+    old = least and has and _numbers(has) < _numbers(least)
+    return [f"it needs {what} {least} or newer; this system has {has}"] if old else []
+
+
+def _cards(needs: Wants, backend: str, look: Look) -> list[str]:
     vendor = VENDORS.get(backend)
     if vendor is None:
         return []
@@ -32,6 +43,8 @@ def _cards(needs: Needs, backend: str, look: Look) -> list[str]:
     if needs.compute and not any(_has_compute(gpu, needs.compute) for gpu in cards):
         known = ", ".join(f"{gpu.name} ({gpu.compute})" for gpu in cards)
         problems.append(f"it was made for cards of compute capability {', '.join(needs.compute)}, not for {known}")
+    if needs.targets and not any(gpu.gfx is None or gpu.gfx in needs.targets for gpu in cards):
+        problems.append(f"it was not made for {', '.join(f'{gpu.name} ({gpu.gfx})' for gpu in cards)}")
     return problems
 
 
@@ -52,7 +65,7 @@ def _has_compute(gpu: Gpu, made_for: tuple[str, ...]) -> bool:
     return any(has[:1] == _numbers(one)[:1] and has >= _numbers(one) for one in made_for)
 
 
-def _libraries(needs: Needs, backend: str, look: Look) -> list[str]:
+def _libraries(needs: Wants, backend: str, look: Look) -> list[str]:
     problems: list[str] = []
     loader = LOADERS.get(backend)
     if loader is not None and look.loaders.get(loader) == "":
@@ -64,7 +77,7 @@ def _libraries(needs: Needs, backend: str, look: Look) -> list[str]:
     return problems
 
 
-def _processor(needs: Needs, look: Look) -> list[str]:
+def _processor(needs: Wants, look: Look) -> list[str]:
     missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
     return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} has not"] if missing else []
 

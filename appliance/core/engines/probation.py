@@ -12,6 +12,8 @@ from msgspec import Struct
 
 BACK_OFF = (60.0, 300.0, 1800.0, 7200.0, 43200.0, 86400.0)
 """Seconds until the next try after the first, second ... failure in a row; the last for every later one."""
+CLOCK_SLACK = 60.0
+"""Seconds by which a clock may be set back without consequence; by more, and what was written down is void."""
 FORGOTTEN = 7 * 86400.0
 """Seconds after its end for which a probation is still counted as the one before."""
 
@@ -28,7 +30,8 @@ class Probation(Struct, frozen=True, kw_only=True):
     until: float
 
     def holds(self, now: float) -> bool:
-        return now < self.until
+        """Whether the pair still waits."""
+        return self.since - CLOCK_SLACK <= now < self.until
 
 
 def after_failure(before: Probation | None, *, seat: str, digest: str, model: str, why: str, now: float) -> Probation:

@@ -13,10 +13,13 @@ from msgspec import Struct
 
 Fault = Literal["list", "load", "crash", "garbage", "hang", "memory", "damaged", "missing"]
 """What was wrong: listing its devices failed, the model did not load, it died at work, it said something else than it
-should, it did not answer in time, it told absurd memory, its files are not what they were, a library is missing."""
+should, it did not answer in time, it told absurd memory or found none free, its files are not what they were, a library
+is missing."""
 
 FAILED_HOLDS = 86400.0
 """Seconds for which a failed proof counts: nothing is out for ever, what failed may have been the moment's fault."""
+NO_ROOM_HOLDS = 600.0
+"""The same where memory was not enough: another program may have had it."""
 NOMINAL_PROMPT, NOMINAL_ANSWER = 512, 128
 """Tokens of the request by which speeds are compared."""
 
@@ -42,6 +45,8 @@ class Proof(Struct, frozen=True, kw_only=True):
     """None: proven."""
     why: str = ""
     """One line; of a proven one empty."""
+    pci: str | None = None
+    """The card's place, as far as it is known: the engine tells it when it loads a model."""
     prompt_speed: float | None = None
     generation_speed: float | None = None
     seconds: float = 0.0
@@ -53,8 +58,9 @@ class Proof(Struct, frozen=True, kw_only=True):
         return self.fault is None
 
     def holds(self, now: float) -> bool:
-        """Whether it still counts, as far as time is concerned."""
-        return self.ok or now < self.at + FAILED_HOLDS
+        """Whether it still counts, as far as time is concerned; a clock that was set back makes nothing last longer."""
+        limit = NO_ROOM_HOLDS if self.fault == "memory" else FAILED_HOLDS
+        return self.ok or abs(now - self.at) < limit
 
     @property
     def nominal_seconds(self) -> float | None:

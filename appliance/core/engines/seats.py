@@ -9,9 +9,8 @@ from msgspec import Struct
 from appliance.core.engines.choice import Seat
 from appliance.core.engines.devices import CPU, Device
 
-WITHOUT_GPU = 100
-"""Added to the place of a GPU build that computes on the processor: a build for processors alone is as good, and less
-can go wrong with it."""
+NO_CARDS = ("cpu", "unknown")
+"""Backends of builds that are not made for graphics cards, as far as one knows."""
 
 
 class Offer(Struct, frozen=True, kw_only=True):
@@ -42,8 +41,7 @@ def seats_of(offer: Offer, cpu: Device, failed: Collection[str] = ()) -> list[Se
     groups = [[d for d in good if not d.integrated], [d for d in good if d.integrated]]
     alone = [[device] for device in offer.devices if device not in good]
     seats = [_seat(offer, tuple(group)) for group in (*groups, *alone) if group]
-    on_cpu = _seat(offer, (cpu,), further=WITHOUT_GPU if offer.devices else 0)
-    return [*seats, on_cpu]
+    return [*seats, _seat(offer, (cpu,), spare=bool(offer.devices) or offer.backend not in NO_CARDS)]
 
 
 def device_flags(seat: Seat, listed: Sequence[Device]) -> tuple[str, ...]:
@@ -54,13 +52,14 @@ def device_flags(seat: Seat, listed: Sequence[Device]) -> tuple[str, ...]:
     return ("--device", names)
 
 
-def _seat(offer: Offer, devices: tuple[Device, ...], *, fault: str = "", further: int = 0) -> Seat:
+def _seat(offer: Offer, devices: tuple[Device, ...], *, fault: str = "", spare: bool = False) -> Seat:
     return Seat(
         build=offer.build,
         backend=offer.backend,
         digest=offer.digest,
-        place=offer.place + further,
+        place=offer.place,
         devices=devices,
         damage=offer.damage,
         fault=fault,
+        spare=spare,
     )

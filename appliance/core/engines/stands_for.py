@@ -1,9 +1,9 @@
-"""Commands of llama-server as they are started: the program's own engine in the place of its name, its devices, and
-those of the model's workers that are there."""
+"""Commands of llama-server as they are started: on an engine of the program's own, with its devices, and with those of
+the model's workers that are there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from appliance.core.engines.workers import Worker, endpoints_of
 
@@ -25,69 +25,60 @@ def stands_for_engine(argv: Sequence[str]) -> bool:
     return bool(argv) and argv[0] in NAMES
 
 
-def workers_named(argv: Sequence[str]) -> tuple[str, ...]:
-    """The endpoints that a command names with ``--rpc``; the last one counts. Raises UsageError."""
-    values = _values(argv, (RPC,))
+def workers_named(options: Sequence[str]) -> tuple[str, ...]:
+    """The endpoints that options name with ``--rpc``; the last one counts. Raises UsageError."""
+    values = _values(options, (RPC,))
     return endpoints_of(values[-1]) if values else ()
 
 
-def command_on(argv: Sequence[str], engine_command: Sequence[str], engine_args: Sequence[str]) -> tuple[str, ...]:
-    """A command that `stands_for_engine` on this engine; its own ``--device`` wins over that of ``engine_args``."""
-    own = argv[1:]
-    args = () if _values(own, DEVICE_FLAGS) else engine_args
-    return (*engine_command, *args, *own)
+def command_on(
+    command: Sequence[str], args: Sequence[str], options: Sequence[str], workers: Sequence[Worker] = ()
+) -> tuple[str, ...]:
+    """The argv of an engine, whose own ``args`` choose its devices, with a model's ``options`` and these workers alone.
 
-
-def with_workers(argv: Sequence[str], workers: Sequence[Worker], *, own_devices: bool = False) -> tuple[str, ...]:
-    """A command of llama-server with these workers, and no other.
-
-    ``--rpc`` goes in front of every other option, since the others see only the devices that are known by then. A
-    ``--device`` names all that is used: the workers' devices are put in front of the others, where llama-server itself
-    would put them, unless the user chose the devices (``own_devices``). Without workers, ``--rpc`` and the devices
-    that only workers have are taken out.
+    ``--rpc`` goes in front of all others, which see only the devices that are known by then. ``--device`` names
+    everything that is used: the workers' devices are put where llama-server itself would put them, in front. A
+    ``--device`` in ``options`` is the user's and counts alone, but for devices of workers that are not there. Where a
+    worker did not tell its devices the engine's are not named either: then it uses all that there are.
     """
-    program, options = _parted(_without(argv, RPC))
     count = sum(len(worker.devices) for worker in workers)
-    if not own_devices or not count:
-        options = _on_devices(options, count)
+    own = _without(options, (RPC,))
+    if _values(own, DEVICE_FLAGS):
+        chosen = _devices(own, lambda names: [name for name in names if not _is_missing(name, count)])
+    elif not all(worker.devices for worker in workers):
+        chosen = (*_without(args, DEVICE_FLAGS), *own)
+    else:
+        chosen = (*_devices(args, lambda names: [*(f"RPC{n}" for n in range(count)), *names]), *own)
     told = (RPC, ",".join(worker.endpoint for worker in workers)) if workers else ()
-    return (*program, *told, *options)
+    return (*command, *told, *chosen)
 
 
-def _on_devices(options: Sequence[str], count: int) -> tuple[str, ...]:
-    """The options with ``--device`` naming so many devices of workers, and its own others."""
-    changed = list(options)
-    for at, word in enumerate(options[:-1]):
+def _devices(words: Sequence[str], edit: Callable[[list[str]], list[str]]) -> tuple[str, ...]:
+    """The words with the names behind ``--device`` edited; where none is left it is the processor alone."""
+    edited = list(words)
+    for at, word in enumerate(words[:-1]):
         if word in DEVICE_FLAGS:
-            own = [name for name in options[at + 1].split(",") if name != CPU_ALONE and not _is_workers(name)]
-            changed[at + 1] = ",".join((*(f"RPC{number}" for number in range(count)), *own)) or CPU_ALONE
-    return tuple(changed)
+            names = [name for name in words[at + 1].split(",") if name != CPU_ALONE]
+            edited[at + 1] = ",".join(edit(names)) or CPU_ALONE
+    return tuple(edited)
 
 
-def _is_workers(device: str) -> bool:
-    return device.startswith("RPC") and device[3:].isdecimal()
+def _is_missing(device: str, count: int) -> bool:
+    number = device.removeprefix("RPC")
+    return number != device and number.isdecimal() and int(number) >= count
 
 
-def _parted(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The program, which may be several words, and its options: from the first word with two dashes on, or of ``-dev``."""
-    at = next((n for n, word in enumerate(argv) if n and _is_option(argv, n)), len(argv))
-    return tuple(argv[:at]), tuple(argv[at:])
-
-
-def _is_option(argv: Sequence[str], at: int) -> bool:
-    return argv[at].startswith("-")
-
-
-def _without(argv: Sequence[str], flag: str) -> tuple[str, ...]:
+def _without(options: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
+    """The options without those that take a value and are spelled so."""
     kept: list[str] = []
-    words = iter(argv)
+    words = iter(options)
     for word in words:
-        if word == flag:
+        if word in flags:
             next(words, None)
         else:
             kept.append(word)
     return tuple(kept)
 
 
-def _values(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
-    return [argv[at + 1] for at, word in enumerate(argv[:-1]) if word in flags]
+def _values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    return [words[at + 1] for at, word in enumerate(words[:-1]) if word in flags]

@@ -10,7 +10,6 @@ together with the step *tidy*. So there is no instant without a build in its pla
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import assert_never
 
 from msgspec import Struct, structs
 
@@ -48,14 +47,18 @@ class Note(Struct, frozen=True):
 Effect = Discard | Place | Remove | Note
 
 
-def begin(changes: Changes, build: str, old: str, now: float) -> Changes:
-    """An update to ``build`` begins; ``old`` is in use. Raises Conflict when another one was not finished."""
+def begin(changes: Changes, build: str, old: str, now: float, held: Collection[str] = ()) -> Changes:
+    """An update to ``build`` begins; ``old`` is in use, and builds that are ``held`` are never removed by it.
+
+    Raises Conflict when another one was not finished.
+    """
     if changes.journal is not None:
         raise Conflict(
-            f"an update to {changes.journal.build} was begun and not finished; 'llama-appliance engines ls' clears it up"
+            f"an update to {changes.journal.build} was begun and not finished; "
+            "'llama-appliance engines probe' clears it up"
         )
     return structs.replace(
-        changes, journal=Journal(line=line_of(build), build=build, old=old, step="stage", began=now)
+        changes, journal=Journal(line=line_of(build), build=build, old=old, step="stage", began=now, held=tuple(held))
     )
 
 
@@ -68,11 +71,10 @@ def advance(changes: Changes, now: float) -> Changes:
             return structs.replace(changes, journal=structs.replace(journal, step=NEXT[journal.step]))
         case "place":
             changed, surplus = switched(changes, journal.line, journal.build, journal.old, now)
-            return structs.replace(changed, journal=structs.replace(journal, step="tidy", surplus=surplus))
+            gone = tuple(build for build in surplus if build not in journal.held)
+            return structs.replace(changed, journal=structs.replace(journal, step="tidy", surplus=gone))
         case "tidy":
             return structs.replace(changes, journal=None)
-        case other:
-            assert_never(other)
 
 
 def given_up(changes: Changes) -> Changes:
@@ -113,7 +115,7 @@ class Speed(Struct, frozen=True, kw_only=True):
 
 
 def canary_failure(old: Speed | None, new: Speed) -> str:
-    """Why the new build is not taken for its speed; empty: it is. Without an old one to compare with, any speed will do."""
+    """Why the new build is not taken for its speed; empty: it is. Without an old one, any speed will do."""
     if old is None or new.seconds * SPEED_KEPT <= old.seconds:
         return ""
     return (

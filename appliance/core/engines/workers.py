@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -22,6 +22,13 @@ MAX_WORKERS = 16
 """GGML_RPC_MAX_SERVERS of llama.cpp."""
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?")
+
+_LOST = (
+    "Remote RPC server crashed or returned malformed response",
+    "RPC handshake failed for ",
+    "RPC server version mismatch",
+)
+_NO_CONNECTION = re.compile(r"ggml-rpc\.cpp:\d+: Failed to connect to ")
 
 State = Literal["ready", "busy", "unreachable", "other"]
 """It answers; it takes connections and serves somebody else, as it serves one at a time; no connection; what answers
@@ -71,7 +78,7 @@ def split_endpoint(text: str) -> tuple[str, int]:
     written = text.strip()
     if written.startswith("[") or written.count(":") > 1:
         raise UsageError(
-            f"'{text}' is an IPv6 address, and llama.cpp's RPC speaks IPv4 alone; write an IPv4 address or a host's name"
+            f"'{text}' is an IPv6 address, and llama.cpp's RPC speaks IPv4 alone; write an IPv4 address or a name"
         )
     host, colon, port = written.partition(":")
     if not _HOST.fullmatch(host):
@@ -123,6 +130,12 @@ def choose_workers(
         without = ", ".join(refused)
         raise ModelFailedToStart(model_id, f"{'; '.join(reasons)}; it does not fit without {without}")
     return Crew(workers=crew, notes=tuple(f"{why}; the model goes without it" for why in reasons))
+
+
+def lost_worker(lines: Iterable[str]) -> bool:
+    """Whether the last lines of a llama-server say that it aborted for want of a worker: neither the engine nor the
+    model is to blame, and the same engine can be started again with the workers that are left."""
+    return any(_NO_CONNECTION.search(line) or any(said in line for said in _LOST) for line in lines)
 
 
 def room_of(workers: Sequence[Worker]) -> Mapping[str, int]:

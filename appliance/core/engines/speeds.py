@@ -1,0 +1,65 @@
+"""How fast an engine is, from what it says of single requests: which to ask next, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+WARM_UP = (64, 2)
+"""Tokens of prompt and answer of the first request, which may also build kernels; nothing is learnt from it."""
+SMALL = (64, 4)
+WHOLE = (512, 32)
+ROUNDS = 3
+"""How often the whole measurement is done at most; the fastest counts, since cards need a moment to wake up."""
+BUDGET = 6.0
+"""Seconds that measuring may take after the first request; a slow machine computes fewer tokens."""
+
+
+class Timings(Struct, frozen=True):
+    """llama-server's own measurement of a request. Times in milliseconds."""
+
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+
+    @property
+    def told(self) -> bool:
+        return min(self.prompt_n, self.predicted_n) > 0 and min(self.prompt_ms, self.predicted_ms) > 0
+
+
+class Speeds(Struct, frozen=True):
+    """Tokens per second of the whole measuring model."""
+
+    prompt: float
+    generation: float
+
+
+def next_request(done: Sequence[Timings], spent: float) -> tuple[int, int] | None:
+    """Tokens of prompt and answer to measure with next; None: it is enough.
+
+    ``spent``: seconds since the first request was answered. What a request is expected to take goes by the fastest
+    there was, since the first of a size may build kernels as well.
+    """
+    if len(done) < 2:
+        return SMALL if done else WARM_UP
+    found = speeds_of(done[1:])
+    if found is None or len(done) >= 2 + ROUNDS:
+        return None
+    expected = WHOLE[0] / found.prompt + WHOLE[1] / found.generation
+    part = (BUDGET - spent) / expected
+    if part >= 1:
+        return WHOLE
+    smaller = int(WHOLE[0] * part), max(SMALL[1], int(WHOLE[1] * part))
+    return smaller if len(done) == 2 and smaller[0] >= 2 * SMALL[0] else None
+
+
+def speeds_of(done: Sequence[Timings], part: float = 1.0) -> Speeds | None:
+    """The best there was; ``part``: how much of the measuring model computed. None: it told nothing."""
+    told = [timings for timings in done if timings.told]
+    if not told:
+        return None
+    prompt = max(timings.prompt_n / timings.prompt_ms for timings in told) * 1000
+    generation = max(timings.predicted_n / timings.predicted_ms for timings in told) * 1000
+    return Speeds(prompt * part, generation * part)

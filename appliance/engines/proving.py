@@ -1,0 +1,188 @@
+"""Proof that a build works on a device: it says what the starter model is known to say, and so fast."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance.core.engines import trial_log
+from appliance.core.engines.ballast import LAYERS, weights_of
+from appliance.core.engines.devices import CPU, Device
+from appliance.core.engines.proofs import Proof, ProofKey
+from appliance.core.engines.speeds import Speeds, Timings, next_request, speeds_of
+from appliance.engines.ballast import measuring_folder, write_ballast
+from appliance.engines.found import Engine
+from appliance.engines.known import KNOWN, Known
+from appliance.engines.trial import Trial, TrialFailed, open_trial
+from appliance.platform.children import Children
+
+PROOF_TIME = 240.0
+"""Seconds for everything. The first start on a card may compile its kernels for a minute, or two."""
+MEASURING_TIME = 60.0
+"""Seconds that the measuring model may take from its start; normal are ten at most."""
+DEADLY = ("crash", "garbage")
+"""Faults with the measuring model that count. That a build cannot load it says more of the file than of the build,
+which has loaded the starter."""
+ALL_LAYERS = "99"
+LETTERS = 256
+"""The measuring model's tokens that are letters."""
+STRIDE = 37
+"""Tokens of the measuring prompt are this far apart, so that it is no repetition."""
+
+log = logging.getLogger(__name__)
+
+
+class Said(Struct, frozen=True):
+    """An answer of ``/completion``, as far as it matters here."""
+
+    content: str
+    tokens: list[int] = []
+    timings: Timings = Timings()
+
+
+class Completion(Struct, frozen=True, kw_only=True):
+    """A question to ``/completion``; the answer is the same whenever it is asked."""
+
+    prompt: str | list[int]
+    n_predict: int
+    temperature: float = 0.0
+    cache_prompt: bool = False
+    return_tokens: bool = True
+    ignore_eos: bool = False
+
+
+_SAID = msgspec.json.Decoder(Said)
+
+
+def device_args(device: Device) -> tuple[str, ...]:
+    """The flags that make an engine compute on just this device."""
+    if device.name == CPU:
+        return ("--device", "none")
+    return ("--device", device.name, "-ngl", ALL_LAYERS)
+
+
+async def prove(
+    engine: Engine,
+    device: Device,
+    model: Path,
+    children: Children,
+    *,
+    key: ProofKey,
+    build: str,
+    now: float,
+    seconds: float = PROOF_TIME,
+    measuring: Path | None = None,
+) -> Proof:
+    """Try ``engine`` on ``device``: ``model`` is the starter, ``now`` the Unix time. Never raises for what it does.
+
+    ``measuring`` is the folder of the measuring model, else the one in the user's cache. Software renderers are
+    measured with the starter alone: the other one would take minutes.
+    """
+    began = trio.current_time()
+    until = began + seconds
+    pci = device.pci
+    speeds: Speeds | None = None
+    failed: TrialFailed | None = None
+    try:
+        speeds, told = await _known_answers(engine, device, model, children, until)
+        pci = told or pci
+        if not device.software:
+            speeds = await _measured(engine, device, children, until, measuring) or speeds
+    except TrialFailed as failure:
+        failed = failure
+    place = f" ({pci})" if pci else ""
+    return Proof(
+        key=key,
+        build=build,
+        device=f"{device.name}: {device.description}{place}",
+        fault=failed.fault if failed else None,
+        why=failed.why if failed else "",
+        pci=pci,
+        prompt_speed=speeds.prompt if speeds and not failed else None,
+        generation_speed=speeds.generation if speeds and not failed else None,
+        seconds=trio.current_time() - began,
+        at=now,
+    )
+
+
+async def _known_answers(
+    engine: Engine, device: Device, model: Path, children: Children, until: float
+) -> tuple[Speeds | None, str | None]:
+    """Ask everything that is known. What the starter's speed lets one expect, and the card's place where it is told.
+
+    Raises TrialFailed.
+    """
+    done: list[Timings] = []
+    async with open_trial(engine, device_args(device), model, children, seconds=_left(until)) as trial:
+        for known in KNOWN:
+            done.append(await _ask_known(trial, known, _left(until)))
+        lines = trial.lines()
+    if device.name != CPU and trial_log.only_on_processor(lines):
+        raise TrialFailed("load", f"it computed on the processor instead of {device.name}")
+    return speeds_of(done, _weight(model)), trial_log.pci_of(device.name, lines)
+
+
+async def _ask_known(trial: Trial, known: Known, seconds: float) -> Timings:
+    question = Completion(prompt=known.prompt, n_predict=len(known.tokens))
+    said = _said(await trial.ask("/completion", question, seconds=seconds))
+    right = tuple(said.tokens) == known.tokens if said.tokens else said.content == known.content
+    if not right:
+        shown = "".join(letter if letter.isprintable() else "?" for letter in said.content[:60])
+        raise TrialFailed("garbage", f"it computes wrongly: it said '{shown}' instead of '{known.content[:60]}'")
+    return said.timings
+
+
+async def _measured(
+    engine: Engine, device: Device, children: Children, until: float, folder: Path | None
+) -> Speeds | None:
+    """Its speeds with the measuring model; None where that could not be had: no room, no time, or it will not load it.
+
+    Raises TrialFailed when it dies at work.
+    """
+    memory = None if device.name == CPU else device.free
+    limit = min(until, trio.current_time() + MEASURING_TIME)
+    try:
+        ballast = await trio.to_thread.run_sync(write_ballast, folder or measuring_folder(), memory)
+        async with open_trial(engine, device_args(device), ballast.path, children, seconds=_left(limit)) as trial:
+            return speeds_of(await _measure(trial, limit), ballast.part)
+    except OSError as cause:
+        log.warning("The speed of %s was not measured: %s", engine.name, cause)
+        return None
+    except TrialFailed as failure:
+        if failure.fault in DEADLY:
+            raise
+        log.warning("The speed of %s on %s was not measured: %s", engine.name, device.name, failure.why)
+        return None
+
+
+async def _measure(trial: Trial, until: float) -> list[Timings]:
+    """What it says of the requests that count."""
+    done: list[Timings] = []
+    began = 0.0
+    while (size := next_request(done, trio.current_time() - began)) is not None:
+        prompt = [at * STRIDE % LETTERS for at in range(size[0])]
+        question = Completion(prompt=prompt, n_predict=size[1], ignore_eos=True)
+        done.append(_said(await trial.ask("/completion", question, seconds=_left(until))).timings)
+        if len(done) == 1:
+            began = trio.current_time()
+    return done[1:]
+
+
+def _weight(model: Path) -> float:
+    """How much of the whole measuring model the starter is; both are Q8_0, so that bytes tell."""
+    return model.stat().st_size / (weights_of(LAYERS) * 34 / 32)
+
+
+def _said(answer: bytes) -> Said:
+    try:
+        return _SAID.decode(answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise TrialFailed("garbage", "its answer is not what llama-server answers") from None
+
+
+def _left(until: float) -> float:
+    return max(0.0, until - trio.current_time())

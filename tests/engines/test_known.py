@@ -1,0 +1,83 @@
+"""What the starter is known to say is what it says, by far: measured with a real engine.
+
+When the starter is trained anew, this fails and shows the exchanges as they are now, for `appliance/engines/known.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from engine_runs import PROCESSOR
+from msgspec import Struct
+
+from appliance.engines import embedded
+from appliance.engines.found import EMBEDDED, find_engine
+from appliance.engines.known import KNOWN, LEAST_MARGIN, Known
+from appliance.engines.proving import device_args
+from appliance.engines.trial import Trial, open_trial
+from appliance.platform.children import open_children
+
+pytestmark = pytest.mark.skipif(not embedded.available(), reason="the embedded engine is not installed here")
+BATCH = 64
+"""Prompts of more tokens than this go through the kernels for batches on every backend."""
+
+
+class Candidate(Struct):
+    id: int
+    logprob: float
+
+
+class Step(Struct):
+    id: int
+    top_logprobs: list[Candidate]
+
+
+class Answer(Struct):
+    content: str
+    tokens: list[int]
+    tokens_evaluated: int
+    stop_type: str
+    completion_probabilities: list[Step]
+
+
+async def ask(trial: Trial, known: Known) -> Answer:
+    question = {
+        "prompt": known.prompt, "n_predict": 64, "temperature": 0, "cache_prompt": False, "return_tokens": True,
+        "n_probs": 2,
+    }  # fmt: skip
+    return msgspec.json.decode(await trial.ask("/completion", question, seconds=30), type=Answer)
+
+
+def lead(step: Step) -> float:
+    best, second = step.top_logprobs
+    return best.logprob - second.logprob if step.id == best.id else -1.0
+
+
+async def test_the_constants_are_what_the_starter_says_and_nothing_else_comes_near(starter_model: Path) -> None:
+    engine = find_engine(EMBEDDED)
+    answers: list[Answer] = []
+    with trio.fail_after(60):
+        async with (
+            open_children() as children,
+            open_trial(engine, device_args(PROCESSOR), starter_model, children, seconds=30) as trial,
+        ):
+            for known in KNOWN:
+                answers.append(await ask(trial, known))
+    for known, answer in zip(KNOWN, answers, strict=True):
+        now = f"it now says {answer.content!r}, {tuple(answer.tokens)}"
+        assert (answer.content, tuple(answer.tokens)) == (known.content, known.tokens), now
+        assert answer.stop_type == "eos", now
+        assert min(map(lead, answer.completion_probabilities)) >= LEAST_MARGIN, now
+    lengths = [answer.tokens_evaluated for answer in answers]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < BATCH < lengths[-2]
+
+
+def test_an_answer_is_known_once_and_to_its_end() -> None:
+    assert len({known.prompt for known in KNOWN}) == len(KNOWN)
+    ends = {known.tokens[-1] for known in KNOWN}
+    assert len(ends) == 1, "each answer ends with the token that ends a turn"
+    assert all(known.tokens.count(known.tokens[-1]) == 1 for known in KNOWN)

@@ -1,0 +1,207 @@
+"""Proof is given by engines that compute correctly, and by no other; every lie is called by its name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from engine_folders import Lie, Listed, make_build, tell
+from engine_runs import CARD, KEY, PROCESSOR, engine_in, proof_of
+
+from appliance.core.engines.devices import Device
+from appliance.core.engines.proofs import Fault
+from appliance.engines import embedded
+from appliance.engines.found import EMBEDDED, Engine, find_engine, list_engines
+
+posix_only = pytest.mark.skipif(sys.platform == "win32", reason="the lying engine is a shell script")
+HANG = 3.0
+"""Seconds that a proof gets which is to end by the limit; an honest start of the lying engine takes 0.2."""
+GPU = (Listed(name="CUDA0", pci="0000:01:00.0"),)
+
+
+@pytest.fixture(scope="session")
+def measuring(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The measuring model takes no room, and is the same for every test."""
+    return tmp_path_factory.mktemp("measuring")
+
+
+def built() -> list[Engine]:
+    """The real builds of this machine that are whole."""
+    return [engine for engine in list_engines() if engine.folder and not engine.damage]
+
+
+LAVAPIPE = any(Path("/usr/share/vulkan/icd.d").glob("lvp_icd*"))
+
+
+def build_for(backend: str) -> Engine:
+    found = next((engine for engine in built() if engine.backend == backend), None)
+    if found is None:
+        pytest.skip(f"there is no {backend} build here; llama-builds/build.py --backend {backend} makes one")
+    return found
+
+
+def spoiled(engine: Engine) -> Engine:
+    """As when half a file was copied."""
+    program = Path(engine.command[0])
+    program.write_bytes(b"\x7fELF but no more")
+    program.chmod(0o755)
+    return engine
+
+
+@pytest.mark.skipif(not embedded.available(), reason="the embedded engine is not installed here")
+async def test_the_embedded_engine_is_proven_on_the_processor(starter_model: Path, measuring: Path) -> None:
+    proof = await proof_of(find_engine(EMBEDDED), PROCESSOR, starter_model, measuring)
+    assert (proof.fault, proof.why) == (None, "")
+    assert proof.key == KEY
+    assert proof.at == 7.0
+    assert proof.prompt_speed is not None
+    assert proof.generation_speed is not None
+    assert proof.prompt_speed > proof.generation_speed > 0.1
+    assert 0 < proof.seconds < 60
+
+
+async def test_the_real_build_is_proven_on_the_processor(starter_model: Path, measuring: Path) -> None:
+    proof = await proof_of(build_for("cpu"), PROCESSOR, starter_model, measuring)
+    assert (proof.fault, proof.why) == (None, "")
+    assert proof.prompt_speed is not None
+    assert proof.generation_speed is not None
+    assert proof.prompt_speed > proof.generation_speed > 0.1
+
+
+@pytest.mark.skipif(not LAVAPIPE, reason="Mesa's software renderer is not installed here")
+async def test_the_vulkan_build_is_proven_on_a_software_renderer_and_is_far_slower(
+    starter_model: Path, measuring: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build_for("vulkan")
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "0")
+    renderer = Device(name="Vulkan0", description="llvmpipe", total=2 << 30, free=2 << 30, software=True)
+    proof = await proof_of(engine, renderer, starter_model, measuring, seconds=300)
+    assert (proof.fault, proof.why) == (None, "")
+    on_cpu = await proof_of(engine, PROCESSOR, starter_model, measuring)
+    assert (on_cpu.fault, on_cpu.why) == (None, "")
+    assert proof.nominal_seconds is not None
+    assert on_cpu.nominal_seconds is not None
+    assert proof.nominal_seconds > on_cpu.nominal_seconds
+
+
+@posix_only
+async def test_an_honest_one_is_proven_with_its_speed_and_its_cards_place(
+    tmp_path: Path, starter_model: Path, measuring: Path
+) -> None:
+    lie = Lie(prompt_speed=2000.0, generation_speed=80.0)
+    folder = make_build(tmp_path, "cuda12", devices=GPU, lie=lie)
+    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring)
+    assert (proof.fault, proof.why) == (None, "")
+    assert proof.pci == "0000:01:00.0"
+    assert proof.device == "CUDA0: Test Card 9000 (0000:01:00.0)"
+    assert proof.prompt_speed == pytest.approx(2000.0)
+    assert proof.generation_speed == pytest.approx(80.0)
+    assert proof.nominal_seconds == pytest.approx(512 / 2000 + 128 / 80)
+
+
+@posix_only
+@pytest.mark.parametrize(
+    ("lie", "fault", "words"),
+    [
+        (Lie(load="fail"), "load", "exit status 1 while it loaded: srv  fake_llama: error loading model: told to fail"),
+        (Lie(load="crash"), "load", "SIGSEGV while it loaded"),
+        (Lie(load="abort"), "load", "SIGABRT while it loaded: ggml-cuda.cu:103: CUDA error: no kernel image"),
+        (Lie(load="memory"), "memory", "unable to allocate CUDA0 buffer"),
+        (Lie(load="missing"), "missing", "libcudart.so.13"),
+        (Lie(work="crash"), "crash", "SIGABRT at work"),
+        (Lie(work="crash", after_requests=2), "crash", "SIGABRT at work"),
+        (Lie(work="garbage"), "garbage", "it said 'GGGGGGGG' instead of 'GGUF is a file format"),
+        (Lie(work="garbage", after_requests=3), "garbage", "instead of 'Goodbye!"),
+        (Lie(work="refuse"), "garbage", "it answered with status 500"),
+    ],
+    ids=lambda value: f"{value.load}-{value.work}-{value.after_requests}" if isinstance(value, Lie) else None,
+)
+async def test_a_lie_is_called_by_its_name(
+    lie: Lie, fault: Fault, words: str, tmp_path: Path, starter_model: Path, measuring: Path
+) -> None:
+    folder = make_build(tmp_path, "cuda12", devices=GPU, lie=lie)
+    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring)
+    assert proof.fault == fault
+    assert words in proof.why
+    assert "\n" not in proof.why
+    assert proof.prompt_speed is proof.generation_speed is proof.nominal_seconds is None
+
+
+@posix_only
+@pytest.mark.parametrize("lie", [Lie(load="hang"), Lie(work="hang"), Lie(work="hang", after_requests=1)])
+async def test_what_does_not_answer_is_given_up_in_time(
+    lie: Lie, tmp_path: Path, starter_model: Path, measuring: Path
+) -> None:
+    folder = make_build(tmp_path, "cuda12", devices=GPU, lie=lie)
+    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring, seconds=HANG)
+    assert proof.fault == "hang"
+    assert HANG - 0.5 < proof.seconds < HANG + 3
+
+
+@posix_only
+async def test_a_card_that_dies_of_a_model_that_weighs_something_is_not_proven(
+    tmp_path: Path, starter_model: Path, measuring: Path
+) -> None:
+    folder = make_build(tmp_path, "cuda12", devices=GPU, lie=Lie(heavy="crash"))
+    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring)
+    assert proof.fault == "crash"
+    tell(folder, Lie(devices=GPU))
+    assert (await proof_of(engine_in(folder), CARD, starter_model, measuring)).ok
+
+
+@posix_only
+async def test_a_card_that_is_too_slow_for_the_measuring_model_is_proven_with_what_the_starter_showed(
+    tmp_path: Path, starter_model: Path, measuring: Path
+) -> None:
+    lie = Lie(heavy="hang", prompt_speed=2000.0, generation_speed=80.0)
+    folder = make_build(tmp_path, "cuda12", devices=GPU, lie=lie)
+    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring, seconds=HANG)
+    assert proof.ok
+    assert proof.generation_speed is not None
+    assert 0 < proof.generation_speed < 80.0 / 20
+
+
+@posix_only
+async def test_one_device_of_two_lies(tmp_path: Path, starter_model: Path, measuring: Path) -> None:
+    cards = (Listed(name="CUDA0"), Listed(name="CUDA1"))
+    folder = make_build(tmp_path, "cuda12", devices=cards, lie=Lie(work="garbage", on=("CUDA1",)))
+    engine = engine_in(folder)
+    second = Device(name="CUDA1", description="Test Card 9000", total=8 << 30, free=8 << 30)
+    assert (await proof_of(engine, CARD, starter_model, measuring)).ok
+    assert (await proof_of(engine, second, starter_model, measuring)).fault == "garbage"
+    assert (await proof_of(engine, PROCESSOR, starter_model, measuring)).ok
+
+
+@posix_only
+async def test_a_device_that_is_gone_is_not_proven(tmp_path: Path, starter_model: Path, measuring: Path) -> None:
+    folder = make_build(tmp_path, "cuda12")
+    proof = await proof_of(engine_in(folder), CARD, starter_model, measuring)
+    assert proof.fault == "load"
+    assert "invalid device: CUDA0" in proof.why
+
+
+@posix_only
+async def test_a_program_that_cannot_be_executed(tmp_path: Path, starter_model: Path, measuring: Path) -> None:
+    folder = make_build(tmp_path)
+    proof = await proof_of(spoiled(engine_in(folder)), PROCESSOR, starter_model, measuring)
+    assert proof.fault == "damaged"
+    assert "exit status 126" in proof.why
+
+
+@posix_only
+async def test_without_room_for_the_measuring_model_it_is_still_proven(
+    tmp_path: Path, starter_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if os.geteuid() == 0:
+        blocked = tmp_path / "a-file"
+        blocked.write_bytes(b"")
+    else:
+        blocked = tmp_path / "locked"
+        blocked.mkdir(mode=0o500)
+    folder = make_build(tmp_path / "engines")
+    proof = await proof_of(engine_in(folder), PROCESSOR, starter_model, blocked / "measuring")
+    assert proof.ok
+    assert proof.nominal_seconds is not None, "what the starter's speed lets one expect"
+    assert "was not measured" in caplog.text

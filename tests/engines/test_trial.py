@@ -1,0 +1,160 @@
+"""A trial is over when its block is left, whatever happened in it, and says what went wrong."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+from engine_folders import Lie, Listed, make_build, tell
+from engine_runs import engine_in
+from msgspec import structs
+
+from appliance.engines.found import Engine
+from appliance.engines.trial import FIRST_LINES, LAST_LINES, MAX_LINE, TrialFailed, open_trial
+from appliance.platform.children import open_children
+from appliance.upstream.client import exchange
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the lying engine is a shell script")
+CARD = ("--device", "CUDA0")
+GPU = (Listed(name="CUDA0", pci="0000:01:00.0"),)
+
+
+def fake(fake_engine: Path) -> Engine:
+    return Engine(name="fake", backend="cpu", version=None, command=(str(fake_engine),), source="the tests")
+
+
+def running() -> set[int]:
+    return {
+        child.pid for child in psutil.Process().children(recursive=True) if "llama_server" in " ".join(words(child))
+    }
+
+
+def words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+async def test_a_trial_answers_and_ends_with_its_block(fake_engine: Path, fake_model: Path) -> None:
+    async with open_children() as children:
+        async with open_trial(fake(fake_engine), (), fake_model, children, seconds=10) as trial:
+            assert b'"content"' in await trial.ask("/completion", {"prompt": "Hi", "n_predict": 2}, seconds=5)
+            assert any("listening on" in line for line in trial.lines())
+            assert len(running()) == 1
+        assert not running()
+
+
+async def test_it_asks_for_a_key_that_nobody_else_has(fake_engine: Path, fake_model: Path) -> None:
+    async with (
+        open_children() as children,
+        open_trial(fake(fake_engine), (), fake_model, children, seconds=10) as trial,
+        open_trial(fake(fake_engine), (), fake_model, children, seconds=10) as other,
+    ):
+        assert trial.address.key
+        assert trial.address.key != other.address.key
+        assert trial.address.port != other.address.port
+        stranger = structs.replace(trial.address, key=other.address.key)
+        async with exchange(stranger, "GET", "/v1/models") as response:
+            assert response.status == 401
+
+
+async def test_its_failure_is_no_group_and_ends_it(fake_engine: Path, fake_model: Path) -> None:
+    async with open_children() as children:
+        with pytest.raises(TrialFailed) as caught:
+            async with open_trial(fake(fake_engine), (), fake_model, children, seconds=10):
+                raise TrialFailed("garbage", "as the test wants")
+        assert str(caught.value) == "garbage: as the test wants"
+        assert not running()
+
+
+async def test_leaving_in_the_middle_of_an_answer_ends_it_at_once(tmp_path: Path, fake_model: Path) -> None:
+    engine = engine_in(make_build(tmp_path, lie=Lie(work="hang")))
+    async with open_children() as children:
+        began = time.monotonic()
+        with trio.move_on_after(1.0) as scope:
+            async with open_trial(engine, (), fake_model, children, seconds=10) as trial:
+                await trial.ask("/completion", {"prompt": "Hi"}, seconds=60)
+        assert scope.cancelled_caught
+        assert time.monotonic() - began < 3
+        assert not running()
+
+
+async def test_another_program_takes_its_port_and_it_is_started_again(
+    tmp_path: Path, fake_engine: Path, fake_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_PORT_TAKEN_ONCE", str(tmp_path / "once"))
+    async with (
+        open_children() as children,
+        open_trial(fake(fake_engine), (), fake_model, children, seconds=10) as trial,
+    ):
+        assert await trial.ask("/completion", {"prompt": "Hi"}, seconds=5)
+
+
+async def test_a_port_that_is_always_taken_is_a_failure(
+    tmp_path: Path, fake_engine: Path, fake_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_PORT_TAKEN_ONCE", str(tmp_path / "no folder" / "never"))
+    async with open_children() as children:
+        with pytest.raises(TrialFailed, match="exit status 1 while it loaded"):
+            async with open_trial(fake(fake_engine), (), fake_model, children, seconds=10):
+                pytest.fail("it cannot have been ready")
+
+
+async def test_a_slow_start_is_waited_for_and_a_dead_one_is_not(tmp_path: Path, fake_model: Path) -> None:
+    folder = make_build(tmp_path, devices=GPU, lie=Lie(load_delay=1.0))
+    engine = engine_in(folder)
+    async with open_children() as children:
+        async with open_trial(engine, CARD, fake_model, children, seconds=10):
+            pass
+        tell(folder, Lie(devices=GPU, load="abort"))
+        began = time.monotonic()
+        with pytest.raises(TrialFailed):
+            async with open_trial(engine, CARD, fake_model, children, seconds=30):
+                pytest.fail("it cannot have been ready")
+        assert time.monotonic() - began < 5
+
+
+async def test_it_dies_while_it_is_not_asked_anything(fake_engine: Path, fake_model: Path) -> None:
+    async with (
+        open_children() as children,
+        open_trial(fake(fake_engine), (), fake_model, children, seconds=10) as trial,
+    ):
+        (pid,) = running()
+        psutil.Process(pid).kill()
+        with pytest.raises(TrialFailed) as caught:
+            await trial.ask("/completion", {"prompt": "Hi"}, seconds=10)
+        assert "SIGKILL" in caught.value.why
+
+
+async def test_a_flood_of_lines_and_endless_lines_take_no_memory(
+    fake_engine: Path, fake_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_HUGE_LOG_LINES", "1")
+    monkeypatch.setenv("FAKE_LOG_LINES", "20000")
+    async with (
+        open_children() as children,
+        open_trial(fake(fake_engine), (), fake_model, children, seconds=30) as trial,
+    ):
+        assert await trial.ask("/completion", {"prompt": "Hi"}, seconds=5)
+        assert len(trial.lines()) <= FIRST_LINES + LAST_LINES
+        assert max(map(len, trial.lines())) <= MAX_LINE
+        assert any("loading model" in line for line in trial.lines()), "the beginning is kept"
+        assert any("listening on" in line for line in trial.lines()), "and so is the end"
+
+
+async def test_words_from_the_user_reach_it(fake_engine: Path, tmp_path: Path) -> None:
+    async with open_children() as children:
+        with pytest.raises(TrialFailed, match="failed to open GGUF file") as caught:
+            async with open_trial(fake(fake_engine), (), tmp_path / "no.gguf", children, seconds=10):
+                pytest.fail("there is no model")
+        assert caught.value.fault == "load"
+        extra = ("--alias", "a name")
+        model = tmp_path / "m.gguf"
+        await trio.Path(model).write_bytes(b"GGUF")
+        async with open_trial(fake(fake_engine), (), model, children, seconds=10, extra=extra) as trial:
+            assert trial.ready
