@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.downloads import DownloadSettings, open_downloads
 from appliance.catalog.hub import hub_access
 from appliance.catalog.hub_cache import cache_directory
+from appliance.catalog.sources import STARTER
 from appliance.catalog.supply import Supply
 from appliance.cli.plan import AppSettings
 from appliance.cli.plugin_options import choice_of
@@ -26,7 +27,8 @@ from appliance.cli.status import EXIT_BUG, EXIT_OURS, PROGRAM, say
 from appliance.cli.version import in_words
 from appliance.core.config.types import Config, StreamsConfig
 from appliance.core.config.units import parse_duration
-from appliance.engines.found import Engine, find_engine
+from appliance.engines.found import Engine, Places, find_engine, installed_folder, list_engines
+from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed
 from appliance.fleet.owner import open_fleet
 from appliance.http.front import Owners, model_states
@@ -41,6 +43,7 @@ from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
 from appliance.plugins.registry import open_plugins
 from appliance.store.activity import DEFAULT_KEEP, open_activity
+from appliance.store.engine_book import BOOK, BookFile
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import check_streams, open_streams
 from appliance.tools.owner import open_own_tools
@@ -67,14 +70,14 @@ async def run_server(settings: AppSettings) -> int:
     """Serve until told to stop; the result is the exit status. Raises ApplianceError for what the user can mend."""
     if settings.config is None:
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    engine = _engine(settings)
+    found = _engines(settings)
     catalog = Catalog(settings.sources, settings.config)
     if settings.config is not None:
         check_streams(settings.config.streams)
     raise_open_files()
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:
-            await _run(settings, engine, catalog, stop)
+            await _run(settings, found, catalog, stop)
             return 0
     except ExceptionGroup as group:
         told = "".join(traceback.TracebackException.from_exception(group, max_group_depth=NEST).format())
@@ -83,7 +86,7 @@ async def run_server(settings: AppSettings) -> int:
     return EXIT_OURS  # the second signal cut everything short
 
 
-async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, stop: Stop) -> None:
+async def _run(settings: AppSettings, found: Callable[[], list[Engine]], catalog: Catalog, stop: Stop) -> None:
     """The nest. What fails as expected leaves it as a value, so that a group of exceptions always means a bug."""
     failure: ApplianceError | None = None
     config = settings.config
@@ -93,7 +96,14 @@ async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, s
         open_activity(*_activity_log(config)) as activity,
         _scanning(catalog) as scanned,
         open_samples(_sampling(config)) as samples,
-        open_fleet(settings.fleet, engine) as fleet,
+        open_engines(
+            found,
+            BookFile(installed_folder() / BOOK),
+            starter=STARTER,
+            only=settings.engine is not None,
+            background=not settings.echo,
+        ) as engines,
+        open_fleet(settings.fleet, engines) as fleet,
         open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
         open_streams(config.streams if config is not None else StreamsConfig()) as streams,
         open_downloads(downloading, partial(catalog.refresh, 0.0)) as downloads,
@@ -104,10 +114,12 @@ async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, s
         ) as agents,
     ):
         fleet.supply = Supply(catalog, downloads)
+        engines.busy, engines.settled = lambda: fleet.busy, fleet.reseat
         configuration = configuration_of(settings, fleet, catalog, peers)
         reloads = reloads_of(configuration, fleet, catalog)
         following_plugins(plugins, reloads, settings, configuration)
         owners = Owners(
+            engines=engines,
             fleet=fleet,
             catalog=catalog,
             peers=peers,
@@ -139,18 +151,18 @@ async def _run(settings: AppSettings, engine: Engine | None, catalog: Catalog, s
                     say(f"{PROGRAM} {__version__} listening on {where}")
                     async with _until(stop.asked):
                         await scanned.wait()
-                        failure = await _beside_serving(settings, engine, owners)
+                        failure = await _beside_serving(settings, owners)
                     if failure is not None:
                         stop.asked.set()
     if failure is not None:
         raise failure
 
 
-async def _beside_serving(settings: AppSettings, engine: Engine | None, owners: Owners) -> ApplianceError | None:
+async def _beside_serving(settings: AppSettings, owners: Owners) -> ApplianceError | None:
     """What is done once the program listens and knows its models; an error ends it."""
     if settings.http.single is not None:
         return await _serve_single(settings.http.single, owners)
-    _introduce(engine, owners.catalog)
+    _introduce(owners.fleet.engine, owners.catalog)
     configured = settings.config.hooks.on_startup.preload if settings.config is not None else ()
     presets = [model.id for model in owners.catalog.snapshot.models if model.load_on_startup]
     for name in dict.fromkeys((*configured, *presets, *settings.preload)):
@@ -184,14 +196,20 @@ async def _load(owners: Owners, name: str) -> ApplianceError | None:
     return None
 
 
-def _engine(settings: AppSettings) -> Engine | None:
-    """None where there is none, and the configuration brings its own. Raises EngineNotFound, and UsageError."""
+def _engines(settings: AppSettings) -> Callable[[], list[Engine]]:
+    """How the engines to choose from are found: the one that was named, or all that are here.
+
+    Raises UsageError when what was named cannot be used, and EngineNotFound where there is no engine and the
+    configuration does not bring its own.
+    """
+    named = settings.engine or Places.of_this_machine().named
     try:
-        return find_engine(settings.engine)
+        engine = find_engine(settings.engine)
     except EngineNotFound:
-        if settings.config is None or not settings.config.models or settings.engine is not None:
+        if settings.config is None or not settings.config.models:
             raise
-        return None
+        return list
+    return list_engines if named is None else lambda: [engine]
 
 
 def _activity_log(config: Config | None) -> tuple[Path | None, int]:

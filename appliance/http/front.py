@@ -17,6 +17,7 @@ from appliance.core.captures import CaptureBuffer
 from appliance.core.config.types import Config
 from appliance.core.log_lines import LineStyle, LogToStdout
 from appliance.core.settings import MIB, HttpSettings, Listen
+from appliance.engines.owner import Engines
 from appliance.fleet.owner import Fleet
 from appliance.http.body import Bodies
 from appliance.http.guard import Guard
@@ -41,6 +42,7 @@ from appliance.tools.box import Toolbox
 class Owners(Struct, frozen=True, kw_only=True):
     """What the composition root has opened. ``configuration`` is None without a configuration file."""
 
+    engines: Engines
     fleet: Fleet
     catalog: Catalog
     peers: Peers

@@ -16,14 +16,16 @@ from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.config_files import Files
 from appliance.catalog.downloads import DownloadSettings, open_downloads
-from appliance.catalog.sources import Sources
+from appliance.catalog.sources import STARTER, Sources
 from appliance.cli.plan import AppSettings
 from appliance.cli.plugin_options import choice_of
 from appliance.core.config.load import Loaded
 from appliance.core.config.types import RunsConfig, StreamsConfig
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
+from appliance.engines.chooser import Chooser
 from appliance.engines.found import Engine
+from appliance.engines.owner import open_engines
 from appliance.fleet.owner import open_fleet
 from appliance.http.front import Owners, model_states
 from appliance.http.inward import Inward
@@ -33,6 +35,7 @@ from appliance.peers.owner import open_peers
 from appliance.platform.samples import open_samples
 from appliance.plugins.registry import open_plugins
 from appliance.store.activity import open_activity
+from appliance.store.engine_book import BOOK, BookFile
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox
@@ -237,9 +240,12 @@ async def open_appliance(
     runs: RunsConfig | None = None,
     tools: Toolbox | None = None,
     plugins: Sequence[Path] = (),
+    chooser: Chooser | None = None,
     **settings: object,
 ) -> AsyncGenerator[Appliance]:
     """Serve models ``alpha`` (alias ``al``) and ``beta``, or those given, or those of the configuration file.
+
+    ``chooser`` says which engine a model is started on, in place of the one that ``command`` is.
 
     Plugins are there if ``plugins`` are folders of them, or the configuration names some; what they keep is beside the
     model's file. With ``downloads``, what is in their cache and models folder is served in place of these models.
@@ -276,7 +282,10 @@ async def open_appliance(
     async with (
         open_activity(store, 1000) as activity,
         open_samples(None) as samples,
-        open_fleet(fleet_settings, engine) as owner,
+        open_engines(
+            lambda: [engine] if engine else [], BookFile(model_file.parent / BOOK), starter=STARTER, only=True
+        ) as engines,
+        open_fleet(fleet_settings, chooser or engines) as owner,
         open_peers(configured, local_state=partial(model_states, owner), wait_changed=owner.wait_changed) as peers,
         open_streams(streams or (configured.streams if configured is not None else StreamsConfig())) as kept,
         open_downloads(downloads or DownloadSettings(cache=model_file.parent), partial(catalog.refresh, 0.0)) as coming,
@@ -291,6 +300,7 @@ async def open_appliance(
         reloads = reloads_of(configuration, owner, catalog)
         following_plugins(registry, reloads, app, configuration)
         owners = Owners(
+            engines=engines,
             fleet=owner,
             catalog=catalog,
             peers=peers,

@@ -1,0 +1,169 @@
+"""An engine that lies, in every place of the chain: the client gets its answer from the next one, in the stated time.
+
+The builds are real folders with a program that does what it is told (tests/fakes/lying_engine.py), found, asked, proven
+and started by the installed program as any other. The processor's build is an honest one of the same kind.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from engine_folders import Lie, Listed, make_build, tell
+from program import Server, http
+
+from appliance.core.engines.choice import Ranked
+from appliance.engines.found import Places, list_engines
+from appliance.engines.owner import open_engines
+from appliance.store.engine_book import BOOK, BookFile
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the builds are shell scripts")
+
+StartServer = Callable[..., Server]
+CARD = Listed(name="CUDA0")
+ASK = {"model": "starter", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16}
+FAST = Lie(devices=(CARD,), prompt_speed=9000.0, generation_speed=900.0)
+GPU, CPU = "linux-x64-cuda12/b2:CUDA0", "linux-x64-cpu/b2:CPU"
+SWITCH_TIME = 15.0
+"""Seconds within which a request is answered by the next engine: the longest of what is stated for these faults."""
+
+
+class World:
+    """Two builds: a fast GPU's, and the processor's."""
+
+    def __init__(self, folder: Path, start: StartServer, starter: Path) -> None:
+        self.root = folder / "engines"
+        self.starter = starter
+        self.gpu = make_build(self.root, "cuda12", "b2", lie=FAST)
+        self.cpu = make_build(self.root, "cpu", "b2")
+        self._start = start
+
+    def prove(self) -> dict[str, Ranked]:
+        """Look, ask and prove as the program does in the background; what is learnt is in the book."""
+
+        async def work() -> list[Ranked]:
+            nowhere = Places(named=None, beside=None, installed=self.root, cache=self.root / "none", search_path="")
+            find = partial(list_engines, nowhere)
+            async with open_engines(
+                lambda: [e for e in find() if e.folder], BookFile(self.root / BOOK), starter=self.starter
+            ) as engines:
+                await engines.probe()
+                await engines.prove()
+                return engines.ranked()
+
+        return {one.seat.id: one for one in trio.run(work)}
+
+    def serve(self) -> Server:
+        env = {"LLAMA_APPLIANCE_ENGINES_DIR": str(self.root), "PATH": "/usr/bin:/bin"}
+        return self._start("serve", "--listen", "127.0.0.1:0", "--threads", "1", env=env)
+
+
+@pytest.fixture
+def world(tmp_path: Path, start_server: StartServer, starter_model: Path) -> World:
+    return World(tmp_path, start_server, starter_model)
+
+
+def ask(server: Server, **more: object) -> str:
+    answer = http(server, "POST", "/v1/chat/completions", {**ASK, **more}, timeout=SWITCH_TIME)
+    assert answer.status == 200, answer.body
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+def seat_of(server: Server) -> str:
+    models = http(server, "GET", "/models").json()["data"]
+    return next(entry["status"].get("engine", "") for entry in models if entry["id"] == "starter")
+
+
+def test_the_fast_and_honest_gpu_is_chosen(world: World) -> None:
+    ranked = world.prove()
+    assert [ranked[GPU].standing, ranked[CPU].standing] == ["proven", "proven"]
+    server = world.serve()
+    assert ask(server)
+    assert seat_of(server) == GPU
+
+
+@pytest.mark.parametrize(
+    ("lie", "standing"),
+    [
+        (Lie(devices=(CARD,), list="crash"), "failed"),
+        (Lie(devices=(CARD,), list="absurd"), "failed"),
+        (Lie(devices=(CARD,), list="flood"), "failed"),
+        (Lie(devices=(CARD,), load="crash", on=("CUDA0",)), "failed"),
+        (Lie(devices=(CARD,), load="abort", on=("CUDA0",)), "failed"),
+        (Lie(devices=(CARD,), load="memory", on=("CUDA0",)), "failed"),
+        (Lie(devices=(CARD,), load="missing", on=("CUDA0",)), "failed"),
+        (Lie(devices=(CARD,), work="crash", on=("CUDA0",)), "failed"),
+        (Lie(devices=(CARD,), work="garbage", on=("CUDA0",)), "failed"),
+    ],
+    ids=lambda value: f"{value.list}-{value.load}-{value.work}" if isinstance(value, Lie) else "",
+)
+def test_one_that_lies_before_it_is_proven_is_never_used(world: World, lie: Lie, standing: str) -> None:
+    tell(world.gpu, lie)
+    ranked = world.prove()
+    culprit = next(one for one in ranked.values() if "cuda12" in one.seat.id and not one.seat.on_cpu)
+    assert culprit.standing == standing, culprit
+    assert culprit.why
+    server = world.serve()
+    assert ask(server)
+    assert seat_of(server) == CPU
+
+
+def test_one_that_hangs_when_asked_for_its_devices_keeps_nobody_waiting(world: World) -> None:
+    tell(world.gpu, Lie(devices=(CARD,), list="hang"))
+    server = world.serve()
+    began = time.monotonic()
+    assert ask(server)
+    assert time.monotonic() - began < 5
+    assert seat_of(server) == CPU
+
+
+@pytest.mark.parametrize("load", ["crash", "abort", "fail", "memory", "missing"])
+def test_one_that_stops_to_load_is_passed_over_and_told(world: World, load: str) -> None:
+    world.prove()
+    server = world.serve()
+    tell(world.gpu, Lie(devices=(CARD,), load=load, on=("CUDA0",)))  # type: ignore[arg-type]
+    assert ask(server)
+    assert seat_of(server) == CPU
+    assert f"failed on engine {GPU}" in server.told()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_one_that_crashes_at_its_first_kernel_is_replaced_under_the_request(world: World, stream: bool) -> None:
+    world.prove()
+    server = world.serve()
+    assert ask(server)
+    assert seat_of(server) == GPU
+    tell(world.gpu, Lie(devices=(CARD,), work="crash", on=("CUDA0",)))
+    if stream:
+        answer = http(server, "POST", "/v1/chat/completions", {**ASK, "stream": True}, timeout=SWITCH_TIME)
+        assert answer.status == 200
+        assert answer.body.rstrip().endswith(b"data: [DONE]"), answer.body
+        assert b'"error"' not in answer.body
+    else:
+        assert ask(server)
+    assert seat_of(server) == CPU
+
+
+def test_one_that_crashes_in_the_middle_of_a_stream_is_continued_by_the_next(world: World) -> None:
+    world.prove()
+    server = world.serve()
+    assert ask(server)
+    tell(world.gpu, Lie(devices=(CARD,), work="crash", after_tokens=4, on=("CUDA0",)))
+    answer = http(server, "POST", "/v1/chat/completions", {**ASK, "stream": True}, timeout=SWITCH_TIME)
+    assert answer.body.count(b"data: [DONE]") == 1, answer.body
+    assert b'"continued"' in answer.body
+    assert b'"error"' not in answer.body
+    assert seat_of(server) == CPU
+
+
+def test_a_driver_that_hides_the_card_at_the_next_start_leaves_the_processor(world: World) -> None:
+    world.prove()
+    tell(world.gpu, Lie(devices=(), load="fail", on=("CUDA0",)))
+    server = world.serve()
+    assert ask(server)
+    assert seat_of(server) == CPU
