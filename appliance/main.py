@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from appliance.cli.status import EXIT_BUG, EXIT_OURS, PROGRAM, say
 from appliance.cli.version import in_words
 from appliance.core.config.types import Config, StreamsConfig
 from appliance.core.config.units import parse_duration
-from appliance.engines.found import Engine, Places, find_engine, installed_folder, list_engines
+from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed
 from appliance.fleet.owner import open_fleet
@@ -70,14 +70,14 @@ async def run_server(settings: AppSettings) -> int:
     """Serve until told to stop; the result is the exit status. Raises ApplianceError for what the user can mend."""
     if settings.config is None:
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    found = _engines(settings)
+    engines = _finder(settings)
     catalog = Catalog(settings.sources, settings.config)
     if settings.config is not None:
         check_streams(settings.config.streams)
     raise_open_files()
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:
-            await _run(settings, found, catalog, stop)
+            await _run(settings, engines, catalog, stop)
             return 0
     except ExceptionGroup as group:
         told = "".join(traceback.TracebackException.from_exception(group, max_group_depth=NEST).format())
@@ -86,7 +86,7 @@ async def run_server(settings: AppSettings) -> int:
     return EXIT_OURS  # the second signal cut everything short
 
 
-async def _run(settings: AppSettings, found: Callable[[], list[Engine]], catalog: Catalog, stop: Stop) -> None:
+async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Stop) -> None:
     """The nest. What fails as expected leaves it as a value, so that a group of exceptions always means a bug."""
     failure: ApplianceError | None = None
     config = settings.config
@@ -97,10 +97,10 @@ async def _run(settings: AppSettings, found: Callable[[], list[Engine]], catalog
         _scanning(catalog) as scanned,
         open_samples(_sampling(config)) as samples,
         open_engines(
-            found,
+            found.find,
             BookFile(installed_folder() / BOOK),
             starter=STARTER,
-            only=settings.engine is not None,
+            only=found.only,
             background=not settings.echo,
         ) as engines,
         open_fleet(settings.fleet, engines) as fleet,
@@ -196,20 +196,14 @@ async def _load(owners: Owners, name: str) -> ApplianceError | None:
     return None
 
 
-def _engines(settings: AppSettings) -> Callable[[], list[Engine]]:
-    """How the engines to choose from are found: the one that was named, or all that are here.
-
-    Raises UsageError when what was named cannot be used, and EngineNotFound where there is no engine and the
-    configuration does not bring its own.
-    """
-    named = settings.engine or Places.of_this_machine().named
+def _finder(settings: AppSettings) -> Finder:
+    """Where engines come from. Raises EngineNotFound, unless the configuration brings its own, and UsageError."""
     try:
-        engine = find_engine(settings.engine)
+        return finder(settings.engine)
     except EngineNotFound:
         if settings.config is None or not settings.config.models:
             raise
-        return list
-    return list_engines if named is None else lambda: [engine]
+        return Finder(list_engines)
 
 
 def _activity_log(config: Config | None) -> tuple[Path | None, int]:

@@ -19,7 +19,7 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.sources import Sources
+from appliance.catalog.sources import STARTER, Sources
 from appliance.cli.chat import CHAT_PATH, MAX_ANSWER, Ask, ChatRequest, Message, stream_answer, whole_answer
 from appliance.cli.model_options import catalog_options, sources_of
 from appliance.cli.plan import AsyncCommand
@@ -38,9 +38,11 @@ from appliance.cli.show import harmless
 from appliance.cli.status import EXIT_INTERRUPTED, say, say_error
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import ENGINE_HELP, find_engine
+from appliance.engines.found import ENGINE_HELP, finder, installed_folder
+from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
+from appliance.store.engine_book import BOOK, BookFile
 from appliance.upstream.client import Response, exchange
 
 FROM_STDIN = "-"
@@ -128,12 +130,16 @@ def _question(prompt: str | None) -> str | None:
 async def _run(server: Server, choices: Choices, question: str | None) -> int:
     if await _answers(server):
         return await _converse(partial(_ask_server, server), choices, question)
-    engine = find_engine(choices.engine)
+    found = finder(choices.engine)
     snapshot = await trio.to_thread.run_sync(Catalog(choices.sources).scan)
     model = snapshot.require(choices.model)
     say(f"no server runs at {server.url}: loading {model.id} for this command")
     outcome: int | Exception
-    async with open_fleet(FleetSettings(models_max=1), engine) as fleet:
+    book = BookFile(installed_folder() / BOOK)
+    async with (
+        open_engines(found.find, book, starter=STARTER, only=found.only) as engines,
+        open_fleet(FleetSettings(models_max=1), engines) as fleet,
+    ):
         try:
             outcome = await _converse(partial(_ask_fleet, fleet, model), choices, question)
         except (ApplianceError, click.ClickException) as error:

@@ -14,6 +14,7 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import STARTER_ID, Catalog
+from appliance.catalog.sources import STARTER
 from appliance.cli.chat import CHAT_PATH, MAX_ANSWER, ChatRequest, Message, stream_answer, whole_answer
 from appliance.cli.model_options import sources_of
 from appliance.cli.plan import AsyncCommand
@@ -23,9 +24,11 @@ from appliance.cli.status import EXIT_OURS, PROGRAM
 from appliance.cli.version import in_words
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import ENGINE_HELP, Engine, find_engine
+from appliance.engines.found import ENGINE_HELP, Engine, find_engine, finder, installed_folder
+from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError
 from appliance.fleet.owner import Fleet, open_fleet
+from appliance.store.engine_book import BOOK, BookFile
 from appliance.upstream.client import Address, Response, exchange
 
 QUESTION = "What is the capital of France?"
@@ -101,7 +104,7 @@ def selftest(engine: str | None, model: str | None, as_json: bool) -> AsyncComma
 
 
 async def _selftest(engine_named: str | None, model_named: str, as_json: bool) -> int:
-    engine = find_engine(engine_named)
+    engine = await _chosen(engine_named)
     is_file = model_named.endswith(".gguf")
     sources = sources_of((model_named,) if is_file else (), None, False, stores=not is_file)
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
@@ -123,6 +126,14 @@ async def _selftest(engine_named: str | None, model_named: str, as_json: bool) -
     else:
         click.echo("everything works" if report.ok else "something does not work here; see the line marked FAILED")
     return 0 if report.ok else EXIT_OURS
+
+
+async def _chosen(named: str | None) -> Engine:
+    """The engine that a server would start a model on, and that one alone."""
+    found = finder(named)
+    book = BookFile(installed_folder() / BOOK)
+    async with open_engines(found.find, book, starter=STARTER, only=found.only) as engines:
+        return engines.choose() or find_engine(named)
 
 
 class Trial:

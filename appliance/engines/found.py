@@ -15,7 +15,8 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import platformdirs
@@ -125,6 +126,23 @@ def find_engine(explicit: str | None, places: Places | None = None) -> Engine:
         damaged.append(f"{engine.folder}, where {engine.damage}")
     roots = [str(root) for root, _ in places.roots()]
     raise EngineNotFound([*damaged, *roots, f"{EXECUTABLE} on PATH", "the embedded engine"])
+
+
+class Finder(Struct, frozen=True):
+    """Where the engines come from that a program chooses among. ``find`` lists them, best place first."""
+
+    find: Callable[[], list[Engine]]
+    only: bool = False
+    """It is one that somebody named, and nothing else will do."""
+
+
+def finder(explicit: str | None, places: Places | None = None) -> Finder:
+    """The engine that was named (see `find_engine`), else every one that is here. Raises as `find_engine`."""
+    places = places or Places.of_this_machine()
+    engine = find_engine(explicit, places)
+    if explicit is None and places.named is None:
+        return Finder(partial(list_engines, places))
+    return Finder(lambda: [engine], only=True)
 
 
 def list_engines(places: Places | None = None) -> list[Engine]:
