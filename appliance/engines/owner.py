@@ -36,6 +36,8 @@ from appliance.platform.children import Children, open_children
 from appliance.platform.power import hardware_signature
 from appliance.store.engine_book import BookFile
 
+RANKED_FOR = 1.0
+"""Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
 LAST_WRITE = 2.0
 """Seconds for what is not in the book's file when the program ends."""
 
@@ -61,6 +63,8 @@ class Engines:
         self._seats: list[Seat] = []
         self._suspects: set[str] = set()
         self._suspected = trio.Event()
+        self._ranked: dict[tuple[str, str], tuple[float, list[Ranked]]] = {}
+        """What `ranked` has answered, and when, since the last `_arrange`."""
         self._edits: list[Callable[[Book], Book]] = []
         """Of the book, which are not in its file yet."""
         self._unwritten = trio.Event()
@@ -266,6 +270,7 @@ class Engines:
         cpu = cpu_device(seen.cpu, seen.memory_total) if seen is not None else cpu_device("", 0)
         now = time.time()
         self._seats = []
+        self._ranked.clear()
         for place, engine in enumerate(self.engines):
             listed = self._listed(engine)
             offer = Offer(

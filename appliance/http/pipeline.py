@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 from urllib.parse import unquote
 
-import msgspec
-import trio
-from msgspec import Raw, Struct, structs
+from msgspec import structs
 
 from appliance.agents.chain import Chains
 from appliance.core import head as heads
@@ -19,32 +17,27 @@ from appliance.errors import (
     ModelLoading,
     ModelNotLoaded,
     RouteNotFound,
-    UpstreamFailed,
 )
-from appliance.fleet.place import Place
+from appliance.http.asking import Asking
 from appliance.http.body import BodyReader, Receive
 from appliance.http.chained import through_plugins
 from appliance.http.chat_tools import ToolChats
 from appliance.http.explaining import explaining
+from appliance.http.fallback import wish_of
 from appliance.http.front import Front
 from appliance.http.job import Job
 from appliance.http.listing import state_of
-from appliance.http.loading import LoadingStream
-from appliance.http.outgoing import JSON, Format, edited, format_of, head_of, reached, renamed, sent_headers
+from appliance.http.outgoing import JSON, Format, edited, format_of, head_of, reached, renamed
 from appliance.http.peer_relay import answer_from_peers
-from appliance.http.record import CLIENT_LEFT, Record, RecordingSink, aside
-from appliance.http.relay import Pinger, relay
+from appliance.http.record import CLIENT_LEFT, Record, RecordingSink
+from appliance.http.relay import relay
 from appliance.http.request import Request
 from appliance.http.resumable import be_first_reader, conversation_of, interrupted_record
 from appliance.http.routes import COMFY, COMFY_MODEL, UPSTREAM, Route, below
 from appliance.http.sink import Sink, send_whole
 from appliance.http.targets import Target
 from appliance.http.tasks import Inbox
-from appliance.http.telling import Telling, telling_while
 from appliance.upstream.client import exchange
-
-END_NOTICED = 0.25
-"""Seconds that the fleet is given to notice why a connection broke; a child's exit is seen within milliseconds."""
 
 
 class Pipeline:
@@ -53,6 +46,7 @@ class Pipeline:
     def __init__(self, front: Front) -> None:
         self._front = front
         self._settings = front.settings
+        self._asking = Asking(front)
         self._chains = Chains(front.owners.plugins, front.inward, front.targets.names)
         self._tool_chats = ToolChats(front.owners.tools, front.owners.agents, front.settings.ping_after)
 
@@ -181,6 +175,7 @@ class Pipeline:
         return known[0]
 
     async def _serve(self, job: Job, target: Target, client: Inbox) -> None:
+        wish_of(job.request)  # a mistake is told whoever answers
         record = job.record
         record.model, record.known = target.label, True
         if target.selector is not None:
@@ -196,7 +191,7 @@ class Pipeline:
                 if target.model is None:
                     await self._ask_peers(job, target)
                 else:
-                    await self._ask_model(job, target, target.model)
+                    await self._asking.ask(job, target, target.model)
 
             name = target.model.id if target.model is not None else target.requested
             ask_with_tools = partial(self._tool_chats.answer, ask)
@@ -219,37 +214,10 @@ class Pipeline:
         request = job.request
         with ready as address:
             address = reached(address, model, request)
-            async with exchange(address, request.method, job.path, self._headers(job, model), job.body) as response:
+            async with exchange(
+                address, request.method, job.path, self._asking.headers(job, model), job.body
+            ) as response:
                 await relay(response, job.sink)
-
-    async def _ask_model(self, job: Job, target: Target, model: Model) -> None:
-        body, path = job.body, job.path
-        if job.edits:
-            name = self._front.targets.sent_name(target)
-            body = edited(job.format, body, self._front.targets.edits(model), target.requested, name)
-            path = renamed(path, name)
-        place = Place()
-        teller = self._teller(job, model, place)
-        headers = self._headers(job, model)
-        watch = job.record.watch
-
-        async def use(telling: Telling | None) -> None:
-            async with self._front.fleet.lease(model, place) as address:
-                if telling is not None:
-                    telling.teller.ready()
-                watch.granted(model.id)
-                if self._settings.held_for:
-                    await trio.sleep(self._settings.held_for)
-                there = reached(address, model, job.request)
-                try:
-                    async with exchange(there, job.request.method, path, headers, body, progress=watch) as response:
-                        if telling is not None:
-                            await telling.stop()
-                        await relay(response, job.sink, job.route.dialect)
-                except UpstreamFailed as error:
-                    raise await self._explain(model, error) from None
-
-        await telling_while(teller, use)
 
     async def _ask_peers(self, job: Job, target: Target) -> None:
         def body_for(peer_id: str, model: str) -> bytes:
@@ -275,57 +243,9 @@ class Pipeline:
             progress=watch,
         )
 
-    def _headers(self, job: Job, model: Model) -> list[tuple[bytes, bytes]]:
-        return sent_headers(job.request, model, keys_are_ours=self._front.guard.asks_for_key)
-
-    def _teller(self, job: Job, model: Model, place: Place) -> LoadingStream | Pinger | None:
-        """Who tells a waiting client that something is under way."""
-        if not job.streams or not job.told or job.request.inward:
-            return None
-        sink = aside(job.sink)
-        after = self._settings.ping_after
-        config = self._front.owners.config
-        own = model.config or config
-        wanted = own is not None and own.send_loading_state is True and job.route.loading_state
-        if config is None or not wanted or self._front.fleet.is_ready(model.id):
-            return Pinger(sink, after) if after > 0 else None
-        return LoadingStream(
-            sink,
-            model.id,
-            place.position,
-            lambda: _progress(place.progress()),
-            jokes=config.loading_jokes,
-            ping_after=after,
-        )
-
-    async def _explain(self, model: Model, error: UpstreamFailed) -> UpstreamFailed:
-        """Say how the process ended, if it has."""
-        fleet = self._front.fleet
-        with trio.move_on_after(END_NOTICED):
-            while (status := fleet.known(model.id)) and status.pid is not None:
-                await fleet.wait_changed()
-            if status is not None and status.error is not None:
-                return UpstreamFailed(model.id, f"{error.why}; {status.error}")
-        return error
-
 
 async def _read(request: Request, reader: BodyReader, receive: Receive) -> bytes:
     if request.header(b"content-length") is None and request.header(b"transfer-encoding") is None:
         reader.complete = True
         return b""
     return await reader.read(request, receive)
-
-
-class _Progress(Struct):
-    """What llama-server says while it loads (its README): ``value`` is the part of the current stage."""
-
-    value: float | None = None
-
-
-def _progress(raw: Raw | None) -> float | None:
-    if raw is None:
-        return None
-    try:
-        return msgspec.json.decode(raw, type=_Progress).value
-    except msgspec.MsgspecError:
-        return None

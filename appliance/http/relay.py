@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import msgspec
 import trio
 from msgspec import Struct
 
+from appliance.core.partial_answer import Partial, Refusal, SoFar
+from appliance.core.slash import Family
 from appliance.core.sse import PING, Dialect, ErrorInfo, Event, WholeRecords, encode, error_record
 from appliance.errors import UpstreamFailed
 from appliance.http.errors import INVALID
-from appliance.http.sink import Sink
+from appliance.http.sink import Headers, Sink
 from appliance.upstream.client import Response
 
 MAX_LATE_ANSWER = 16 << 20
 """Bytes of a plain answer that has to be turned into one record, because its stream has begun already."""
+
+MAX_HELD = 1 << 19
+"""Bytes of a stream that are held as they came, some 1700 tokens; of older ones only the text is kept."""
 
 EVENT_STREAM = (b"Content-Type", b"text/event-stream")
 UNBUFFERED = ((b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"))
@@ -47,18 +54,67 @@ class Pinger:
         self._scope.cancel()
 
 
-async def relay(response: Response, sink: Sink, dialect: Dialect = Dialect.OPENAI) -> None:
+class Trail:
+    """What has been relayed of one stream, in case that it has to be continued. Without a family: only that it was.
+
+    Nothing is decoded before it is needed, or MAX_HELD is reached: then the oldest records are, one for each new one.
+    """
+
+    def __init__(self, family: Family | None) -> None:
+        self.began: float | None = None
+        """When the first record was relayed, in Trio's time."""
+        self._reader = SoFar(family) if family is not None else None
+        self._held: deque[bytes] = deque()
+        self._size = 0
+
+    @property
+    def reads(self) -> bool:
+        return self._reader is not None
+
+    def add(self, records: bytes) -> None:
+        """These have been passed on. Called for every chunk: it has to be cheap."""
+        if self.began is None:
+            self.began = trio.current_time()
+        if self._reader is not None:
+            self._held.append(records)
+            self._size += len(records)
+            if self._size > MAX_HELD:
+                self._read(self._reader, MAX_HELD)
+
+    def partial(self) -> Partial | Refusal:
+        """What has been said; asked only where it `reads`."""
+        if self._reader is None:
+            return Refusal("it was not kept")
+        self._read(self._reader, 0)
+        return self._reader.partial()
+
+    def _read(self, reader: SoFar, left: int) -> None:
+        while self._size > left:
+            records = self._held.popleft()
+            self._size -= len(records)
+            reader.feed(records)
+
+
+async def relay(
+    response: Response,
+    sink: Sink,
+    dialect: Dialect = Dialect.OPENAI,
+    trail: Trail | None = None,
+    headers: Headers = (),
+) -> None:
     """Pass a whole answer on; returns when the client's side has taken it. Raises UpstreamFailed when it breaks off.
+
+    ``trail`` hears of the records of a stream; ``headers`` go out behind the engine's own.
 
     A broken event stream is cut where its last record ended, so that an error record can follow; after anything else
     that has begun, the connection is broken too.
     """
     if sink.status is not None:
-        await _relay_late(response, sink, dialect)
+        await _relay_late(response, sink, dialect, trail)
         return
-    await sink.start(response.status, _passed_on(response))
+    await sink.start(response.status, [*_passed_on(response), *headers])
     if response.streaming:
-        await _relay_records(response, sink)
+        await _relay_records(response, sink, trail)
     else:
         await _relay_bytes(response, sink)
     await sink.end()
@@ -73,12 +129,14 @@ async def _relay_bytes(response: Response, sink: Sink) -> None:
         raise
 
 
-async def _relay_records(response: Response, sink: Sink) -> None:
+async def _relay_records(response: Response, sink: Sink, trail: Trail | None) -> None:
     records = WholeRecords()
     try:
         while chunk := await response.receive():
             if ready := records.feed(chunk):
                 await sink.write(ready)
+                if trail is not None:
+                    trail.add(ready)
     except (UpstreamFailed, trio.Cancelled):
         if records.torn:
             sink.abort()
@@ -87,10 +145,10 @@ async def _relay_records(response: Response, sink: Sink) -> None:
         await sink.write(rest)
 
 
-async def _relay_late(response: Response, sink: Sink, dialect: Dialect) -> None:
+async def _relay_late(response: Response, sink: Sink, dialect: Dialect, trail: Trail | None) -> None:
     """The client has had comments, so whatever the engine says has to become records."""
     if response.streaming and response.status == 200:
-        await _relay_records(response, sink)
+        await _relay_records(response, sink, trail)
     else:
         content = await response.read(MAX_LATE_ANSWER)
         if response.status >= 400:

@@ -55,11 +55,17 @@ class Slots:
                 self.changed.notify_all()
 
 
-def pieces(count: int, size: int) -> Iterator[str]:
+def pieces(count: int, size: int, said: int = 0) -> Iterator[str]:
     words = STORY.split()
-    for n in range(count):
+    for n in range(said, said + count):
         word = words[n % len(words)]
         yield (word * (size // len(word) + 1))[:size] if size else (word if n == 0 else f" {word}")
+
+
+def words_in(prompt: str) -> int:
+    """How much of the story the end of a prompt tells already: the answer goes on behind it."""
+    words = STORY.split()
+    return next((n for n in range(len(words), 0, -1) if prompt.endswith(" ".join(words[:n]))), 0)
 
 
 def generate(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbehaviour, *, stream: bool) -> None:
@@ -92,7 +98,7 @@ def server_error() -> Json:
 
 def _whole(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbehaviour) -> None:
     cut = False
-    for piece in pieces(bad.tokens, bad.token_size):
+    for piece in pieces(bad.tokens, bad.token_size, words_in(dialect.prompt)):
         cut = cut or dialect.tokens in (bad.close_after_tokens, bad.die_after_tokens if bad.die_mid_record else NEVER)
         if not cut:
             _misbehave(connection, dialect.tokens, bad)
@@ -129,7 +135,7 @@ def _misbehave(connection: Connection, tokens: int, bad: Misbehaviour) -> None:
 def _stream(connection: Connection, slots: Slots, dialect: Dialect, bad: Misbehaviour) -> None:
     """One chunk per token; the head leaves with the first of them, as llama-server's does."""
     records = list(dialect.begin())
-    for piece in pieces(bad.tokens, bad.token_size):
+    for piece in pieces(bad.tokens, bad.token_size, words_in(dialect.prompt)):
         _pace(connection, slots, bad)
         if dialect.tokens == 0:
             connection.start_stream()

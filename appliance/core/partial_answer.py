@@ -1,0 +1,247 @@
+"""What a broken stream has said so far, in each of the formats that llama-server (b11434) answers in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from appliance.core.json_values import JSON, OBJECT, JsonObject
+from appliance.core.slash import Family
+from appliance.core.sse import Decoder, RecordTooLong
+
+MAX_TEXT = 1 << 20
+"""Characters of text and thoughts; a longer answer is not continued."""
+DONE = "[DONE]"
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_PLAIN = re.compile(rb"(?:event: (?P<name>[^\n]*)\n)?data: (?P<data>[^\n]*)")
+_BLOCKS = ("text", "thinking")
+_SEVERAL = "it is one of several answers"
+_CALLS = "a tool call had begun"
+
+
+class Refusal(Struct, frozen=True):
+    """It cannot be continued faithfully. ``why`` ends the sentence "it was not continued: ..."."""
+
+    why: str
+
+
+class Partial(Struct, frozen=True, kw_only=True):
+    """The beginning of an answer. ``text_pieces`` and ``reasoning_pieces`` are records: at least so many tokens."""
+
+    family: Family
+    text: str
+    reasoning: str
+    text_pieces: int
+    reasoning_pieces: int
+    head: JsonObject
+    """What its records say of the whole answer: id, created, model; {} where they say nothing."""
+    begun: bool
+    """There was a record."""
+    native: bool
+    """llama.cpp's own format."""
+    blocks: dict[int, str]
+    """Anthropic: blocks that have begun and not ended, with their type."""
+    next_block: int
+    items: dict[str, str]
+    """Responses: the id of the item of each type."""
+    finished: bool
+    """Nothing is missing but what ``closing`` is."""
+    closing: bytes
+
+    @property
+    def tokens(self) -> int:
+        return self.text_pieces + self.reasoning_pieces
+
+
+class SoFar:
+    """Reads a stream piece by piece; no input makes it raise."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._decoder = Decoder()
+        self._between = True  # records: the last piece ended where one does
+        self._why = ""
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._size = 0
+        self._head: JsonObject = {}
+        self._begun = self._native = self._finished = self._done = self._ending = False
+        self._blocks: dict[int, str] = {}
+        self._next_block = 0
+        self._items: dict[str, str] = {}
+
+    def feed(self, piece: bytes) -> None:
+        if self._between and piece.endswith(b"\n\n") and b"\r" not in piece:  # whole records, one line each
+            for record in piece.split(b"\n\n"):
+                if plain := _PLAIN.fullmatch(record):
+                    self._hear(plain["data"], plain["name"] == b"error")
+                elif record:
+                    self._decode(record + b"\n\n")
+        else:
+            self._decode(piece)
+            self._between = piece.endswith(b"\n\n")
+
+    def _decode(self, piece: bytes) -> None:
+        if self._why:
+            return
+        try:
+            events = self._decoder.feed(piece)
+        except RecordTooLong as error:
+            self._why = str(error)
+            return
+        for event in events:
+            self._hear(event.data.encode(), event.name == "error")
+
+    def _hear(self, data: bytes, is_error: bool) -> None:
+        if self._why:
+            return
+        if data.strip() == DONE.encode():
+            self._done = True
+            return
+        try:
+            record = OBJECT.decode(data)
+        except _UNREADABLE:
+            self._why = "its stream has a record that is not a JSON object"
+            return
+        self._begun = True
+        if is_error or record.get("error") is not None:
+            self._why = "the engine itself reported an error"
+        elif self._family is Family.MESSAGES:
+            self._message(record)
+        elif self._family is Family.RESPONSES:
+            self._response(record)
+        elif "choices" in record:
+            self._choices(record)
+        else:
+            self._own(record)
+        if self._size > MAX_TEXT:
+            self._why = f"it has more than {MAX_TEXT >> 20} MiB of text"
+            self._text.clear()
+            self._reasoning.clear()
+
+    def _say(self, said: JSON, into: list[str]) -> None:
+        if isinstance(said, str) and said:
+            into.append(said)
+            self._size += len(said)
+
+    def _choices(self, record: JsonObject) -> None:
+        if not self._head:
+            self._head = {name: record[name] for name in ("id", "created", "model") if name in record}
+        for choice in objects_of(record.get("choices")):
+            delta = object_of(choice.get("delta"))
+            if choice.get("index"):
+                self._why = _SEVERAL
+            if delta.get("tool_calls"):
+                self._why = _CALLS
+            self._say(delta.get("reasoning_content") or delta.get("reasoning"), self._reasoning)
+            self._say(delta.get("content", choice.get("text")), self._text)
+            self._finished = self._finished or choice.get("finish_reason") is not None
+
+    def _own(self, record: JsonObject) -> None:
+        self._native = True
+        if record.get("index"):
+            self._why = _SEVERAL
+        self._say(record.get("content"), self._text)
+        self._finished = self._finished or record.get("stop") is True
+
+    def _message(self, record: JsonObject) -> None:
+        index = record.get("index")
+        index = index if isinstance(index, int) else 0
+        match record.get("type"):
+            case "message_start":
+                self._head = self._head or object_of(record.get("message"))
+            case "content_block_start":
+                block = object_of(record.get("content_block"))
+                kind = block.get("type")
+                if kind not in _BLOCKS:
+                    self._why = _CALLS if kind == "tool_use" else "it has more than text"
+                    return
+                self._blocks[index] = str(kind)
+                self._next_block = max(self._next_block, index + 1)
+                self._say(block.get(str(kind)), self._text if kind == "text" else self._reasoning)
+            case "content_block_delta":
+                delta = object_of(record.get("delta"))
+                self._say(delta.get("text"), self._text)
+                self._say(delta.get("thinking"), self._reasoning)
+            case "content_block_stop":
+                self._blocks.pop(index, None)
+            case "message_delta":
+                self._finished = True
+            case "message_stop":
+                self._done = True
+            case _:
+                pass  # a ping
+
+    def _response(self, record: JsonObject) -> None:
+        match record.get("type"):
+            case "response.created" | "response.in_progress":
+                self._head = self._head or object_of(record.get("response"))
+            case "response.output_item.added":
+                item = object_of(record.get("item"))
+                kind = item.get("type")
+                if kind not in ("message", "reasoning"):
+                    self._why = _CALLS
+                self._items[str(kind)] = str(item.get("id", ""))
+            case "response.output_text.delta":
+                self._say(record.get("delta"), self._text)
+            case "response.reasoning_text.delta":
+                self._say(record.get("delta"), self._reasoning)
+            case "response.output_text.done" | "response.output_item.done":
+                self._ending = True
+            case "response.completed" | "response.incomplete" | "response.failed":
+                self._finished = self._done = True
+            case _:
+                pass
+
+    def partial(self) -> Partial | Refusal:
+        """What has been read."""
+        if self._why:
+            return Refusal(self._why)
+        if self._ending and not self._finished:
+            return Refusal("only its last records were missing")
+        return Partial(
+            family=self._family,
+            text="".join(self._text),
+            reasoning="".join(self._reasoning),
+            text_pieces=len(self._text),
+            reasoning_pieces=len(self._reasoning),
+            head=self._head,
+            begun=self._begun,
+            native=self._native,
+            blocks=dict(self._blocks),
+            next_block=self._next_block,
+            items=dict(self._items),
+            finished=self._finished or self._done,
+            closing=b"" if self._done or self._native else _closing(self._family),
+        )
+
+
+def text_so_far(pieces: Iterable[bytes], family: Family) -> Partial | Refusal:
+    """What a stream of this family has said, however it is cut."""
+    reader = SoFar(family)
+    for piece in pieces:
+        reader.feed(piece)
+    return reader.partial()
+
+
+def _closing(family: Family) -> bytes:
+    match family:
+        case Family.CHAT | Family.COMPLETION:
+            return b"data: [DONE]\n\n"
+        case Family.MESSAGES:
+            return b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+        case Family.RESPONSES:
+            return b""
+
+
+def object_of(value: JSON) -> JsonObject:
+    """The object itself, or an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects_of(value: JSON) -> list[JsonObject]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -1,0 +1,395 @@
+"""An engine that dies under a request: the next one answers it, from the beginning or from where the stream broke."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anthropic
+import openai
+import psutil
+import pytest
+import trio
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
+from msgspec import Raw
+
+from appliance.core.sse import Decoder
+from appliance.core.tooling import ToolContext, ToolOutcome, ToolSpec
+from appliance.engines.found import Engine
+from appliance.errors import UpstreamFailed
+from appliance.tools.box import Toolbox
+
+FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
+STORY = "Once upon a time a small llama carried"
+"""What the fake says in its eight tokens."""
+DIES = ("--die-after-tokens", "3", "--exit-code", "7")
+PATHS = [CHAT, "/v1/completions", "/completion", "/v1/messages", "/v1/responses"]
+
+
+class InOrder:
+    """Engines in an order; one that failed goes to the end."""
+
+    def __init__(self, *engines: Engine) -> None:
+        self.engines = list(engines)
+        self.failures = 0
+
+    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+        return next((engine for engine in self.engines if engine.seat not in tried), None)
+
+    def failed(self, engine: Engine, model: str, why: str) -> None:
+        self.failures += 1
+        self.engines.remove(engine)
+        self.engines.append(engine)
+
+    async def check(self, engine: Engine) -> str:
+        await trio.lowlevel.checkpoint()
+        return ""
+
+
+class Clock:
+    """A source of one tool."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        schema = Raw(b'{"type":"object","properties":{}}')
+        return [ToolSpec(name="clock", display_name="clock", description="The time.", parameters=schema)]
+
+    async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
+        await trio.lowlevel.checkpoint()
+        return ToolOutcome(body=b"{}", text="noon")
+
+
+def engine(seat: str, *flags: str) -> Engine:
+    command = (sys.executable, "-S", "-E", str(FAKE))
+    return Engine(
+        name=seat, id=seat, backend="cpu", version=None, source="test", command=command, seat=seat, args=flags
+    )
+
+
+@asynccontextmanager
+async def serving(open_server: OpenServer, *engines: Engine, **more: object) -> AsyncGenerator[Appliance]:
+    async with open_server(chooser=InOrder(*engines), **more) as server:
+        yield server
+
+
+def asked(path: str, **more: object) -> dict[str, object]:
+    limit = {"/v1/responses": "max_output_tokens", "/completion": "n_predict"}.get(path, "max_tokens")
+    return chat(stream=True) | {"prompt": "hi", "input": "hi", limit: 8} | more
+
+
+def records(answer: Answer) -> list[dict[str, object]]:
+    found = Decoder().feed(answer.body)
+    return [json.loads(event.data) for event in found if event.data != "[DONE]"]
+
+
+def text(answer: Answer) -> str:
+    said = ""
+    for record in records(answer):
+        for choice in record.get("choices", ()):
+            said += choice.get("text") or choice.get("delta", {}).get("content") or ""
+        delta = record.get("delta", "")
+        said += delta if isinstance(delta, str) else delta.get("text", "")
+        said += record.get("content", "") if "choices" not in record else ""
+    return said
+
+
+def marks(answer: Answer) -> list[dict[str, object]]:
+    return [record["appliance"]["continued"] for record in records(answer) if "appliance" in record]
+
+
+async def row(server: Appliance) -> dict[str, object]:
+    return (await server.ask("GET", "/api/metrics/activity")).json["data"][0]
+
+
+@pytest.mark.parametrize("fault", [DIES, (*DIES, "--die-mid-record")])
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_stream_that_breaks_is_continued_on_the_next_engine(
+    open_server: OpenServer, path: str, fault: tuple[str, ...]
+):
+    async with serving(open_server, engine("gpu", *fault), engine("cpu")) as server:
+        answer = await server.ask("POST", path, asked(path))
+        assert (answer.status, answer.cut) == (200, False)
+        assert text(answer) == STORY
+        [mark] = marks(answer)
+        assert (mark["after"], mark["from"], mark["on"]) == (3, "gpu", "cpu")
+        assert mark["why"] == "it died: exit status 7"
+        assert b": continued on cpu after 3 tokens" in answer.body
+        assert answer.body.count(b"[DONE]") == (path in (CHAT, "/v1/completions"))
+        assert answer.body.count(b'"role":"assistant"') == (path in (CHAT, "/v1/messages")) + 3 * (
+            path == "/v1/responses"
+        )
+        heads = {(one["id"], one["created"], one["model"]) for one in records(answer) if "choices" in one}
+        assert len(heads) == (path in (CHAT, "/v1/completions"))
+        noted = await row(server)
+        assert noted["metadata"] == {"fallback": "continued; from=gpu; on=cpu"}
+        assert noted["resp_status_code"] == 200
+        assert noted["tokens"]["output_tokens"] == 8
+        assert (await row(server))["id"] == noted["id"]
+        assert server.fleet.seat_of("alpha") == "cpu"
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_what_had_not_begun_is_asked_again(open_server: OpenServer, path: str):
+    for stream in (False, True):
+        async with serving(open_server, engine("gpu", "--die-before-head"), engine("cpu")) as server:
+            answer = await server.ask("POST", path, asked(path, stream=stream))
+            assert answer.status == 200
+            assert answer.header("X-Appliance-Fallback") == "replayed; from=gpu; on=cpu"
+            if stream:
+                assert text(answer) == STORY
+                assert not marks(answer)
+            else:
+                assert STORY in answer.body.decode()
+            assert (await row(server))["metadata"] == {"fallback": "replayed; from=gpu; on=cpu"}
+
+
+async def test_a_client_that_was_told_to_wait_is_answered_in_the_same_stream(open_server: OpenServer):
+    first = engine("gpu", "--die-before-head", "--slow-prompt", "0.3")
+    async with serving(open_server, first, engine("cpu"), ping_after=0.05) as server:
+        answer = await server.ask("POST", CHAT, asked(CHAT))
+        assert b": ping\n\n" in answer.body
+        assert b": replayed; from=gpu; on=cpu\n\n" in answer.body
+        assert answer.header("X-Appliance-Fallback") is None
+        assert text(answer) == STORY
+
+
+async def test_two_engines_may_die_and_a_third_is_the_end_of_it(open_server: OpenServer):
+    dying = [engine(f"gpu{n}", "--die-after-tokens", "2", "--exit-code", str(n + 3)) for n in range(4)]
+    async with serving(open_server, *dying) as server:
+        answer = await server.ask("POST", CHAT, asked(CHAT))
+        assert [(mark["after"], mark["on"]) for mark in marks(answer)] == [(2, "gpu1"), (4, "gpu2")]
+        assert text(answer) == " ".join(STORY.split()[:6])
+        error = records(answer)[-1]["error"]
+        assert error["reason"] == "upstream_failed"
+        assert "exit status 5" in error["message"]
+        whole = await server.ask("POST", CHAT, chat(die_before_head=True))
+        assert (whole.status, whole.error["reason"]) == (502, "upstream_failed")
+        assert server.fleet.known("alpha") is not None
+
+
+async def test_a_client_may_forbid_it(open_server: OpenServer):
+    for wish in ("none", "replay"):
+        async with serving(open_server, engine("gpu", *DIES), engine("cpu")) as server:
+            answer = await server.ask("POST", CHAT, asked(CHAT), [("X-Appliance-Fallback", wish)])
+            error = records(answer)[-1]["error"]
+            assert "exit status 7" in error["message"]
+            assert ("X-Appliance-Fallback" in error["message"]) is (wish == "replay")
+            assert text(answer) == "Once upon a"
+    for wish, status in (("none", 502), ("Replay", 200)):
+        async with serving(open_server, engine("gpu", "--die-before-head"), engine("cpu")) as server:
+            answer = await server.ask("POST", CHAT, asked(CHAT), [("X-Appliance-Fallback", wish)])
+            assert answer.status == status
+    async with serving(open_server, engine("cpu")) as server:
+        wrong = await server.ask("POST", CHAT, asked(CHAT), [("X-Appliance-Fallback", "maybe")])
+        assert (wrong.status, wrong.error["type"]) == (400, "invalid_request_error")
+        assert "none, replay, continue" in wrong.error["message"]
+
+
+async def test_where_there_is_no_other_engine_the_error_is_told(open_server: OpenServer):
+    async with serving(open_server, engine("only", *DIES)) as server:
+        answer = await server.ask("POST", CHAT, asked(CHAT))
+        assert "exit status 7" in records(answer)[-1]["error"]["message"]
+        assert not marks(answer)
+
+
+@pytest.mark.parametrize(
+    ("more", "script", "word"),
+    [
+        ({"n": 2}, None, "several answers"),
+        ({"logprobs": True}, None, "'logprobs'"),
+        ({"response_format": {"type": "json_object"}}, None, "'response_format'"),
+        ({}, [{"text": "I call", "calls": [{"name": "f", "arguments": "{}", "id": "c"}], "die": 7}], "tool call"),
+        ({}, [{"text": "x" * ((1 << 20) + 1), "die": 7}], "1 MiB"),
+    ],
+)
+async def test_what_cannot_be_continued_ends_with_the_reason(
+    open_server: OpenServer, more: dict[str, object], script: list[dict[str, object]] | None, word: str
+):
+    fault = DIES if script is None else ("--script", json.dumps(script))
+    if script is not None and len(fault[1]) > 1 << 16:
+        fault = ("--die-after-tokens", "9", "--exit-code", "7", "--token-size", str(1 << 17), "--tokens", "20")
+        more = {"max_tokens": 20}
+    async with serving(open_server, engine("gpu", *fault), engine("cpu")) as server:
+        answer = await server.ask("POST", CHAT, asked(CHAT, **more))
+        error = records(answer)[-1]["error"]
+        assert error["reason"] == "upstream_failed"
+        assert "exit status 7" in error["message"]
+        assert "it was not continued on cpu: " in error["message"]
+        assert word in error["message"]
+        assert not marks(answer)
+
+
+async def test_a_route_that_has_no_text_to_go_on_from_is_not_continued(open_server: OpenServer):
+    async with serving(open_server, engine("gpu", *DIES), engine("cpu")) as server:
+        answer = await server.ask("POST", "/infill", asked(CHAT) | {"input_prefix": "a", "input_suffix": "b"})
+        assert "it was not continued on cpu" in records(answer)[-1]["error"]["message"]
+
+
+async def test_a_kept_stream_goes_on_without_its_reader(open_server: OpenServer):
+    name = [("X-Conversation-Id", "c1")]
+    async with serving(open_server, engine("gpu", *DIES, "--token-delay", "0.05"), engine("cpu")) as server:
+        with trio.fail_after(15):
+            async with server.connect() as client:
+                await client.send("POST", CHAT, json.dumps(asked(CHAT)).encode(), name)
+                assert (await client.head()).status_code == 200
+                await client.data()
+            wanted = {"conversation_ids": ["c1"]}
+            while not (await server.ask("POST", "/v1/streams/lookup", wanted)).json[0]["is_done"]:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        answer = await server.ask("GET", "/v1/stream?conv_id=c1&from=0")
+        assert text(answer) == STORY
+        assert len(marks(answer)) == 1
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_the_programs_own_requests_are_asked_again_and_never_continued(open_server: OpenServer):
+    async with serving(open_server, engine("gpu", "--die-before-head"), engine("cpu")) as server:
+        async with server.owners.inward.ask(CHAT, json.dumps(asked(CHAT)).encode()) as reply:
+            body = await reply.read(1 << 20)
+        assert b"carried" in body
+    async with serving(open_server, engine("gpu", *DIES), engine("cpu")) as server:
+        got = bytearray()
+
+        async def take() -> None:
+            async with server.owners.inward.ask(CHAT, json.dumps(asked(CHAT)).encode()) as reply:
+                while data := await reply.receive():
+                    got.extend(data)
+
+        with pytest.raises(UpstreamFailed, match="exit status 7"):
+            await take()
+        assert b"upon" in got
+
+
+async def test_a_chat_with_tools_of_the_server_is_asked_again_and_never_continued(open_server: OpenServer):
+    """Its records are written by the program, which has read the engine's."""
+    member = {"appliance": {"tools": ["clock"]}}
+    tools = partial(open_server, tools=Toolbox([Clock()]))
+    async with serving(tools, engine("gpu", "--die-before-head"), engine("cpu")) as server:
+        answer = await server.ask("POST", CHAT, asked(CHAT, **member))
+        assert text(answer) == STORY
+    async with serving(tools, engine("gpu", *DIES), engine("cpu")) as server:
+        answer = await server.ask("POST", CHAT, asked(CHAT, **member))
+        assert "exit status 7" in records(answer)[-1]["error"]["message"]
+        assert not marks(answer)
+
+
+async def test_a_configured_server_is_never_asked_twice(open_server: OpenServer, tmp_path: Path, fake_model: Path):
+    command = f"{sys.executable} -S -E {FAKE} -m {fake_model} --port ${{PORT}} --die-before-head"
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps({"models": {"alpha": {"cmd": command, "checkEndpoint": "/health"}}}))
+    async with serving(open_server, engine("gpu"), engine("cpu"), config=path) as server:
+        answer = await server.ask("POST", CHAT, asked(CHAT, stream=False))
+        assert (answer.status, answer.error["reason"]) == (502, "upstream_failed")
+        assert server.fleet.seat_of("alpha") is None
+        status = server.fleet.known("alpha")
+        assert status is not None
+        assert status.pid is None
+
+
+async def test_questions_that_change_a_process_are_not_asked_again(open_server: OpenServer):
+    async with serving(open_server, engine("gpu"), engine("cpu")) as server:
+        await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
+        status = server.fleet.known("alpha")
+        assert status is not None
+        assert status.pid is not None
+        with trio.fail_after(15):
+            async with server.connect() as client, trio.open_nursery() as nursery:
+                psutil.Process(status.pid).suspend()
+                nursery.start_soon(partial(client.send, "POST", "/slots/0?action=save&model=alpha", b"{}"))
+                await trio.sleep(0.3)
+                psutil.Process(status.pid).kill()
+                answer = await client.answer()
+        assert (answer.status, answer.error["reason"]) == (502, "upstream_failed")
+
+
+async def test_a_process_that_is_killed_in_the_middle_is_replaced_in_the_middle(open_server: OpenServer):
+    slow = ("--token-delay", "0.02", "--tokens", "60")
+    async with serving(open_server, engine("gpu", *slow), engine("cpu", *slow)) as server:
+        with trio.fail_after(20):
+            async with server.connect() as client:
+                body = json.dumps(asked(CHAT, max_tokens=60, stream_options={"include_usage": True})).encode()
+                await client.send("POST", CHAT, body)
+                await client.head()
+                got = b""
+                while got.count(b"content") < 10:
+                    got += await client.data()
+                status = server.fleet.known("alpha")
+                assert status is not None
+                assert status.pid is not None
+                psutil.Process(status.pid).kill()
+                while data := await client.data():
+                    got += data
+        answer = Answer(200, [], got, cut=False)
+        assert len(text(answer).split()) == 60
+        assert text(answer).startswith(STORY)
+        assert records(answer)[-1]["usage"]["completion_tokens"] == 60
+        assert len(marks(answer)) == 1
+
+
+async def test_all_streams_of_an_engine_are_continued_when_it_dies(open_server: OpenServer):
+    slow = ("--token-delay", "0.03", "--tokens", "20", "--parallel", "20")
+    async with serving(open_server, engine("gpu", *slow), engine("cpu", *slow)) as server:
+        answers: list[Answer] = []
+
+        async def ask() -> None:
+            answers.append(await server.ask("POST", CHAT, asked(CHAT, max_tokens=18)))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(ask)
+            await trio.sleep(0.6)
+            status = server.fleet.known("alpha")
+            assert status is not None
+            assert status.pid is not None
+            psutil.Process(status.pid).kill()
+        for answer in answers:
+            assert len(text(answer).split()) == 18
+            assert text(answer).startswith(STORY)
+            assert len(marks(answer)) == 1
+        for noted in (await server.ask("GET", "/api/metrics/activity?limit=20")).json["data"]:
+            assert noted["tokens"]["output_tokens"] == 18
+
+
+async def test_the_official_clients_see_one_answer(open_server: OpenServer, fake_model: Path):
+    """Each in a thread, as they do not know Trio."""
+    alone = [model(fake_model, "alpha")]
+
+    def with_openai(port: int) -> None:
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0, timeout=30) as client:
+            ask = [{"role": "user", "content": "hi"}]
+            with client.chat.completions.stream(model="alpha", messages=ask, max_tokens=8) as stream:  # pyright: ignore
+                for _ in stream:
+                    pass
+                assert stream.current_completion_snapshot.choices[0].message.content == STORY
+
+    def with_completions(port: int) -> None:
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0, timeout=30) as client:
+            found = client.completions.create(model="alpha", prompt="hi", max_tokens=8, stream=True)
+            assert "".join(one.choices[0].text for one in found) == STORY
+
+    def with_responses(port: int) -> None:
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0, timeout=30) as client:
+            events = list(client.responses.create(model="alpha", input="hi", max_output_tokens=8, stream=True))
+            said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+            last = events[-1]
+            assert last.type == "response.completed"
+            assert said == last.response.output_text == STORY
+            assert last.response.usage is not None
+            assert last.response.usage.output_tokens == 8
+
+    def with_anthropic(port: int) -> None:
+        with (
+            anthropic.Anthropic(base_url=f"http://127.0.0.1:{port}", api_key="x", max_retries=0, timeout=30) as client,
+            client.messages.stream(model="alpha", max_tokens=8, messages=[{"role": "user", "content": "hi"}]) as stream,
+        ):
+            assert stream.get_final_text() == STORY
+            assert stream.get_final_message().usage.output_tokens == 8
+
+    for client in (with_openai, with_completions, with_responses, with_anthropic):
+        async with serving(open_server, engine("gpu", *DIES), engine("cpu"), models=alone) as server:
+            with trio.fail_after(30):
+                await trio.to_thread.run_sync(client, server.port)
+            assert (await row(server))["metadata"] == {"fallback": "continued; from=gpu; on=cpu"}
