@@ -181,6 +181,7 @@ class Catalog:
             hidden=found.hidden,
             load_on_startup=definition.load_on_startup,
             stop_timeout=definition.stop_timeout,
+            engine=definition.engine,
             preset=definition.preset,
             origins=definition.origins,
             fetch=found.fetch,
@@ -205,6 +206,7 @@ def _configured(config: Config | None) -> list[Model]:
             aliases=tuple(model.aliases),
             source="config",
             config=model,
+            engine=model.engine,
             size=_weights(model.argv),
             input_modalities=tuple(model.capabilities.inputs) or ("text",),
         )

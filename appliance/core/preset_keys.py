@@ -13,12 +13,15 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from appliance.core import llama_flags
+from appliance.core.engines.workers import endpoints_of
 from appliance.core.llama_flags import FALSE_WORDS, FLAGS, REPLACEMENT, TRUE_WORDS, Flag, Kind, Option
+from appliance.errors import UsageError
 
 LOAD_ON_STARTUP = "load-on-startup"
 STOP_TIMEOUT = "stop-timeout"
 DEDUP = "dedup-cache-models"
-PRESET_ONLY = (DEDUP, LOAD_ON_STARTUP, STOP_TIMEOUT)
+ENGINE = "engine"
+PRESET_ONLY = (DEDUP, ENGINE, LOAD_ON_STARTUP, STOP_TIMEOUT)
 """Keys for the router alone, which are no options of llama-server."""
 
 HF_TOKEN = "HF_TOKEN"
@@ -133,6 +136,9 @@ def _for_the_router(key: str, value: str, origin: str) -> Choice | str:
         if not (value.isascii() and value.isdecimal()):
             return f"{key} is a whole number of seconds, not {value!r}; write {key} = 10"
         return Choice(name=key, text=value, origin=origin)
+    if key == ENGINE:
+        wrong = f"{key} has no value; write {key} = auto, or a backend such as vulkan"
+        return Choice(name=key, text=value, origin=origin) if value else wrong
     on = _boolean(value)
     return _not_boolean(key, value) if on is None else Choice(name=key, text=value, on=on, origin=origin)
 
@@ -165,6 +171,11 @@ def wrong_value(flag: Flag, key: str, value: str) -> str | None:
         return f"{key} is a number, not {value!r}"
     if flag.name == "--sleep-idle-seconds" and int(value) == 0:
         return f"{key} is a number of seconds from 1 on, or -1 for never"
+    if flag.name == "--rpc":
+        try:
+            endpoints_of(value)
+        except UsageError as error:
+            return f"{key}: {error}"
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from appliance.core import llama_flags
-from appliance.core.preset_keys import DEDUP, LOAD_ON_STARTUP, STOP_TIMEOUT, Choice, Choices
+from appliance.core.preset_keys import DEDUP, ENGINE, LOAD_ON_STARTUP, STOP_TIMEOUT, Choice, Choices
 from appliance.core.presets import listed
 
 MODEL = "--model"
@@ -48,6 +48,8 @@ class Definition(Struct, frozen=True, kw_only=True):
     """The engine's flags, without those that say where the files are."""
     load_on_startup: bool = False
     stop_timeout: float | None = None
+    engine: str = ""
+    """Which engine it asks for, as `Wanted.word`."""
     dedup: bool = False
     """The cached models that this one stands for are not to be listed beside it."""
     preset: str = ""
@@ -76,6 +78,7 @@ def define(model_id: str, choices: Choices) -> Definition:
         args=tuple(word for choice in ordered if choice.name not in NO_FLAGS for word in choice.words),
         load_on_startup=_is_on(choices, LOAD_ON_STARTUP),
         stop_timeout=float(stop.text) if stop is not None else None,
+        engine=_text(choices, ENGINE),
         dedup=_is_on(choices, DEDUP),
         preset=_ini(model_id, ordered),
         origins=tuple((choice.name, choice.origin) for choice in ordered),

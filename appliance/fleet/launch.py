@@ -10,12 +10,14 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urlsplit
 
 from msgspec import Struct, structs
 
 from appliance.core.config.types import ModelConfig
+from appliance.core.engines.stands_for import RPC_ENVIRONMENT, command_on, workers_named
+from appliance.core.engines.workers import Crew, Worker
 from appliance.core.model import Model, engine_flags, started_with
 from appliance.core.settings import FleetSettings
 from appliance.core.words import split_command
@@ -30,6 +32,7 @@ from appliance.upstream.client import Address
 ABORT_TIME = 5.0
 """Seconds that a configured server gets to end when it is stopped while it starts."""
 PATH_SAFE = "/%:@!$&'()*+,;=~-._?"
+NOBODY = Crew()
 WINDOWS = sys.platform == "win32"
 
 
@@ -52,17 +55,21 @@ class Launch(Struct, frozen=True, kw_only=True):
     delay: float = 0.0
     """It is started so much later."""
     engine: Engine | None = None
-    """What runs it, of a model on disk."""
+    """What runs it, of a model on disk, and of a configured one whose ``cmd`` stands for an engine."""
+    crew: Crew = Crew()
+    """The workers that it uses, and what is to be told of others."""
 
     def stop_argv(self, pid: int) -> list[str]:
         """Empty when there is no command, or none that can be split."""
         return split_command(self.stop_command.replace("${PID}", str(pid)), windows=WINDOWS)
 
 
-def engine_argv(model: Model, engine: Engine, settings: FleetSettings, threads: int, port: int = 0) -> tuple[str, ...]:
+def engine_argv(
+    model: Model, engine: Engine, settings: FleetSettings, threads: int, port: int = 0, workers: Sequence[Worker] = ()
+) -> tuple[str, ...]:
     """The command of a model on disk; port 0 stands for one that is not chosen yet."""
-    return model_command(
-        (*engine.command, *engine.args),
+    options = model_command(
+        (),
         backend=engine.backend,
         model_id=model.id,
         path=model.path,
@@ -72,16 +79,25 @@ def engine_argv(model: Model, engine: Engine, settings: FleetSettings, threads: 
         defaults=(*engine_flags(model), *model.args),
         overrides=settings.engine_args,
     )
+    return command_on(engine.command, engine.args, options, workers)
 
 
-def engine_launch(model: Model, engine: Engine, settings: FleetSettings, threads: int) -> Launch:
+def worker_endpoints(model: Model, settings: FleetSettings) -> tuple[str, ...]:
+    """The workers that a model names. Raises UsageError for what is none."""
+    if model.config is not None:
+        return tuple(model.config.rpc)
+    return workers_named((*model.args, *settings.engine_args))
+
+
+def engine_launch(model: Model, engine: Engine, settings: FleetSettings, threads: int, crew: Crew = NOBODY) -> Launch:
     """The process of a model on disk, on a free loopback port with a key of its own."""
     port = free_port()
-    argv = engine_argv(model, engine, settings, threads, port)
+    argv = engine_argv(model, engine, settings, threads, port, crew.workers)
     key = secrets.token_urlsafe(24)
     env = inherited_env()
     env["LLAMA_API_KEY"] = key
     env["LLAMA_SERVER_ROUTER_PORT"] = str(port)
+    env |= RPC_ENVIRONMENT if crew.workers else {}
     return Launch(
         argv=argv,
         env=env,
@@ -92,11 +108,15 @@ def engine_launch(model: Model, engine: Engine, settings: FleetSettings, threads
         stop_timeout=settings.stop_timeout if model.stop_timeout is None else model.stop_timeout,
         delay=settings.start_delay,
         engine=engine,
+        crew=crew,
     )
 
 
-def configured_launch(model_id: str, config: ModelConfig) -> Launch:
-    """The process of a configured model. Raises ModelFailedToStart when there is no command."""
+def configured_launch(model_id: str, config: ModelConfig, engine: Engine | None = None, crew: Crew = NOBODY) -> Launch:
+    """The process of a configured model, on ``engine`` where its ``cmd`` stands for one.
+
+    Raises ModelFailedToStart when there is no command.
+    """
     if not config.argv:
         raise ModelFailedToStart(model_id, f"its cmd is empty; write the server's command under models.{model_id}.cmd")
     env = own_env(os.environ, frozen=is_frozen())
@@ -104,9 +124,14 @@ def configured_launch(model_id: str, config: ModelConfig) -> Launch:
         name, is_setting, value = setting.partition("=")
         if name and is_setting:
             env[name] = value
+    if engine is None:
+        argv = (_found(model_id, config.argv[0], env), *config.argv[1:])
+    else:
+        argv = command_on(engine.command, engine.args, config.argv[1:], crew.workers)
+        env = {**env, **RPC_ENVIRONMENT} if crew.workers else env
     check = config.check_endpoint.strip()
     return Launch(
-        argv=(_found(model_id, config.argv[0], env), *config.argv[1:]),
+        argv=argv,
         env=env,
         address=address_of(config.proxy, model_id, timeouts=config.timeouts),
         probe=None if check == "none" else _path_of(check),
@@ -115,6 +140,8 @@ def configured_launch(model_id: str, config: ModelConfig) -> Launch:
         load_timeout=config.health_check_timeout,
         stop_timeout=config.unload_timeout,
         abort_timeout=ABORT_TIME,
+        engine=engine,
+        crew=crew,
     )
 
 
@@ -134,7 +161,8 @@ def with_ending(launch: Launch, config: ModelConfig) -> Launch:
 
 def _launched(config: ModelConfig) -> tuple[object, ...]:
     """What of a configuration a running process has been started with, or is reached by."""
-    return config.argv, config.env, config.proxy, config.check_endpoint, config.timeouts
+    reached = config.proxy, config.check_endpoint, config.timeouts
+    return config.argv, config.env, config.engine, config.rpc, *reached
 
 
 def _path_of(check: str) -> str:

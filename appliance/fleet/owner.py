@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 
 import trio
 
-from appliance.core.config.types import Config, ModelConfig
+from appliance.core.config.types import Config
 from appliance.core.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop
 from appliance.core.model import Model
 from appliance.core.policy import FreePolicy
@@ -19,17 +19,18 @@ from appliance.core.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.chooser import Chooser, OneEngine
 from appliance.engines.found import Engine
-from appliance.errors import ApplianceError, Busy, EngineNotFound, ModelFailedToStart, ModelNotFound, ModelUnloaded
-from appliance.fleet.launch import Launch, configured_launch, engine_argv, engine_launch, same_launch
+from appliance.errors import ApplianceError, Busy, ModelNotFound, ModelUnloaded
+from appliance.fleet.launch import (
+    same_launch,
+)
+from appliance.fleet.launches import Launches
 from appliance.fleet.logs import Logs
 from appliance.fleet.measure import corrected, keep_measuring
 from appliance.fleet.place import Place
-from appliance.fleet.ports import neighbour_at, will_listen
 from appliance.fleet.run import Ended, ModelRun
 from appliance.fleet.status import ChildStatus, Observer, progress_of, status_of, tell_end
 from appliance.fleet.terms import limits_of, policy_for, terms_of
 from appliance.platform.children import REAP_TIME, Children, open_children
-from appliance.platform.cpu import engine_threads
 from appliance.upstream.client import Address
 
 NOTICE_TIME = 1.1
@@ -71,8 +72,7 @@ class Fleet:
         """Fetches what a model lacks before it is started; without one its engine has to."""
         self._config: Config | None = None
         self._settings = settings
-        self._threads = settings.threads or engine_threads()
-        self._chooser = chooser
+        self._launches = Launches(chooser, settings, self.logs, self._staying)
         self._children = children
         self._nursery = nursery
         self._schedule = Schedule(limits_of(None, settings), FreePolicy())
@@ -89,7 +89,7 @@ class Fleet:
     @property
     def engine(self) -> Engine | None:
         """What a model on disk of which nothing is known would be started on."""
-        return self._chooser.choose() if self._chooser is not None else None
+        return self._launches.engine
 
     @property
     def busy(self) -> bool:
@@ -244,7 +244,7 @@ class Fleet:
         for model_id, run in list(self._runs.items()):
             if not self.is_ready(model_id) or self._schedule.leases(model_id) or self._schedule.waiting(model_id):
                 continue
-            seat, following = self.seat_of(model_id), self._choose(run.model)
+            seat, following = self.seat_of(model_id), self._launches.choose(run.model)
             if seat is None or following is None or following.seat == seat:
                 continue
             log.info("model '%s' moves from engine %s to %s", model_id, seat, following.seat)
@@ -270,10 +270,7 @@ class Fleet:
 
     def argv_of(self, model: Model) -> tuple[str, ...]:
         """The command that would start it; of a model on disk with port 0, as the port is not chosen yet."""
-        if model.config is not None:
-            return tuple(model.config.argv)
-        engine = self._choose(model)
-        return engine_argv(model, engine, self._settings, self._threads) if engine is not None else ()
+        return self._launches.argv_of(model)
 
     def status(self) -> list[ChildStatus]:
         """Every model that has a process, waits for one, or had one before; sorted by id."""
@@ -294,7 +291,10 @@ class Fleet:
     def has_fallback(self, model_id: str) -> bool:
         """Whether there is another seat to go to, should the process of this model die."""
         model, seat = self._models.get(model_id), self.seat_of(model_id)
-        return model is not None and seat is not None and self._choose(model, (seat,)) is not None
+        if model is None or seat is None:
+            return False
+        process = self._runs[model_id].process
+        return bool(process and process.launch.crew.workers) or self._launches.choose(model, (seat,)) is not None
 
     async def fell_back(self, model_id: str, address: Address) -> str | None:
         """A connection to this process of the model broke: the seat on which the model is started next.
@@ -309,8 +309,9 @@ class Fleet:
             return None
         if ended.launch.address is not address:
             return None
-        following = self._choose(model)
-        return following.seat if following is not None and following.seat != ended.engine.seat else None
+        following = self._launches.choose(model)
+        elsewhere = following is not None and (following.seat != ended.engine.seat or ended.lost_worker)
+        return following.seat if following is not None and elsewhere else None
 
     async def wait_changed(self) -> None:
         """Wait until any model's state has changed."""
@@ -326,7 +327,7 @@ class Fleet:
             match effect:
                 case Start(model_id):
                     log.info("loading model '%s'", model_id)
-                    run = self._runs[model_id] = ModelRun(self._models[model_id], self._prepare, self.logs)
+                    run = self._runs[model_id] = ModelRun(self._models[model_id], self._launches.prepare, self.logs)
                     self._nursery.start_soon(self._own, run)
                 case Stop(model_id, why):
                     log.info("stopping model '%s' (%s)", model_id, why)
@@ -353,35 +354,10 @@ class Fleet:
                 await trio.sleep_forever()
             self._perform(self._schedule.tick(_now()))
 
-    def _choose(self, model: Model, tried: Collection[str] = ()) -> Engine | None:
-        return self._chooser.choose(model.id, tried, model.engine) if self._chooser is not None else None
-
-    async def _prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
-        """See `Prepare`. Raises EngineNotFound, and ModelFailedToStart for what is wrong before there is a process."""
-        if model.config is not None:
-            return self._configured(model, model.config)
-        engine, damaged = self._choose(model, tried), list[str]()
-        while engine is not None and self._chooser is not None and (damage := await self._chooser.check(engine)):
-            damaged.append(f"engine {engine.id or engine.name} is not started: {damage}")
-            tried = (*tried, engine.seat)
-            engine = self._choose(model, tried)
-        if engine is not None:
-            return engine_launch(model, engine, self._settings, self._threads)
-        if not tried:
-            raise EngineNotFound(("--engine", "PATH"))
-        if len(damaged) == len(tried):
-            raise ModelFailedToStart(model.id, "; ".join(damaged))
-        return None
-
-    def _configured(self, model: Model, config: ModelConfig) -> Launch:
-        launch = configured_launch(model.id, config)
-        if will_listen(config, launch.address):
-            staying = {m: run.address for m, run in self._runs.items() if self._schedule.state(m) not in GOING}
-            others = {m: address for m, address in staying.items() if address is not None and m != model.id}
-            if other := neighbour_at(launch.address, others):
-                why = f"model '{other}' runs at its port {launch.address.port}; give one of them another"
-                raise ModelFailedToStart(model.id, why)
-        return launch
+    def _staying(self) -> Mapping[str, Address]:
+        """Where the models are reached that nobody has asked to go."""
+        staying = {m: run.address for m, run in self._runs.items() if self._schedule.state(m) not in GOING}
+        return {m: address for m, address in staying.items() if address is not None}
 
     async def _own(self, run: ModelRun) -> None:
         """The one task that owns a model's process, from its start to the schedule's knowledge of its end."""
@@ -393,23 +369,19 @@ class Fleet:
                 ended = await run.run(self._children, on_ready=partial(self._on_ready, run, began))
                 nursery.cancel_scope.cancel()
             if ended.crashed:
-                self._blame(model_id, ended)
+                self._launches.blame(model_id, ended)
             self._last[model_id], error = ended, ended.error
             tell_end(model_id, ended, self.observer)
         finally:
             del self._runs[model_id]
+            self._launches.release_workers(model_id)
             self._perform(self._schedule.exited(model_id, error, _now()))
             run.gone.set()
-
-    def _blame(self, model_id: str, ended: Ended) -> None:
-        """Its engine failed, not the model."""
-        if self._chooser is not None and ended.engine is not None:
-            self._chooser.failed(ended.engine, model_id, (ended.why or str(ended.error)).splitlines()[0])
 
     def _on_ready(self, run: ModelRun, began: float) -> None:
         model_id, seconds = run.model.id, _now() - began
         for failure in run.failures:
-            self._blame(model_id, failure)
+            self._launches.blame(model_id, failure)
         log.info("model '%s' is ready after %.2f s", model_id, seconds)
         if self.observer is not None:
             self.observer.loaded(model_id, seconds)

@@ -10,6 +10,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.config.types import ModelConfig
+from appliance.core.engines.workers import lost_worker
 from appliance.core.model import Model
 from appliance.engines.found import Engine
 from appliance.errors import ApplianceError, ModelFailedToStart, ModelUnloaded
@@ -20,6 +21,8 @@ from appliance.fleet.ports import is_taken, will_listen
 from appliance.platform.children import Children, describe_status
 from appliance.upstream.client import Address
 
+RPC_TAIL = 200
+"""Lines in which a process says that it lost a worker; a backtrace may follow."""
 TAIL = 12
 """Log lines that a failed start shows."""
 PORT_ATTEMPTS = 3
@@ -49,6 +52,8 @@ class Ended(Struct, frozen=True, kw_only=True):
     """What was started; None where it did not come to that."""
     condemned: bool = False
     """It was stopped because it was of no use any more."""
+    lost_worker: bool = False
+    """It aborted for want of a worker: its engine is not to blame, and starts again without that."""
 
     @property
     def engine(self) -> Engine | None:
@@ -129,7 +134,7 @@ class ModelRun:
                     return None
                 self._first_line = self._logs.count(self.model.id)
                 exited = await self._run_once(launch, children, on_ready)
-                if exited is None or attempt == PORT_ATTEMPTS or not self._lost_its_port(exited):
+                if exited is None or attempt == PORT_ATTEMPTS or not self._had_bad_luck(launch, exited):
                     return self._ended(launch, exited)
             raise AssertionError("the last attempt returns")
         except (OSError, ValueError) as cause:
@@ -162,6 +167,17 @@ class ModelRun:
             with trio.move_on_after(PORT_LOOK):
                 await self._stop.wait()
 
+    def _had_bad_luck(self, launch: Launch, exited: Exited) -> bool:
+        """The same engine can be started once more: what it lost was no fault of its own."""
+        if exited.was_ready or self._stop.is_set():
+            return False
+        return self._lost_its_port(exited) or self._lost_worker(launch)
+
+    def _lost_worker(self, launch: Launch) -> bool:
+        own_lines = self._logs.count(self.model.id) - self._first_line
+        lines = self._logs.tail(self.model.id, min(RPC_TAIL, own_lines)) if own_lines else ()
+        return bool(launch.crew.workers) and lost_worker(lines)
+
     def _lost_its_port(self, exited: Exited) -> bool:
         """An engine was given a port that somebody else took before it; another one will do as well."""
         if exited.was_ready or self._stop.is_set() or self.model.config is not None:
@@ -183,10 +199,21 @@ class ModelRun:
             why = f"it was not ready within {launch.load_timeout:g} s{seen}"
         elif exited.status == 0 and not exited.was_ready:
             why += " before it was ready; its cmd must run as long as the server does"
+        if lost := self._lost_worker(launch):
+            workers = ", ".join(worker.endpoint for worker in launch.crew.workers)
+            why = f"it lost a worker ({workers}); the next start goes without those that are away"
         own_lines = self._logs.count(model_id) - self._first_line
         error = ModelFailedToStart(model_id, why, self._logs.tail(model_id, min(TAIL, own_lines)))
         how, shown = ("died", f"it died: {why}") if exited.was_ready else ("failed", str(error))
-        return Ended(how=how, error=error, argv=launch.argv, launch=launch, exit_code=exited.status, why=shown)
+        return Ended(
+            how=how,
+            error=error,
+            argv=launch.argv,
+            launch=launch,
+            exit_code=exited.status,
+            why=shown,
+            lost_worker=lost,
+        )
 
     def _not_started(self, launch: Launch | None, why: str) -> Ended:
         error = ModelFailedToStart(self.model.id, why)

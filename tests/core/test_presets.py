@@ -183,6 +183,9 @@ def test_settings_in_front_are_a_model_called_default() -> None:
         ("sleep-idle-seconds = 0", "from 1 on, or -1 for never"),
         ("control-vector-layer-range = 1 2", "takes two values, which presets cannot hold"),
         ("draft-max = 3", "draft-max has been removed from llama-server; use spec-draft-n-max or"),
+        ("engine =", "engine has no value; write engine = auto"),
+        ("rpc = [::1]:5", "rpc: '[::1]:5' is an IPv6 address"),
+        ("rpc = a:1,b:0", "rpc: 'b:0' has no port"),
         ("help = 1", "with help llama-server ends at once"),
         ("list-devices = 1", "with list-devices llama-server ends at once"),
     ],
@@ -273,6 +276,16 @@ def test_files_repositories_and_the_routers_own_keys() -> None:
     )
     assert (found.load_on_startup, found.stop_timeout, found.dedup, found.projector) == (True, 4.0, False, False)
     assert found.args == ("--no-mmproj-auto",)
+
+
+def test_engine_and_workers() -> None:
+    found = model("[*]\nengine=vulkan\n[m]\nm=/x\nengine=linux-x64-cpu/b11434\nrpc=a:1,b\n")
+    assert found.engine == "linux-x64-cpu/b11434"
+    assert found.args == ("--rpc", "a:1,b")
+    assert dict(found.origins)["engine"] == "p.ini:5"
+    assert "engine = linux-x64-cpu/b11434\n" in found.preset
+    assert model("[*]\nengine=vulkan\n[m]\nm=/x\n").engine == "vulkan"
+    assert model("[m]\nm=/x\n").engine == ""
 
 
 def test_it_is_shown_as_llama_server_shows_it() -> None:

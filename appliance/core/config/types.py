@@ -161,6 +161,13 @@ class ModelConfig(_Keys, frozen=True):
     min_loaded_time: Annotated[
         int, told("Addition: stays loaded at least so long once it is ready; -1 as the global one"), Meta(ge=-1)
     ] = field(default=-1, name="minLoadedTime")
+    engine: Annotated[
+        str,
+        told("Addition: the engine that llama-server in cmd stands for: auto, vulkan ...; empty: cmd runs as it is"),
+    ] = ""
+    rpc: Annotated[list[str], told("Addition: workers (HOST:PORT) whose devices it uses, too; engine is then auto")] = (
+        field(default_factory=list[str])
+    )
     argv: Annotated[list[str], told("Addition: cmd split into words; shown, and ignored when read")] = field(
         default_factory=list[str]
     )

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, structs
 
+from appliance.core.config.engine_keys import normal_engine
 from appliance.core.config.names import Names, normal_aliases, normal_peers, normal_profiles, normal_selectors
 from appliance.core.config.nodes import Problem
 from appliance.core.config.places import Places, Report
@@ -212,6 +213,7 @@ def _normal_model(id: str, model: ModelConfig, config: Config, report: Report, w
     path = f"models.{id}"
     model = structs.replace(model, argv=split_command(model.cmd, windows=windows))
     _check_model(path, id, model, report)
+    model = normal_engine(path, model, report)
     stop = model.cmd_stop
     if windows and not stop and not report.places.given(f"{path}.cmdStop"):
         stop = TASKKILL

@@ -450,3 +450,42 @@ def test_base_urls() -> None:
 def test_what_was_probably_meant() -> None:
     assert near("gpt-4o-minni", ["gpt-4o-mini", "llama"]) == "gpt-4o-mini"
     assert near("zzz", ["gpt-4o-mini", "llama"]) is None
+
+
+ENGINE = "models: {{m: {{cmd: '{cmd}', proxy: 'http://h:1', {keys}}}}}"
+
+
+def on_engine(keys: str, cmd: str = "llama-server -m x") -> ModelConfig:
+    return good(ENGINE.format(cmd=cmd, keys=keys)).models["m"]
+
+
+def test_a_command_may_stand_for_an_engine_and_name_workers() -> None:
+    plain = model("")
+    assert (plain.engine, plain.rpc) == ("", [])
+    assert on_engine("engine: ' vulkan '").engine == "vulkan"
+    assert on_engine("engine: auto", "llama-server.exe -m x").engine == "auto"
+    workers = on_engine("rpc: [10.0.0.2, 'Box.local:50060', '10.0.0.2:50052']")
+    assert (workers.engine, workers.rpc) == ("auto", ["10.0.0.2:50052", "box.local:50060"])
+    assert on_engine("engine: cpu", "llama-server --rpc a,b:1 -m x").rpc == ["a:50052", "b:1"]
+    assert on_engine("rpc: [a]", "llama-server --rpc a:50052 -m x").rpc == ["a:50052"]
+    assert model("macros: {w: 'a:1'}, env: [A=1]").engine == ""
+
+
+@pytest.mark.parametrize(
+    ("keys", "cmd", "words"),
+    [
+        ("engine: vulkan", "vllm serve x", "models.m.engine: is for a cmd that begins with llama-server"),
+        ("engine: cpu", "/usr/bin/llama-server -m x", "this one begins with '/usr/bin/llama-server'"),
+        ("rpc: [a]", "docker run llama-server", "models.m.rpc: is for a cmd"),
+        ("rpc: [a, '[::1]:5']", "llama-server", "models.m.rpc[1]: '[::1]:5' is an IPv6 address"),
+        ("rpc: ['a:0']", "llama-server", "models.m.rpc[0]: 'a:0' has no port"),
+        ("rpc: [a]", "llama-server --rpc b", "models.m.rpc: differs from the workers in cmd (b:50052)"),
+        ("engine: cpu", "llama-server --rpc [::1]", "models.m.cmd: '[::1]' is an IPv6 address"),
+        (f"rpc: [{', '.join(f'h{n}' for n in range(17))}]", "llama-server", "names 17 workers; llama.cpp takes 16"),
+    ],
+)
+def test_engines_and_workers_that_cannot_be(keys: str, cmd: str, words: str) -> None:
+    _, problems = read(ENGINE.format(cmd=cmd, keys=keys))
+    assert len(problems) == 1
+    assert "c.yaml:1:" in problems[0]
+    assert words in problems[0]

@@ -1,0 +1,129 @@
+"""The few messages of llama.cpp's RPC protocol that tell how a worker is: greeting, devices, memory. No I/O.
+
+A request is its number (1 byte), the length of its body (8 bytes) and the body; an answer is a length (8 bytes) and a
+body. Numbers are little-endian. The greeting has had the number 14 since there is one, and its answer begins with the
+version; what the other numbers mean is known for version `KNOWN` alone. (ggml-rpc of llama.cpp b11434, 7.0.0.)
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from appliance.core.engines.workers import WorkerDevice
+
+KNOWN = 7
+"""The major version whose messages are spoken here."""
+HELLO, DEVICE_COUNT, DEVICE_MEMORY = 14, 15, 11
+CAPABILITIES = bytes(24)
+"""What a greeting says of faster transports than TCP: none."""
+LONGEST_HELLO = 64
+"""Bytes of the answer to a greeting; 28 in 7.0.0, 3 in the first versions that had one."""
+MAX_DEVICES = 64
+MAX_MEMORY = 1 << 52
+"""Four pebibytes: a device that says it has more is not believed."""
+
+_LENGTH = struct.Struct("<Q")
+_REQUEST = struct.Struct("<BQ")
+_COUNT = struct.Struct("<I")
+_MEMORY = struct.Struct("<QQ")
+
+
+class RpcError(Exception):
+    """What came is not what a worker says. The message is the end of a sentence that began with who said it."""
+
+
+class Version(NamedTuple):
+    """Of the protocol. Operations are sent by number, which any release may give anew: equal versions understand each
+    other, others may compute something else."""
+
+    major: int
+    minor: int
+    patch: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+class Questions:
+    """One connection to a worker: bytes from it go into `receive`, what that returns goes to it, until it is `done`.
+
+    A worker of a version that is not `KNOWN` is asked for nothing but its version.
+    """
+
+    def __init__(self) -> None:
+        self.version: Version | None = None
+        self.devices: list[WorkerDevice] = []
+        self.done = False
+        self._count: int | None = None
+        self._buffer = bytearray()
+
+    def begin(self) -> bytes:
+        """The first bytes to send."""
+        return request(HELLO, CAPABILITIES)
+
+    def receive(self, data: bytes) -> bytes:
+        """What to send next; empty: nothing yet, or never again when it is `done`. Raises RpcError.
+
+        At no time is more kept than one short answer, whatever length it claims to have.
+        """
+        self._buffer += data
+        answer = None if self.done else self._answer()
+        if answer is None and not self.done:
+            return b""
+        reply = b"" if answer is None else self._understand(answer)
+        if self._buffer:
+            raise RpcError("says more than it was asked")
+        return reply
+
+    def _answer(self) -> bytes | None:
+        """The next answer, once all of it is here."""
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if not self._may_have(length):
+            raise RpcError(f"answered with {length} bytes where {self._expected} belong")
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        answer = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        return answer
+
+    @property
+    def _expected(self) -> str:
+        if self.version is None:
+            return f"3 to {LONGEST_HELLO}"
+        return str(_COUNT.size if self._count is None else _MEMORY.size)
+
+    def _may_have(self, length: int) -> bool:
+        if self.version is None:
+            return len(Version._fields) <= length <= LONGEST_HELLO
+        return length == (_COUNT.size if self._count is None else _MEMORY.size)
+
+    def _understand(self, answer: bytes) -> bytes:
+        if self.version is None:
+            self.version = Version(*answer[:3])
+            self.done = self.version.major != KNOWN
+            return b"" if self.done else request(DEVICE_COUNT)
+        if self._count is None:
+            (count,) = _COUNT.unpack(answer)
+            if not 0 < count <= MAX_DEVICES:
+                raise RpcError(f"says that it has {count} devices")
+            self._count = int(count)
+        else:
+            self.devices.append(_device(answer))
+        self.done = len(self.devices) == self._count
+        return b"" if self.done else request(DEVICE_MEMORY, _COUNT.pack(len(self.devices)))
+
+
+def request(number: int, body: bytes = b"") -> bytes:
+    """One request as it is sent."""
+    return _REQUEST.pack(number, len(body)) + body
+
+
+def _device(answer: bytes) -> WorkerDevice:
+    free, total = _MEMORY.unpack(answer)
+    if total > MAX_MEMORY:
+        raise RpcError(f"says that a device has {total} bytes of memory")
+    return WorkerDevice(total=total, free=min(free, total))

@@ -1,0 +1,123 @@
+"""What is started for a model: on which engine, with which workers, by which command."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from appliance.core.config.types import ModelConfig
+from appliance.core.engines.workers import Crew
+from appliance.core.model import Model
+from appliance.core.settings import FleetSettings
+from appliance.engines.chooser import Chooser
+from appliance.engines.found import Engine
+from appliance.engines.rpc import workers_for
+from appliance.errors import EngineNotFound, ModelFailedToStart
+from appliance.fleet.launch import NOBODY, Launch, configured_launch, engine_argv, engine_launch, worker_endpoints
+from appliance.fleet.logs import Logs
+from appliance.fleet.ports import neighbour_at, will_listen
+from appliance.fleet.run import Ended
+from appliance.platform.cpu import engine_threads
+from appliance.upstream.client import Address
+
+log = logging.getLogger(__name__)
+
+
+class Launches:
+    """Owned by the fleet. ``staying`` tells where the models are reached that run now and are to go on."""
+
+    def __init__(
+        self,
+        chooser: Chooser | None,
+        settings: FleetSettings,
+        logs: Logs,
+        staying: Callable[[], Mapping[str, Address]],
+    ) -> None:
+        self._chooser = chooser
+        self._settings = settings
+        self._threads = settings.threads or engine_threads()
+        self._logs = logs
+        self._staying = staying
+        self._lent: dict[str, str] = {}
+        """Endpoints of workers to the models that use them: one at a time."""
+
+    @property
+    def engine(self) -> Engine | None:
+        """What a model on disk of which nothing is known would be started on."""
+        return self._chooser.choose() if self._chooser is not None else None
+
+    def argv_of(self, model: Model) -> tuple[str, ...]:
+        """See `Fleet.argv_of`."""
+        if model.config is not None:
+            return tuple(model.config.argv)
+        engine = self.choose(model)
+        return engine_argv(model, engine, self._settings, self._threads) if engine is not None else ()
+
+    def blame(self, model_id: str, ended: Ended) -> None:
+        """Its engine failed, not the model; unless it was a worker on another machine."""
+        if self._chooser is not None and ended.engine is not None and not ended.lost_worker:
+            self._chooser.failed(ended.engine, model_id, (ended.why or str(ended.error)).splitlines()[0])
+
+    def choose(self, model: Model, tried: Collection[str] = (), *, rpc: bool = False) -> Engine | None:
+        """``rpc``: one that speaks RPC, where there is any."""
+        if self._chooser is None:
+            return None
+        best = engine = self._chooser.choose(model.id, tried, model.engine)
+        while rpc and engine is not None and engine.rpc is None:
+            tried = (*tried, engine.seat)
+            engine = self._chooser.choose(model.id, tried, model.engine)
+        return engine or best
+
+    async def prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
+        """See `Prepare`. Raises EngineNotFound, and ModelFailedToStart for what is wrong before there is a process."""
+        if model.config is not None and not model.config.engine:
+            return self._configured(model, model.config)
+        endpoints = worker_endpoints(model, self._settings)
+        engine, damaged = self.choose(model, tried, rpc=bool(endpoints)), list[str]()
+        while engine is not None and self._chooser is not None and (damage := await self._chooser.check(engine)):
+            damaged.append(f"engine {engine.id or engine.name} is not started: {damage}")
+            tried = (*tried, engine.seat)
+            engine = self.choose(model, tried, rpc=bool(endpoints))
+        if engine is not None:
+            crew = await self._gather(model, engine, endpoints)
+            if model.config is not None:
+                return self._configured(model, model.config, engine, crew)
+            return engine_launch(model, engine, self._settings, self._threads, crew)
+        if not tried:
+            raise EngineNotFound(("--engine", "PATH"))
+        if len(damaged) == len(tried):
+            raise ModelFailedToStart(model.id, "; ".join(damaged))
+        return None
+
+    async def _gather(self, model: Model, engine: Engine, endpoints: Sequence[str]) -> Crew:
+        """The workers that the model gets. They are its own, also while they are looked at, until its process ends."""
+        if not endpoints:
+            return Crew()
+        self.release_workers(model.id)
+        in_use = {endpoint: self._lent[endpoint] for endpoint in endpoints if endpoint in self._lent}
+        self._lent |= {endpoint: model.id for endpoint in endpoints if endpoint not in in_use}
+        try:
+            crew = await workers_for(model.id, endpoints, engine.rpc, fits=lambda workers: True, in_use=in_use)
+        except BaseException:
+            self.release_workers(model.id)
+            raise
+        self.release_workers(model.id)
+        self._lent |= {worker.endpoint: model.id for worker in crew.workers}
+        for note in crew.notes:
+            log.warning("model '%s': %s", model.id, note)
+            self._logs.append(model.id, note)
+        return crew
+
+    def release_workers(self, model_id: str) -> None:
+        self._lent = {endpoint: owner for endpoint, owner in self._lent.items() if owner != model_id}
+
+    def _configured(
+        self, model: Model, config: ModelConfig, engine: Engine | None = None, crew: Crew = NOBODY
+    ) -> Launch:
+        launch = configured_launch(model.id, config, engine, crew)
+        if will_listen(config, launch.address):
+            others = {m: address for m, address in self._staying().items() if m != model.id}
+            if other := neighbour_at(launch.address, others):
+                why = f"model '{other}' runs at its port {launch.address.port}; give one of them another"
+                raise ModelFailedToStart(model.id, why)
+        return launch

@@ -1,0 +1,205 @@
+"""A worker for other machines: one process of llama.cpp's ``ggml-rpc-server``, started again when it dies."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+from msgspec import Struct
+
+from appliance.core.engines.listing import LINE
+from appliance.core.engines.stands_for import RPC_ENVIRONMENT
+from appliance.core.engines.workers import Worker
+from appliance.engines.found import Engine
+from appliance.engines.rpc import look_at_worker
+from appliance.errors import UsageError
+from appliance.fleet.output import read_lines, text_of
+from appliance.platform.children import REAP_TIME, Child, Children, describe_status
+from appliance.platform.env import inherited_env
+
+PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
+WITHOUT_SIGPIPE = () if sys.platform == "win32" else ("/bin/sh", "-c", "trap '' PIPE; exec \"$@\"", PROGRAM)
+"""It does not ignore SIGPIPE, so that a client that gave up while it waited takes it along (b11434): it is told to."""
+
+START_TIME = 90.0
+"""Seconds within which it must answer: drivers of graphics cards take their time at first."""
+LOOK_PAUSE = 0.05
+STOP_TIME = 2.0
+"""Seconds that it gets to end by itself."""
+NAMES_TIME = 1.0
+"""Seconds in which the lines that name its devices must have come, once it answers."""
+BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds until it is started again after the first, second ... death in a row; the last for every later one."""
+LIVED = 60.0
+"""Seconds after which a death is the first in a row again."""
+TAIL = 20
+"""Lines of its output that are kept, and searched for what went wrong."""
+
+ANYWHERE = "0.0.0.0"
+LOOPBACK = "127.0.0.1"
+
+
+class Serving(Struct, frozen=True, kw_only=True):
+    """What is to be served, and where. ``host`` is an IPv4 address."""
+
+    program: str
+    host: str
+    port: int
+    devices: tuple[str, ...] = ()
+    """Names as the engine lists them; none: all graphics cards, or the processor where there is none."""
+    threads: int
+    cache: bool = False
+    """Keep tensors that were sent in files, so that they need not be sent again."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is reached from this machine."""
+        return f"{LOOPBACK if self.host == ANYWHERE else self.host}:{self.port}"
+
+    def argv(self) -> tuple[str, ...]:
+        devices = ("-d", ",".join(self.devices)) if self.devices else ()
+        cache = ("-c",) if self.cache else ()
+        where = ("-H", self.host, "-p", str(self.port))
+        return (*WITHOUT_SIGPIPE, self.program, *where, "-t", str(self.threads), *devices, *cache)
+
+
+class Up(Struct, frozen=True, kw_only=True):
+    """It answers. ``devices`` are the lines in which it names them."""
+
+    worker: Worker
+    devices: tuple[str, ...]
+
+
+def server_program(engine: Engine) -> str:
+    """The ``ggml-rpc-server`` that goes with an engine. Raises UsageError where there is none."""
+    program = Path(engine.command[0]).resolve().with_name(PROGRAM)
+    if len(engine.command) == 1 and program.is_file():
+        return str(program)
+    raise UsageError(
+        f"engine {engine.id or engine.name} has no {PROGRAM}; 'llama-appliance engines install cpu' or "
+        "'python3 llama-builds/build.py' gets a build that has, and --engine names another one"
+    )
+
+
+def claim_port(host: str, port: int) -> int:
+    """The port, or a free one for 0. Raises UsageError when it cannot be listened on."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            if sys.platform != "win32":
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            probe.listen(1)
+            return int(probe.getsockname()[1])
+        except OSError as cause:
+            advice = {
+                errno.EADDRINUSE: "another program has it, perhaps another rpc-worker; change --listen",
+                errno.EADDRNOTAVAIL: "it is no address of this machine; --listen 0.0.0.0:PORT takes all there are",
+                errno.EACCES: "ports below 1024 need privileges; choose another one",
+            }.get(cause.errno or 0, cause.strerror or str(cause))
+            raise UsageError(f"cannot listen on {host}:{port}: {advice}") from None
+
+
+async def keep_serving(
+    serving: Serving, children: Children, *, up: Callable[[Up], None], log: Callable[[str], None]
+) -> None:
+    """Own the process until cancelled; ``up`` is called when it answers, ``log`` gets its output line by line.
+
+    Raises UsageError when it does not come to answering the first time.
+    """
+    failures, was_up = 0, False
+    while True:
+        began = trio.current_time()
+        run = _Run(serving, up, log)
+        why = await run.run(children)
+        was_up = was_up or run.was_up
+        if not was_up:
+            raise UsageError(why)
+        failures = 1 if run.was_up and trio.current_time() - began > LIVED else failures + 1
+        wait = BACK_OFF[min(failures, len(BACK_OFF)) - 1]
+        log(f"{why}; it is started again in {wait:g} s")
+        await trio.sleep(wait)
+
+
+class _Run:
+    """One process from spawn to reap."""
+
+    def __init__(self, serving: Serving, up: Callable[[Up], None], log: Callable[[str], None]) -> None:
+        self.was_up = False
+        self._serving = serving
+        self._up = up
+        self._log = log
+        self._tail: deque[str] = deque(maxlen=TAIL)
+        self._named: list[str] = []
+        self._more = trio.Event()
+        self._silent = False
+
+    async def run(self, children: Children) -> str:
+        """How it ended, in words. Cancelling ends it."""
+        child = await children.spawn(self._serving.argv(), {**inherited_env(), **RPC_ENVIRONMENT})
+        status: int | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read_lines, child.output, self._line)
+                async with trio.open_nursery() as watching:
+                    watching.start_soon(self._see_it_up, child)
+                    status = await child.wait()
+                    watching.cancel_scope.cancel()
+                nursery.cancel_scope.deadline = trio.current_time() + REAP_TIME
+        finally:
+            with trio.move_on_after(REAP_TIME, shield=True):
+                if status is None:
+                    await _end(child)
+                await child.stdin.aclose()
+                await child.output.aclose()
+        assert status is not None
+        return self._why(status)
+
+    def _line(self, line: bytes) -> None:
+        text = text_of(line)
+        self._tail.append(text)
+        if LINE.fullmatch(text):
+            self._named.append(text.strip())
+            self._more.set()
+        self._log(text)
+
+    async def _see_it_up(self, child: Child) -> None:
+        """Look until it answers. One that serves somebody already does not, and is up."""
+        with trio.move_on_after(START_TIME):
+            worker = await look_at_worker(self._serving.endpoint)
+            while worker.state == "unreachable":
+                await trio.sleep(LOOK_PAUSE)
+                worker = await look_at_worker(self._serving.endpoint)
+            with trio.move_on_after(NAMES_TIME):
+                while len(self._named) < len(worker.devices):
+                    self._more = trio.Event()
+                    await self._more.wait()
+            self.was_up = True
+            self._up(Up(worker=worker, devices=tuple(self._named)))
+            return
+        self._silent = True
+        child.kill()
+
+    def _why(self, status: int) -> str:
+        where = f"{PROGRAM} on {self._serving.host}:{self._serving.port}"
+        if self._silent:
+            return f"{where} did not answer within {START_TIME:g} s"
+        unknown = next((line for line in self._tail if "unknown device: " in line), None)
+        if unknown is not None:
+            known = ", ".join(self._named) or "none"
+            return f"there is no device '{unknown.partition('unknown device: ')[2]}'; this engine has: {known}"
+        last = next((line.strip() for line in reversed(self._tail) if line.strip()), "")
+        return f"{where} ended with {describe_status(status)}" + (f": {last}" if last else "")
+
+
+async def _end(child: Child) -> None:
+    child.terminate()
+    with trio.move_on_after(STOP_TIME):
+        await child.wait()
+        return
+    child.kill()
+    await child.wait()
