@@ -29,6 +29,8 @@ from appliance.core.config.types import Config, StreamsConfig
 from appliance.core.config.units import parse_duration
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
 from appliance.engines.owner import open_engines
+from appliance.engines.shelf import Shelf
+from appliance.engines.updating import recover
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed
 from appliance.fleet.owner import open_fleet
 from appliance.http.front import Owners, model_states
@@ -91,6 +93,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
     failure: ApplianceError | None = None
     config = settings.config
     downloading, inward = _downloading(settings), Inward()
+    await _finish_update()
     async with (
         open_own_tools(settings.tools) as tools,
         open_activity(*_activity_log(config)) as activity,
@@ -204,6 +207,14 @@ def _finder(settings: AppSettings) -> Finder:
         if settings.config is None or not settings.config.models:
             raise
         return Finder(list_engines)
+
+
+async def _finish_update() -> None:
+    """An update of an engine may have been cut short: what it left is put in place, or away."""
+    try:
+        await trio.to_thread.run_sync(recover, Shelf(installed_folder()))
+    except OSError as cause:
+        logging.getLogger(__name__).warning("what an update of engines left cannot be cleared up: %s", cause)
 
 
 def _activity_log(config: Config | None) -> tuple[Path | None, int]:

@@ -31,6 +31,8 @@ VERBS = {
     "logs": "Show what the model processes print.",
     "agent": "Run an agent task on the running server.",
     "agents": "List the plugins that slash commands name, or begin one.",
+    "rpc-worker": "Lend this machine's devices to models on another machine.",
+    "engines": "The llama.cpp builds of this machine: what works, how fast, which is used.",
     "config": "Check and explain a configuration file.",
     "selftest": "Prove that the engine and the starter model work here.",
     "version": "Show versions of the program, Python, platform and engine.",
@@ -135,8 +137,12 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.agent import agent as command
         case "agents":
             from appliance.cli.agents import agents as command
+        case "engines":
+            from appliance.cli.engines import engines as command
         case "config":
             from appliance.cli.config import config as command
+        case "rpc-worker":
+            from appliance.cli.rpc_worker import rpc_worker as command
         case "selftest":
             from appliance.cli.selftest import selftest as command
         case "version":

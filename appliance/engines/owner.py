@@ -32,8 +32,11 @@ from appliance.engines.integrity import check_build
 from appliance.engines.looking import look
 from appliance.engines.probing import list_devices
 from appliance.engines.proving import prove
+from appliance.engines.shelf import CHANGES
+from appliance.engines.succession import Succession
 from appliance.platform.children import Children, open_children
 from appliance.platform.power import hardware_signature
+from appliance.store.changes_file import ChangesFile
 from appliance.store.engine_book import BookFile
 
 RANKED_FOR = 1.0
@@ -56,6 +59,7 @@ class Engines:
         """Called now and then while no request is under way: the best seat may be another one than before."""
         self._find = find
         self._file = book
+        self._succession = Succession(ChangesFile(book.path.with_name(CHANGES)))
         self._starter = starter
         self._only = only
         self._signature = _signature()
@@ -102,6 +106,9 @@ class Engines:
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
         """See `Chooser.failed`. Where there is another seat, this one waits for a while, and is proven again."""
+        if self._succession.failed(engine.id, why, time.time()):
+            self._ranked.clear()
+            self._unwritten.set()
         usable = [one for one in self.ranked(model) if one.usable]
         if len(usable) < 2:
             return
@@ -135,7 +142,8 @@ class Engines:
         self._arrange()
 
     async def write_down(self) -> None:
-        """Put into the file what it does not have yet, and take from it what other programs have put there."""
+        """Put into the files what they do not have yet, and take from them what other programs have put there."""
+        await trio.to_thread.run_sync(self._succession.write)
         while edits := self._edits[:]:
             book = await trio.to_thread.run_sync(self._file.change, partial(_applied, edits))
             del self._edits[: len(edits)]
@@ -152,6 +160,7 @@ class Engines:
     async def refresh(self) -> None:
         """Look again which engines are installed, and what other programs have put into the book."""
         self.engines = await trio.to_thread.run_sync(self._find)
+        await trio.to_thread.run_sync(self._succession.refresh)
         self.book = _applied(self._edits, await trio.to_thread.run_sync(self._file.read))
         self._arrange()
 

@@ -16,6 +16,8 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from appliance.core.head import read_json
+from appliance.engines.found import installed_folder
+from appliance.engines.shelf import Shelf
 from appliance.errors import (
     ApplianceError,
     BadRequest,
@@ -29,6 +31,7 @@ from appliance.http import errors, page
 from appliance.http.agent_routes import add_agent_routes
 from appliance.http.answers import json_answer
 from appliance.http.choice import find_model, refresh
+from appliance.http.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.events import Sources
 from appliance.http.front import Front
 from appliance.http.listening import shown
@@ -176,10 +179,16 @@ def create_app(front: Front) -> QuartTrio:
     add_stream_routes(app, front.streams)
     add_agent_routes(app, front.owners.plugins)
     add_run_routes(app, front, front.owners.agents)
+    add_engine_routes(app, _engine_routes(front))
     app.register_error_handler(ApplianceError, _refuse)
     app.register_error_handler(HTTPException, _refuse_http)
     app.register_error_handler(Exception, _admit_bug)
     return app
+
+
+def _engine_routes(front: Front) -> EngineRoutes:
+    changes = Shelf(installed_folder()).changes
+    return EngineRoutes(front.owners.engines, changes.read, lambda: seats_in_use(front.fleet.status()))
 
 
 def _swap_api(front: Front, view: View) -> SwapApi:

@@ -1,0 +1,194 @@
+"""``engines use``, ``pin``, ``remove`` and ``rollback``: which build is used, decided by the user."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TypeVar
+
+import click
+import trio
+from msgspec import structs
+
+from appliance.cli.engine_place import opened, own_shelf, server_table, tell_server
+from appliance.cli.plan import AsyncCommand
+from appliance.cli.remote import Server, parse_server, server_options
+from appliance.cli.status import say
+from appliance.core.engines.book import Book
+from appliance.core.engines.changes import Changes, check_removable, rolled_back, trusted
+from appliance.core.engines.choice import Ranked, Wanted
+from appliance.engines.owner import Engines
+from appliance.engines.updating import alone, change
+from appliance.errors import UsageError
+
+AUTO = "auto"
+
+T = TypeVar("T")
+
+
+def _model_option(command: Callable[..., T]) -> Callable[..., T]:
+    return click.option("--model", metavar="MODEL", help="For this model alone.")(command)
+
+
+@click.command()
+@click.argument("word", metavar="SEAT|BUILD|BACKEND|auto")
+@_model_option
+@server_options
+def use(word: str, model: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
+    """Prefer an engine; others stay in reserve for when it fails. 'auto' leaves the choice to the program again.
+
+    \b
+    Examples:
+      llama-appliance engines use vulkan
+      llama-appliance engines use linux-x64-cpu/b11434 --model starter
+      llama-appliance engines use auto
+    """
+    return partial(_choose, parse_server(url, api_key), word, model, False)
+
+
+@click.command()
+@click.argument("word", metavar="SEAT|BUILD|BACKEND")
+@_model_option
+@server_options
+def pin(word: str, model: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
+    """Use an engine and nothing else: no fallback, and no update, until 'engines use auto'.
+
+    With --model, the model prefers it; a model alone cannot be held to one engine.
+
+    \b
+    Example:
+      llama-appliance engines pin cuda12
+    """
+    return partial(_choose, parse_server(url, api_key), word, model, True)
+
+
+async def _choose(server: Server, word: str, model: str | None, pinned: bool) -> int:
+    if pinned and word == AUTO:
+        raise UsageError("'auto' cannot be pinned; 'engines use auto' leaves the choice to the program")
+    if pinned and model is not None:
+        raise UsageError("one model cannot be pinned; 'engines use WORD --model MODEL' makes it prefer an engine")
+    shelf = own_shelf()
+    async with alone(shelf), opened(shelf) as owner:
+        if word != AUTO:
+            _check_word(owner, word, pinned)
+            named = {seat.build for seat in owner.seats if word in (seat.id, seat.build)}
+            for build in named:
+                await change(shelf, partial(trusted, build=build))
+        owner.change(lambda book: chosen(book, word, model, pinned))
+    await tell_server(server)
+    whom = f"for {model}: " if model else ""
+    end = "the program chooses" if word == AUTO else f"{word}{', and nothing else' if pinned else ' is preferred'}"
+    click.echo(f"{whom}{end}; what a running server has loaded moves when it is idle")
+    return 0
+
+
+def chosen(book: Book, word: str, model: str | None, pinned: bool) -> Book:
+    """The book with the choice in it."""
+    if model is None:
+        return structs.replace(book, use=None if word == AUTO else word, pinned=pinned)
+    others = {name: used for name, used in book.models.items() if name != model}
+    return structs.replace(book, models=others if word == AUTO else others | {model: word})
+
+
+def _check_word(owner: Engines, word: str, pinned: bool) -> None:
+    """Raises UsageError for a word that means no engine, and for pinning one that does not work."""
+    wanted = Wanted(word=word, only=pinned)
+    meant = [one for one in owner.ranked(word=word) if wanted.matches(one.seat)]
+    if not meant and any(seat.backend == word for seat in owner.seats):
+        raise UsageError(
+            f"the {word} build sees no device of its own here, and would compute on the processor; "
+            "'llama-appliance engines probe' says what there is, and 'doctor' why"
+        )
+    if not meant:
+        known = sorted({seat.backend for seat in owner.seats} | {seat.id for seat in owner.seats})
+        raise UsageError(f"'{word}' is no engine of this machine; it has {', '.join(known) or 'none'}")
+    if not any(one.usable for one in meant):
+        told = f"{meant[0].seat.id} cannot be used: {meant[0].why}"
+        if pinned:
+            raise UsageError(f"{told}; 'engines prove {word}' tries it again")
+        say(f"note: {told}; until that changes, others are used")
+
+
+@click.command()
+@click.argument("build")
+@click.option("--force", is_flag=True, help="Even if a running model uses it.")
+@server_options
+def remove(build: str, force: bool, url: str | None, api_key: str | None) -> AsyncCommand:
+    """Remove an installed build from the disk; never the only engine that works.
+
+    \b
+    Example:
+      llama-appliance engines remove linux-x64-vulkan/b11400
+    """
+    return partial(_remove, parse_server(url, api_key), build, force)
+
+
+async def _remove(server: Server, build: str, force: bool) -> int:
+    shelf = own_shelf()
+    seen = await server_table(server)
+    running = [seat.rpartition(":")[0] for seat in seen.running.values()] if seen is not None else []
+    async with alone(shelf), opened(shelf) as owner:
+        check_removable(
+            build,
+            working=working(owner.ranked(word=AUTO)),
+            installed=await trio.to_thread.run_sync(shelf.placed),
+            wanted=[word for word in (owner.book.use, *owner.book.models.values()) if word],
+            running=running,
+            force=force,
+        )
+        digests = [engine.digest for engine in owner.engines if engine.id == build]
+        await trio.to_thread.run_sync(shelf.remove, (build,))
+        await change(shelf, lambda changes: changes.without(build))
+        owner.change(lambda book: book.cleared(digests))
+    await tell_server(server)
+    click.echo(f"{build}: removed")
+    return 0
+
+
+def working(ranked: Sequence[Ranked]) -> list[str]:
+    """Builds that a model can be started on: the proven ones, or, where nothing is proven, those not yet tried."""
+    usable = [one for one in ranked if one.usable]
+    proven = [one.seat.build for one in usable if one.standing == "proven"]
+    return list(dict.fromkeys(proven or [one.seat.build for one in usable]))
+
+
+def without_lost(changes: Changes, here: Collection[str]) -> Changes:
+    """Without builds before the current ones that are not there, or damaged: there is no way back to those."""
+    for build in [build for line in changes.lines for build in line.previous if build not in here]:
+        changes = changes.without(build)
+    return changes
+
+
+@click.command()
+@click.argument("backend", metavar="[BACKEND]", required=False)
+@server_options
+def rollback(backend: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
+    """Go back to the build that was used before the last update.
+
+    \b
+    Examples:
+      llama-appliance engines rollback
+      llama-appliance engines rollback vulkan
+    """
+    return partial(_rollback, parse_server(url, api_key), backend)
+
+
+async def _rollback(server: Server, backend: str | None) -> int:
+    shelf = own_shelf()
+    async with alone(shelf), opened(shelf) as owner:
+        here = {engine.id for engine in owner.engines if not engine.damage}
+        before = await change(shelf, lambda changes: without_lost(changes, here))
+        lines = [line for line in before.lines if backend is None or line.name.endswith(f"-{backend}")]
+        lines.sort(key=lambda line: line.switched_at)
+        name = lines[-1].name if lines else f"{backend or 'any build'}"
+        now = time.time()
+        why = "'engines rollback' went back from it"
+        after = await change(shelf, partial(rolled_back, name=name, why=why, now=now))
+    await tell_server(server)
+    line = after.line(name)
+    click.echo(f"{name}: {line.current if line is not None else ''} is used again")
+    if len(lines) > 1:
+        others = ", ".join(line.name for line in lines[:-1])
+        say(f"(updated before: {others}; name the backend to go back there)")
+    return 0

@@ -1,0 +1,76 @@
+"""How archives of engine builds are downloaded: as models are, with resumption and sums."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from msgspec import structs
+
+from appliance.catalog.download_errors import DownloadsOff, GatedRepo, RepoNotFound
+from appliance.catalog.download_file import Transfer, fetch
+from appliance.catalog.download_plan import PlannedFile
+from appliance.catalog.hub import Hub, HubAccess, hub_access
+from appliance.cli.show import human_size
+from appliance.cli.status import say
+from appliance.core.download import Throttle
+from appliance.core.engines.manifest import Archive
+from appliance.engines.installing import CannotInstall
+
+STEP = 10
+"""Percent between two lines."""
+
+
+async def fetch_archive(archive: Archive, path: Path) -> None:
+    """Have it at ``path``, whole and with its sum. Raises CannotInstall, ApplianceError, OSError."""
+    parts = urlsplit(archive.url)
+    if hub_access(os.environ).offline:
+        raise DownloadsOff
+    if not archive.sha256:
+        raise CannotInstall(
+            f"no sum is known of {archive.url}, so what comes from there cannot be checked: --sha256 SUM"
+        )
+    hub = Hub(HubAccess(endpoint=f"{parts.scheme}://{parts.netloc}"))
+    try:
+        known = archive if archive.size else structs.replace(archive, size=await _size_of(hub, archive))
+        planned = PlannedFile(
+            url=archive.url,
+            path=archive.name,
+            oid=archive.sha256,
+            size=known.size,
+            blob=path,
+            entry=path,
+            lock=path.with_name(f".{path.name}.lock"),
+        )
+        have = planned.begun()
+        begun = f", {human_size(have)} of them here already" if have else ""
+        say(f"downloading {archive.name}: {human_size(known.size)}{begun}")
+        await fetch(Transfer(hub=hub, throttle=Throttle(None)), archive.name, archive.name, planned, _told(known))
+    except (RepoNotFound, GatedRepo):
+        raise CannotInstall(f"{parts.netloc} has no {parts.path}, or does not give it to everybody") from None
+
+
+async def _size_of(hub: Hub, archive: Archive) -> int:
+    async with hub.open("HEAD", archive.url) as answer:
+        if answer.status >= 400:
+            raise hub.refusal(answer, archive.name)
+        size = answer.headers.get(b"content-length", b"")
+    if not size.isdigit() or int(size) == 0:
+        raise CannotInstall(f"{hub.host} does not tell the size of {archive.name}; download it, and use --from FILE")
+    return int(size)
+
+
+def _told(archive: Archive) -> Callable[[int], None]:
+    """Says so whenever another tenth has come."""
+    told = 0
+
+    def report(done: int) -> None:
+        nonlocal told
+        percent = 100 * done // max(archive.size, 1)
+        if percent >= told + STEP:
+            told = percent - percent % STEP
+            say(f"  {told} % of {human_size(archive.size)}")
+
+    return report

@@ -1,0 +1,114 @@
+"""What the verbs of ``engines`` work with: the folder of installed builds, the book, the running server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+from msgspec import structs
+
+from appliance.catalog.sources import STARTER
+from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, ask_raw
+from appliance.cli.status import say
+from appliance.core.engines.changes import line_of
+from appliance.core.engines.choice import Ranked, Seat
+from appliance.core.engines.proofs import Proof
+from appliance.engines.found import ENGINE_VARIABLE, Places, installed_folder, list_engines
+from appliance.engines.owner import Engines, open_engines
+from appliance.engines.shelf import Shelf
+from appliance.engines.table import Table, table
+from appliance.engines.updating import recover
+from appliance.errors import UsageError
+from appliance.store.engine_book import BookFile
+
+PROBE_TIME = 300.0
+"""Seconds that a running server gets to look at all its builds again."""
+
+
+def own_shelf() -> Shelf:
+    return Shelf(installed_folder())
+
+
+def book_file(shelf: Shelf) -> BookFile:
+    return BookFile(shelf.root / "book.json")
+
+
+@asynccontextmanager
+async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
+    """The engines that this machine has, looked at if nobody has since the drivers changed."""
+    await trio.to_thread.run_sync(recover, shelf)
+    find = partial(list_engines, Places.of_this_machine())
+    failure: Exception | None = None
+    async with open_engines(find, book_file(shelf), starter=STARTER) as engines:
+        try:
+            if engines.look is None:
+                await engines.probe()
+            yield engines
+        except Exception as error:  # noqa: BLE001  raised again below: out of a nursery it would come as a group
+            failure = error
+    if failure is not None:
+        raise failure
+
+
+async def own_table(shelf: Shelf, engines: Engines) -> Table:
+    """How things stand without a server."""
+    changes = await trio.to_thread.run_sync(shelf.changes.read)
+    return table(engines.engines, engines.ranked(), engines.book, changes, running={}, now=time.time())
+
+
+async def server_table(server: Server, method: str = "GET", path: str = "/api/engines") -> Table | None:
+    """A running server's view; None where none runs, or it is another program. One that was named has to answer."""
+    try:
+        answer = await ask(server, method, path, Table)
+    except (NotRunning, Refused, ServerFailed):
+        if server.named:
+            raise
+        return None
+    return structs.replace(answer, server=server.url)
+
+
+async def tell_server(server: Server) -> None:
+    """A running server looks at builds and book again. Nothing is wrong where none runs."""
+    try:
+        await ask_raw(server, "POST", "/api/engines/probe", patience=PROBE_TIME)
+    except NotRunning:
+        return
+    except (Refused, ServerFailed) as cause:
+        say(f"note: the running server was not told: {cause.message}; it will know when it is restarted")
+
+
+def seats_named(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
+    """The seats with these ids, of builds with them, or of a backend. Raises UsageError."""
+    found: dict[str, Seat] = {}
+    for name in names:
+        named = {seat.id: seat for seat in engines.seats if name in (seat.id, seat.build, seat.backend)}
+        if not named:
+            known = ", ".join(seat.id for seat in engines.seats) or "none"
+            raise UsageError(f"there is no engine '{name}' here; there is {known}")
+        found |= named
+    return list(found.values())
+
+
+def in_use(ranked: list[Ranked], line: str) -> Ranked | None:
+    """The best seat of a line that can be used."""
+    return next((one for one in ranked if one.usable and line_of(one.seat.build) == line), None)
+
+
+def say_proof(proof: Proof) -> None:
+    """One line."""
+    if not proof.ok:
+        say(f"  {proof.build} on {proof.device}: FAILED: {proof.why}")
+    elif proof.nominal_seconds:
+        speeds = f"{proof.prompt_speed:.0f} and {proof.generation_speed:.0f} tokens/s (prompt and answer)"
+        say(f"  {proof.build} on {proof.device}: works, at {speeds}")
+    else:
+        say(f"  {proof.build} on {proof.device}: works")
+
+
+def note_named_engine(environ: dict[str, str]) -> None:
+    """Say that what is chosen here does not count for servers that are told which engine to use."""
+    if named := environ.get(ENGINE_VARIABLE):
+        say(f"note: {ENGINE_VARIABLE}={named} goes before everything that is chosen here")

@@ -1,0 +1,213 @@
+"""``engines update``: a newer build takes the place of the one in use, if it works as well."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+import trio
+
+from appliance.catalog.sources import STARTER
+from appliance.cli.config import loaded, source_options
+from appliance.cli.engine_canary import models_to_try
+from appliance.cli.engine_fetch import fetch_archive
+from appliance.cli.engine_place import book_file, in_use, opened, own_shelf, say_proof, tell_server
+from appliance.cli.engine_sources import FROM_HELP, check_needs, own_platform, sources_of
+from appliance.cli.plan import AsyncCommand
+from appliance.cli.remote import Server, parse_server, server_options
+from appliance.cli.show import human_size
+from appliance.cli.status import EXIT_OURS, say, say_error
+from appliance.core.config.types import Config
+from appliance.core.engines.changes import Step, line_of
+from appliance.core.engines.choice import Ranked
+from appliance.core.engines.manifest import Entry, age, parse_asked
+from appliance.engines.builds_manifest import read_manifest
+from appliance.engines.canary import canary
+from appliance.engines.found import Engine
+from appliance.engines.installing import CannotInstall, Sources, forget_downloads, stage
+from appliance.engines.owner import Engines
+from appliance.engines.shelf import Shelf
+from appliance.engines.staged import devices_of, prove_staged
+from appliance.engines.updating import Steps, alone, run_update
+from appliance.errors import UsageError
+from appliance.platform.children import open_children
+
+SAID = {
+    "stage": "1. fetching and unpacking it",
+    "prove": "2. proving it on this machine's devices",
+    "canary": "3. trying it with your own model, against the build in use",
+    "place": "4. putting it in its place",
+    "tidy": "5. it is in use; removing what is not kept",
+}
+
+
+@click.command()
+@click.argument("backend", metavar="[BACKEND]", required=False)
+@click.option("--from", "source", metavar="DIR|ARCHIVE|URL", help=FROM_HELP)
+@click.option("--sha256", metavar="SUM", help="The sum of what --from names.")
+@click.option("--model", metavar="MODEL", help="Try it with this model, in place of the one that is used most.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Also a build that was gone back from, or an older one.")
+@source_options
+@server_options
+def update(
+    backend: str | None,
+    source: str | None,
+    sha256: str | None,
+    model: str | None,
+    yes: bool,
+    force: bool,
+    config_file: Path | None,
+    config_dir: Path | None,
+    url: str | None,
+    api_key: str | None,
+) -> AsyncCommand:
+    """Go over to a newer build: fetch it, prove it, try it with your own model, and only then use it.
+
+    Where anything goes wrong the build in use stays. The two before it are kept; when the new one fails at work within
+    its first hour, the one before it comes back by itself, and later 'engines rollback' does that.
+
+    \b
+    Examples:
+      llama-appliance engines update
+      llama-appliance engines update vulkan --yes
+      llama-appliance engines update --from llama-b11500-bin-ubuntu-x64.tar.gz
+    """
+    config = loaded(config_file, config_dir).config if config_file or config_dir else None
+    return partial(_update, parse_server(url, api_key), backend, source, sha256, model, yes, force, config)
+
+
+async def _update(
+    server: Server,
+    backend: str | None,
+    source: str | None,
+    sha256: str | None,
+    model: str | None,
+    yes: bool,
+    force: bool,
+    config: Config | None,
+) -> int:
+    shelf = own_shelf()
+    try:
+        async with alone(shelf), opened(shelf) as owner:
+            if owner.book.pinned:
+                raise UsageError(f"the engine is pinned to '{owner.book.use}'; 'engines use auto' lets it be updated")
+            ranked = owner.ranked(word="auto")
+            old = _old(ranked, backend)
+            if owner.book.use in (old.seat.id, old.seat.build):
+                raise UsageError(
+                    f"'engines use' asks for {owner.book.use}, and no other; "
+                    f"'engines use {old.seat.backend}' or 'engines use auto' lets it be updated"
+                )
+            sources = await trio.to_thread.run_sync(_newer, old.seat.build, source, sha256)
+            changes = await trio.to_thread.run_sync(shelf.changes.read)
+            if not _wanted(sources.entry, old.seat.build, changes.withdrawn.get(sources.entry.id), force):
+                return 0
+            check_needs(sources.entry, owner, force)
+            if not yes:
+                _confirm(sources.entry, old.seat.build)
+            run = Update(shelf, owner, old, sources, [one for one in ranked if one.usable])
+            run.models = partial(models_to_try, server, config, model)
+            why = await run_update(shelf, sources.entry.id, old.seat.build, run.steps(), held=tuple(_held(owner)))
+            await trio.to_thread.run_sync(forget_downloads, shelf, sources.entry)
+    except CannotInstall as cause:
+        return say_error(f"{cause}; the build in use stays", EXIT_OURS)
+    if why:
+        return say_error(f"{sources.entry.id} is not taken: {why}; {old.seat.build} stays in use", EXIT_OURS)
+    await tell_server(server)
+    click.echo(f"{sources.entry.id} is in use; 'engines rollback' goes back to {old.seat.build}")
+    return 0
+
+
+def _held(owner: Engines) -> list[str]:
+    return [word for word in (owner.book.use, *owner.book.models.values()) if word]
+
+
+def _old(ranked: list[Ranked], backend: str | None) -> Ranked:
+    """What is to be updated: the best seat, or the best of a backend. Raises UsageError where that is no build."""
+    if backend is None:
+        found = next((one for one in ranked if one.usable), None)
+    else:
+        asked = parse_asked(backend, own_platform())
+        if asked.build is not None:
+            raise UsageError(
+                "name a backend to be updated, such as 'vulkan'; one certain build is taken by 'engines install'"
+            )
+        found = in_use(ranked, f"{asked.platform}-{asked.backend}")
+    if found is None or line_of(found.seat.build) == found.seat.build:
+        what = f"no {backend} build works here" if backend else "the engine in use is no build that could be updated"
+        name = "" if found is None else f" ({found.seat.build})"
+        raise UsageError(f"{what}{name}; 'llama-appliance engines install {backend or 'BACKEND'}' installs one")
+    return found
+
+
+def _newer(old: str, source: str | None, sha256: str | None) -> Sources:
+    """What to go over to. Raises UsageError."""
+    line = line_of(old)
+    asked = parse_asked(line, own_platform())
+    if source is not None:
+        return sources_of(asked.backend, source, asked.platform, sha256)
+    entries = [one for one in read_manifest() if (one.platform, one.backend) == (asked.platform, asked.backend)]
+    if not entries:
+        raise UsageError(f"no build for {line} is listed; take one of your own with --from")
+    return Sources(entry=max(entries, key=lambda one: age(one.build)))
+
+
+def _wanted(entry: Entry, old: str, withdrawn: str | None, force: bool) -> bool:
+    """Whether there is anything to do, told where there is not."""
+    if entry.id == old:
+        say(f"{old} is in use already")
+        return False
+    if withdrawn is not None and not force:
+        say(f"{entry.id} was gone back from ({withdrawn}); --force tries it again")
+        return False
+    if age(entry.build) < age(old.partition("/")[2]) and not force:
+        say(f"{entry.id} is older than {old}, which is in use; --force takes it all the same")
+        return False
+    return True
+
+
+def _confirm(entry: Entry, old: str) -> None:
+    """Raises UsageError where nobody can be asked, and click's Abort for a no."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{entry.id} would take the place of {old}; add --yes to do it")
+    size = f", {human_size(entry.size)} to download" if entry.size else ""
+    click.confirm(f"{entry.id}{size} will take the place of {old} if it works as well. Go on?", abort=True, err=True)
+
+
+class Update:
+    """The steps of one update, as `run_update` takes them."""
+
+    def __init__(self, shelf: Shelf, owner: Engines, old: Ranked, sources: Sources, ranked: list[Ranked]) -> None:
+        self.models = partial(models_to_try, parse_server(None, None), None, None)
+        self._shelf = shelf
+        self._sources = sources
+        self._old = owner.engine_on(old.seat)
+        self._devices = devices_of(ranked, old.seat.build)
+        self._new: Engine | None = None
+
+    def steps(self) -> Steps:
+        return Steps(stage=self._stage, prove=self._prove, canary=self._canary, tell=_tell)
+
+    async def _stage(self) -> Path:
+        return await stage(self._shelf, self._sources, fetch_archive)
+
+    async def _prove(self, folder: Path) -> str:
+        why, self._new = await prove_staged(folder, book_file(self._shelf), STARTER, self._devices, say_proof)
+        return why
+
+    async def _canary(self, folder: Path) -> str:
+        assert self._new is not None
+        models = await self.models()
+        async with open_children() as children:
+            verdict = await canary(self._old, self._new, models, children)
+        if verdict.new is not None:
+            before = f", before {verdict.old.generation:.0f}" if verdict.old is not None else ""
+            say(f"  {verdict.model}: {verdict.new.generation:.0f} tokens/s{before}")
+        return verdict.why
+
+
+def _tell(step: Step) -> None:
+    say(SAID[step])

@@ -1,0 +1,246 @@
+"""``engines``: which llama.cpp builds there are, how they stand, and which one is used. Verbs that change them are
+in the modules beside this one."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import click
+from msgspec import Struct
+
+from appliance.cli.control import json_option
+from appliance.cli.engine_choice import pin, remove, rollback, use
+from appliance.cli.engine_install import install
+from appliance.cli.engine_place import (
+    note_named_engine,
+    opened,
+    own_shelf,
+    own_table,
+    say_proof,
+    seats_named,
+    server_table,
+    tell_server,
+)
+from appliance.cli.engine_update import update
+from appliance.cli.plan import AsyncCommand
+from appliance.cli.remote import Server, parse_server, server_options
+from appliance.cli.show import human_size, print_json, print_table
+from appliance.cli.status import EXIT_OURS, say
+from appliance.core.engines.machine import Look
+from appliance.core.engines.proofs import Proof
+from appliance.engines.table import BuildRow, SeatRow, Table
+from appliance.engines.updating import alone
+from appliance.errors import UsageError
+
+COLUMNS = ("", "SEAT", "DEVICE", "STANDING", "PROMPT", "ANSWER", "FROM", "WHY")
+NUMBERS = ("PROMPT", "ANSWER")
+
+
+class Probed(Struct, frozen=True, kw_only=True):
+    """What ``engines probe --json`` prints."""
+
+    machine: Look | None
+    engines: Table
+
+
+class Proved(Struct, frozen=True, kw_only=True):
+    """What ``engines prove --json`` prints."""
+
+    ok: bool
+    proofs: list[Proof]
+
+
+@click.group()
+def engines() -> None:
+    """The llama.cpp builds of this machine: what works here, how fast, and which one is used.
+
+    \b
+    Examples:
+      llama-appliance engines ls
+      llama-appliance engines install vulkan
+      llama-appliance engines use vulkan
+    """
+
+
+@engines.command()
+@server_options
+@json_option
+def ls(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+    """List every build on every device: whether it works, how fast it is, which one is used and why.
+
+    \b
+    Examples:
+      llama-appliance engines ls
+      llama-appliance engines ls --json
+    """
+    return partial(_ls, parse_server(url, api_key), as_json)
+
+
+async def _ls(server: Server, as_json: bool) -> int:
+    found = await server_table(server)
+    if found is None:
+        shelf = own_shelf()
+        async with opened(shelf) as owner:
+            found = await own_table(shelf, owner)
+    if as_json:
+        print_json(found)
+    else:
+        show_table(found)
+    return 0
+
+
+@engines.command()
+@server_options
+@json_option
+def probe(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+    """Look at the machine again, and ask every build for its devices; a running server does the same.
+
+    \b
+    Example:
+      llama-appliance engines probe
+    """
+    return partial(_probe, parse_server(url, api_key), as_json)
+
+
+async def _probe(server: Server, as_json: bool) -> int:
+    shelf = own_shelf()
+    async with opened(shelf) as owner:
+        seen = await owner.probe()
+        found = await own_table(shelf, owner)
+    await tell_server(server)
+    if as_json:
+        print_json(Probed(machine=seen, engines=found))
+        return 0
+    _show_machine(seen)
+    show_table(found)
+    return 0
+
+
+@engines.command()
+@click.argument("names", metavar="[SEAT|BUILD|BACKEND]...", nargs=-1)
+@server_options
+@json_option
+def prove(names: tuple[str, ...], url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
+    """Try builds on their devices now: all that were never tried, or those that are named. Exit status 1 if one fails.
+
+    \b
+    Examples:
+      llama-appliance engines prove
+      llama-appliance engines prove vulkan
+    """
+    return partial(_prove, parse_server(url, api_key), names, as_json)
+
+
+async def _prove(server: Server, names: tuple[str, ...], as_json: bool) -> int:
+    shelf = own_shelf()
+    async with opened(shelf) as owner:
+        seats = seats_named(owner, names) if names else None
+        if not as_json:
+            say("each engine runs the starter model on its device; this takes some seconds each")
+        proofs = await owner.prove(seats, _quiet if as_json else say_proof)
+    await tell_server(server)
+    ok = all(proof.ok for proof in proofs)
+    if as_json:
+        print_json(Proved(ok=ok, proofs=proofs))
+    elif not proofs:
+        say("everything has been tried already; name a seat to try it again ('engines ls' lists them)")
+    return 0 if ok else EXIT_OURS
+
+
+def _quiet(proof: Proof) -> None:
+    """For JSON, which is printed at the end."""
+
+
+@engines.command()
+@click.argument("builds", metavar="[BUILD]...", nargs=-1)
+@server_options
+def forget(builds: tuple[str, ...], url: str | None, api_key: str | None) -> AsyncCommand:
+    """Forget what was found out about all builds, or about those that are named: proofs, failures, devices.
+
+    What was chosen by 'use' and 'pin' stays. The devices are asked for at once, the next start or 'engines prove' tries
+    them again.
+
+    \b
+    Examples:
+      llama-appliance engines forget
+      llama-appliance engines forget linux-x64-vulkan/b11434
+    """
+    return partial(_forget, parse_server(url, api_key), builds)
+
+
+async def _forget(server: Server, builds: tuple[str, ...]) -> int:
+    shelf = own_shelf()
+    async with alone(shelf), opened(shelf) as owner:
+        digests: list[str] | None = None
+        if builds:
+            digests = [engine.digest for engine in owner.engines if engine.id in builds]
+            known = {engine.id for engine in owner.engines}
+            for build in builds:
+                if build not in known:
+                    raise UsageError(f"there is no build '{build}' here; there is {', '.join(sorted(known)) or 'none'}")
+        owner.change(lambda book: book.cleared(digests))
+        await owner.probe()
+    await tell_server(server)
+    say(f"forgotten: what was found out about {', '.join(builds) or 'all engines'}")
+    return 0
+
+
+for verb in (install, use, pin, remove, rollback, update):
+    engines.add_command(verb)
+
+
+def show_table(found: Table) -> None:
+    """For people; the seats in the order in which they would be used."""
+    note_named_engine(dict(os.environ))
+    rows = [(build, seat) for build in found.builds for seat in build.seats]
+    place = {seat: index for index, seat in enumerate(found.order)}
+    rows.sort(key=lambda row: place.get(row[1].id, len(place)))
+    if rows:
+        print_table(COLUMNS, [_cells(build, seat) for build, seat in rows], right=NUMBERS)
+    for build in found.builds:
+        if not build.seats:
+            say(f"{build.id} has no device that it could use here")
+        if build.withdrawn:
+            say(f"{build.id} is not used any more: {build.withdrawn}")
+    say(f"\nIn use: {found.used or 'nothing'} - {found.reason}")
+    for model, word in sorted(found.models.items()):
+        say(f"For {model}: {word}, as it was told by 'engines use' or 'pin' with --model")
+    for model, seat in sorted(found.running.items()):
+        say(f"Running: {model} on {seat}")
+    if found.update:
+        say(f"An update to {found.update} is under way.")
+    for problem in found.problems:
+        say(f"problem: {problem}")
+    if found.server:
+        say(f"(as the server at {found.server} sees it)")
+
+
+def _cells(build: BuildRow, seat: SeatRow) -> tuple[str, ...]:
+    return (
+        "*" if seat.used else "",
+        seat.id,
+        ", ".join(seat.devices) or "-",
+        seat.standing,
+        _speed(seat.prompt_speed),
+        _speed(seat.generation_speed),
+        f"{build.source}, {build.role}" if build.role else build.source,
+        seat.why,
+    )
+
+
+def _speed(speed: float | None) -> str:
+    return "-" if speed is None else f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
+
+
+def _show_machine(seen: Look) -> None:
+    memory = f"{human_size(seen.memory_available)} of {human_size(seen.memory_total)} free"
+    click.echo(f"{seen.platform}, {seen.system} ({seen.environment})")
+    click.echo(f"  processor  {seen.cpu} {seen.cpu_level}".rstrip() + f", {seen.cores} cores, {memory}")
+    for gpu in seen.gpus:
+        size = f", {human_size(gpu.total)}" if gpu.total else ""
+        click.echo(f"  graphics   {gpu.name} ({gpu.driver} {gpu.driver_version}".rstrip() + f"{size})")
+    for name, value in seen.hidden.items():
+        click.echo(f"  hidden     {name}={value} is set, and may hide devices")
+    for problem in seen.problems:
+        click.echo(f"  problem    {problem}")

@@ -1,0 +1,245 @@
+"""A build from archives, or from a folder, to a whole and verified folder among the staged ones, and into its place.
+
+Whoever asks for it hands in how archives are fetched: that is not this room's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import trio
+from msgspec import Struct, structs
+
+from appliance.core.engines.builds import MANIFEST, Build, FileSum
+from appliance.core.engines.manifest import Archive, Entry
+from appliance.engines.found import EXECUTABLE
+from appliance.engines.integrity import MAX_MANIFEST, check_build, read_build
+from appliance.engines.shelf import Shelf
+from appliance.engines.unpacking import BadArchive, read_member, unpack
+from appliance.errors import UsageError
+from appliance.store.model_files import free_bytes
+from appliance.store.partial_file import sync_folder
+
+UNPACKED = 4
+"""What an archive grows to at most, of those that are known; for the look whether the disk has room."""
+SPARE = 512 << 20
+"""Bytes that stay free."""
+BLOCK = 1 << 20
+
+NO_SUMS: Mapping[str, str] = {}
+
+Fetch = Callable[[Archive, Path], Awaitable[None]]
+"""Have the archive at this path, whole and with its sum. Raises ApplianceError, OSError."""
+
+
+class CannotInstall(Exception):
+    """A build that is not what it should be, or for which there is no room; the message says what and what to do."""
+
+
+class Sources(Struct, frozen=True, kw_only=True):
+    """Where the files of a build come from: archives of its entry, archives here, or a folder here."""
+
+    entry: Entry
+    files: tuple[Path, ...] = ()
+    """Archives on this machine, in place of those of ``entry``."""
+    folder: Path | None = None
+    """A folder on this machine that holds the build, in place of any archive."""
+    sums: Mapping[str, str] = NO_SUMS
+    """The sha256 of ``files`` by their names, where they are known."""
+
+
+async def stage(shelf: Shelf, sources: Sources, fetch: Fetch) -> Path:
+    """The build, whole and verified, among the staged ones.
+
+    Cancelled or killed, it keeps what was downloaded. Raises CannotInstall, UsageError, OSError, and as ``fetch``.
+    """
+    entry = sources.entry
+    await trio.to_thread.run_sync(_check_room, shelf, sources)
+    files = list(sources.files)
+    if not files and sources.folder is None:
+        for archive in entry.archives:
+            path = shelf.downloads / archive.name
+            await fetch(archive, path)
+            files.append(path)
+    sums = {archive.name: archive.sha256 for archive in entry.archives} | dict(sources.sums)
+    make = partial(_make, shelf, entry, files, sums, sources.folder, trio.from_thread.check_cancelled)
+    try:
+        return await trio.to_thread.run_sync(make)
+    except BadArchive as cause:
+        raise CannotInstall(str(cause)) from None
+
+
+async def install(shelf: Shelf, sources: Sources, fetch: Fetch) -> Path:
+    """`stage`, and give it its place among the builds that are found."""
+    await stage(shelf, sources, fetch)
+    place = await trio.to_thread.run_sync(shelf.put, sources.entry.id)
+    await trio.to_thread.run_sync(forget_downloads, shelf, sources.entry)
+    return place
+
+
+def forget_downloads(shelf: Shelf, entry: Entry) -> None:
+    """The archives of a build that is in its place are not needed any more."""
+    for archive in entry.archives:
+        (shelf.downloads / archive.name).unlink(missing_ok=True)
+
+
+def home_of(folder: Path) -> Path | None:
+    """The folder of the server itself within an unpacked archive; None where there is none, or there are several."""
+    for name in (MANIFEST, EXECUTABLE):
+        homes = {path.parent for path in folder.rglob(name) if path.is_file()}
+        if len(homes) == 1:
+            return homes.pop()
+    return None
+
+
+def described(source: Path) -> Build | None:
+    """What a folder or an archive says of itself in its ``engine.json``; None without one. Raises CannotInstall."""
+    try:
+        if source.is_dir():
+            return _told(source)
+        text = read_member(source, MANIFEST, MAX_MANIFEST)
+        return None if text is None else msgspec.json.decode(text, type=Build)
+    except BadArchive as cause:
+        raise CannotInstall(str(cause)) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as cause:
+        raise CannotInstall(f"{MANIFEST} in {source} is damaged: {cause}") from None
+
+
+def _make(
+    shelf: Shelf,
+    entry: Entry,
+    files: Sequence[Path],
+    sums: Mapping[str, str],
+    folder: Path | None,
+    check: Callable[[], None],
+) -> Path:
+    for file in files:
+        if (wanted := sums.get(file.name, "")) and _sha256(file, check) != wanted.lower():
+            raise CannotInstall(f"{file} has another sum than {wanted}: it is damaged, or something else")
+    work = shelf.work_folder(f"{entry.platform}-{entry.backend}-{entry.build}")
+    if folder is not None:
+        _copy_folder(folder, work / "0", check)
+    for number, file in enumerate(files):
+        unpack(file, work / str(number), check)
+    build = home_of(work / "0")
+    if build is None:
+        raise CannotInstall(f"there is no {EXECUTABLE} in {folder or files[0]}, or there are several")
+    told = _told(build)
+    if told is not None:
+        _check_told(told, entry)
+        if damage := check_build(build, read_all=True):
+            raise CannotInstall(f"it is not what its {MANIFEST} says: {damage}")
+    for number in range(1, len(files)):
+        _move_beside(work / str(number), build)
+    program = build / EXECUTABLE
+    if sys.platform != "win32" and program.is_file():
+        program.chmod(0o755)  # a zip made on Windows knows no modes
+    facts = told or Build(name=f"llama-server-{entry.backend}", backend=entry.backend, needs=entry.needs)
+    files_of = facts.files if told is not None and told.files and len(files) < 2 else _sums_of(build, check)
+    version = facts.version or entry.build
+    _write_manifest(
+        build,
+        structs.replace(facts, platform=entry.platform, build=entry.build, version=version, files=tuple(files_of)),
+    )
+    return shelf.stage(build, entry.id)
+
+
+def _check_room(shelf: Shelf, sources: Sources) -> None:
+    """Archives of a size that nobody knows are found to be too large only when the disk is full."""
+    fetched = 0 if sources.files or sources.folder else sources.entry.size
+    packed = fetched or sum(file.stat().st_size for file in sources.files)
+    folder = sources.folder
+    unpacked = _size_of(folder) if folder is not None else packed * UNPACKED
+    needed, free = fetched + unpacked + SPARE, free_bytes(shelf.root)
+    if free < needed:
+        raise CannotInstall(
+            f"{sources.entry.id} may need {needed / 1e9:.1f} GB in {shelf.root}, where {free / 1e9:.1f} GB are free; "
+            "make room, or name another folder with LLAMA_APPLIANCE_ENGINES_DIR"
+        )
+
+
+def _told(folder: Path) -> Build | None:
+    """What ``engine.json`` says, where there is one."""
+    if not (folder / MANIFEST).exists():
+        return None
+    try:
+        return read_build(folder)
+    except ValueError as cause:
+        raise CannotInstall(f"its {MANIFEST} is damaged: {cause}") from None
+
+
+def _check_told(told: Build, entry: Entry) -> None:
+    named = (("platform", told.platform, entry.platform), ("backend", told.backend, entry.backend))
+    for what, is_there, wanted in (*named, ("build", told.build, entry.build)):
+        if is_there and is_there != wanted:
+            raise UsageError(f"its {MANIFEST} says {what} {is_there}, and {wanted} was asked for")
+
+
+def _move_beside(unpacked: Path, build: Path) -> None:
+    """The runtime libraries of another archive, from wherever they are in it, to where the server looks for them."""
+    for path in sorted(unpacked.rglob("*")):
+        if not path.is_file() or path.name == MANIFEST:
+            continue
+        there = build / path.name
+        if there.exists() and not there.is_symlink():
+            continue  # the build's own: what it was linked with
+        path.rename(there)
+
+
+def _sums_of(folder: Path, check: Callable[[], None]) -> list[FileSum]:
+    found: list[FileSum] = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            state = path.stat()
+            runs = path.suffix == ".exe" if sys.platform == "win32" else bool(state.st_mode & 0o100)
+            name = path.relative_to(folder).as_posix()
+            found.append(FileSum(path=name, size=state.st_size, sha256=_sha256(path, check), executable=runs))
+    return found
+
+
+def _sha256(path: Path, check: Callable[[], None]) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            check()
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _write_manifest(folder: Path, build: Build) -> None:
+    """Last of all: a folder without it is no build."""
+    if not (folder / EXECUTABLE).is_file():
+        raise CannotInstall(f"there is no {EXECUTABLE} in it")
+    fresh = folder / f"{MANIFEST}.new"
+    with fresh.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(build), indent=1) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(folder / MANIFEST)
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir() and not path.is_symlink():
+            sync_folder(path)
+
+
+def _copy_folder(folder: Path, to: Path, check: Callable[[], None]) -> None:
+    """A build that lies unpacked on this machine, its links as they are."""
+
+    def copy(source: str, target: str) -> str:
+        check()
+        shutil.copy2(source, target)
+        with Path(target).open("rb") as file:
+            os.fsync(file.fileno())
+        return target
+
+    shutil.copytree(folder, to, symlinks=True, copy_function=copy)
+
+
+def _size_of(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*"))

@@ -1,0 +1,148 @@
+"""The folder of builds that this program installs: what is in place, what is being prepared, what is to go.
+
+    <root>/<platform>-<backend>/<build>/   in place, found by every search
+    <root>/.staged/<platform>-<backend>/<build>/   whole and verified, and found by none
+    <root>/.work/    being unpacked, or about to be removed: worth nothing after a crash
+    <root>/.downloads/    archives, and what has come of them
+    <root>/book.json, changes.json
+
+A build comes into its place by one renaming and leaves it by one, so that what is found there is whole. Everything here
+waits for the disk, and raises OSError.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from appliance.core.engines.builds import MANIFEST
+from appliance.core.engines.update import Discard, Effect, Note, Place, Remove
+from appliance.errors import Conflict
+from appliance.store.changes_file import ChangesFile
+from appliance.store.partial_file import sync_folder
+
+STAGED = ".staged"
+WORK = ".work"
+DOWNLOADS = ".downloads"
+CHANGES = "changes.json"
+LOCK = ".change.lock"
+
+
+class Shelf:
+    """One such folder, which need not be there yet. ``root`` is absolute."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.changes = ChangesFile(root / CHANGES)
+        self.downloads = root / DOWNLOADS
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever installs, updates, removes or recovers."""
+        return self.root / LOCK
+
+    def place_of(self, build: str) -> Path:
+        return self.root / build
+
+    def staged_at(self, build: str) -> Path:
+        return self.root / STAGED / build
+
+    def placed(self) -> list[str]:
+        """Ids of the builds in place."""
+        return _builds_in(self.root)
+
+    def staged(self) -> list[str]:
+        return _builds_in(self.root / STAGED)
+
+    def work_folder(self, name: str) -> Path:
+        """A folder to work in that is not there yet; its name comes from somewhere within `WORK`."""
+        folder = self.root / WORK / "new" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def stage(self, folder: Path, build: str) -> Path:
+        """Take a finished folder among the staged ones, whole."""
+        staged = self.staged_at(build)
+        self._set_aside(staged)
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        _rename(folder, staged)
+        return staged
+
+    def put(self, build: str) -> Path:
+        """Give a staged build its place. What was there (a damaged copy) goes."""
+        place = self.place_of(build)
+        self._set_aside(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        staged = self.staged_at(build)
+        _rename(staged, place)
+        _remove_if_empty(staged.parent)
+        _remove_if_empty(self.root / STAGED)
+        self._sweep()
+        return place
+
+    def remove(self, builds: tuple[str, ...]) -> None:
+        """Remove builds from their places; those that are not there are no mistake."""
+        for build in builds:
+            self._set_aside(self.place_of(build))
+            _remove_if_empty(self.place_of(build).parent)
+        self._sweep()
+
+    def discard(self) -> None:
+        """Remove what is staged or was being worked on. Downloads stay: they go on where they were."""
+        shutil.rmtree(self.root / STAGED, ignore_errors=True)
+        self._sweep()
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        """Do what `update.recover` says."""
+        for effect in effects:
+            match effect:
+                case Discard():
+                    self.discard()
+                case Place(build):
+                    self.put(build)
+                case Remove(builds):
+                    self.remove(builds)
+                case Note(changes):
+                    self.changes.change(lambda _, new=changes: new)
+
+    def _set_aside(self, folder: Path) -> None:
+        if not folder.exists():
+            return
+        gone = self.root / WORK / "gone"
+        gone.mkdir(parents=True, exist_ok=True)
+        for number in range(1000):
+            aside = gone / f"{folder.parent.name}-{folder.name}-{os.getpid()}-{number}"
+            if not aside.exists():
+                _rename(folder, aside)
+                return
+
+    def _sweep(self) -> None:
+        """What cannot be removed now (a program of it runs, on Windows) is removed another time."""
+        shutil.rmtree(self.root / WORK, ignore_errors=True)
+
+
+def _builds_in(root: Path) -> list[str]:
+    """Folders of builds; hidden ones are none."""
+    found = [path.parent for path in root.glob(f"*/*/{MANIFEST}")]
+    return sorted(path.relative_to(root).as_posix() for path in found if not path.parent.name.startswith("."))
+
+
+def _rename(folder: Path, to: Path) -> None:
+    try:
+        folder.rename(to)
+    except PermissionError as cause:
+        if sys.platform != "win32":
+            raise
+        raise Conflict(f"{folder} is in use; stop the server, and do it again") from cause
+    sync_folder(to.parent)
+    sync_folder(folder.parent)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        pass

@@ -1,0 +1,144 @@
+"""What ``engines ls`` and ``GET /api/engines`` show: every build on every device, which one is used, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from appliance.core.engines.book import Book
+from appliance.core.engines.changes import Changes
+from appliance.core.engines.choice import Ranked, Seat, Standing, best
+from appliance.engines.found import Engine
+
+
+class SeatRow(Struct, frozen=True, kw_only=True):
+    """A build on devices. Speeds in tokens per second of the measuring model, None where they were not measured."""
+
+    id: str
+    devices: tuple[str, ...]
+    standing: Standing
+    why: str
+    prompt_speed: float | None = None
+    generation_speed: float | None = None
+    asked_for: bool = False
+    """By ``engines use`` or ``engines pin``."""
+    used: bool = False
+    """A model that is loaded now gets it."""
+
+
+class BuildRow(Struct, frozen=True, kw_only=True):
+    """A build, or another engine."""
+
+    id: str
+    backend: str
+    version: str | None
+    source: str
+    folder: str | None = None
+    damage: str = ""
+    role: str = ""
+    """current, previous, withdrawn; empty where no update has been."""
+    withdrawn: str = ""
+    """Why it was gone back from."""
+    seats: tuple[SeatRow, ...] = ()
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """Everything. Builds in the order in which they were found, their seats best first."""
+
+    builds: tuple[BuildRow, ...]
+    used: str | None = None
+    """The seat that a model gets of which nothing is known."""
+    reason: str = ""
+    """Why that one, in a sentence."""
+    order: tuple[str, ...] = ()
+    """All seats that can be used, best first."""
+    use: str | None = None
+    pinned: bool = False
+    models: Mapping[str, str] = {}
+    """What single models were given, by ``engines use`` and ``engines pin`` with --model."""
+    update: str | None = None
+    """The build that an update is under way to."""
+    running: Mapping[str, str] = {}
+    """Models that have a process, and the seat of each."""
+    problems: tuple[str, ...] = ()
+    """Drivers that are there and do not answer."""
+    server: str | None = None
+    """The server whose view this is; None: the command's own."""
+
+
+def table(
+    engines: Sequence[Engine], ranked: Sequence[Ranked], book: Book, changes: Changes, *,
+    running: Mapping[str, str], now: float,
+) -> Table:  # fmt: skip
+    """``ranked`` is the order for a model of which nothing is known; ``now`` a Unix time."""
+    used = best(ranked)
+    system = book.look.system if book.look is not None else ""
+
+    def row(one: Ranked) -> SeatRow:
+        speeds = [proof for proof in book.proofs_of(one.seat, system, now) if proof.ok]
+        return SeatRow(
+            id=one.seat.id,
+            devices=tuple(_device(one.seat, index) for index in range(len(one.seat.devices))),
+            standing=one.standing,
+            why=one.why,
+            prompt_speed=min((proof.prompt_speed for proof in speeds if proof.prompt_speed), default=None),
+            generation_speed=min((proof.generation_speed for proof in speeds if proof.generation_speed), default=None),
+            asked_for=one.wanted,
+            used=used is not None and one.seat.id == used.seat.id,
+        )
+
+    return Table(
+        builds=tuple(
+            BuildRow(
+                id=engine.id,
+                backend=engine.backend,
+                version=engine.version,
+                source=engine.source,
+                folder=engine.folder,
+                damage=next((one.seat.damage for one in ranked if one.seat.build == engine.id), engine.damage),
+                role=changes.role(engine.id),
+                withdrawn=changes.withdrawn.get(engine.id, ""),
+                seats=tuple(row(one) for one in ranked if _is_of(one.seat, engine)),
+            )
+            for engine in engines
+        ),
+        used=used.seat.id if used is not None else None,
+        reason=reason(ranked, book, changes),
+        order=tuple(one.seat.id for one in ranked if one.usable),
+        use=book.use,
+        pinned=book.pinned,
+        models=book.models,
+        update=changes.journal.build if changes.journal is not None else None,
+        running=running,
+        problems=book.look.problems if book.look is not None else (),
+    )
+
+
+def reason(ranked: Sequence[Ranked], book: Book, changes: Changes) -> str:
+    """Why the first seat is the one that is used."""
+    used = best(ranked)
+    if used is None:
+        return "no engine can be used: see why at each of them"
+    if used.wanted:
+        return f"'{book.use}' was asked for by 'engines {'pin' if book.pinned else 'use'}'"
+    asked = f"'{book.use}' was asked for and cannot be used; " if book.use not in (None, "auto") else ""
+    match used.standing:
+        case "proven":
+            others = sum(one.standing == "proven" for one in ranked)
+            if changes.role(used.seat.build) == "current" and others > 1:
+                return f"{asked}the best of {others} that are proven here; an update brought it, and went well"
+            return f"{asked}the best of {others} that are proven here" if others > 1 else f"{asked}proven here"
+        case "untried":
+            return f"{asked}a first choice: nothing is proven here yet ('engines prove' does it now)"
+        case _:
+            return f"{asked}nothing better is left: {used.why}"
+
+
+def _is_of(seat: Seat, engine: Engine) -> bool:
+    return (seat.build, seat.digest) == (engine.id, engine.digest)
+
+
+def _device(seat: Seat, index: int) -> str:
+    device = seat.devices[index]
+    return device.name if device.description in ("", device.name) else f"{device.name} ({device.description})"

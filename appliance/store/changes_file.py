@@ -1,0 +1,62 @@
+"""The file that says which builds are in use, and which update is under way: written whole or not at all.
+
+Everything here waits for the disk. Several processes may change it: each change is made to what is there then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from appliance.core.engines.changes import Changes
+from appliance.store.partial_file import sync_folder
+
+MAX_FILE = 1 << 20
+WAIT = 10.0
+"""Seconds that a change waits for another one, which takes milliseconds."""
+
+log = logging.getLogger(__name__)
+_CHANGES = msgspec.json.Decoder(Changes)
+
+
+class ChangesFile:
+    """``changes.json``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> Changes:
+        """What it says; nothing, where it is not there, or damaged and of no use. Raises OSError."""
+        try:
+            with self.path.open("rb") as file:
+                return _CHANGES.decode(file.read(MAX_FILE))
+        except FileNotFoundError:
+            return Changes()
+        except (msgspec.MsgspecError, UnicodeDecodeError) as cause:
+            log.warning("%s is damaged (%s), and counts for nothing", self.path, cause)
+            return Changes()
+
+    def change(self, edit: Callable[[Changes], Changes]) -> Changes:
+        """Make a change and return the outcome, when the disk has it. Raises what `read` and ``edit`` raise."""
+        from filelock import FileLock  # several milliseconds that a server does not need
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=WAIT):
+            before = self.read()
+            after = edit(before)
+            if after != before:
+                self._write(after)
+        return after
+
+    def _write(self, changes: Changes) -> None:
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        with fresh.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(changes), indent=1) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+        sync_folder(self.path.parent)

@@ -1,0 +1,99 @@
+"""What ``engines`` makes of its words before anything is looked at, and the decisions behind its verbs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from gguf_files import write_model
+
+from appliance.catalog.catalog import Catalog
+from appliance.cli.engine_canary import Row, models_to_try, most_used
+from appliance.cli.engine_choice import chosen, without_lost, working
+from appliance.cli.engines import engines
+from appliance.cli.model_options import sources_of
+from appliance.cli.remote import parse_server
+from appliance.core.config.types import Config, StoreConfig
+from appliance.core.engines.book import Book
+from appliance.core.engines.changes import Changes, Line
+from appliance.core.engines.choice import Ranked, Seat, Standing
+from appliance.core.engines.devices import cpu_device
+from appliance.errors import ModelNotFound
+from appliance.store.activity import open_activity
+from appliance.wire.activity import Row as ActivityRow
+
+VERBS = ("ls", "probe", "prove", "install", "use", "pin", "remove", "rollback", "update", "forget")
+
+
+def ranked(build: str, standing: Standing) -> Ranked:
+    seat = Seat(build=build, backend="cpu", digest=build, place=0, devices=(cpu_device("", 0),))
+    return Ranked(seat=seat, standing=standing, why="")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself_with_an_example(verb: str) -> None:
+    told = CliRunner().invoke(engines, [verb, "--help"])
+    assert told.exit_code == 0
+    assert f"llama-appliance engines {verb}" in told.output
+    command = engines.commands[verb]
+    assert all(option.help for option in command.params if isinstance(option, click.Option))
+
+
+def test_there_are_no_other_verbs() -> None:
+    assert sorted(engines.commands) == sorted(VERBS)
+
+
+def test_the_model_that_answered_most_is_tried_first_and_of_equals_the_latest() -> None:
+    rows = [Row("a"), Row("b"), Row("c", 500), Row("b"), Row("c", 500), Row("c", 404), Row("d")]  # newest first
+    assert most_used(rows) == ["b", "a", "d"]
+    assert most_used([]) == []
+
+
+def test_a_choice_for_one_model_leaves_the_others_and_the_general_one_alone() -> None:
+    book = Book(use="vulkan", pinned=True, models={"a": "cpu"})
+    both = chosen(book, "cuda12", "b", False)
+    assert (both.use, both.pinned, both.models) == ("vulkan", True, {"a": "cpu", "b": "cuda12"})
+    assert chosen(both, "auto", "a", False).models == {"b": "cuda12"}
+    free = chosen(both, "auto", None, False)
+    assert (free.use, free.pinned, free.models) == (None, False, both.models)
+    assert chosen(free, "cpu", None, True).pinned
+
+
+def test_what_works_is_what_is_proven_or_else_what_was_not_found_to_fail() -> None:
+    assert working([ranked("a", "proven"), ranked("b", "untried"), ranked("c", "failed")]) == ["a"]
+    assert working([ranked("b", "untried"), ranked("c", "damaged"), ranked("d", "probation")]) == ["b", "d"]
+    assert working([ranked("c", "failed")]) == []
+
+
+def test_there_is_no_way_back_to_a_build_that_is_gone() -> None:
+    line = Line(name="linux-x64-cpu", current="linux-x64-cpu/b3", previous=("linux-x64-cpu/b2", "linux-x64-cpu/b1"))
+    found = without_lost(Changes(lines=(line,)), {"linux-x64-cpu/b1", "linux-x64-cpu/b3"})
+    assert found.lines == (Line(name=line.name, current=line.current, previous=("linux-x64-cpu/b1",)),)
+
+
+async def test_the_most_used_model_is_looked_up_in_the_activity_log_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "data" / "llama-appliance" / "models"
+    folder.mkdir(parents=True)
+    write_model(folder / "mine-Q8_0.gguf")
+    (mine,) = [model.id for model in Catalog(sources_of((), None, True, False)).scan().models]
+    async with open_activity(tmp_path / "log.db", 1000) as activity:
+        for name in (mine, "starter", mine, "gone", "gone", "gone"):
+            row = ActivityRow(
+                timestamp=datetime.now(UTC), model=name, req_path="/x", resp_status_code=200, duration_ms=1
+            )
+            activity.add(row)
+    nobody = parse_server("http://127.0.0.1:9", None)
+    config = Config(store=StoreConfig(path=str(tmp_path / "log.db")))
+    assert [model.id for model in await models_to_try(nobody, config, None)] == [mine, "starter"]
+    assert [model.id for model in await models_to_try(nobody, None, None)] == ["starter"]
+    assert [model.id for model in await models_to_try(nobody, config, mine)] == [mine]
+    with pytest.raises(ModelNotFound):
+        await models_to_try(nobody, None, "nobody's")

@@ -1,0 +1,271 @@
+"""``llama-appliance engines``: every verb, with builds that can be told to lie."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_folders import Lie, Listed, make_build, tell
+from hub_process import FakeHub, fake_hub
+from program import COMMAND, Server, fresh_environment, http, run_command
+
+if sys.platform == "win32":
+    pytest.skip("the lying engine is a shell script", allow_module_level=True)
+
+CPU = "linux-x64-cpu"
+CARD = Listed(name="Vulkan0", description="Test Card 9000")
+SIZE = 24 << 20
+
+
+class Machine:
+    """A user's machine; builds are installed into ``root``."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.root = home / "engines"
+        self.env = {"LLAMA_APPLIANCE_ENGINES_DIR": str(self.root)}
+        home.mkdir(exist_ok=True)
+
+    def engines(self, *words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return run_command("engines", *words, cwd=self.home, env=self.env | (env or {}))
+
+    def good(self, *words: str) -> str:
+        done = self.engines(*words)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def bad(self, *words: str, status: int = 2) -> str:
+        done = self.engines(*words)
+        assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+    def table(self) -> dict[str, Any]:
+        return json.loads(self.good("ls", "--json"))
+
+    def seats(self) -> dict[str, str]:
+        return {seat["id"]: seat["standing"] for build in self.table()["builds"] for seat in build["seats"]}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "home")
+
+
+def pack(folder: Path, archive: Path) -> Path:
+    with tarfile.open(archive, "w:gz", compresslevel=1) as file:
+        file.add(folder, f"llama-{folder.name}")
+    return archive
+
+
+def test_install_use_pin_and_back(machine: Machine, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    assert "works, at 1000 and 100 tokens/s" in machine.good("install", "--from", str(make_build(source, build="b100")))
+    fast = Lie(prompt_speed=9000, generation_speed=900)
+    archive = pack(make_build(source, "vulkan", "b100", devices=[CARD], lie=fast), tmp_path / "vulkan.tar.gz")
+    machine.good("install", "vulkan", "--from", str(archive))
+    table = machine.table()
+    assert table["used"] == "linux-x64-vulkan/b100:Vulkan0"
+    assert re.fullmatch(r"the best of \d that are proven here", table["reason"])
+    machine.good("use", "cpu")
+    assert machine.table()["used"] == f"{CPU}/b100:CPU"
+    assert machine.table()["reason"] == "'cpu' was asked for by 'engines use'"
+    machine.good("use", "vulkan", "--model", "starter")
+    assert machine.table()["models"] == {"starter": "vulkan"}
+    machine.good("pin", "vulkan")
+    table = machine.table()
+    assert (table["used"], table["pinned"]) == ("linux-x64-vulkan/b100:Vulkan0", True)
+    assert "is pinned to 'vulkan'" in machine.bad("update", "--yes")
+    machine.good("use", "auto")
+    machine.good("use", "auto", "--model", "starter")
+    table = machine.table()
+    assert (table["use"], table["pinned"], table["models"]) == (None, False, {})
+
+
+def test_words_that_mean_nothing_are_told_with_what_there_is(machine: Machine, tmp_path: Path) -> None:
+    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    assert "'cuda' is no engine of this machine; it has cpu" in machine.bad("use", "cuda")
+    assert "no engine of this machine" in machine.bad("pin", "nonsense")
+    assert "cannot be pinned" in machine.bad("pin", "auto")
+    assert "no engine 'nonsense' here; there is" in machine.bad("prove", "nonsense")
+    assert "no build 'nonsense' here" in machine.bad("forget", "nonsense")
+    assert "nothing to go back to" in machine.bad("rollback")
+    assert "'nonsense' is not a build that was installed here" in machine.bad("remove", "nonsense")
+    assert "names no build; write a backend" in machine.bad("install", "nonsense")
+    assert "there is no such file or folder" in machine.bad("install", "cpu", "--from", "nowhere")
+    assert "give its sum with --sha256" in machine.bad("install", "cpu/b1", "--from", "http://localhost:1/a.zip")
+    assert "64 digits" in machine.bad("install", "cpu/b1", "--from", "http://localhost:1/a.zip", "--sha256", "1")
+    assert "no vulkan build works here" in machine.bad("update", "vulkan", "--yes")
+    assert "add --yes" in machine.bad("update", "--from", str(make_build(tmp_path / "source", build="b200")))
+
+
+def test_a_build_for_another_machine_is_refused_before_it_comes(machine: Machine, tmp_path: Path) -> None:
+    folder = make_build(tmp_path / "source", "cuda12", "b100")
+    told = machine.bad("install", "--from", str(folder))
+    assert "linux-x64-cuda12/b100 cannot run here: it needs a graphics card of NVIDIA" in told
+    other = make_build(tmp_path / "source", "cpu", "b100")
+    (other / "engine.json").write_text((other / "engine.json").read_text().replace("linux-x64", "windows-x64"))
+    assert "this build is for windows-x64" in machine.bad("install", "--from", str(other))
+    assert not list(machine.root.glob("*/*"))
+    machine.good("install", "--from", str(other), "--platform", "windows-x64")
+    assert (machine.root / "windows-x64-cpu" / "b100" / "engine.json").is_file()
+
+
+def test_the_only_working_build_and_the_chosen_one_stay(machine: Machine, tmp_path: Path) -> None:
+    for build in ("b100", "b200"):
+        machine.good("install", "--from", str(make_build(tmp_path / "source", build=build)))
+    machine.good("use", f"{CPU}/b200")
+    assert "asks for" in machine.bad("remove", f"{CPU}/b200")
+    machine.good("use", "auto")
+    machine.good("prove", f"{CPU}/b100", f"{CPU}/b200")
+    machine.good("remove", f"{CPU}/b200")
+    assert "the only engine that works here" in machine.bad("remove", f"{CPU}/b100")
+    assert list(machine.root.glob("*/*/engine.json")) == [machine.root / CPU / "b100" / "engine.json"]
+
+
+def test_a_lying_build_is_installed_shown_and_not_used(machine: Machine, tmp_path: Path) -> None:
+    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    bad = make_build(tmp_path / "source", "vulkan", "b100", devices=[CARD], lie=Lie(work="garbage", on=["Vulkan0"]))
+    machine.engines("install", "--from", str(bad))
+    assert machine.seats()["linux-x64-vulkan/b100:Vulkan0"] == "failed"
+    assert machine.table()["used"] == f"{CPU}/b100:CPU"
+    assert "FAILED" in machine.bad("prove", "linux-x64-vulkan/b100:Vulkan0", status=1)
+    place = machine.root / "linux-x64-vulkan" / "b100"
+    tell(place, Lie(devices=[CARD], generation_speed=900, prompt_speed=9000))
+    machine.good("prove", "linux-x64-vulkan/b100:Vulkan0")
+    assert machine.table()["used"] == "linux-x64-vulkan/b100:Vulkan0"
+    machine.good("forget", "linux-x64-vulkan/b100")
+    assert machine.seats()["linux-x64-vulkan/b100:Vulkan0"] == "untried"
+
+
+def test_a_changed_file_is_shown_and_installing_again_repairs_it(machine: Machine, tmp_path: Path) -> None:
+    folder = make_build(tmp_path / "source", build="b100")
+    machine.good("install", "--from", str(folder))
+    (machine.root / CPU / "b100" / "llama-server").write_text("quarantined")
+    assert machine.seats()[f"{CPU}/b100:CPU"] == "damaged"
+    assert "llama-server is changed" in machine.good("ls")
+    machine.good("install", "--from", str(folder))
+    assert machine.seats()[f"{CPU}/b100:CPU"] == "proven"
+    assert "is installed already" in machine.good("install", "--from", str(folder))
+
+
+def test_an_update_is_taken_back_by_hand_and_not_offered_again(machine: Machine, tmp_path: Path) -> None:
+    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    new = str(make_build(tmp_path / "source", build="b200"))
+    assert "100 tokens/s, before 100" in machine.good("update", "--from", new, "--yes")
+    assert machine.table()["used"] == f"{CPU}/b200:CPU"
+    machine.good("rollback")
+    assert machine.table()["used"] == f"{CPU}/b100:CPU"
+    assert "was gone back from" in machine.good("update", "--from", new, "--yes")
+    assert machine.table()["used"] == f"{CPU}/b100:CPU"
+    machine.good("update", "--from", new, "--yes", "--force")
+    assert machine.table()["used"] == f"{CPU}/b200:CPU"
+
+
+# ---- downloads -------------------------------------------------------------------------------------------------------
+
+
+def served(hub: FakeHub, archive: Path) -> tuple[str, str]:
+    """The archive's address at the hub, and its sum."""
+    commit = hashlib.sha1(f"{archive} {hashlib.sha256(archive.read_bytes()).hexdigest()}\n".encode()).hexdigest()
+    return f"{hub.url}/acme/builds/resolve/{commit}/{archive.name}", hashlib.sha256(archive.read_bytes()).hexdigest()
+
+
+def large_archive(hub: FakeHub, tmp_path: Path) -> Path:
+    folder = make_build(tmp_path / "source", build="b100")
+    (folder / "libggml.so").write_bytes(os.urandom(SIZE))
+    place = hub.root / "acme" / "builds"
+    place.mkdir(parents=True)
+    return pack(folder, place / "llama-b100-bin.tar.gz")
+
+
+def test_a_download_that_is_killed_goes_on_where_it_was(machine: Machine, tmp_path: Path) -> None:
+    with fake_hub(tmp_path / "hub") as hub:
+        archive = large_archive(hub, tmp_path)
+        url, sha256 = served(hub, archive)
+        hub.behave(rate=12_000_000)
+        words = ["engines", "install", "cpu/b100", "--from", url, "--sha256", sha256]
+        environment = {**fresh_environment(machine.home), **machine.env}
+        with subprocess.Popen(
+            [str(COMMAND), *words], cwd=machine.home, env=environment, stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                until = time.monotonic() + 60
+                while hub.sent() < SIZE // 2 and process.poll() is None:
+                    assert time.monotonic() < until
+                    time.sleep(0.02)
+            finally:
+                process.kill()
+        assert not list(machine.root.glob("*/*/engine.json"))
+        hub.behave()
+        told = machine.good(*words[1:])
+        assert "of them here already" in told
+        assert machine.seats()[f"{CPU}/b100:CPU"] == "proven"
+        second = [entry for entry in hub.requests("cdn") if entry["sent"] and entry["range"]]
+        assert second
+        assert int(re.findall(r"\d+", second[-1]["range"])[0]) > SIZE // 4
+
+
+def test_a_download_with_another_sum_is_refused(machine: Machine, tmp_path: Path) -> None:
+    with fake_hub(tmp_path / "hub") as hub:
+        url, _ = served(hub, large_archive(hub, tmp_path))
+        told = machine.bad("install", "cpu/b100", "--from", url, "--sha256", "0" * 64, status=1)
+        assert "wrong contents" in told
+        gone = machine.bad("install", "cpu/b1", "--from", f"{hub.url}/nothing/b1.zip", "--sha256", "0" * 64, status=1)
+        assert "has no /nothing/b1.zip" in gone
+    assert not list(machine.root.glob("*/*/engine.json"))
+
+
+# ---- beside a running server -----------------------------------------------------------------------------------------
+
+
+def chat(server: Server) -> Any:
+    body = {"model": "starter", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    return http(server, "POST", "/v1/chat/completions", body)
+
+
+def test_a_running_server_follows_and_its_engine_is_not_removed(machine: Machine, tmp_path: Path) -> None:
+    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b200")))
+    machine.good("prove", f"{CPU}/b100", f"{CPU}/b200")
+    with Server(["serve", "--listen", "127.0.0.1:0"], machine.home, machine.env).wait_listening() as server:
+        machine.env["LLAMA_APPLIANCE_URL"] = server.url
+        assert machine.table()["server"] == server.url
+        assert chat(server).status == 200
+        used = machine.table()["running"]["starter"].partition(":")[0]
+        assert used in (f"{CPU}/b100", f"{CPU}/b200")
+        assert "a running model uses" in machine.bad("remove", used)
+        other = f"{CPU}/b100" if used.endswith("b200") else f"{CPU}/b200"
+        machine.good("use", other)
+        assert machine.table()["used"] == f"{other}:CPU"
+        machine.good("use", "auto")
+        machine.good("remove", other, "--force")
+        assert other not in [build["id"] for build in machine.table()["builds"]]
+
+
+def test_a_new_build_that_fails_in_its_first_hour_gives_way_to_the_old_one(machine: Machine, tmp_path: Path) -> None:
+    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    machine.good("update", "--from", str(make_build(tmp_path / "source", build="b200")), "--yes")
+    with Server(["serve", "--listen", "127.0.0.1:0"], machine.home, machine.env).wait_listening() as server:
+        machine.env["LLAMA_APPLIANCE_URL"] = server.url
+        assert machine.table()["used"] == f"{CPU}/b200:CPU"
+        tell(machine.root / CPU / "b200", Lie(load="abort"))
+        assert chat(server).status == 200, server.told()
+        table = machine.table()
+        assert table["used"] == f"{CPU}/b100:CPU"
+        assert table["running"] == {"starter": f"{CPU}/b100:CPU"}
+        roles = {build["id"]: (build["role"], build["withdrawn"]) for build in table["builds"]}
+        assert roles[f"{CPU}/b100"] == ("current", "")
+        assert roles[f"{CPU}/b200"][0] == "withdrawn"
+        assert "after the switch" in roles[f"{CPU}/b200"][1]
+    del machine.env["LLAMA_APPLIANCE_URL"]
+    assert machine.table()["used"] == f"{CPU}/b100:CPU"

@@ -1,0 +1,204 @@
+"""An update that is killed before any change it makes to the disk leaves a machine that serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from engine_folders import Lie, make_build
+from program import Server, fresh_environment, http
+
+if sys.platform == "win32":
+    pytest.skip("the lying engine is a shell script", allow_module_level=True)
+
+DRIVER = Path(__file__).with_name("killed_at.py")
+OLD, NEW = "linux-x64-cpu/b100", "linux-x64-cpu/b200"
+NEVER = 1 << 30
+SHARES = 6
+"""Of the points of death: each takes some seconds."""
+
+
+def engines(machine: Path, *words: str, last: int = NEVER) -> subprocess.CompletedProcess[str]:
+    """Run a verb on the machine in this folder, killed right before its change number ``last``."""
+    return subprocess.run(
+        [sys.executable, str(DRIVER), str(last), str(machine / "engines"), *words],
+        cwd=machine,
+        env={**fresh_environment(machine), "LLAMA_APPLIANCE_ENGINES_DIR": str(machine / "engines")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def pack(folder: Path, archive: Path) -> Path:
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(folder, f"llama-{folder.name}")
+    return archive
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A machine with one proven build."""
+    home = tmp_path / "machine"
+    make_build(home / "engines", build="b100")
+    done = engines(home, "prove", OLD)
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return pack(make_build(tmp_path / "source", build="b200"), tmp_path / "llama-b200-bin-linux.tar.gz")
+
+
+def copy_of(machine: Path, name: str) -> Path:
+    copy = machine.with_name(name)
+    shutil.copytree(machine, copy, symlinks=True)
+    return copy
+
+
+def changes_of(machine: Path) -> dict[str, object]:
+    path = machine / "engines" / "changes.json"
+    return json.loads(path.read_text()) if path.exists() else {"lines": [], "journal": None}
+
+
+def points(log: str, *, deep: bool) -> list[int]:
+    """Numbers of the changes to be killed at: every renaming and removal of a folder, and with --deep all."""
+    lines = [line.split(" ", 2) for line in log.splitlines()]
+    chosen = [int(number) for number, event, _ in lines if deep or event == "os.rename"]
+    return [*chosen, len(lines) + 1]
+
+
+def check_serves(machine: Path) -> None:
+    """The program starts there and a model answers, on a build that is in its place."""
+    environment = {"LLAMA_APPLIANCE_ENGINES_DIR": str(machine / "engines")}
+    with Server(["serve", "--listen", "127.0.0.1:0"], machine, environment).wait_listening() as server:
+        body = {"model": "starter", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+        answer = http(server, "POST", "/v1/chat/completions", body)
+        assert answer.status == 200, (answer.body, server.told())
+        assert answer.json()["choices"][0]["message"]["content"]
+        used = [child.cmdline() for child in server.children()]
+        builds = (str(machine / "engines" / OLD), str(machine / "engines" / NEW))
+        assert any(word.startswith(builds) for words in used for word in words), used
+
+
+def check_tidy(machine: Path) -> None:
+    """The next command brings the update to its end, one way or the other, and leaves nothing behind."""
+    listed = engines(machine, "ls", "--json")
+    assert listed.returncode == 0, listed.stderr
+    table = json.loads(listed.stdout)
+    assert table["update"] is None
+    assert table["used"] in (f"{OLD}:CPU", f"{NEW}:CPU")
+    changes = changes_of(machine)
+    assert changes["journal"] is None
+    lines = changes["lines"]
+    assert isinstance(lines, list)
+    for line in lines:
+        assert line["current"] == NEW
+        assert line["previous"] == [OLD]
+    root = machine / "engines"
+    places = {path.parent.relative_to(root).as_posix() for path in root.glob("*/*/engine.json")}
+    assert places == ({OLD, NEW} if lines else {OLD})
+    assert not (root / ".staged").exists()
+    assert not (root / ".work").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", range(SHARES))
+def test_killed_before_any_of_its_changes_the_machine_serves_and_clears_up(
+    machine: Path, archive: Path, request: pytest.FixtureRequest, share: int
+) -> None:
+    command = ("update", "--from", str(archive), "--yes")
+    whole = copy_of(machine, "whole")
+    done = engines(whole, *command)
+    assert done.returncode == 0, done.stderr
+    log = (whole / "engines.log").read_text()
+    assert str(whole / "engines" / NEW) in log
+    check_tidy(whole)
+    numbers = points(log, deep=bool(request.config.getoption("--deep")))
+    for number in numbers[share::SHARES]:
+        copy = copy_of(machine, f"killed-{number}")
+        ended = engines(copy, *command, last=number)
+        killed = ended.returncode == -signal.SIGKILL
+        assert killed or number == numbers[-1], (number, ended.stderr, (copy / "engines.log").read_text())
+        journal = changes_of(copy)["journal"]
+        step = journal["step"] if isinstance(journal, dict) else "none"
+        check_serves(copy)
+        check_tidy(copy)
+        again = engines(copy, *command)
+        assert again.returncode == 0, (number, again.stderr)
+        lines = changes_of(copy)["lines"]
+        assert isinstance(lines, list)
+        assert lines[0]["current"] == NEW, number
+        shutil.rmtree(copy)
+        print(f"killed at {number} of {len(log.splitlines())}, in the step '{step}': it serves")
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        (Lie(work="garbage"), "does not work on CPU"),
+        (Lie(load="abort"), "does not work on CPU"),
+        (Lie(prompt_speed=500, generation_speed=50), "% of the speed"),
+        (Lie(work="crash", after_requests=100), ""),
+    ],
+)
+def test_a_build_that_lies_is_not_taken(machine: Path, tmp_path: Path, lie: Lie, why: str) -> None:
+    archive = pack(make_build(tmp_path / "source", build="b200", lie=lie), tmp_path / "llama-b200.tar.gz")
+    done = engines(machine, "update", "--from", str(archive), "--yes")
+    changes = changes_of(machine)
+    if why:
+        assert done.returncode == 1, done.stderr
+        assert f"{NEW} is not taken" in done.stderr
+        assert why in done.stderr
+        assert f"{OLD} stays in use" in done.stderr
+        assert changes["lines"] == []
+        assert not (machine / "engines" / NEW).exists()
+    else:
+        assert done.returncode == 0, done.stderr
+    assert changes["journal"] is None
+    assert not (machine / "engines" / ".staged").exists()
+
+
+def test_the_two_before_are_kept_and_no_more(machine: Path, tmp_path: Path) -> None:
+    for number in (200, 300, 400):
+        folder = make_build(tmp_path / "source", build=f"b{number}")
+        done = engines(machine, "update", "cpu", "--from", str(folder), "--yes")
+        assert done.returncode == 0, done.stderr
+    found = sorted(path.parent.name for path in (machine / "engines").glob("*/*/engine.json"))
+    assert found == ["b200", "b300", "b400"]
+    back = engines(machine, "rollback")
+    assert back.returncode == 0, back.stderr
+    assert "b300 is used again" in back.stdout
+
+
+def test_interrupted_by_hand_it_changes_nothing(machine: Path, tmp_path: Path) -> None:
+    """Ctrl-C while the new build loads for ever."""
+    folder = make_build(tmp_path / "source", build="b200", lie=Lie(load="hang"))
+    argv = [sys.executable, str(DRIVER), str(NEVER), str(machine / "engines")]
+    environment = {**fresh_environment(machine), "LLAMA_APPLIANCE_ENGINES_DIR": str(machine / "engines")}
+    with subprocess.Popen(
+        [*argv, "update", "--from", str(folder), "--yes"],
+        cwd=machine,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert any("2. proving" in line for line in process.stderr)
+            os.kill(process.pid, signal.SIGINT)
+            process.wait(30)
+        finally:
+            process.kill()
+    assert changes_of(machine) == {"lines": [], "withdrawn": {}, "journal": None}
+    assert not (machine / "engines" / ".staged").exists()

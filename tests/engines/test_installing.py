@@ -1,0 +1,185 @@
+"""Builds come whole into their place, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from engine_folders import make_build
+
+from appliance.core.engines.builds import Build
+from appliance.core.engines.manifest import Archive, Entry, Wants
+from appliance.engines import installing
+from appliance.engines.builds_manifest import read_manifest
+from appliance.engines.found import EXECUTABLE, Engine, Places, list_engines
+from appliance.engines.installing import CannotInstall, Sources, described, install, stage
+from appliance.engines.integrity import check_build
+from appliance.engines.shelf import Shelf
+from appliance.errors import UsageError
+
+if sys.platform == "win32":
+    pytest.skip("the lying engine is a shell script", allow_module_level=True)
+
+ENTRY = Entry(platform="linux-x64", backend="cpu", build="b200", needs=Wants(libraries=("libgomp.so.1",)))
+
+
+async def no_fetch(archive: Archive, path: Path) -> None:
+    raise AssertionError(f"{archive.name} was asked for, which is here")
+
+
+def copying(folder: Path) -> Callable[[Archive, Path], object]:
+    """Fetches from a folder."""
+
+    async def fetch(archive: Archive, path: Path) -> None:
+        await trio.to_thread.run_sync(copy, folder / archive.name, path)
+
+    def copy(source: Path, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source.read_bytes())
+
+    return fetch
+
+
+def upstream_archive(path: Path, *, extra: dict[str, bytes] | None = None) -> Path:
+    """As llama.cpp's releases are: no engine.json, one folder, links between versions of libraries."""
+    source = path.with_name(f"{path.name}.source")
+    source.mkdir()
+    program = make_build(path.with_name(f"{path.name}.build"), build="b200") / EXECUTABLE
+    (source / EXECUTABLE).write_bytes(program.read_bytes())
+    (source / EXECUTABLE).chmod(0o755)
+    (source / "libggml.so.0.1").write_bytes(b"library")
+    (source / "libggml.so.0").symlink_to("libggml.so.0.1")
+    for name, content in (extra or {}).items():
+        (source / name).write_bytes(content)
+    with tarfile.open(path, "w:gz") as tar:
+        tar.add(source, "llama-b200")
+    return path
+
+
+def places(root: Path) -> Places:
+    return Places(named=None, beside=None, installed=root, cache=root / "no", search_path="")
+
+
+def builds_found(root: Path) -> list[Engine]:
+    return [engine for engine in list_engines(places(root)) if engine.folder]
+
+
+async def test_an_upstream_archive_becomes_a_build_with_sums(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "engines")
+    archive = upstream_archive(tmp_path / "llama-b200-bin-ubuntu-x64.tar.gz")
+    place = await install(shelf, Sources(entry=ENTRY, files=(archive,)), no_fetch)
+    assert place == shelf.root / "linux-x64-cpu" / "b200"
+    build = msgspec.json.decode((place / "engine.json").read_bytes(), type=Build)
+    assert (build.id, build.version, build.needs.libraries) == ("linux-x64-cpu/b200", "b200", ("libgomp.so.1",))
+    assert [file.path for file in build.files] == ["libggml.so.0", "libggml.so.0.1", EXECUTABLE]
+    assert (place / "libggml.so.0").is_symlink()
+    assert check_build(place, read_all=True) == ""
+    assert [engine.id for engine in builds_found(shelf.root)] == ["linux-x64-cpu/b200"]
+    assert archive.exists()
+
+
+async def test_runtime_libraries_of_a_second_archive_lie_beside_the_server(tmp_path: Path) -> None:
+    upstream_archive(tmp_path / "llama-b200-cuda.tar.gz", extra={"libcublas.so": b"its own"})
+    with zipfile.ZipFile(tmp_path / "cudart-b200.zip", "w") as file:
+        file.writestr("lib/libcudart.so.13", b"runtime")
+        file.writestr("lib/libcublas.so", b"another")
+    sums = {
+        name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+        for name in ("llama-b200-cuda.tar.gz", "cudart-b200.zip")
+    }
+    archives = tuple(Archive(name=name, url=f"http://x/{name}", sha256=sums[name], size=1) for name in sums)
+    entry = Entry(platform="linux-x64", backend="cuda13", build="b200", archives=archives)
+    shelf = Shelf(tmp_path / "engines")
+    place = await install(shelf, Sources(entry=entry), copying(tmp_path))  # type: ignore[arg-type]
+    assert (place / "libcudart.so.13").read_bytes() == b"runtime"
+    assert (place / "libcublas.so").read_bytes() == b"its own"
+    build = msgspec.json.decode((place / "engine.json").read_bytes(), type=Build)
+    assert "libcudart.so.13" in [file.path for file in build.files]
+    assert check_build(place, read_all=True) == ""
+    assert not list(shelf.downloads.iterdir())
+
+
+async def test_a_build_with_its_own_sums_is_held_to_them(tmp_path: Path) -> None:
+    folder = make_build(tmp_path / "source", build="b200")
+    shelf = Shelf(tmp_path / "engines")
+    sources = Sources(entry=ENTRY, folder=folder)
+    await stage(shelf, sources, no_fetch)
+    with (folder / EXECUTABLE).open("ab") as file:
+        file.write(b"# something else\n")
+    with pytest.raises(CannotInstall, match=f"{EXECUTABLE} is changed"):
+        await stage(shelf, sources, no_fetch)
+    (folder / EXECUTABLE).unlink()
+    with pytest.raises(CannotInstall, match=f"{EXECUTABLE} is missing"):
+        await stage(shelf, sources, no_fetch)
+    assert builds_found(shelf.root) == []
+
+
+async def test_what_is_not_what_it_should_be_is_refused_and_leaves_nothing_in_its_place(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "engines")
+    archive = upstream_archive(tmp_path / "llama-b200.tar.gz")
+    with pytest.raises(CannotInstall, match="another sum"):
+        await install(shelf, Sources(entry=ENTRY, files=(archive,), sums={archive.name: "0" * 64}), no_fetch)
+    empty = tmp_path / "empty.zip"
+    zipfile.ZipFile(empty, "w").close()
+    with pytest.raises(CannotInstall, match=f"no {EXECUTABLE}"):
+        await install(shelf, Sources(entry=ENTRY, files=(empty,)), no_fetch)
+    other = make_build(tmp_path / "source", backend="vulkan", build="b200")
+    with pytest.raises(UsageError, match="says backend vulkan, and cpu was asked for"):
+        await install(shelf, Sources(entry=ENTRY, folder=other), no_fetch)
+    assert shelf.placed() == []
+
+
+async def test_a_full_disk_is_told_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installing, "SPARE", 1 << 60)
+    with pytest.raises(CannotInstall, match="make room"):
+        await install(Shelf(tmp_path), Sources(entry=read_manifest()[0]), no_fetch)
+
+
+async def test_a_damaged_build_is_repaired_by_installing_it_again(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "engines")
+    folder = make_build(tmp_path / "source", build="b200")
+    place = await install(shelf, Sources(entry=ENTRY, folder=folder), no_fetch)
+    (place / EXECUTABLE).write_text("quarantined")
+    assert builds_found(shelf.root)[0].damage
+    await install(shelf, Sources(entry=ENTRY, folder=folder), no_fetch)
+    assert builds_found(shelf.root)[0].damage == ""
+    assert not (shelf.root / ".work").exists()
+
+
+def test_what_is_staged_or_on_its_way_out_is_found_by_nobody(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "engines")
+    make_build(shelf.root / ".staged", build="b200")
+    make_build(shelf.work_folder("new").parent, build="b200")
+    assert shelf.staged() == ["linux-x64-cpu/b200"]
+    assert shelf.placed() == []
+    assert builds_found(shelf.root) == []
+
+
+def test_archives_and_folders_say_what_they_are(tmp_path: Path) -> None:
+    folder = make_build(tmp_path / "source", backend="vulkan", build="b200")
+    archive = tmp_path / "a.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, "b200")
+    for source in (folder, archive):
+        found = described(source)
+        assert found is not None
+        assert found.id == "linux-x64-vulkan/b200"
+    assert described(upstream_archive(tmp_path / "llama-b200.tar.gz")) is None
+
+
+def test_the_list_of_builds_can_be_read_and_each_has_an_address() -> None:
+    entries = read_manifest()
+    assert {"linux-x64-cpu", "windows-x64-vulkan", "macos-arm64-metal"} <= {
+        f"{one.platform}-{one.backend}" for one in entries
+    }
+    for entry in entries:
+        for archive in entry.archives:
+            assert archive.url.startswith("https://")
+            assert archive.url.endswith(archive.name)

@@ -1,0 +1,182 @@
+"""Archives of builds reach nothing beyond the folder that they are unpacked into."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.engines import unpacking
+from appliance.engines.unpacking import BadArchive, read_member, unpack
+
+Tar = tarfile.TarFile
+
+
+def file_in(tar: Tar, name: str, content: bytes = b"content", mode: int = 0o644) -> None:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = len(content), mode
+    tar.addfile(info, io.BytesIO(content))
+
+
+def link_in(tar: Tar, name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> None:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    tar.addfile(info)
+
+
+def tar_of(path: Path, fill: Callable[[Tar], None]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        fill(tar)
+    return path
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+
+
+def device(tar: Tar) -> None:
+    info = tarfile.TarInfo("null")
+    info.type, info.devmajor, info.devminor = tarfile.CHRTYPE, 1, 3
+    tar.addfile(info)
+
+
+def twice(tar: Tar) -> None:
+    file_in(tar, "a")
+    file_in(tar, "./a")
+
+
+def through_a_link(tar: Tar) -> None:
+    link_in(tar, "a", "..")
+    file_in(tar, "a/b")
+
+
+HOSTILE: dict[str, Callable[[Tar], None]] = {
+    "absolute": lambda tar: file_in(tar, "/tmp/outside"),
+    "upwards": lambda tar: file_in(tar, "a/../../outside"),
+    "backslash": lambda tar: file_in(tar, "..\\outside"),
+    "drive": lambda tar: file_in(tar, "C:outside"),
+    "link out": lambda tar: link_in(tar, "a", "../outside"),
+    "absolute link": lambda tar: link_in(tar, "a", "/etc/passwd"),
+    "link to nothing": lambda tar: link_in(tar, "a", "b"),
+    "through a link": through_a_link,
+    "hard link out": lambda tar: link_in(tar, "a", "../outside", tarfile.LNKTYPE),
+    "hard link to nothing": lambda tar: link_in(tar, "a", "b", tarfile.LNKTYPE),
+    "device": device,
+    "fifo": lambda tar: link_in(tar, "a", "", tarfile.FIFOTYPE),
+    "twice": twice,
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_an_archive_that_reaches_out_is_refused(tmp_path: Path, hostile: str) -> None:
+    (tmp_path / "outside").write_text("mine")
+    archive = tar_of(tmp_path / "evil.tar.gz", HOSTILE[hostile])
+    with pytest.raises(BadArchive):
+        unpack(archive, tmp_path / "into")
+    assert (tmp_path / "outside").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.tar.gz", "into", "outside"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no symbolic links without a privilege")
+def test_modes_and_links_are_kept_as_upstream_has_them(tmp_path: Path) -> None:
+    def fill(tar: Tar) -> None:
+        link_in(tar, "llama/libggml.so", "libggml.so.0")
+        link_in(tar, "llama/libggml.so.0", "libggml.so.0.1")
+        file_in(tar, "llama/libggml.so.0.1", b"library", 0o755)
+        file_in(tar, "llama/LICENSE", b"MIT", 0o6644)
+        link_in(tar, "llama/again", "llama/LICENSE", tarfile.LNKTYPE)
+
+    unpack(tar_of(tmp_path / "a.tar.gz", fill), tmp_path / "into")
+    build = tmp_path / "into" / "llama"
+    assert str((build / "libggml.so").readlink()) == "libggml.so.0"
+    assert (build / "libggml.so").read_bytes() == b"library"
+    assert stat.S_IMODE((build / "libggml.so.0.1").stat().st_mode) == 0o755
+    assert stat.S_IMODE((build / "LICENSE").stat().st_mode) == 0o644
+    assert (build / "again").read_bytes() == b"MIT"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no symbolic links without a privilege")
+def test_links_in_a_zip_are_held_to_the_same(tmp_path: Path) -> None:
+    for target, good in (("real", True), ("../outside", False), ("/etc/passwd", False)):
+        archive = tmp_path / f"{len(target)}.zip"
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("real", b"content")
+            link = zipfile.ZipInfo("link")
+            link.external_attr = (stat.S_IFLNK | 0o777) << 16
+            file.writestr(link, target)
+        into = tmp_path / f"into-{len(target)}"
+        if good:
+            unpack(archive, into)
+            assert (into / "link").read_bytes() == b"content"
+        else:
+            with pytest.raises(BadArchive, match="out of the folder"):
+                unpack(archive, into)
+
+
+def test_archives_of_many_files_or_bytes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "MAX_FILES", 10)
+    monkeypatch.setattr(unpacking, "MAX_BYTES", 1 << 20)
+    many = tar_of(tmp_path / "many.tar.gz", lambda tar: [file_in(tar, str(i)) for i in range(11)] and None)
+    with pytest.raises(BadArchive, match="more than 10 files"):
+        unpack(many, tmp_path / "many")
+    bomb = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("zeros", bytes(8 << 20))
+    assert bomb.stat().st_size < 20_000
+    with pytest.raises(BadArchive, match="larger than"):
+        unpack(bomb, tmp_path / "bomb")
+    assert sum(path.stat().st_size for path in (tmp_path / "bomb").rglob("*")) <= 1 << 20
+
+
+@pytest.mark.parametrize("name", ["cut.tar.gz", "cut.zip", "noise.tar.gz", "noise.zip", "empty.tar.xz"])
+def test_a_damaged_archive_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
+    source = tar_of(tmp_path / "whole.tar.gz", lambda tar: file_in(tar, "a", os.urandom(100_000)))
+    content = {"cut": source.read_bytes()[:50_000], "noise": os.urandom(4000), "empty": b""}[name.partition(".")[0]]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadArchive, match="is damaged, or no archive"):
+        unpack(tmp_path / name, tmp_path / "into")
+
+
+NAMES = st.text(st.sampled_from("ab./\\:\0"), min_size=1, max_size=8)
+
+
+@given(members=st.lists(st.tuples(NAMES, st.one_of(st.none(), NAMES), st.booleans()), max_size=6))
+def test_whatever_is_in_it_nothing_leaves_the_folder(members: list[tuple[str, str | None, bool]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name) / "1" / "2" / "3" / "4"
+        base.mkdir(parents=True)
+        archive = base / "a.tar.gz"
+
+        def fill(tar: Tar) -> None:
+            for path, target, hard in members:
+                if target is None:
+                    file_in(tar, path)
+                else:
+                    link_in(tar, path, target, tarfile.LNKTYPE if hard else tarfile.SYMTYPE)
+
+        tar_of(archive, fill)
+        try:
+            unpack(archive, base / "into")
+        except BadArchive:
+            pass
+        outside = [path for path in everything(Path(name)) if not path.startswith("1/2/3/4/into/")]
+        assert outside == ["1/2/3/4/a.tar.gz"]
+        root = (base / "into").resolve()
+        for path in (base / "into").rglob("*"):
+            assert not path.exists() or path.resolve().is_relative_to(root)
+
+
+def test_one_file_is_read_without_unpacking_the_rest(tmp_path: Path) -> None:
+    archive = tar_of(tmp_path / "a.tar.gz", lambda tar: file_in(tar, "llama-b1/engine.json", b"{}"))
+    assert read_member(archive, "engine.json", 100) == b"{}"
+    assert read_member(archive, "other.json", 100) is None

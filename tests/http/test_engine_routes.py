@@ -1,0 +1,114 @@
+"""``/api/engines``: the table of engines over HTTP, and what cannot be done by it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_folders import Lie, Listed, make_build, tell
+from quart_trio import QuartTrio
+
+from appliance.catalog.sources import STARTER
+from appliance.engines.found import Engine, Places, list_engines
+from appliance.engines.owner import open_engines
+from appliance.engines.shelf import Shelf
+from appliance.errors import ApplianceError
+from appliance.fleet.status import ChildStatus
+from appliance.http import errors
+from appliance.http.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
+from appliance.store.engine_book import BookFile
+
+if sys.platform == "win32":
+    pytest.skip("the lying engine is a shell script", allow_module_level=True)
+
+CARD = Listed(name="Vulkan0")
+
+
+@asynccontextmanager
+async def routes(root: Path) -> AsyncGenerator[QuartTrio]:
+    """The routes alone, with the owner of the engines in this folder."""
+    places = Places(named=None, beside=None, installed=root, cache=root / "no", search_path="")
+
+    def found() -> list[Engine]:
+        return [engine for engine in list_engines(places) if engine.folder]
+
+    async def refuse(error: ApplianceError) -> tuple[str, int]:
+        info = errors.describe(error)
+        return errors.body(info).decode(), info.code
+
+    async with open_engines(found, BookFile(root / "book.json"), starter=STARTER) as engines:
+        app = QuartTrio("engines")
+        app.register_error_handler(ApplianceError, refuse)
+        add_engine_routes(app, EngineRoutes(engines, Shelf(root).changes.read, lambda: {"starter": "a seat"}))
+        yield app
+
+
+async def ask(app: QuartTrio, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    client = app.test_client()
+    response = await client.open(path, method=method, data=json.dumps(body).encode() if body is not None else None)
+    return response.status_code, json.loads(await response.get_data())
+
+
+async def test_the_table_tells_of_every_seat_and_of_the_one_in_use(tmp_path: Path) -> None:
+    make_build(tmp_path, "cpu", "b100")
+    card = make_build(tmp_path, "vulkan", "b100", devices=[CARD], lie=Lie(generation_speed=900, prompt_speed=9000))
+    async with routes(tmp_path) as app:
+        status, before = await ask(app, "GET", "/api/engines")
+        assert status == 200
+        assert {build["id"] for build in before["builds"]} == {"linux-x64-cpu/b100", "linux-x64-vulkan/b100"}
+        assert all(seat["standing"] == "untried" for build in before["builds"] for seat in build["seats"])
+        assert before["reason"].startswith("a first choice")
+        status, seen = await ask(app, "POST", "/api/engines/probe")
+        assert "linux-x64-vulkan/b100:Vulkan0" in seen["order"]
+        status, after = await ask(app, "POST", "/api/engines/prove")
+        assert status == 200
+        assert after["used"] == "linux-x64-vulkan/b100:Vulkan0"
+        (row,) = [seat for build in after["builds"] for seat in build["seats"] if seat["used"]]
+        assert (row["standing"], round(row["generation_speed"])) == ("proven", 900)
+        assert after["running"] == {"starter": "a seat"}
+        tell(card, Lie(devices=[CARD], work="garbage"))
+        status, again = await ask(app, "POST", "/api/engines/prove", {"seats": ["linux-x64-vulkan/b100:Vulkan0"]})
+        assert again["used"] == "linux-x64-cpu/b100:CPU"
+        (row,) = [seat for build in again["builds"] for seat in build["seats"] if seat["standing"] == "failed"]
+        assert row["id"] == "linux-x64-vulkan/b100:Vulkan0"
+        assert row["why"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"seats": ["nobody"]}, "there is no engine 'nobody'"),
+        ({"seats": "cpu"}, "cannot be used"),
+        ({"engine": "/bin/sh"}, "unknown field `engine`"),
+        ({"seats": [], "path": "/bin/sh"}, "unknown field `path`"),
+    ],
+)
+async def test_nothing_but_seats_that_are_there_can_be_named(tmp_path: Path, body: object, said: str) -> None:
+    make_build(tmp_path)
+    async with routes(tmp_path) as app:
+        status, answer = await ask(app, "POST", "/api/engines/prove", body)
+        assert status in (400, 404)
+        assert said in answer["error"]["message"]
+
+
+async def test_a_build_that_was_removed_by_another_program_is_gone_after_a_look(tmp_path: Path) -> None:
+    make_build(tmp_path, build="b100")
+    make_build(tmp_path, build="b200")
+    async with routes(tmp_path) as app:
+        Shelf(tmp_path).remove(("linux-x64-cpu/b200",))
+        _, found = await ask(app, "POST", "/api/engines/probe")
+        assert [build["id"] for build in found["builds"]] == ["linux-x64-cpu/b100"]
+
+
+def test_only_models_with_a_process_count_as_running() -> None:
+    statuses = [
+        ChildStatus(model="a", state="loaded", pid=1, seat="x:CPU"),
+        ChildStatus(model="b", state="unloaded", seat="x:CPU"),
+        ChildStatus(model="c", state="loaded", pid=2),
+    ]
+    assert seats_in_use(statuses) == {"a": "x:CPU"}
