@@ -33,6 +33,7 @@ VERBS = {
     "agents": "List the plugins that slash commands name, or begin one.",
     "rpc-worker": "Lend this machine's devices to models on another machine.",
     "engines": "The llama.cpp builds of this machine: what works, how fast, which is used.",
+    "doctor": "Say what is wrong here, why, and which command helps.",
     "config": "Check and explain a configuration file.",
     "selftest": "Prove that the engine and the starter model work here.",
     "version": "Show versions of the program, Python, platform and engine.",
@@ -139,6 +140,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.agents import agents as command
         case "engines":
             from appliance.cli.engines import engines as command
+        case "doctor":
+            from appliance.cli.doctor import doctor as command
         case "config":
             from appliance.cli.config import config as command
         case "rpc-worker":

@@ -12,6 +12,8 @@ import msgspec
 import trio
 from msgspec import Struct, structs
 
+from appliance.catalog.sources import Sources
+from appliance.cli.model_options import catalog_options, sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import (
     ANSWER_TIME,
@@ -24,7 +26,7 @@ from appliance.cli.remote import (
     server_options,
 )
 from appliance.cli.show import print_json, print_table
-from appliance.cli.status import say
+from appliance.cli.status import EXIT_OURS, say
 from appliance.errors import UpstreamFailed
 from appliance.upstream.client import Response, exchange
 
@@ -121,15 +123,46 @@ async def _running(server: Server, models: list[Entry]) -> list[Entry]:
 @click.argument("model")
 @server_options
 @click.option("--no-wait", is_flag=True, help="Return as soon as loading has begun.")
+@click.option("--dry-run", is_flag=True, help="Load nothing: say how MODEL would fit into this machine's memory.")
 @json_option
-def load(model: str, url: str | None, api_key: str | None, no_wait: bool, as_json: bool) -> AsyncCommand:
+@catalog_options
+def load(
+    model: str,
+    url: str | None,
+    api_key: str | None,
+    no_wait: bool,
+    dry_run: bool,
+    as_json: bool,
+    models: tuple[str, ...],
+    models_dir: str | None,
+    no_starter: bool,
+    stores: bool,
+) -> AsyncCommand:
     """Load MODEL into the running server, and wait until it is ready.
 
+    With --dry-run no server is needed; --model, --models-dir, --stores and --no-starter say where MODEL is looked for.
+
     \b
-    Example:
+    Examples:
       llama-appliance load starter
+      llama-appliance load starter --dry-run
     """
+    if dry_run:
+        return partial(_foretell, sources_of(models, models_dir, no_starter, stores), model, as_json)
     return partial(_load, parse_server(url, api_key), model, no_wait, as_json)
+
+
+async def _foretell(sources: Sources, name: str, as_json: bool) -> int:
+    from appliance.catalog.catalog import Catalog  # only this verb of these reads model files
+    from appliance.cli.fit import fit_of, machine_room, planned, print_plan
+
+    snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
+    model, plan = planned(snapshot.models, name, await trio.to_thread.run_sync(machine_room))
+    if as_json:
+        print_json(fit_of(plan))
+    else:
+        print_plan(model, plan)
+    return 0 if plan.verdict != "no" else EXIT_OURS
 
 
 async def _load(server: Server, model: str, no_wait: bool, as_json: bool) -> int:

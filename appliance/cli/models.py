@@ -11,14 +11,18 @@ from msgspec import Struct
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import Sources, default_models_dir
 from appliance.cli.control import ModelList
+from appliance.cli.fit import Fit, fit_of, machine_room
 from appliance.cli.model_options import catalog_options, sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
 from appliance.cli.show import human_count, human_size, print_json, print_table
 from appliance.cli.status import say
+from appliance.core.fit.plan import Plan
 from appliance.core.model import Model
+from appliance.core.settings import FleetSettings
+from appliance.fleet.terms import plan_of
 
-COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "SOURCE", "STATE")
+COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE")
 NUMBERS = ("PARAMETERS", "SIZE", "CONTEXT")
 
 
@@ -36,6 +40,8 @@ class Row(Struct, frozen=True, kw_only=True):
     size: int | None = None
     context_length: int | None = None
     error: str | None = None
+    fit: Fit | None = None
+    """None where it cannot be foretold."""
 
 
 class Listing(Struct, frozen=True, kw_only=True):
@@ -73,7 +79,12 @@ def ls(
 async def _ls(sources: Sources, server: Server, as_json: bool) -> int:
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     states = await _states(server)
-    rows = [_row(model, None if states is None else states.get(model.id, "unknown")) for model in snapshot.models]
+    room = await trio.to_thread.run_sync(machine_room)
+    plans = {model.id: plan for model in snapshot.models if (plan := plan_of(model, FleetSettings(), room))}
+    rows = [
+        _row(model, None if states is None else states.get(model.id, "unknown"), plans.get(model.id))
+        for model in snapshot.models
+    ]
     known = {row.id for row in rows}
     rows += [
         Row(id=model_id, source="server", path=None, state=state)
@@ -86,7 +97,7 @@ async def _ls(sources: Sources, server: Server, as_json: bool) -> int:
         print_json(Listing(models=rows, models_dir=folder, server=running, notes=snapshot.notes))
         return 0
     if rows:
-        print_table(COLUMNS, [_cells(row) for row in rows], right=NUMBERS)
+        print_table(COLUMNS, [_cells(row, plans.get(row.id)) for row in rows], right=NUMBERS)
     else:
         say("there are no models")
     for row in rows:
@@ -119,7 +130,7 @@ async def _states(server: Server) -> dict[str, str] | None:
     return {entry.id: entry.status.value for entry in answer.data}
 
 
-def _row(model: Model, state: str | None) -> Row:
+def _row(model: Model, state: str | None, plan: Plan | None) -> Row:
     info = model.info
     return Row(
         id=model.id,
@@ -133,10 +144,11 @@ def _row(model: Model, state: str | None) -> Row:
         size=model.size,
         context_length=info.context_length if info else None,
         error=model.error,
+        fit=fit_of(plan) if plan else None,
     )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row, plan: Plan | None) -> tuple[str, ...]:
     return (
         row.id,
         row.architecture or "-",
@@ -144,6 +156,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.quantisation or "-",
         human_size(row.size) if row.size else "-",
         str(row.context_length) if row.context_length else "-",
+        plan.word if plan else "-",
         row.source,
         "error" if row.error else row.state or "-",
     )

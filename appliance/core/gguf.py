@@ -6,16 +6,19 @@ llama.cpp's reader accepts; what it refuses raises ``GgufError`` with one line o
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Literal
 
 from msgspec import Struct, structs
 
+from appliance.core.fit.shape import SHAPE_KEYS, Shape, shape_of, with_parts
 from appliance.core.ggml import ENCODERS, FILE_TYPE_GUESSED, FILE_TYPES, POOLING
 from appliance.core.gguf_bytes import (
     WINDOW,
     Array,
     Cursor,
     GgufError,
+    Part,
     ReadAt,
     Tensors,
     Value,
@@ -45,6 +48,7 @@ FIXED_KEYS = frozenset(
 )
 PER_ARCHITECTURE = frozenset(
     {
+        *SHAPE_KEYS,
         "attention.head_count",
         "attention.head_count_kv",
         "attention.key_length",
@@ -107,6 +111,10 @@ class GgufInfo(Struct, frozen=True, kw_only=True):
     vision: bool
     """A projector that encodes images."""
     audio: bool
+    shape: Shape | None = None
+    """What an estimate of its memory is made from; None where it is no model of its own, or does not say enough."""
+    parts: tuple[Part, ...] = ()
+    """Of a shard without keys: its weights."""
 
 
 def read_gguf(read_at: ReadAt, size: int, *, window: int = WINDOW) -> GgufInfo:
@@ -136,6 +144,7 @@ def merge_shards(first: GgufInfo, others: list[GgufInfo]) -> GgufInfo:
         parameters=first.parameters + sum(info.parameters for info in others),
         tensor_count=first.tensor_count + sum(info.tensor_count for info in others),
         tensor_bytes=first.tensor_bytes + sum(info.tensor_bytes for info in others),
+        shape=first.shape and reduce(with_parts, (info.parts for info in others), first.shape),
         quantisation=first.quantisation or next((info.quantisation for info in others if info.quantisation), None),
     )
 
@@ -221,6 +230,8 @@ def _info(version: int, values: dict[str, Value], tensors: Tensors, data_bytes: 
         split_count=_whole(values, "split.count"),
         vision=values.get(f"{architecture}.has_vision_encoder") is True,
         audio=values.get(f"{architecture}.has_audio_encoder") is True,
+        shape=shape_of(architecture, values, tensors),
+        parts=() if architecture else tensors.parts,
     )
 
 

@@ -10,6 +10,7 @@ arrays of strings, which hold a vocabulary of 250,000 tokens, are skipped length
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from math import prod
@@ -42,6 +43,15 @@ MAX_KEPT_TEXT = MIB
 MAX_KEPT_ARRAY = 1024
 """An array of numbers that is kept, else only its length is: one number per layer."""
 
+MAX_LAYERS = 512
+"""llama.cpp's own limit."""
+DEVICE_ALIGNMENT = 32
+LAYER_NAME = re.compile(rb"blk\.(\d{1,4})\.")
+INPUTS = (b"token_embd", b"position_embd", b"token_types", b"per_layer_token_embd")
+REPACKED = frozenset(("Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4"))
+"""Types that b11434 copies into another order on processors with AVX2 (``Q2_K`` with AVX512), if they are not used by a
+GPU."""
+
 STRING, ARRAY = 8, 9
 NUMBERS = {
     number: struct.Struct("<" + code)
@@ -57,13 +67,69 @@ class GgufError(ValueError):
 
 
 class Array(Struct, frozen=True):
-    """An array value: how many elements, and the elements themselves where they were wanted, few and whole numbers."""
+    """An array value: how many elements, and the elements themselves where they were wanted, few and whole numbers.
+
+    Truth values count as 0 and 1.
+    """
 
     count: int
     numbers: tuple[int, ...] = ()
 
 
 Value = int | float | bool | str | Array
+
+
+class Part(Struct, frozen=True):
+    """Weights of one kind in one layer. Sizes in bytes, as llama.cpp pads them in its buffers."""
+
+    layer: int
+    """-1 for what belongs to no layer."""
+    kind: str
+    """Of a layer ``attention``, ``feed``, ``experts``; else ``input``, ``output``, ``other``."""
+    size: int
+    repacked: int
+    """Of ``size``, in types that the CPU backend copies into another order where it computes with them."""
+    rows: int
+    """Of the largest matrix: its result's numbers for each token."""
+    columns: int
+    """Of the largest matrix: the numbers that it takes."""
+    gated: bool
+    """A feed-forward part with a gate beside it."""
+
+
+class _Parts:
+    """Adds tensors up, in bounded space: a header may name thousands of layers and 64 bytes of any name."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[int, str], list[int]] = {}
+        self._gated: set[tuple[int, str]] = set()
+        self.plain_end = 0
+        """Where the last tensor ends that is used as it lies in the file."""
+
+    def add(self, name: bytes, dimensions: tuple[int, ...], label: str, size: int, end: int) -> None:
+        layer, kind = _place(name)
+        if layer >= MAX_LAYERS:
+            return
+        place = (layer, kind)
+        sums = self._sums.setdefault(place, [0, 0, 0, 0])
+        padded = -(-size // DEVICE_ALIGNMENT) * DEVICE_ALIGNMENT
+        sums[0] += padded
+        if kind not in ("input", "other") and label in REPACKED and len(dimensions) > 1 and dimensions[1] % 8 == 0:
+            sums[1] += padded
+        else:
+            self.plain_end = max(self.plain_end, end)
+        if len(dimensions) < 2:
+            return
+        if kind == "feed" and b"ffn_gate.w" in name:
+            self._gated.add(place)
+        if kind != "attention" and dimensions[1] > sums[2]:
+            sums[2], sums[3] = dimensions[1], dimensions[0]
+
+    def all(self) -> tuple[Part, ...]:
+        return tuple(
+            Part(layer, kind, size, repacked, rows, columns, (layer, kind) in self._gated)
+            for (layer, kind), (size, repacked, rows, columns) in sorted(self._sums.items())
+        )
 
 
 class Tensors(Struct, frozen=True, kw_only=True):
@@ -78,6 +144,11 @@ class Tensors(Struct, frozen=True, kw_only=True):
     unknown: bool
     """Some tensor has a type of unknown size, so ``bytes_by_type`` is too little."""
     has_rank_head: bool
+    parts: tuple[Part, ...] = ()
+    """The weights by where they are used: each layer's by kind, and what belongs to no layer. Without those beyond
+    `MAX_LAYERS`."""
+    tail: int = 0
+    """Bytes at the end that nobody reads any more when what is copied into another order has been."""
 
 
 class Cursor:
@@ -243,7 +314,7 @@ def _array(cursor: Cursor, key: str, strings: _Strings, keep: bool) -> Array:
         raise GgufError(f"metadata key {shown(key)} is an array of unknown type {kind}")
     if keep and count <= MAX_KEPT_ARRAY:
         numbers = cursor.unpack(struct.Struct(f"<{count}{shape.format[1:]}"))
-        return Array(count, tuple(n for n in numbers if type(n) is int))
+        return Array(count, tuple(int(n) for n in numbers if isinstance(n, int)))
     cursor.skip(count * shape.size)
     return Array(count)
 
@@ -256,6 +327,7 @@ def read_tensors(cursor: Cursor, count: int, alignment: int) -> Tensors:
     parameters, end, last = 0, 0, b""
     sizes: dict[str, int] = {}
     unknown = False
+    parts = _Parts()
     for _ in range(count):
         name = cursor.string(MAX_TENSOR_NAME, "a tensor name")
         if name in names:
@@ -274,6 +346,7 @@ def read_tensors(cursor: Cursor, count: int, alignment: int) -> Tensors:
             unknown = True
         else:
             sizes[known[0]] = sizes.get(known[0], 0) + size
+        parts.add(name, dimensions, "" if known is None else known[0], size, offset + size)
         parameters += elements
         if offset + size > end:
             end, last = offset + size, name
@@ -285,7 +358,21 @@ def read_tensors(cursor: Cursor, count: int, alignment: int) -> Tensors:
         bytes_by_type=sizes,
         unknown=unknown,
         has_rank_head=b"cls.output.weight" in names,
+        parts=parts.all(),
+        tail=end - min(end, parts.plain_end),
     )
+
+
+def _place(name: bytes) -> tuple[int, str]:
+    """Layer and kind of a tensor by its name, as llama.cpp assigns them to devices."""
+    if found := LAYER_NAME.match(name):
+        rest = name[found.end() :]
+        if rest.startswith(b"ffn_"):
+            return int(found[1]), "experts" if b"_exps" in rest else "feed"
+        return int(found[1]), "attention"
+    if name.startswith(INPUTS):
+        return -1, "input"
+    return -1, "output" if name.startswith(b"output.") else "other"
 
 
 def _dimensions(cursor: Cursor, name: bytes) -> tuple[int, ...]:

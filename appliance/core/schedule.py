@@ -21,6 +21,8 @@ of its model can take it yet), waiting (its model is starting), leased, or ended
 7. A leased model is stopped only when `expire` says that its leases have had their time after `unload`.
 8. A READY model without leases stops ``terms.ttl`` seconds after its last use, unless it is pinned.
 9. Every ticket ends exactly once: by `release`, or by a Refuse (after which `release` does nothing).
+10. Limits that shrink stop nothing by themselves (`adopt`). `squeeze` does: READY models without leases, in the order
+   of rule 3, until what is loaded fits the memory again; call it anew as leases end.
 
 All methods are synchronous and total; illegal events raise RuntimeError and change nothing. ``now`` is any clock that
 does not go back, in seconds; `deadline` tells when the next `tick` can change something. Matrix and groups are
@@ -32,9 +34,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec import structs
+
 from appliance.core.effects import DEFAULT_TERMS, GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
 from appliance.core.policy import Policy
-from appliance.core.room import Limits, Occupant, fits, make_room
+from appliance.core.room import NO_MEMORY, Limits, Occupant, fits, make_room
 from appliance.errors import (
     ApplianceError,
     Busy,
@@ -280,6 +284,20 @@ class Schedule:
         """Other limits and another policy from now on; what runs goes on until it stands in somebody's way."""
         self._limits, self._policy = limits, policy
         return self._serve_queue(now)
+
+    def squeeze(self, now: float) -> list[Effect]:
+        """Others have taken memory, and the limits are below what is loaded: idle models stop, as few as make the rest
+        fit, or all that take something where it is short if nothing makes it fit. What is in use goes on.
+        """
+        staying = [structs.replace(o, fixed=o.fixed or o.held) for o in self._occupants(now)]
+        memory = structs.replace(self._limits, capacity=0)
+        going = make_room(memory, NO_MEMORY, staying)
+        if going is None:
+            short = [d for d, most in memory.memory.items() if sum(o.memory.get(d, 0) for o in staying) > most]
+            going = [o.model for o in staying if not o.fixed and any(o.memory.get(d, 0) for d in short)]
+        for model in going:
+            self._processes[model].state = State.STOPPING
+        return [*(Stop(model, "evicted") for model in going), *self._serve_queue(now)]
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed."""

@@ -89,8 +89,16 @@ class Engines:
     def ranked(self, model: str = "", word: str = "") -> list[Ranked]:
         """Every seat for this model, best first; what cannot be used is at the end."""
         now = time.time()
+        known = self._ranked.get((model, word))
+        if known is None or abs(now - known[0]) > RANKED_FOR:
+            known = self._ranked[model, word] = now, self._rank(model, word, now)
+        return known[1]
+
+    def _rank(self, model: str, word: str, now: float) -> list[Ranked]:
         proofs = {seat.id: self.book.proofs_of(seat, self._system, now) for seat in self._seats}
-        return rank(self._seats, proofs, self.book.probations, wanted=self._wanted(model, word), model=model, now=now)
+        wanted = self._wanted(model, word)
+        ranked = rank(self._seats, proofs, self.book.probations, wanted=wanted, model=model, now=now)
+        return self._succession.arrange(ranked)
 
     def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
         """See `Chooser.choose`."""

@@ -8,6 +8,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from appliance.core.fit.buffers import Buffers
 from appliance.fleet.launch import Launch
 from appliance.fleet.output import read_lines, text_of
 from appliance.fleet.readiness import Readiness
@@ -49,6 +50,8 @@ class ModelProcess:
         self.pid: int | None = None
         self.state = ChildState("loading")
         self.ready_info: msgspec.Raw | None = None
+        self.buffers = Buffers()
+        """What it says it has allocated; complete when it is ready."""
         self._log = log
         self._readiness = Readiness(launch.address, launch.probe) if launch.probe is not None else None
         self._ready = trio.Event()
@@ -120,7 +123,9 @@ class ModelProcess:
     def _line(self, line: bytes) -> None:
         at = line.find(STATE_PREFIX)  # another thread's unfinished log text may stand in front of it
         if at < 0 or not self.launch.protocol:
-            self._log(text_of(line))
+            text = text_of(line)
+            if self.buffers.read(text):
+                self._log(text)
             return
         try:
             state = _decode_state(line[at + len(STATE_PREFIX) :])

@@ -29,11 +29,19 @@ async def keep_measuring(
         await trio.sleep(EVERY)
 
 
-def corrected(expected: Mapping[str, int], config: ModelConfig | None, taken: Mapping[str, int]) -> Mapping[str, int]:
+def corrected(
+    expected: Mapping[str, int],
+    config: ModelConfig | None,
+    taken: Mapping[str, int],
+    buffers: Mapping[str, int] = NO_MEMORY,
+) -> Mapping[str, int]:
     """Bytes by device that count from now on.
 
-    A measurement replaces an estimate. It never goes below what the configuration says: a server may grow, and of one
-    in a container only the client can be seen. Devices that cannot be measured keep what was expected.
+    A measurement replaces an estimate, and so do the ``buffers`` that the server says it has allocated. Where both are
+    known the larger one counts: weights that are read from the file on demand are not resident yet, and caches grow.
+    Neither goes below what the configuration says: of a server in a container only the client can be seen. Devices of
+    which nothing is known keep what was expected.
     """
     least: Mapping[str, int] = in_bytes(config.memory) if config is not None else NO_MEMORY
-    return {**expected, **{device: max(size, least.get(device, 0)) for device, size in taken.items()}}
+    known = {d: max(taken.get(d, 0), buffers.get(d, 0), least.get(d, 0)) for d in {**taken, **buffers}}
+    return {**(expected if not buffers or least else NO_MEMORY), **known}

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
 
 from appliance.core.config.types import Config, Memory
 from appliance.core.effects import Terms
-from appliance.core.model import Model
+from appliance.core.engines.machine import Look
+from appliance.core.fit.asked import asked_of
+from appliance.core.fit.budgets import budgets_of
+from appliance.core.fit.estimate import RAM, estimate
+from appliance.core.fit.plan import RESERVE, Plan, plan
+from appliance.core.fit.shape import Shape
+from appliance.core.model import Model, engine_flags
 from appliance.core.policy import FreePolicy, Policy, policy_of
-from appliance.core.room import Limits
+from appliance.core.room import NO_MEMORY, Limits
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 
-RAM = "ram"
 BESIDE_WEIGHTS = 1.1
-"""A model takes its file and a tenth more, until it has been measured."""
+"""A file of which nothing else is known takes its size and a tenth more, until it has been measured."""
+EXPECTATIONS = 256
+"""Models whose estimates are kept; one takes about a millisecond, and every request asks."""
 
 
-def limits_of(config: Config | None, settings: FleetSettings) -> Limits:
-    """The command line's number of models wins; a configuration with models of its own and no number sets none."""
+def limits_of(config: Config | None, settings: FleetSettings, look: Look | None = None) -> Limits:
+    """The command line's number of models wins; a configuration with models of its own and no number sets none.
+
+    Without a word on memory in the configuration the machine that was looked at sets the budgets; without a look none
+    are set.
+    """
+    automatic = budgets_of(look) if look is not None else NO_MEMORY
     if config is None:
         most = DEFAULT_MODELS_MAX if settings.models_max is None else settings.models_max
-        return Limits(capacity=most, queue=settings.queue_limit)
+        return Limits(capacity=most, memory=automatic, queue=settings.queue_limit)
     usual = 0 if config.models else DEFAULT_MODELS_MAX
     most = usual if config.models_max is None else config.models_max
     return Limits(
         capacity=most if settings.models_max is None else settings.models_max,
-        memory=in_bytes(config.memory),
+        memory=in_bytes(config.memory) or automatic,
         queue=config.queue_limit,
     )
 
@@ -36,12 +51,16 @@ def policy_for(config: Config | None) -> Policy:
     return policy_of(config) if config is not None and config.models else FreePolicy()
 
 
-def terms_of(model: Model, config: Config | None, settings: FleetSettings) -> Terms:
-    """``config`` is the configuration in force, which may not know the model."""
+def terms_of(
+    model: Model, config: Config | None, settings: FleetSettings, room: Mapping[str, int] = NO_MEMORY
+) -> Terms:
+    """``config`` is the configuration in force, which may not know the model. ``room`` are the memory budgets of the
+    devices that its engine uses; without them all of it is expected in main memory.
+    """
     own = model.config
     if config is None or own is None:
         patience = settings.patience if config is None else config.patience
-        return Terms(patience=_patience(patience), memory={RAM: round(model.size * BESIDE_WEIGHTS)})
+        return Terms(patience=_patience(patience), memory=expected_of(model, settings, room))
     return Terms(
         priority=config.routing.scheduler.settings.fifo.priority.get(model.id, 0),
         limit=own.limit,
@@ -51,6 +70,50 @@ def terms_of(model: Model, config: Config | None, settings: FleetSettings) -> Te
         min_loaded=own.min_loaded_time,
         memory=in_bytes(own.memory) or {RAM: round(model.size * BESIDE_WEIGHTS)},
     )
+
+
+def expected_of(model: Model, settings: FleetSettings, room: Mapping[str, int] = NO_MEMORY) -> Mapping[str, int]:
+    """Bytes by device that a model on disk will take, started with what is known of it."""
+    shape = model.info.shape if model.info is not None else None
+    if shape is None:
+        return {RAM: round(model.size * BESIDE_WEIGHTS)}
+    flags = (*engine_flags(model), *model.args, *settings.engine_args)
+    return _expected(shape, flags, tuple(room.items()), _companions(model))
+
+
+def plan_of(
+    model: Model, settings: FleetSettings, room: Mapping[str, int], reserve: int = RESERVE, flags: Sequence[str] = ()
+) -> Plan | None:
+    """How to start a model on disk in the memory that is free; None where its file does not say enough.
+
+    ``flags`` are further ones that its engine gets. Asks the disk for the sizes of its companions.
+    """
+    shape = model.info.shape if model.info is not None else None
+    if shape is None:
+        return None
+    said = (*engine_flags(model), *model.args, *settings.engine_args, *flags)
+    gpus = tuple(device for device in room if device != RAM)
+    return plan(shape, room, asked_of(said, gpus=gpus, projector=_companions(model)), reserve=reserve)
+
+
+@lru_cache(maxsize=EXPECTATIONS)
+def _expected(
+    shape: Shape, flags: tuple[str, ...], room: tuple[tuple[str, int], ...], companions: int
+) -> Mapping[str, int]:
+    gpus = tuple(device for device, _ in room if device != RAM)
+    asked = asked_of(flags, gpus=gpus, projector=companions)
+    found = plan(shape, dict(room), asked, reserve=0).estimate if room else estimate(shape, asked.options)
+    return found.by_device()
+
+
+def _companions(model: Model) -> int:
+    """Bytes of the projector's file, and of the draft model's, of which no more is known here."""
+    size = 0
+    for path, share in ((model.mmproj, 1.0), (model.draft, BESIDE_WEIGHTS)):
+        if path:
+            with suppress(OSError):
+                size += round(Path(path).stat().st_size * share)
+    return size
 
 
 def in_bytes(memory: Memory) -> Mapping[str, int]:

@@ -77,7 +77,7 @@ class Course:
         self._model = model
         self._job = job
         self._first_body = body
-        self._on_disk = model.config is None
+        self._on_disk = model.config is None or bool(model.config.engine)
         self._wish = wish_of(job.request)
         self._address: Address | None = None
         self._seat: str | None = None

@@ -169,6 +169,11 @@ def test_recovery_again_does_nothing_more() -> None:
     assert recover(last, staged=[], placed=[build(1), build(2)], now=3.0) == [Discard()]
 
 
+def test_an_installation_that_was_cut_short_in_place_of_a_damaged_build_is_brought_to_its_end() -> None:
+    effects = recover(Changes(), staged=[build(1), build(2)], placed=[build(2)], now=1.0)
+    assert effects == [Place(build(1)), Discard()]
+
+
 def test_what_was_asked_for_by_name_outlives_updates() -> None:
     changes = Changes(lines=(Line(name=LINE, current=build(3), previous=(build(2), build(1))),))
     for held, gone in (((), (build(1),)), ((build(1),), ())):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from appliance.core import ggml, gguf_bytes
 from appliance.core.gguf import GgufInfo, merge_shards, read_gguf
@@ -105,7 +106,7 @@ def refusal(data: bytes, **more: int) -> str:
 
 
 def test_a_model_is_described():
-    assert read(SMALL) == GgufInfo(
+    assert structs.replace(read(SMALL), shape=None) == GgufInfo(
         version=3,
         kind="generation",
         architecture="llama",

@@ -86,11 +86,12 @@ def recover(changes: Changes, *, staged: Collection[str], placed: Collection[str
     """What is to be done, in this order, after a program ended in the middle of an update; again does no harm.
 
     ``staged`` are the builds that lie whole in the staging folder, ``placed`` those in their place. What was not yet
-    known to work is thrown away, with everything that is staged; what had passed every test is brought to its end.
+    known to work is thrown away, with everything that is staged; what had passed every test is brought to its end, and
+    so is an installation, which needs none.
     """
     journal = changes.journal
-    if journal is None:
-        return [Discard()]
+    if journal is None:  # an installation is cut short when its build is whole: nothing is left to be tried first
+        return [*(Place(build) for build in sorted(staged) if build not in placed), Discard()]
     if journal.step == "place":
         if journal.build not in placed and journal.build not in staged:
             return [Discard(), Note(given_up(changes))]

@@ -1,0 +1,163 @@
+"""What the doctor looks at: the machine, the engines, the models, the configuration and the running server."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import trio
+from msgspec import Struct, structs
+
+from appliance import __version__
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.config_files import Files, config_paths
+from appliance.catalog.sources import STARTER, Sources, default_models_dir
+from appliance.cli.doctor_server import ask_server
+from appliance.cli.engine_place import book_file, own_shelf
+from appliance.cli.model_options import sources_beside
+from appliance.cli.remote import Server
+from appliance.cli.values import is_loopback
+from appliance.core.config.types import Config
+from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact
+from appliance.core.engines.builds import Needs
+from appliance.core.engines.machine import Look
+from appliance.core.fit.estimate import RAM
+from appliance.core.fit.plan import Plan
+from appliance.core.model import Model
+from appliance.core.settings import FleetSettings
+from appliance.engines.found import ENGINE_VARIABLE, Engine, Places, list_engines
+from appliance.engines.integrity import read_build
+from appliance.engines.owner import open_engines
+from appliance.errors import ApplianceError
+from appliance.fleet.terms import plan_of
+from appliance.platform.checkup import checkup, port_owner
+
+T = TypeVar("T")
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """What the command line says."""
+
+    server: Server
+    config: Path | None = None
+    models_dir: str | None = None
+    model: str = ""
+    """Whose engines are ranked; empty: those of a model of which nothing is known."""
+
+
+async def examine(wish: Wish) -> DoctorFacts:
+    """Everything there is to know. A part that cannot be examined is named in ``trouble``, and the rest is told."""
+    config = await trio.to_thread.run_sync(_config, wish)
+    facts = DoctorFacts(
+        version=__version__,
+        now=time.time(),
+        config=None if config is None else config[0],
+        named_engine=os.environ.get(ENGINE_VARIABLE, ""),
+    )
+    trouble: dict[str, str] = {}
+    sources = sources_beside((config[1] if config is not None else None) or Config(), (), wish.models_dir, False, True)
+    server = await _tried("the server", trouble, partial(ask_server, wish.server))
+    port = None
+    if server is not None and server.answer != "answers" and is_loopback(wish.server.address.host):
+        port = await trio.to_thread.run_sync(port_owner, wish.server.address.port)
+    facts = structs.replace(facts, models_dir=_folder(sources), server=server, port=port)
+    facts = await _tried("the engines", trouble, partial(_with_engines, facts, wish)) or facts
+    said = config[1] if config is not None else None
+    models = await _tried("the models", trouble, partial(_models, sources, said, _room(facts.look)))
+    checked = await _tried("the system", trouble, partial(_checkup, sources))
+    return structs.replace(facts, models=models or (), checkup=checked or facts.checkup, trouble=trouble)
+
+
+async def _tried(part: str, trouble: dict[str, str], work: Callable[[], Awaitable[T]]) -> T | None:
+    """One part of the examination, which must not keep the others from being shown."""
+    try:
+        return await work()
+    except (ApplianceError, OSError, psutil.Error, ValueError) as error:
+        trouble[part] = " ".join(str(error).split()) or type(error).__name__
+        return None
+
+
+def _config(wish: Wish) -> tuple[ConfigFact, Config | None] | None:
+    """The named configuration: its problems, and what it says where it can be used."""
+    if wish.config is None:
+        return None
+    files = tuple(str(path) for path in config_paths(wish.config, None))
+    try:
+        read = Files(config=wish.config).read()
+    except ApplianceError as error:
+        return ConfigFact(files=files, unreadable=str(error)), None
+    return ConfigFact(files=files, problems=read.problems), read.config
+
+
+async def _models(sources: Sources, config: Config | None, room: dict[str, int]) -> tuple[ModelFact, ...]:
+    snapshot = await trio.to_thread.run_sync(Catalog(sources, config).scan)
+    return tuple(_model(model, plan_of(model, FleetSettings(), room)) for model in snapshot.models)
+
+
+def _room(seen: Look | None) -> dict[str, int]:
+    """All the memory that there is: what is taken just now may be a model that makes way."""
+    gpus = [gpu.total for gpu in (seen.gpus if seen is not None else ()) if gpu.total and not gpu.integrated]
+    memory = seen.memory_total if seen is not None else psutil.virtual_memory().total
+    return {**{f"gpu{index}": total for index, total in enumerate(gpus)}, RAM: memory}
+
+
+def _model(model: Model, plan: Plan | None) -> ModelFact:
+    return ModelFact(
+        id=model.id,
+        source=model.source,
+        path=model.path,
+        size=model.size,
+        error=model.error or "",
+        fit=plan.word if plan is not None else "",
+        why=plan.why if plan is not None else "",
+    )
+
+
+def _folder(sources: Sources) -> str:
+    return str(sources.models_dir or default_models_dir())
+
+
+async def _checkup(sources: Sources) -> Checkup:
+    folders = {"models": Path(_folder(sources)), "engines": own_shelf().root}
+    if sources.cache is not None:
+        folders["downloads"] = sources.cache
+    return await trio.to_thread.run_sync(partial(checkup, folders))
+
+
+async def _with_engines(facts: DoctorFacts, wish: Wish) -> DoctorFacts:
+    """What is remembered of engines; without a server the machine and the builds are asked anew."""
+    find = partial(list_engines, Places.of_this_machine())
+    async with open_engines(find, book_file(own_shelf()), starter=STARTER) as engines:
+        served = facts.server is not None and facts.server.answer == "answers"
+        if engines.look is None or not served:
+            await engines.probe()
+        damage = {engine.id: await engines.check(engine) for engine in engines.engines}
+        return structs.replace(
+            facts,
+            look=engines.book.look,
+            book=engines.book,
+            ranked=tuple(engines.ranked(wish.model)),
+            engines=tuple(_installed(engine, damage[engine.id]) for engine in engines.engines),
+        )
+
+
+def _installed(engine: Engine, damage: str) -> Installed:
+    needs = Needs()
+    if engine.folder is not None:
+        try:
+            needs = read_build(Path(engine.folder)).needs
+        except (OSError, ValueError):
+            pass  # then its damage says so
+    return Installed(
+        id=engine.id,
+        backend=engine.backend,
+        source=engine.source,
+        digest=engine.digest,
+        damage=damage or engine.damage,
+        needs=needs,
+    )

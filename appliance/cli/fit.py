@@ -1,0 +1,87 @@
+"""How models fit into this machine's memory, for ``ls`` and ``load --dry-run``; no server is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+import psutil
+from msgspec import Struct
+
+from appliance.cli.show import human_size, print_table
+from appliance.core.fit.estimate import RAM, Use
+from appliance.core.fit.plan import Plan
+from appliance.core.model import Model
+from appliance.core.near_names import did_you_mean
+from appliance.core.settings import FleetSettings
+from appliance.errors import UsageError
+from appliance.fleet.terms import plan_of
+from appliance.platform import cgroups
+
+
+class Fit(Struct, frozen=True, kw_only=True):
+    """A plan as JSON. Sizes in bytes."""
+
+    verdict: str
+    why: str
+    flags: tuple[str, ...]
+    context: int
+    parallel: int
+    gpu_layers: int
+    layers: int
+    memory: Mapping[str, Use]
+    room: Mapping[str, int]
+    reserve: int
+
+
+def machine_room() -> Mapping[str, int]:
+    """Bytes that are free now in main memory, the container's limit considered. Blocks for a moment."""
+    return {RAM: min(psutil.virtual_memory().available, cgroups.memory_left())}
+
+
+def fit_of(plan: Plan) -> Fit:
+    found = plan.estimate
+    return Fit(
+        verdict=plan.verdict,
+        why=plan.why,
+        flags=plan.flags,
+        context=found.context,
+        parallel=found.parallel,
+        gpu_layers=found.gpu_layers,
+        layers=found.layers,
+        memory={device: use for device, use in found.devices.items() if use.total},
+        room=plan.room,
+        reserve=plan.reserve,
+    )
+
+
+def planned(models: Sequence[Model], name: str, room: Mapping[str, int]) -> tuple[Model, Plan]:
+    """The plan for the model of this id or alias. Raises UsageError where there is none."""
+    model = next((m for m in models if name in (m.id, *m.aliases)), None)
+    if model is None:
+        meant = did_you_mean(name, [model.id for model in models]) or "; 'llama-appliance ls' lists them"
+        raise UsageError(f"there is no model '{name}'{meant}")
+    if model.error:
+        raise UsageError(f"{model.id} cannot be used: {model.error} ({model.path})")
+    plan = plan_of(model, FleetSettings(), room)
+    if plan is None:
+        why = "its own command starts it" if model.config else "its file does not say enough of it, or is not here yet"
+        raise UsageError(f"what {model.id} takes cannot be foretold: {why}")
+    return model, plan
+
+
+def print_plan(model: Model, plan: Plan) -> None:
+    """The plan for people."""
+    found = plan.estimate
+    click.echo(f"{model.id}: {plan.word}: {plan.why}")
+    rows = [
+        (device, *(human_size(size) for size in (use.model, use.cache, use.compute + use.output, use.total)), free)
+        for device, use in found.devices.items()
+        if use.total
+        for free in (human_size(plan.room[device]) if device in plan.room else "-",)
+    ]
+    columns = ("DEVICE", "WEIGHTS", "CONTEXT", "COMPUTE", "TOTAL", "FREE")
+    print_table(columns, rows, right=columns[1:])
+    slots = "1 slot" if found.parallel == 1 else f"{found.parallel} slots"
+    click.echo(f"context {found.context} tokens, {slots}; {human_size(plan.reserve)} stay free on each device")
+    click.echo(f"flags: {' '.join(plan.flags) or 'none are needed'}")

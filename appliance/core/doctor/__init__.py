@@ -1,0 +1,3 @@
+"""Why it is on the processor, slow, or does not start: facts in, findings with evidence and what helps out.
+
+Refuses to look at anything: cli/ gathers the facts, and prints."""

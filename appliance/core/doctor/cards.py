@@ -1,0 +1,275 @@
+"""Graphics cards: those that are there and not used, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from appliance.core.doctor.facts import DoctorFacts, Installed
+from appliance.core.doctor.findings import Finding, one_line, some
+from appliance.core.engines.machine import Gpu
+
+BACKENDS = {
+    "nvidia": ("cuda13", "cuda12", "vulkan"),
+    "amd": ("rocm", "vulkan"),
+    "intel": ("sycl", "vulkan"),
+    "apple": ("metal",),
+}
+"""Which builds compute on whose cards, the usual one first."""
+CUDA_DRIVERS = (("cuda13", "580.0"), ("cuda12", "525.60"))
+"""The least NVIDIA driver of each generation of CUDA, by NVIDIA's compatibility tables."""
+NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")
+"""Values of the variables that hide every card."""
+NOT_CARDS = ("ZES_ENABLE_SYSMAN",)
+INSTALL = "llama-appliance engines install"
+
+
+def no_build_for_the_card(facts: DoctorFacts) -> Iterator[Finding]:
+    for gpu in _gpus(facts):
+        suited = _suited(gpu)
+        if any(one.backend in suited and not one.damage for one in facts.engines) or not suited:
+            continue
+        yield Finding(
+            id="gpu-without-build",
+            severity="note" if gpu.integrated else "warning",
+            title=f"There is a {gpu.name}, and no engine build that can use it",
+            evidence=(_card(gpu), f"installed engines: {_backends(facts.engines)}"),
+            advice=f"A build for {' or '.join(suited)} can use it.",
+            commands=(f"{INSTALL} {suited[0]}", "llama-appliance engines prove"),
+        )
+
+
+def driver_too_old(facts: DoctorFacts) -> Iterator[Finding]:
+    for gpu in _gpus(facts):
+        for engine in facts.engines:
+            needed = engine.needs.driver
+            if engine.backend not in BACKENDS.get(gpu.vendor.lower(), ()) or not needed or not gpu.driver_version:
+                continue
+            if numbers(gpu.driver_version) < numbers(needed):
+                others = [name for name in _suited(gpu) if name != engine.backend]
+                yield Finding(
+                    id="driver-too-old",
+                    severity="warning",
+                    title=f"The {gpu.driver} driver is too old for {engine.id}",
+                    evidence=(f"driver {gpu.driver_version} of {gpu.name}; the build needs {needed} or later",),
+                    advice="Update the graphics driver, or use a build that asks for less.",
+                    commands=tuple(f"{INSTALL} {name}" for name in others[:1]),
+                )
+
+
+def compute_too_low(facts: DoctorFacts) -> Iterator[Finding]:
+    for gpu in _gpus(facts):
+        for engine in facts.engines:
+            able = engine.needs.compute
+            if not gpu.compute or not able or not engine.backend.startswith("cuda"):
+                continue
+            if not any(_runs_on(each, gpu.compute) for each in able):
+                yield Finding(
+                    id="card-too-old",
+                    severity="warning",
+                    title=f"{engine.id} was not made for a {gpu.name}",
+                    evidence=(f"compute capability {gpu.compute}; the build has {', '.join(able)}",),
+                    advice="The Vulkan build runs on older and newer cards alike.",
+                    commands=(f"{INSTALL} vulkan",),
+                )
+
+
+def sick_driver(facts: DoctorFacts) -> Iterator[Finding]:
+    for problem in facts.look.problems if facts.look is not None else ():
+        if "mismatch" in problem.lower():
+            yield Finding(
+                id="driver-mismatch",
+                severity="warning",
+                title="The graphics driver was updated, and the system still runs the old one",
+                evidence=(one_line(problem),),
+                advice="Restart the machine: the driver's two halves have to be of one version.",
+                commands=("sudo reboot",),
+            )
+        else:
+            yield Finding(
+                id="driver-silent",
+                severity="warning",
+                title="A graphics driver is installed and does not answer",
+                evidence=(one_line(problem) or "it gave no reason",),
+                advice="Restart the machine; if it stays so, install the driver again.",
+            )
+
+
+def card_without_driver(facts: DoctorFacts) -> Iterator[Finding]:
+    known = {gpu.pci for gpu in _gpus(facts)}
+    for card in facts.checkup.cards:
+        if card.pci in known:
+            continue
+        if card.driver == "nouveau":
+            yield Finding(
+                id="nouveau",
+                severity="warning",
+                title="The NVIDIA card is held by the nouveau driver, which cannot compute",
+                evidence=(f"{card.vendor} card at {card.pci}, driver nouveau",),
+                advice="Install NVIDIA's own driver (your distribution's package), then restart the machine.",
+                commands=("sudo apt-get install nvidia-driver",),
+            )
+        elif not card.driver and card.vendor in ("NVIDIA", "AMD", "Intel"):
+            yield Finding(
+                id="card-without-driver",
+                severity="warning",
+                title=f"There is a graphics card of {card.vendor}, and no driver for it",
+                evidence=(f"{card.vendor} card at {card.pci}; no kernel driver holds it",),
+                advice="Install the card's driver and restart the machine; in a container, on the host.",
+            )
+
+
+def no_vulkan(facts: DoctorFacts) -> Iterator[Finding]:
+    build = next((one for one in facts.engines if one.backend == "vulkan" and not one.damage), None)
+    if build is None or facts.look is None:
+        return
+    if facts.look.loaders.get("vulkan") == "":
+        yield Finding(
+            id="no-vulkan-loader",
+            severity="warning",
+            title="The Vulkan build cannot see any card: the system's Vulkan library is missing",
+            evidence=(f"{build.id} is installed; libvulkan was not found",),
+            advice="On Windows and with NVIDIA's driver it comes with the driver.",
+            commands=("sudo apt-get install libvulkan1 mesa-vulkan-drivers",),
+        )
+        return
+    listed = next((one for one in facts.book.listed if one.digest == build.digest), None)
+    sees_none = listed is not None and not listed.why and not listed.devices
+    if sees_none and _gpus(facts) and not hiding(facts):
+        yield Finding(
+            id="no-vulkan-driver",
+            severity="warning",
+            title="The Vulkan build sees no card: the card has no Vulkan driver",
+            evidence=(
+                f"{build.id} lists no device; Vulkan drivers here: {_vulkan_drivers(facts)}",
+                *some(_card(gpu) for gpu in _gpus(facts)),
+            ),
+            advice="Install the Vulkan part of the graphics driver.",
+            commands=("sudo apt-get install mesa-vulkan-drivers",),
+        )
+
+
+def no_permission(facts: DoctorFacts) -> Iterator[Finding]:
+    closed = [file for file in facts.checkup.device_files if not file.usable]
+    if not closed:
+        return
+    groups = sorted({file.group for file in closed if file.group and file.group != "root"}) or ["render", "video"]
+    yield Finding(
+        id="no-permission",
+        severity="warning",
+        title="This user may not use the graphics card",
+        evidence=some(f"{file.path} belongs to the group {file.group or '?'}, and cannot be opened" for file in closed),
+        advice="Join the group, then log in again (a service has to be started again).",
+        commands=(f"sudo usermod -aG {','.join(groups)} $USER",),
+    )
+
+
+def hidden_cards(facts: DoctorFacts) -> Iterator[Finding]:
+    for name, value in hiding(facts).items():
+        everything = value.strip().lower() in NONE_AT_ALL
+        yield Finding(
+            id="hidden-cards",
+            severity="warning" if everything and _gpus(facts) else "note",
+            title=f"{name} hides {'every graphics card' if everything else 'some graphics cards'} from engines",
+            evidence=(f"{name}={one_line(value)}",),
+            advice="Engines see what this variable lets through; where that is not meant, start the program without.",
+            commands=(f"unset {name}",),
+        )
+
+
+def software_renderer(facts: DoctorFacts) -> Iterator[Finding]:
+    seats = [one.seat for one in facts.ranked]
+    drawn = [seat for seat in seats if seat.software]
+    if drawn and not any(seat.devices and not seat.software and not seat.on_cpu for seat in seats):
+        yield Finding(
+            id="software-renderer",
+            severity="note",
+            title="The only graphics device here is a program that computes on the processor",
+            evidence=some(f"{seat.id}: {device.description}" for seat in drawn for device in seat.devices),
+            advice="It is slower than the processor itself and is not used. A card needs its own driver.",
+            commands=("llama-appliance engines ls",),
+        )
+
+
+def integrated_only(facts: DoctorFacts) -> Iterator[Finding]:
+    gpus = _gpus(facts)
+    if gpus and all(gpu.integrated for gpu in gpus) and not any(gpu.vendor.lower() == "apple" for gpu in gpus):
+        yield Finding(
+            id="integrated-only",
+            severity="note",
+            title="The graphics here is part of the processor and shares its memory",
+            evidence=some(_card(gpu) for gpu in gpus),
+            advice="It is used where it was measured to be faster than the processor; often it is not.",
+            commands=("llama-appliance engines ls",),
+        )
+
+
+def surroundings(facts: DoctorFacts) -> Iterator[Finding]:
+    if facts.look is None or _gpus(facts):
+        return
+    if facts.look.environment == "wsl" and not any("dxg" in file.path for file in facts.checkup.device_files):
+        yield Finding(
+            id="wsl-without-gpu",
+            severity="note",
+            title="This WSL has no graphics card",
+            evidence=("there is no /dev/dxg",),
+            advice="Cards are there in WSL 2 with a current driver on Windows (none in the Linux part).",
+            commands=("wsl.exe --update",),
+        )
+    if facts.look.environment == "container" and not facts.checkup.device_files:
+        there = facts.checkup.cards
+        yield Finding(
+            id="container-without-gpu",
+            severity="warning" if there else "note",
+            title="This container was given no graphics card",
+            evidence=(
+                "there is neither /dev/dri nor /dev/kfd nor /dev/nvidia*",
+                *some(f"on the bus: {card.vendor} card at {card.pci}" for card in there),
+            ),
+            advice="Start the container with the card: --gpus all for NVIDIA's (with nvidia-container-toolkit on the "
+            "host), --device /dev/dri --device /dev/kfd for AMD's, --device /dev/dri for Intel's.",
+        )
+
+
+def hiding(facts: DoctorFacts) -> dict[str, str]:
+    """The variables that keep cards from engines."""
+    if facts.look is None:
+        return {}
+    return {name: value for name, value in facts.look.hidden.items() if name not in NOT_CARDS}
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """``550.54.14`` -> (550, 54, 14): versions compare by their numbers."""
+    return tuple(int(digits) for digits in re.findall(r"[0-9]{1,18}", version))
+
+
+def _gpus(facts: DoctorFacts) -> tuple[Gpu, ...]:
+    return facts.look.gpus if facts.look is not None else ()
+
+
+def _suited(gpu: Gpu) -> tuple[str, ...]:
+    """Backends for the card, by its driver; the best one first."""
+    known = BACKENDS.get(gpu.vendor.lower(), ())
+    floors = dict(CUDA_DRIVERS)
+    have = numbers(gpu.driver_version)
+    return tuple(name for name in known if name not in floors or not have or have >= numbers(floors[name]))
+
+
+def _vulkan_drivers(facts: DoctorFacts) -> str:
+    names = [name for name in (facts.look.loaders if facts.look is not None else ()) if name.startswith("vulkan/")]
+    return ", ".join(sorted(name.removeprefix("vulkan/") for name in names)) or "none"
+
+
+def _runs_on(made_for: str, has: str) -> bool:
+    """A later capability of the same major runs, too."""
+    made, card = numbers(made_for), numbers(has)
+    return bool(made and card) and made[0] == card[0] and made <= card
+
+
+def _card(gpu: Gpu) -> str:
+    memory = f", {gpu.total / 2**30:.1f} GiB" if gpu.total else ""
+    return f"{gpu.name}: driver {gpu.driver or '?'} {gpu.driver_version}".rstrip() + memory
+
+
+def _backends(engines: tuple[Installed, ...]) -> str:
+    return ", ".join(sorted({f"{one.backend}{' (damaged)' if one.damage else ''}" for one in engines})) or "none"

@@ -1,0 +1,94 @@
+"""The buffers that a llama-server says it has allocated, read from its log; printed from ``-lv 4`` on (b11434)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from appliance.core.fit.estimate import RAM
+
+MIB = 1 << 20
+BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +([\d.]{1,20}) MiB")
+OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
+FITTED = "fitting params to free memory took"
+"""Before this line llama-server tries settings out: those buffers are not there."""
+LOADING = "load_model: loading model '"
+"""A server that wakes up allocates all anew."""
+LOADED = ": model loaded"
+ON_DEVICE = re.compile(r"([A-Za-z]+)(\d+)?(\[.*\])?$")
+LONGEST = 1000
+"""Characters of a line that is looked at; those of llama-server are shorter, and a hostile one would take its time."""
+MOST = 1 << 50
+"""More bytes than any machine has: an absurd line counts for nothing."""
+
+NO_NAMES: Mapping[str, str] = {}
+
+CHATTER = re.compile(
+    r"^\t|(?: I |^)(?:slot (?:get_availabl: .* - |launch_slot_: .*sampler|process_sing|prompt_clear|init_sampler|"
+    r"  operator\(\))|srv +(?:update_slots: all slots are idle|server_strea))"
+)
+"""What ``-lv 4`` adds for each request, about twenty lines; nobody asked for them."""
+
+
+class Buffers:
+    """One process's buffers. Feed it every line of its log."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[str, str], float] = {}
+        self._whole = False
+        self.offloaded: tuple[int, int] | None = None
+        """Layers on GPUs, of how many. A server without a GPU counts all of them as well, so look at the buffers."""
+
+    def read(self, line: str) -> bool:
+        """Take note of a line; whether it tells people something."""
+        if len(line) > LONGEST:
+            return True
+        if self._whole:
+            if LOADING not in line:
+                return CHATTER.search(line) is None
+            self._forget()
+        elif found := BUFFER.search(line):
+            self._add(found[1], found[2], found[3])
+        elif FITTED in line:
+            self._forget()
+        elif found := OFFLOADED.search(line):
+            self.offloaded = int(found[1]), int(found[2])
+        elif LOADED in line:
+            self._whole = True
+        return True
+
+    def by_device(self, names: Mapping[str, str] = NO_NAMES) -> Mapping[str, int]:
+        """Bytes by device, nothing before the model is loaded. ``names`` says what is whose, ``{"Vulkan0": "gpu1"}``;
+        else ``CUDA1`` is ``gpu1``, and a worker is called by its address.
+        """
+        sizes: dict[str, int] = {}
+        for (name, _), size in self._sizes.items() if self._whole else ():
+            device = names.get(name) or _device(name)
+            sizes[device] = sizes.get(device, 0) + round(size * MIB)
+        return sizes
+
+    def by_kind(self) -> Mapping[tuple[str, str], int]:
+        """Bytes by buffer name and kind (model, KV, RS, output, compute), as they are printed."""
+        return {key: round(size * MIB) for key, size in self._sizes.items()}
+
+    def _add(self, name: str, kind: str, size: str) -> None:
+        try:
+            number = float(size)
+        except ValueError:
+            return
+        if number * MIB < MOST:
+            self._sizes[name, kind] = self._sizes.get((name, kind), 0.0) + number
+
+    def _forget(self) -> None:
+        self._sizes.clear()
+        self._whole = False
+
+
+def _device(name: str) -> str:
+    """``CPU_Mapped`` and ``CUDA_Host`` are main memory, ``CUDA0`` the first GPU, ``RPC0[host:port]`` a worker."""
+    found = ON_DEVICE.match(name)
+    if name.startswith("CPU") or found is None:
+        return RAM
+    if found[3]:
+        return f"rpc:{found[3][1:-1]}"
+    return f"gpu{int(found[2] or 0)}"

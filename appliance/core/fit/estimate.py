@@ -1,0 +1,262 @@
+"""What a model will take on each device, as llama-server (b11434) allocates it for given options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from msgspec import Struct, structs
+
+from appliance.core.fit.compute import FLOAT, Batch, Walk, sampled
+from appliance.core.fit.shape import Layer, Shape
+from appliance.core.ggml import TENSOR_TYPES
+
+RAM = "ram"
+CELLS = 256
+"""Contexts are rounded up to so many cells."""
+AUTO_PARALLEL = 4
+"""Slots without ``--parallel``; they then share one context."""
+BYTES = {name.lower(): size / block for name, block, size in TENSOR_TYPES.values()}
+"""Bytes of one number, by the types' names as ``--cache-type-k`` takes them."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How the model is started. The defaults are llama-server's."""
+
+    context: int = 0
+    """Tokens of all slots together; 0: as many as the model was trained for."""
+    parallel: int = 0
+    """0: as llama-server chooses."""
+    unified: bool | None = None
+    """The slots share one context. None: where their number is llama-server's choice."""
+    keys_type: str = "f16"
+    values_type: str = "f16"
+    batch: int = 2048
+    ubatch: int = 512
+    flash: bool = True
+    gpu_layers: int | None = None
+    """Of all layers and the output, the last so many; None: all."""
+    split: tuple[float, ...] = ()
+    """Shares of the GPUs; without it they are weighted by free memory, here equal."""
+    window_full: bool = False
+    embedding: bool = False
+    experts_in_ram: int = 0
+    """Layers, from the first, whose experts stay in main memory."""
+    cache_in_ram: bool = False
+    repack: bool = True
+    projector: int = 0
+    """Bytes of the projector's file."""
+    draft: Shape | None = None
+    gpus: tuple[str, ...] = ()
+    """Names of the devices beside the processor, in the order in which they are filled."""
+
+
+class Use(Struct, frozen=True, kw_only=True):
+    """Bytes on one device, by kind; the kinds are those of the lines that llama-server prints."""
+
+    model: int = 0
+    cache: int = 0
+    """Context and states."""
+    compute: int = 0
+    output: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.model + self.cache + self.compute + self.output
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """Bytes by device, which is ``ram`` or one of the `Options.gpus`."""
+
+    devices: Mapping[str, Use]
+    context: int
+    """Tokens of all slots together, as llama-server rounds them."""
+    parallel: int
+    gpu_layers: int
+    """Of ``layers``, how many are on GPUs; the output counts as one."""
+    layers: int
+
+    def by_device(self) -> dict[str, int]:
+        return {device: use.total for device, use in self.devices.items()}
+
+
+class Costs(Struct, frozen=True, kw_only=True):
+    """What the parts of a model take wherever they are put, in bytes: the sums of an estimate without the places."""
+
+    weights: tuple[int, ...]
+    """Of each layer, and at the end of the output on a GPU."""
+    kept: tuple[int, ...]
+    """What each layer keeps of all sequences, and 0 at the end."""
+    in_ram: tuple[int, ...]
+    """What main memory holds of each of them though it is on a GPU."""
+    ram: Use
+    """In main memory whatever is where."""
+    ram_output: int
+    """The output's weights in main memory."""
+    gpu_compute: int
+    """On each GPU that has a layer."""
+    copied_compute: int
+    """On the first GPU, instead, while some layers are in main memory."""
+    extra: Use
+    """Projector and draft model, on the first GPU if there is one."""
+    context: int
+    slots: int
+
+
+def estimate(shape: Shape, options: Options) -> Estimate:
+    """Pure and total: any shape and any options have an estimate."""
+    places = places_of(len(shape.layers), options)
+    return placed(costs_of(shape, options), places, options.gpus)
+
+
+def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Estimate:
+    """The estimate for layers, and at the end the output, on these devices."""
+    uses: dict[str, Use] = {RAM: costs.ram, **dict.fromkeys(gpus, Use())}
+    for number, place in enumerate(places):
+        have, last = uses[place], number == len(places) - 1
+        in_ram = costs.in_ram[number]
+        if place == RAM:
+            size = costs.ram_output if last else costs.weights[number]
+            uses[RAM] = _more(have, model=size, cache=costs.kept[number])
+        else:
+            uses[place] = _more(have, model=costs.weights[number] - in_ram, cache=costs.kept[number])
+            uses[RAM] = _more(uses[RAM], model=in_ram)
+    for gpu in gpus:
+        if gpu in places:
+            uses[gpu] = _more(uses[gpu], compute=costs.gpu_compute)
+    if gpus and places[0] == RAM:
+        uses[gpus[0]] = structs.replace(uses[gpus[0]], compute=max(uses[gpus[0]].compute, costs.copied_compute))
+    first = gpus[0] if gpus else RAM
+    extra = costs.extra
+    uses[first] = _more(uses[first], extra.model, extra.cache, extra.compute, extra.output)
+    on_gpus = sum(place != RAM for place in places)
+    return Estimate(devices=uses, context=costs.context, parallel=costs.slots, gpu_layers=on_gpus, layers=len(places))
+
+
+def costs_of(shape: Shape, options: Options) -> Costs:
+    slots, unified = slots_of(options)
+    each, context = cells_of(shape, options)
+    batch = _batch(shape, options, each, slots, unified)
+    kept = [_kept(layer, options, batch, slots, each, unified) for layer in shape.layers]
+    repack = options.repack and not options.gpus
+    weights = [layer.weights + (layer.repacked if repack else 0) for layer in shape.layers]
+    output = shape.output + shape.other
+    rows = shape.vocabulary + (shape.width if options.embedding or shape.encoder else 0)
+    return Costs(
+        weights=(*weights, output + (shape.input if shape.tied and not shape.encoder else 0)),
+        kept=(*((0,) * len(kept) if options.cache_in_ram else kept), 0),
+        in_ram=(*(_experts_in_ram(layer, n, options) for n, layer in enumerate(shape.layers)), 0),
+        ram=Use(
+            model=max(0, shape.input - (shape.tail if repack else 0)),
+            cache=sum(kept) if options.cache_in_ram else 0,
+            compute=_walked(shape, batch, own=True, compute=not options.gpus),
+            output=slots * rows * FLOAT,
+        ),
+        ram_output=output + (shape.output_repacked if repack else 0),
+        gpu_compute=_walked(shape, batch, own=False, compute=True) if options.gpus else 0,
+        copied_compute=_walked(shape, batch, own=False, compute=True, copied=True) if options.gpus else 0,
+        extra=_extra(options, context),
+        context=context,
+        slots=slots,
+    )
+
+
+def _experts_in_ram(layer: Layer, number: int, options: Options) -> int:
+    return layer.experts if number < options.experts_in_ram else 0
+
+
+def _more(use: Use, model: int = 0, cache: int = 0, compute: int = 0, output: int = 0) -> Use:
+    return Use(
+        model=use.model + model,
+        cache=use.cache + cache,
+        compute=use.compute + compute,
+        output=use.output + output,
+    )
+
+
+def _extra(options: Options, context: int) -> Use:
+    """A draft model has as much context as the model that it drafts for, and is wholly where the most room is."""
+    use = Use(model=options.projector)
+    if options.draft is None:
+        return use
+    asked = Options(context=context, parallel=options.parallel, unified=options.unified, batch=options.batch,
+                    ubatch=options.ubatch, flash=options.flash, repack=options.repack)  # fmt: skip
+    own = estimate(options.draft, asked).devices[RAM]
+    return _more(use, own.model, own.cache, own.compute, own.output)
+
+
+def slots_of(options: Options) -> tuple[int, bool]:
+    """How many slots there are, and whether they share one context."""
+    if options.parallel <= 0:
+        return AUTO_PARALLEL, options.unified is not False
+    return options.parallel, bool(options.unified)
+
+
+def cells_of(shape: Shape, options: Options) -> tuple[int, int]:
+    """Tokens that one sequence may have, and tokens of all of them."""
+    slots, unified = slots_of(options)
+    context = _padded(options.context or shape.trained or CELLS)
+    if unified:
+        return context, context
+    each = _padded(max(1, context // slots))
+    return each, each * slots
+
+
+def places_of(layers: int, options: Options) -> tuple[str, ...]:
+    """The device of each layer, and at the end that of the output: the first layers stay in main memory."""
+    wanted = layers + 1 if options.gpu_layers is None else min(max(0, options.gpu_layers), layers + 1)
+    wanted = wanted if options.gpus else 0
+    first = layers + 1 - wanted
+    shares = _shares(options)
+    return (RAM,) * first + tuple(_gpu_at(number / wanted, shares, options.gpus) for number in range(wanted))
+
+
+def _shares(options: Options) -> list[float]:
+    split = [max(0.0, share) for share in options.split[: len(options.gpus)]]
+    split += [0.0] * (len(options.gpus) - len(split))
+    return split if sum(split) else [1.0] * len(options.gpus)
+
+
+def _gpu_at(place: float, shares: Sequence[float], gpus: Sequence[str]) -> str:
+    upto, whole = 0.0, sum(shares)
+    for gpu, share in zip(gpus, shares, strict=True):
+        upto += share
+        if place < upto / whole:
+            return gpu
+    return gpus[-1]
+
+
+def _batch(shape: Shape, options: Options, each: int, slots: int, unified: bool) -> Batch:
+    context = each * (1 if unified else slots)
+    tokens = max(1, min(options.ubatch, options.batch, context if not shape.encoder else options.ubatch))
+    near = each
+    if shape.window and not options.window_full:
+        near = min(each, _padded(min(each, shape.window * (slots if unified else 1) + tokens)))
+    return Batch(
+        tokens=tokens,
+        cells=tokens if shape.encoder else each,
+        near_cells=near,
+        outputs=tokens if options.embedding else min(slots, tokens),
+        flash=options.flash,
+        key_bytes=BYTES.get(options.keys_type, 2.0),
+        cache_tokens=each * (1 if unified else slots),
+    )
+
+
+def _kept(layer: Layer, options: Options, batch: Batch, slots: int, each: int, unified: bool) -> int:
+    """What one layer keeps of all sequences."""
+    cells = (batch.near_cells if layer.windowed else each) * (1 if unified else slots)
+    sizes = layer.keys * BYTES.get(options.keys_type, 2.0) + layer.values * BYTES.get(options.values_type, 2.0)
+    return ceil(cells * sizes) + layer.state * slots * FLOAT
+
+
+def _walked(shape: Shape, batch: Batch, *, own: bool, compute: bool, copied: bool = False) -> int:
+    walk = Walk(shape, batch, copied=copied)
+    stream = walk.inputs(own=own, compute=compute)
+    if compute:
+        walk.layers(stream, sampled(shape.layers))
+    return walk.arena.peak
+
+
+def _padded(cells: int) -> int:
+    return -(-cells // CELLS) * CELLS

@@ -1,0 +1,222 @@
+"""How to start a model in the memory that is free: what goes where, with how much context, and whether at all.
+
+Theory. llama-server (b11434) fits a model itself (``--fit``, on unless somebody turns it off): of what nobody said it
+lowers the context, down to 4096, and then moves layers to main memory, and for experts single tensors, which it does
+better than a rule from outside. So the layers are left to it, with the reserve as its target, and are only foretold
+here. It does not do three things, which are done here: it counts the memory that a machine *has* where there is no GPU,
+not what is free beside other models; it never lowers the number of slots; and it knows nothing of a reserve in main
+memory. What somebody said is kept, whatever comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from appliance.core.fit.asked import Asked
+from appliance.core.fit.estimate import (
+    AUTO_PARALLEL,
+    RAM,
+    Costs,
+    Estimate,
+    Options,
+    Use,
+    costs_of,
+    placed,
+    places_of,
+    slots_of,
+)
+from appliance.core.fit.shape import Shape
+
+Verdict = Literal["fits", "partly", "no"]
+
+MIB = 1 << 20
+LEAST_CONTEXT = 4096
+"""Less is never chosen for somebody, unless the model was trained for less."""
+RESERVE = 1 << 30
+"""Bytes that stay free on each device; llama-server's own ``--fit-target``."""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What to do. ``flags`` are those to add to what the user said; sizes in bytes."""
+
+    verdict: Verdict
+    why: str
+    flags: tuple[str, ...]
+    estimate: Estimate
+    """Of what was chosen; with the verdict "no", of the least that there is."""
+    room: Mapping[str, int]
+    """What was free on each device, and ``reserve`` of it stays so."""
+    reserve: int
+
+    @property
+    def word(self) -> str:
+        """For a column of a table."""
+        if self.verdict == "partly":
+            return f"partly: {self.estimate.gpu_layers} of {self.estimate.layers} layers"
+        return "fits" if self.verdict == "fits" else "will not fit"
+
+
+class _Try(Struct, frozen=True):
+    """One way to start it: the options, and the places of its layers if they all find one."""
+
+    options: Options
+    costs: Costs
+    places: tuple[str, ...] | None
+
+
+def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = RESERVE) -> Plan:
+    """Pure. ``room`` is the free memory by device, ``ram`` among them; the GPUs are filled in its order.
+
+    More room never makes the verdict worse, or the layers on GPUs fewer.
+    """
+    gpus = tuple(device for device in room if device != RAM) if asked.options.gpus or not asked.understood else ()
+    left = {device: max(0, size - reserve) for device, size in room.items()}
+    options = structs.replace(asked.options, gpus=gpus)
+    tries = [_tried(shape, choice, left, asked) for choice in _choices(shape, options, asked)]
+    whole = next((one for one in tries if one.places and (not gpus or RAM not in one.places)), None)
+    chosen = whole or max((one for one in tries if one.places), key=_on_gpus, default=None)
+    if chosen is None or chosen.places is None:
+        least = tries[-1]
+        found = placed(least.costs, places_of(len(shape.layers), least.options), least.options.gpus)
+        return Plan(verdict="no", why=_too_large(found, left), flags=(), estimate=found, room=room, reserve=reserve)
+    found = placed(chosen.costs, chosen.places, chosen.options.gpus)
+    return Plan(
+        verdict="fits" if chosen is whole else "partly",
+        why=_why(found, shape, asked, left, gpus),
+        flags=_flags(chosen, shape, asked, gpus, reserve),
+        estimate=found,
+        room=room,
+        reserve=reserve,
+    )
+
+
+def _choices(shape: Shape, options: Options, asked: Asked) -> Iterator[Options]:
+    """Ways to start it, best first: less context before fewer slots."""
+    for slots in (0, 1) if not asked.parallel else (options.parallel,):
+        wanted = structs.replace(options, parallel=slots)
+        many, unified = slots_of(wanted)
+        share = 1 if unified else many
+        if asked.context:
+            yield wanted
+            continue
+        most = max(shape.trained, 1) if shape.trained else LEAST_CONTEXT
+        least = min(most, LEAST_CONTEXT) * share
+        context = max(most, least)
+        while context > least:
+            yield structs.replace(wanted, context=context)
+            context = max(least, _halved(context))
+        yield structs.replace(wanted, context=least)
+
+
+def _halved(context: int) -> int:
+    """The next power of two below."""
+    return 1 << (context - 1).bit_length() - 1
+
+
+def _tried(shape: Shape, options: Options, left: Mapping[str, int], asked: Asked) -> _Try:
+    costs, count = costs_of(shape, options), len(shape.layers) + 1
+    places: tuple[str, ...] | None = (RAM,) * count
+    if options.gpus:
+        if asked.gpu_layers:
+            wanted = count if options.gpu_layers is None else min(options.gpu_layers, count)
+            places = _packed(costs, count, wanted, left, options.gpus)
+        else:
+            places = _most_packed(costs, count, left, options.gpus)
+            if places is None:  # not even the room to compute with
+                return _tried(shape, structs.replace(options, gpus=()), left, asked)
+    return _Try(options, costs, places if places and _holds(costs, places, options.gpus, left) else None)
+
+
+def _most_packed(costs: Costs, count: int, left: Mapping[str, int], gpus: Sequence[str]) -> tuple[str, ...] | None:
+    """As many layers on GPUs as fit there: all of them, or the last that fit beside what is copied in for the others.
+    Main memory needs no asking: the more there are, the less it holds."""
+    best = _packed(costs, count, count, left, gpus)
+    low, high = 0, count - 1
+    while best is None or RAM in best:
+        number = (low + high) // 2
+        if low > high:
+            break
+        if (places := _packed(costs, count, number, left, gpus)) is None:
+            high = number - 1
+        else:
+            best, low = places, number + 1
+    return best
+
+
+def _packed(
+    costs: Costs, count: int, number: int, left: Mapping[str, int], gpus: Sequence[str]
+) -> tuple[str, ...] | None:
+    """The last ``number`` of ``count`` layers on the GPUs, each filled in turn; None when they do not fit."""
+    places = [RAM] * (count - number)
+    for gpu in gpus:
+        size, compute = 0, costs.gpu_compute
+        if gpu == gpus[0]:
+            size = costs.extra.total + (costs.copied_compute if number < count else 0)
+            compute = max(0, compute - costs.copied_compute) if number < count else compute
+        if size > left.get(gpu, 0):
+            return None
+        size += compute
+        while len(places) < count:
+            at = len(places)
+            size += costs.weights[at] - costs.in_ram[at] + costs.kept[at]
+            if size > left.get(gpu, 0):
+                break
+            places.append(gpu)
+    return tuple(places) if len(places) == count else None
+
+
+def _holds(costs: Costs, places: Sequence[str], gpus: Sequence[str], left: Mapping[str, int]) -> bool:
+    taken = placed(costs, places, gpus).by_device()
+    return all(size <= left[device] for device, size in taken.items() if device in left)
+
+
+def _on_gpus(one: _Try) -> int:
+    return sum(place != RAM for place in one.places or ())
+
+
+def _flags(chosen: _Try, shape: Shape, asked: Asked, gpus: Sequence[str], reserve: int) -> tuple[str, ...]:
+    flags: list[str] = []
+    options = chosen.options
+    on_gpus = bool(options.gpus) and asked.fit
+    if not asked.context and 0 < options.context < shape.trained and not on_gpus:
+        flags += ["--ctx-size", str(options.context)]
+    if not asked.parallel and options.parallel:
+        flags += ["--parallel", str(options.parallel)]
+    if on_gpus:
+        flags += ["--fit-target", ",".join([str(reserve // MIB)] * len(gpus))]
+    elif gpus and not options.gpus:
+        flags += ["--device", "none"]
+    elif gpus and not asked.gpu_layers:
+        flags += ["--n-gpu-layers", str(_on_gpus(chosen))]
+    return tuple(flags)
+
+
+def _why(found: Estimate, shape: Shape, asked: Asked, left: Mapping[str, int], gpus: Sequence[str]) -> str:
+    words = [", ".join(_of(device, use.total, left) for device, use in found.devices.items() if use.total)]
+    if not asked.context and 0 < found.context < shape.trained:
+        words.append(f"context {found.context} of {shape.trained} tokens, so that it fits")
+    if not asked.parallel and found.parallel < AUTO_PARALLEL:
+        words.append("one slot, so that it fits")
+    if 0 < found.gpu_layers < found.layers:
+        words.append(f"{found.gpu_layers} of {found.layers} layers on GPUs, the others in main memory")
+    elif not found.gpu_layers and gpus:
+        words.append("no layer on a GPU")
+    if len(found.devices) > 1 and asked.fit and not (asked.context and asked.gpu_layers):
+        words.append("llama-server settles context and layers itself (--fit)")
+    return "; ".join(words)
+
+
+def _too_large(found: Estimate, left: Mapping[str, int]) -> str:
+    over = [(device, use) for device, use in found.devices.items() if use.total > left.get(device, use.total)]
+    said = " and ".join(_of(device, use.total, left) for device, use in over)
+    greatest = max((use for _, use in over), key=lambda use: use.total, default=Use())
+    fix = "a smaller quantisation" if greatest.model >= greatest.total // 2 else "less context"
+    return f"it takes {said or 'more than there is'}; give it {fix}, or free memory"
+
+
+def _of(device: str, size: int, left: Mapping[str, int]) -> str:
+    known = f" of {left[device] // MIB} MiB" if device in left else ""
+    return f"{-(-size // MIB)} MiB{known} on {device}"

@@ -1,0 +1,301 @@
+"""What a model is made of, as far as its memory depends on it: from keys and tensor table of its GGUF header."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, structs
+
+from appliance.core.fit.kinds import ENCODING, HYBRID, RECURRENT, WINDOWS, Windows
+from appliance.core.gguf_bytes import MAX_LAYERS, Array, Part, Tensors, Value
+
+SHAPE_KEYS = frozenset(
+    {
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.key_length_mla",
+        "attention.key_length_swa",
+        "attention.kv_lora_rank",
+        "attention.recurrent_layers",
+        "attention.shared_kv_layers",
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "attention.value_length",
+        "attention.value_length_swa",
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "expert_count",
+        "expert_feed_forward_length",
+        "expert_used_count",
+        "feed_forward_length",
+        "full_attention_interval",
+        "kda.head_dim",
+        "nextn_predict_layers",
+        "shortconv.l_cache",
+        "ssm.conv_kernel",
+        "ssm.group_count",
+        "ssm.inner_size",
+        "ssm.state_size",
+        "token_shift_count",
+        "wkv.head_size",
+    }
+)
+"""Keys after ``<architecture>.`` that are read for this."""
+
+MOST = 1 << 31
+"""llama.cpp holds these numbers in 32 bits."""
+
+
+class Layer(Struct, frozen=True, kw_only=True):
+    """One layer: its weights in bytes, and how many numbers it keeps."""
+
+    attention: int = 0
+    """Norms and whatever mixes tokens, too."""
+    feed: int = 0
+    experts: int = 0
+    repacked: int = 0
+    """Of these, weights that the CPU backend copies into another order."""
+    keys: int = 0
+    """Numbers per token in the cache; 0 for a layer without one."""
+    values: int = 0
+    windowed: bool = False
+    """It looks back no further than the window."""
+    state: int = 0
+    """Numbers per sequence, whatever its length."""
+    queries: int = 0
+    """Numbers per token that it asks the cache with."""
+
+    @property
+    def weights(self) -> int:
+        return self.attention + self.feed + self.experts
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """A model. Sizes in bytes, widths in numbers per token."""
+
+    architecture: str
+    layers: tuple[Layer, ...]
+    input: int
+    """The table that tokens are looked up in; it stays in main memory."""
+    output: int
+    """What makes logits. With tied weights the input is loaded twice where a GPU makes them."""
+    other: int
+    """Loaded with the output."""
+    tied: bool
+    output_repacked: int
+    tail: int
+    """Bytes at the file's end that nobody needs any more where weights are copied into another order."""
+    vocabulary: int
+    trained: int
+    """Tokens of context that it was trained for; 0 when the file does not say."""
+    width: int
+    heads: int
+    feed: int
+    """Of a feed-forward part of its own, or of the experts that all tokens share."""
+    gated: bool
+    experts: int
+    experts_used: int
+    expert_feed: int
+    window: int
+    latent: int
+    """Numbers per token that keys and values are compressed to; 0: they are not."""
+    latent_head: int
+    """Width of a head that is computed from them."""
+    inner: int
+    """Width of the recurrent part."""
+    encoder: bool
+    """It keeps no context between batches."""
+
+    @property
+    def weights(self) -> int:
+        return self.input + self.output + self.other + sum(layer.weights for layer in self.layers)
+
+
+def shape_of(architecture: str, values: Mapping[str, Value], tensors: Tensors) -> Shape | None:
+    """None for what is no model of its own, and where the file does not say enough, or nonsense."""
+    keys = _Keys(architecture, values)
+    count, width = keys.number("block_count"), keys.number("embedding_length")
+    if not 0 < count <= MAX_LAYERS or not 0 < width < MOST or tensors.unknown:
+        return None
+    parts = {(part.layer, part.kind): part for part in tensors.parts}
+    one = {kind: parts.get((-1, kind)) for kind in ("input", "output", "other")}
+    heads = keys.number("attention.head_count")
+    latent = keys.number("attention.kv_lora_rank") if keys.number("attention.key_length_mla") else 0
+    tokens = values.get("tokenizer.ggml.tokens")
+    table = one["input"]
+    vocabulary = tokens.count if isinstance(tokens, Array) else table.rows if table else 0
+    shape = Shape(
+        architecture=architecture,
+        layers=_layers(keys, parts, count, width),
+        input=_size(table),
+        output=_size(one["output"]),
+        other=_size(one["other"]),
+        tied=one["output"] is None,
+        output_repacked=one["output"].repacked if one["output"] else 0,
+        tail=tensors.tail,
+        vocabulary=vocabulary,
+        trained=keys.number("context_length"),
+        width=width,
+        heads=heads,
+        feed=max((part.rows for part in tensors.parts if part.kind == "feed"), default=0),
+        gated=any(part.gated for part in tensors.parts),
+        experts=keys.number("expert_count"),
+        experts_used=keys.number("expert_used_count"),
+        expert_feed=keys.number("expert_feed_forward_length") or keys.number("feed_forward_length"),
+        window=keys.number("attention.sliding_window") or _windows(keys).usual,
+        latent=latent,
+        latent_head=keys.number("attention.key_length_mla"),
+        inner=keys.number("ssm.inner_size"),
+        encoder=architecture in ENCODING,
+    )
+    return shape if max(shape.vocabulary, shape.trained, shape.heads, shape.experts_used) < MOST else None
+
+
+def with_parts(shape: Shape, parts: Iterable[Part]) -> Shape:
+    """The model with the weights of one more shard, which has tensors and no keys."""
+    layers = list(shape.layers)
+    sums = {"input": shape.input, "output": shape.output, "other": shape.other}
+    repacked, tied = shape.output_repacked, shape.tied
+    feed, gated = shape.feed, shape.gated
+    for part in parts:
+        gated = gated or part.gated
+        feed = max(feed, part.rows) if part.kind == "feed" and not shape.experts else feed
+        if part.layer < 0:
+            sums[part.kind] += part.size
+            repacked += part.repacked
+            tied = tied and part.kind != "output"
+        elif part.layer < len(layers):
+            layer = layers[part.layer]
+            layers[part.layer] = structs.replace(
+                layer,
+                attention=layer.attention + (part.size if part.kind == "attention" else 0),
+                feed=layer.feed + (part.size if part.kind == "feed" else 0),
+                experts=layer.experts + (part.size if part.kind == "experts" else 0),
+                repacked=layer.repacked + part.repacked,
+            )
+    return structs.replace(
+        shape, layers=tuple(layers), **sums, output_repacked=repacked, tied=tied, feed=feed, gated=gated
+    )
+
+
+class _Keys:
+    """The numbers under one architecture's name; what is absent, negative, too large or no number counts as 0."""
+
+    def __init__(self, architecture: str, values: Mapping[str, Value]) -> None:
+        self.architecture = architecture
+        self._values = values
+
+    def number(self, key: str) -> int:
+        """Of a list the largest."""
+        return max(self.list(key), default=0)
+
+    def list(self, key: str) -> tuple[int, ...]:
+        value = self._values.get(f"{self.architecture}.{key}")
+        numbers = value.numbers if isinstance(value, Array) else (value,)
+        return tuple(int(n) if isinstance(n, int) and 0 <= n < MOST else 0 for n in numbers if n is not None)
+
+    def of_layers(self, key: str, count: int) -> tuple[int, ...] | None:
+        """One number for each layer, from a list or from one number for all; None when it is absent."""
+        numbers = self.list(key)
+        if not numbers:
+            return None
+        return (numbers * count)[:count] if len(numbers) == 1 else (numbers + (0,) * count)[:count]
+
+
+def _layers(keys: _Keys, parts: Mapping[tuple[int, str], Part], count: int, width: int) -> tuple[Layer, ...]:
+    heads = keys.of_layers("attention.head_count", count) or (0,) * count
+    kv_heads = keys.of_layers("attention.head_count_kv", count) or heads
+    most_heads = max(heads)
+    usual = width // most_heads if most_heads else 0
+    full = (keys.number("attention.key_length") or usual, keys.number("attention.value_length") or usual)
+    windowed = _windowed(keys, count)
+    near = (
+        keys.number("attention.key_length_swa") or full[0],
+        keys.number("attention.value_length_swa") or full[1],
+    )
+    latent = bool(keys.number("attention.key_length_mla"))
+    recurrent, attending = _recurrent(keys, count, kv_heads)
+    cached = count - max(keys.number("attention.shared_kv_layers"), _windows(keys).shared(count))
+    trunk = count - keys.number("nextn_predict_layers")
+    state = _state(keys, width, most_heads)
+    layers: list[Layer] = []
+    for number in range(count):
+        own = {kind: parts.get((number, kind)) for kind in ("attention", "feed", "experts")}
+        head = near if windowed[number] else full
+        keeps = number in attending and number < min(cached, trunk)
+        layers.append(
+            Layer(
+                attention=_size(own["attention"]),
+                feed=_size(own["feed"]),
+                experts=_size(own["experts"]),
+                repacked=sum(part.repacked for part in own.values() if part),
+                keys=kv_heads[number] * head[0] if keeps else 0,
+                values=kv_heads[number] * head[1] if keeps and not latent else 0,
+                windowed=windowed[number],
+                state=state if number in recurrent and number < trunk else 0,
+                queries=heads[number] * head[0],
+            )
+        )
+    return tuple(layers)
+
+
+def _windows(keys: _Keys) -> Windows:
+    return WINDOWS.get(keys.architecture, Windows())
+
+
+def _windowed(keys: _Keys, count: int) -> tuple[bool, ...]:
+    """Which layers look back no further than the window. A pattern of n is n - 1 such layers and a full one."""
+    windows = _windows(keys)
+    if not windows.used or not (keys.number("attention.sliding_window") or windows.usual):
+        return (False,) * count
+    told = keys.list("attention.sliding_window_pattern")
+    if len(told) > 1:
+        return tuple(bool(n) for n in (told + (0,) * count)[:count])
+    every = told[0] if told else windows.every
+    if every == 0:
+        return (True,) * count
+    return tuple(n % every != (0 if windows.full_first else every - 1) for n in range(count))
+
+
+def _recurrent(keys: _Keys, count: int, kv_heads: tuple[int, ...]) -> tuple[frozenset[int], frozenset[int]]:
+    """The layers that keep a state, and the layers that keep keys and values."""
+    every = frozenset(range(count))
+    if keys.architecture in RECURRENT:
+        return every, frozenset()
+    if keys.architecture in ENCODING:
+        return frozenset(), frozenset()
+    if keys.architecture not in HYBRID:
+        return frozenset(), every
+    if keys.architecture == "falcon-h1":
+        return every, every
+    if told := keys.list("attention.recurrent_layers"):
+        mixing = frozenset(n for n, recurrent in enumerate(told[:count]) if recurrent)
+    elif HYBRID[keys.architecture]:
+        interval = keys.number("full_attention_interval") or HYBRID[keys.architecture]
+        mixing = frozenset(n for n in every if (n + 1) % interval)
+    else:
+        mixing = frozenset(n for n in every if not kv_heads[n])
+    if keys.architecture.startswith("nemotron_h"):
+        feeds = keys.of_layers("feed_forward_length", count) or (0,) * count
+        alone = frozenset(n for n in every if not feeds[n])
+        return mixing & alone, alone - mixing
+    return mixing, every - mixing
+
+
+def _state(keys: _Keys, width: int, heads: int) -> int:
+    """Numbers that a recurrent layer keeps of one sequence."""
+    if head := keys.number("wkv.head_size"):
+        return (keys.number("token_shift_count") or 2) * width + width * head
+    if cells := keys.number("shortconv.l_cache"):
+        return width * (cells - 1)
+    kernel = keys.number("ssm.conv_kernel")
+    if head := keys.number("kda.head_dim"):
+        return 3 * ((kernel - 1) if kernel else 3) * heads * head + head * head * heads
+    inner, size = keys.number("ssm.inner_size"), keys.number("ssm.state_size")
+    return max(0, kernel - 1) * (inner + 2 * keys.number("ssm.group_count") * size) + size * inner
+
+
+def _size(part: Part | None) -> int:
+    return part.size if part else 0

@@ -1,0 +1,49 @@
+"""How a model would fit beside what is loaded now: the plan, without loading it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from quart import Quart, Response, request
+
+from appliance.core.fit.plan import Plan
+from appliance.errors import BadRequest, NotFound
+from appliance.http.answers import json_answer
+
+Foretell = Callable[[str], Awaitable[Plan | None]]
+"""The plan for a model by its name, with what is free now. Raises ModelNotFound; None where it cannot be told."""
+
+
+class FitRoutes:
+    """Every method is one route."""
+
+    def __init__(self, foretell: Foretell) -> None:
+        self._foretell = foretell
+
+    async def fit(self) -> Response:
+        name = request.args.get("model", "")
+        if not name:
+            raise BadRequest("say which model: /api/fit?model=NAME")
+        plan = await self._foretell(name)
+        if plan is None:
+            raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
+        found = plan.estimate
+        return json_answer(
+            {
+                "model": name,
+                "verdict": plan.verdict,
+                "why": plan.why,
+                "flags": plan.flags,
+                "context": found.context,
+                "parallel": found.parallel,
+                "gpu_layers": found.gpu_layers,
+                "layers": found.layers,
+                "memory": found.devices,
+                "room": plan.room,
+                "reserve": plan.reserve,
+            }
+        )
+
+
+def add_fit_routes(app: Quart, routes: FitRoutes) -> None:
+    app.add_url_rule("/api/fit", view_func=routes.fit, methods=["GET"])

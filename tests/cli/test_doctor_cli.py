@@ -1,0 +1,66 @@
+"""What ``doctor`` refuses, and how its page looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import Command
+
+from appliance.cli.doctor import ALL_WELL, page
+from appliance.core.doctor.facts import DoctorFacts
+from appliance.core.doctor.findings import Finding
+
+FACTS = DoctorFacts(version="1.0", now=0.0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("doctor", "--yes"), "--yes goes with --report"),
+        (("doctor", "--json", "--report"), "--report and --json"),
+        (("doctor", "--url", "ftp://x"), "--url ftp://x"),
+        (("doctor", "extra"), "extra"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(command: Command, argv: tuple[str, ...], words: str) -> None:
+    outcome = command(*argv)
+    assert outcome.status == 2
+    assert words in outcome.err
+    assert outcome.program is None
+
+
+@pytest.mark.parametrize("argv", [("doctor",), ("doctor", "--report"), ("doctor", "--report", "x.zip", "--yes")])
+def test_what_can_be_meant_is_done(command: Command, argv: tuple[str, ...]) -> None:
+    outcome = command(*argv)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert callable(outcome.program)
+
+
+def test_the_page_has_evidence_and_commands() -> None:
+    finding = Finding(
+        id="x", severity="warning", title="It is slow", evidence=("2 \x1b[31mthreads",), advice="Do this.",
+        commands=("llama-appliance ls",),
+    )  # fmt: skip
+    text = page(FACTS, [finding], colours=False)
+    assert "WARNING It is slow  [x]\n" in text
+    assert "\n        $ llama-appliance ls" in text
+    assert "\x1b" not in text
+    assert ALL_WELL not in text
+
+
+def test_a_page_on_which_all_is_well_fits_a_screen() -> None:
+    text = page(FACTS, [], colours=False)
+    assert text.endswith(ALL_WELL)
+    assert len(text.splitlines()) <= 24
+
+
+def test_a_folder_that_is_not_there_is_no_place_for_a_bundle(tmp_path: Path) -> None:
+    from appliance.cli.report import free_path
+    from appliance.errors import UsageError
+
+    with pytest.raises(UsageError, match="there is no folder"):
+        free_path(str(tmp_path / "none" / "x.zip"))
+    (tmp_path / "x.zip").touch()
+    with pytest.raises(UsageError, match="is there already"):
+        free_path(str(tmp_path / "x.zip"))

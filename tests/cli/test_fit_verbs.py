@@ -1,0 +1,73 @@
+"""``ls`` and ``load --dry-run``: how models fit, as a user sees it, without a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+from hollow_models import dense, gemma, write_hollow
+
+COMMAND = Path(sysconfig.get_path("scripts")) / "llama-appliance"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    models = tmp_path / "models"
+    models.mkdir()
+    write_hollow(models / "small-F16.gguf", dense(layers=2))
+    write_hollow(models / "windowed-Q8_0.gguf", gemma("gemma3", weights="Q8_0"))
+    write_hollow(models / "vast-F16.gguf", dense(layers=500, width=8192, forward=65536, head=512))
+    return models
+
+
+def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_", "HF_"))}
+    env = kept | {"HOME": str(folder.parent), "XDG_DATA_HOME": str(folder.parent), "LLAMA_CACHE": str(folder.parent)}
+    line = [COMMAND, *words, "--models-dir", str(folder), "--no-stores"]
+    return subprocess.run(line, capture_output=True, text=True, env=env, timeout=60, check=False)
+
+
+def test_ls_says_which_models_fit(folder: Path):
+    found = ran(folder, "ls")
+    assert found.returncode == 0, found.stderr
+    header, *rows = found.stdout.splitlines()
+    assert "FIT" in header
+    fits = {row.split()[0]: row for row in rows}
+    assert " fits " in fits["small-F16"]
+    assert " will not fit " in fits["vast-F16"]
+
+
+def test_ls_gives_the_figures_as_json(folder: Path):
+    models = {model["id"]: model["fit"] for model in json.loads(ran(folder, "ls", "--json").stdout)["models"]}
+    small = models["small-F16"]
+    assert small["verdict"] == "fits"
+    assert small["memory"]["ram"]["cache"] == 2 * 8192 * 2 * 256 * 2
+    assert small["room"]["ram"] > small["reserve"] > 0
+    assert models["vast-F16"]["verdict"] == "no"
+    assert "a smaller quantisation" in models["vast-F16"]["why"]
+
+
+def test_a_dry_run_says_what_goes_where(folder: Path):
+    found = ran(folder, "load", "windowed-Q8_0", "--dry-run")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith("windowed-Q8_0: fits: ")
+    assert "WEIGHTS" in found.stdout
+    assert "context 32768 tokens, 4 slots" in found.stdout
+    assert "flags: none are needed" in found.stdout
+
+
+def test_a_dry_run_of_what_will_not_fit_fails(folder: Path):
+    found = ran(folder, "load", "vast-F16", "--dry-run", "--json")
+    assert found.returncode == 1
+    assert json.loads(found.stdout)["verdict"] == "no"
+
+
+def test_a_dry_run_of_no_model_says_which_was_meant(folder: Path):
+    found = ran(folder, "load", "smal-F16", "--dry-run")
+    assert found.returncode == 2
+    assert "there is no model 'smal-F16'" in found.stderr
+    assert "small-F16" in found.stderr
