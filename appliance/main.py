@@ -54,6 +54,7 @@ from appliance.upkeep import (
     echoing_engine_log,
     following_files,
     following_plugins,
+    gpu_memory,
     logging_into,
     reloads_of,
     telling_console,
@@ -117,7 +118,9 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
         ) as agents,
     ):
         fleet.supply = Supply(catalog, downloads)
-        engines.busy, engines.settled = lambda: fleet.busy, fleet.reseat
+        engines.busy, engines.settled = lambda: fleet.busy, fleet.see_machine
+        fleet.see_machine()
+        samples.tell = lambda sample: fleet.see_gpus(gpu_memory(sample))
         configuration = configuration_of(settings, fleet, catalog, peers)
         reloads = reloads_of(configuration, fleet, catalog)
         following_plugins(plugins, reloads, settings, configuration)

@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import trio
@@ -24,6 +24,8 @@ from appliance.cli.status import say
 from appliance.cli.values import refuse_open_door
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
+from appliance.core.fit.budgets import GpuSample
+from appliance.core.machine import MIB, Sample
 from appliance.fleet.owner import Fleet
 from appliance.http.front import Owners
 from appliance.http.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
@@ -117,6 +119,15 @@ async def _reload_on_hangup(reloads: Reloads) -> None:
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             await reloads.reload_quietly()
+
+
+def gpu_memory(sample: Sample) -> Mapping[str, GpuSample]:
+    """What a sample tells of the GPUs' memory, by what budgets call them."""
+    return {
+        f"gpu{gpu.id}": GpuSample(gpu.mem_used_mb * MIB, gpu.mem_total_mb * MIB)
+        for gpu in sample.gpus
+        if gpu.mem_used_mb is not None and gpu.mem_total_mb
+    }
 
 
 @contextmanager

@@ -157,7 +157,7 @@ async def _foretell(sources: Sources, name: str, as_json: bool) -> int:
     from appliance.cli.fit import fit_of, machine_room, planned, print_plan
 
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
-    model, plan = planned(snapshot.models, name, await trio.to_thread.run_sync(machine_room))
+    model, plan = planned(snapshot.models, name, await machine_room())
     if as_json:
         print_json(fit_of(plan))
     else:

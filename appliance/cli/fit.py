@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import click
 import psutil
 from msgspec import Struct
 
+from appliance.catalog.sources import STARTER
 from appliance.cli.show import human_size, print_table
+from appliance.core.fit.budgets import room_of
 from appliance.core.fit.estimate import RAM, Use
 from appliance.core.fit.plan import Plan
 from appliance.core.model import Model
 from appliance.core.near_names import did_you_mean
 from appliance.core.settings import FleetSettings
-from appliance.errors import UsageError
+from appliance.engines.found import finder, installed_folder
+from appliance.engines.looking import look
+from appliance.engines.owner import open_engines
+from appliance.errors import EngineNotFound, UsageError
 from appliance.fleet.terms import plan_of
 from appliance.platform import cgroups
+from appliance.platform.children import open_children
+from appliance.store.engine_book import BOOK, BookFile
 
 
 class Fit(Struct, frozen=True, kw_only=True):
@@ -34,9 +42,19 @@ class Fit(Struct, frozen=True, kw_only=True):
     reserve: int
 
 
-def machine_room() -> Mapping[str, int]:
-    """Bytes that are free now in main memory, the container's limit considered. Blocks for a moment."""
-    return {RAM: min(psutil.virtual_memory().available, cgroups.memory_left())}
+async def machine_room() -> Mapping[str, int]:
+    """Bytes that are free now: in main memory, the container's limit considered, and on the GPUs that would be used."""
+    room = {RAM: min(psutil.virtual_memory().available, cgroups.memory_left())}
+    with suppress(EngineNotFound):
+        found = finder(None)
+        book = BookFile(installed_folder() / BOOK)
+        async with open_engines(found.find, book, starter=STARTER, only=found.only) as engines:
+            engine = engines.choose()
+        if engine is not None and engine.gpus:
+            async with open_children() as children:
+                free = room_of(await look(children))
+            room |= {device: free[device] for device in engine.gpus.values() if device in free}
+    return room
 
 
 def fit_of(plan: Plan) -> Fit:

@@ -149,6 +149,7 @@ def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
             stop_timeout=STOP_TIMEOUT,
             engine_args=(*files, *told, *llama_flags.render(engine_options)),
             metrics=False,
+            fit=False,
         ),
         tools=tools_of_options(options),
         sources=Sources(files=(NamedFile(model_id, places.model),), models_dir=None, cache=None, starter=None),

@@ -79,7 +79,7 @@ def ls(
 async def _ls(sources: Sources, server: Server, as_json: bool) -> int:
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     states = await _states(server)
-    room = await trio.to_thread.run_sync(machine_room)
+    room = await machine_room()
     plans = {model.id: plan for model in snapshot.models if (plan := plan_of(model, FleetSettings(), room))}
     rows = [
         _row(model, None if states is None else states.get(model.id, "unknown"), plans.get(model.id))

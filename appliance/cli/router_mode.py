@@ -47,7 +47,7 @@ def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], env
         http=structs.replace(
             http_settings(options, single=None, autoload=is_on(options, "--models-autoload")), held_for=slowed
         ),
-        fleet=FleetSettings(models_max=models_max, metrics=False, start_delay=slowed),
+        fleet=FleetSettings(models_max=models_max, metrics=False, fit=False, start_delay=slowed),
         tools=tools_of_options(options),
         sources=Sources(
             models_dir=_models_dir(value(options, "--models-dir", "")),

@@ -139,6 +139,14 @@ class Schedule:
         before = sum(len(other.tickets) for other in self._queue.values() if other.rank(now) < rank)
         return before + list(entry.tickets).index(ticket) + 1
 
+    def taken(self) -> Mapping[str, int]:
+        """Bytes by device that all processes together count for."""
+        total: dict[str, int] = {}
+        for model, process in self._processes.items():
+            for device, size in self._memory(model, process.terms).items():
+                total[device] = total.get(device, 0) + size
+        return total
+
     def models(self) -> Iterable[str]:
         """Every model that has a process or a queue entry."""
         return self._processes.keys() | self._queue.keys()

@@ -108,6 +108,9 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     """llama-server flags for every model."""
     metrics: bool = True
     """Start model processes with ``--metrics``; off where the user's own llama-server flags decide."""
+    fit: bool = True
+    """Choose context and slots that fit into what is free, where nobody has said them; off where the user's own
+    llama-server flags decide."""
     threads: int | None = None
     """CPU threads of each model process; None leaves room for the program itself."""
     start_delay: float = 0.0

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import structs
 
+from appliance.core.engines.machine import Look
 from appliance.engines.found import Engine
 
 
@@ -25,6 +26,11 @@ class Chooser(Protocol):
         """The model could not be started on the engine, or its process died at work."""
         ...
 
+    @property
+    def look(self) -> Look | None:
+        """The machine; None while nobody has looked."""
+        ...
+
     async def check(self, engine: Engine) -> str:
         """What is wrong with the engine's files, right before it is started; empty: nothing."""
         ...
@@ -41,6 +47,11 @@ class OneEngine:
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
         """There is nothing else to be used meanwhile."""
+
+    @property
+    def look(self) -> Look | None:
+        """Nobody looks for the sake of one engine."""
+        return None
 
     async def check(self, engine: Engine) -> str:
         return engine.damage

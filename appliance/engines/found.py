@@ -13,7 +13,7 @@ import hashlib
 import os
 import platform
 import re
-import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,7 +22,7 @@ from pathlib import Path
 import platformdirs
 from msgspec import Struct
 
-from appliance.core.engines.builds import MANIFEST, Build, platform_of
+from appliance.core.engines.builds import MANIFEST, Build, numbers_of, platform_of
 from appliance.engines import embedded
 from appliance.engines.integrity import damage_of, read_build
 from appliance.errors import EngineNotFound, UsageError
@@ -41,6 +41,9 @@ ENGINE_HELP = (
 
 BACKENDS = re.compile(r"cpu|vulkan|cuda\d*|rocm|metal|sycl")
 BUILD_ID = re.compile(r"[a-z0-9]+-[a-z0-9]+-[a-z0-9]+/[\w.-]+")
+
+
+NO_GPUS: Mapping[str, str] = {}
 
 
 class Engine(Struct, frozen=True, kw_only=True):
@@ -66,6 +69,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     seat: str = ""
     """`Seat.id`, where its devices were chosen, too: ``args`` then name them."""
     args: tuple[str, ...] = ()
+    gpus: Mapping[str, str] = NO_GPUS
+    """Its devices' names to what their memory is called in budgets, ``{"CUDA1": "gpu0"}``; none on the processor."""
 
 
 class Places(Struct, frozen=True, kw_only=True):
@@ -159,10 +164,29 @@ def _discovered(places: Places) -> Iterator[Engine]:
                 yield engine
             if not engine.damage:
                 seen.add((engine.id, engine.digest))
-    if on_path := shutil.which(EXECUTABLE, path=places.search_path):
-        yield _program(Path(on_path), "PATH")
+    if on_path := _on_path(places.search_path):
+        yield _program(on_path, "PATH")
     if embedded.available():
         yield _embedded("the Python environment")
+
+
+def _on_path(search_path: str) -> Path | None:
+    """The program in a folder of ``PATH``, as what is found is also run without being asked for.
+
+    What anybody may have put there is passed over: relative folders, which are wherever somebody happens to be, and
+    folders and files that everybody may write to. Whoever means such a program names it.
+    """
+    for folder in search_path.split(os.pathsep):
+        program = Path(folder) / EXECUTABLE
+        if folder and program.is_absolute() and _executable(program) and not _is_everybodys(program):
+            return program
+    return None
+
+
+def _is_everybodys(program: Path) -> bool:
+    """Windows tells it in another way than by modes; there PATH is what its owner made of it."""
+    places = (program, program.parent, program.resolve())
+    return sys.platform != "win32" and any(place.stat().st_mode & stat.S_IWOTH for place in places)
 
 
 def _builds(root: Path, source: str) -> list[Engine]:
@@ -181,12 +205,8 @@ def _builds(root: Path, source: str) -> list[Engine]:
 
 def _newest_first(engine: Engine) -> tuple[object, ...]:
     special = not engine.id.endswith(f"/{engine.version}")  # made for this machine, and preferred for it
-    return tuple(-number for number in _age(engine.version)), engine.backend != "cpu", not special, engine.id
-
-
-def _age(version: str | None) -> tuple[int, ...]:
-    """``b11434`` -> (11434,): versions compare by their numbers."""
-    return tuple(int(digits) for digits in re.findall(r"\d{1,18}", version or "")) or (0,)
+    release = numbers_of(engine.version or "") or (0,)
+    return tuple(-number for number in release), engine.backend != "cpu", not special, engine.id
 
 
 def here() -> str:

@@ -19,7 +19,7 @@ import trio
 from msgspec import structs
 
 from appliance.core.engines.book import Book, Listed, key_of
-from appliance.core.engines.cards import drivers_of, identify
+from appliance.core.engines.cards import drivers_of, identify, memory_names
 from appliance.core.engines.choice import Ranked, Seat, Wanted, best, rank
 from appliance.core.engines.devices import Device, cpu_device
 from appliance.core.engines.machine import VISIBILITY, Look
@@ -27,7 +27,7 @@ from appliance.core.engines.probation import after_failure
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.seats import Offer, device_flags, seats_of
 from appliance.engines.background import keep_up
-from appliance.engines.found import Engine
+from appliance.engines.found import NO_GPUS, Engine
 from appliance.engines.integrity import check_build
 from appliance.engines.looking import look
 from appliance.engines.probing import list_devices
@@ -110,7 +110,9 @@ class Engines:
         engine = next(one for one in self.engines if (one.id, one.digest) == (seat.build, seat.digest))
         narrowed = seat if devices is None else structs.replace(seat, devices=tuple(devices))
         listed = self._listed(engine)
-        return structs.replace(engine, seat=seat.id, args=device_flags(narrowed, listed.devices if listed else ()))
+        gpus = NO_GPUS if seat.on_cpu else memory_names(narrowed.devices, self.book.look)
+        flags = device_flags(narrowed, listed.devices if listed else ())
+        return structs.replace(engine, seat=seat.id, args=flags, gpus=gpus)
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
         """See `Chooser.failed`. Where there is another seat, this one waits for a while, and is proven again."""
@@ -265,7 +267,7 @@ class Engines:
 
     @property
     def _system(self) -> str:
-        return self.book.look.system if self.book.look is not None else ""
+        return self.book.system
 
     def _wanted(self, model: str, word: str) -> Wanted | None:
         chosen = word or self.book.models.get(model) or self.book.use

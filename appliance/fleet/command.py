@@ -20,11 +20,16 @@ BATCH_FLAGS = frozenset(("-b", "--batch-size", "-ub", "--ubatch-size"))
 """llama-server looks between logical batches whether a request was cancelled. At its default of 2048 tokens an
 abandoned prompt held its slot for up to 1.9 s on a busy machine; it computes in steps of 512 anyway."""
 
+TELLS_BUFFERS = "4"
+VERBOSITY_FLAGS = frozenset(("-lv", "--verbosity", "--log-verbosity", "-v", "--verbose", "--log-verbose"))
+"""llama-server (b11434) says from verbosity 4 on which buffers it has allocated on which device."""
+
 
 def model_command(
     engine: Sequence[str],
     *,
-    backend: str,
+    on_cpu: bool,
+    tells_buffers: bool = False,
     model_id: str,
     path: str,
     port: int,
@@ -38,7 +43,9 @@ def model_command(
     Later options win in llama-server, so the order is: the program's defaults, the model's own (``defaults``), what the
     user asked for (``overrides``). The API key travels in the environment, where other users cannot read it.
     """
-    batch = () if backend != "cpu" or BATCH_FLAGS & {*defaults, *overrides} else ("--batch-size", BATCH)
+    said = {*defaults, *overrides}
+    batch = ("--batch-size", BATCH) if on_cpu and not BATCH_FLAGS & said else ()
+    buffers = ("--log-verbosity", TELLS_BUFFERS) if tells_buffers and not VERBOSITY_FLAGS & said else ()
     return (
         *engine,
         *(("--model", path) if path else ()),
@@ -48,6 +55,7 @@ def model_command(
         *(("--metrics",) if metrics else ()),
         "--threads", str(threads),
         *batch,
+        *buffers,
         *defaults,
         *overrides,
     )  # fmt: skip

@@ -31,6 +31,7 @@ from appliance.upstream.client import Address
 
 ABORT_TIME = 5.0
 """Seconds that a configured server gets to end when it is stopped while it starts."""
+ON_CPU = ("--device", "none")
 PATH_SAFE = "/%:@!$&'()*+,;=~-._?"
 NOBODY = Crew()
 WINDOWS = sys.platform == "win32"
@@ -65,18 +66,26 @@ class Launch(Struct, frozen=True, kw_only=True):
 
 
 def engine_argv(
-    model: Model, engine: Engine, settings: FleetSettings, threads: int, port: int = 0, workers: Sequence[Worker] = ()
+    model: Model,
+    engine: Engine,
+    settings: FleetSettings,
+    threads: int,
+    port: int = 0,
+    workers: Sequence[Worker] = (),
+    fitting: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The command of a model on disk; port 0 stands for one that is not chosen yet."""
+    """The command of a model on disk; port 0 stands for one that is not chosen yet. ``fitting`` gives way to what
+    anybody has said."""
     options = model_command(
         (),
-        backend=engine.backend,
+        on_cpu=engine.backend == "cpu" or engine.args == ON_CPU,
+        tells_buffers=bool(engine.gpus) and settings.fit,
         model_id=model.id,
         path=model.path,
         port=port,
         threads=threads,
         metrics=settings.metrics,
-        defaults=(*engine_flags(model), *model.args),
+        defaults=(*fitting, *engine_flags(model), *model.args),
         overrides=settings.engine_args,
     )
     return command_on(engine.command, engine.args, options, workers)
@@ -89,10 +98,17 @@ def worker_endpoints(model: Model, settings: FleetSettings) -> tuple[str, ...]:
     return workers_named((*model.args, *settings.engine_args))
 
 
-def engine_launch(model: Model, engine: Engine, settings: FleetSettings, threads: int, crew: Crew = NOBODY) -> Launch:
+def engine_launch(
+    model: Model,
+    engine: Engine,
+    settings: FleetSettings,
+    threads: int,
+    crew: Crew = NOBODY,
+    fitting: Sequence[str] = (),
+) -> Launch:
     """The process of a model on disk, on a free loopback port with a key of its own."""
     port = free_port()
-    argv = engine_argv(model, engine, settings, threads, port, crew.workers)
+    argv = engine_argv(model, engine, settings, threads, port, crew.workers, fitting)
     key = secrets.token_urlsafe(24)
     env = inherited_env()
     env["LLAMA_API_KEY"] = key

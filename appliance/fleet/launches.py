@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from appliance.core.config.types import ModelConfig
-from appliance.core.engines.workers import Crew
+from appliance.core.engines.machine import Look
+from appliance.core.engines.workers import Crew, Worker, room_of
+from appliance.core.fit.plan import Plan
 from appliance.core.model import Model
+from appliance.core.room import NO_MEMORY
 from appliance.core.settings import FleetSettings
 from appliance.engines.chooser import Chooser
 from appliance.engines.found import Engine
@@ -32,14 +36,21 @@ class Launches:
         settings: FleetSettings,
         logs: Logs,
         staying: Callable[[], Mapping[str, Address]],
+        plan: Callable[[Model, Engine, Mapping[str, int]], Plan | None],
     ) -> None:
         self._chooser = chooser
         self._settings = settings
         self._threads = settings.threads or engine_threads()
         self._logs = logs
         self._staying = staying
+        self._plan = plan
         self._lent: dict[str, str] = {}
         """Endpoints of workers to the models that use them: one at a time."""
+
+    @property
+    def look(self) -> Look | None:
+        """The machine; None while nobody has looked."""
+        return self._chooser.look if self._chooser is not None else None
 
     @property
     def engine(self) -> Engine | None:
@@ -82,7 +93,7 @@ class Launches:
             crew = await self._gather(model, engine, endpoints)
             if model.config is not None:
                 return self._configured(model, model.config, engine, crew)
-            return engine_launch(model, engine, self._settings, self._threads, crew)
+            return engine_launch(model, engine, self._settings, self._threads, crew, self._fitting(model, engine, crew))
         if not tried:
             raise EngineNotFound(("--engine", "PATH"))
         if len(damaged) == len(tried):
@@ -97,7 +108,8 @@ class Launches:
         in_use = {endpoint: self._lent[endpoint] for endpoint in endpoints if endpoint in self._lent}
         self._lent |= {endpoint: model.id for endpoint in endpoints if endpoint not in in_use}
         try:
-            crew = await workers_for(model.id, endpoints, engine.rpc, fits=lambda workers: True, in_use=in_use)
+            fits = partial(self._fits, model, engine)
+            crew = await workers_for(model.id, endpoints, engine.rpc, fits=fits, in_use=in_use)
         except BaseException:
             self.release_workers(model.id)
             raise
@@ -107,6 +119,18 @@ class Launches:
             log.warning("model '%s': %s", model.id, note)
             self._logs.append(model.id, note)
         return crew
+
+    def _fits(self, model: Model, engine: Engine, workers: Sequence[Worker]) -> bool:
+        """Whether the model can be started with these workers alone; of one that tells too little nobody knows."""
+        plan = self._plan(model, engine, room_of(workers))
+        return plan is None or plan.verdict != "no"
+
+    def _fitting(self, model: Model, engine: Engine, crew: Crew) -> tuple[str, ...]:
+        """Flags that make the model fit into what is free. The memory of workers is llama-server's to share out."""
+        if not self._settings.fit or crew.workers:
+            return ()
+        plan = self._plan(model, engine, NO_MEMORY)
+        return plan.flags if plan is not None else ()
 
     def release_workers(self, model_id: str) -> None:
         self._lent = {endpoint: owner for endpoint, owner in self._lent.items() if owner != model_id}

@@ -37,11 +37,14 @@ def corrected(
 ) -> Mapping[str, int]:
     """Bytes by device that count from now on.
 
-    A measurement replaces an estimate, and so do the ``buffers`` that the server says it has allocated. Where both are
-    known the larger one counts: weights that are read from the file on demand are not resident yet, and caches grow.
-    Neither goes below what the configuration says: of a server in a container only the client can be seen. Devices of
-    which nothing is known keep what was expected.
+    The ``buffers`` that the server says it has allocated replace what was expected of it. What was measured counts
+    where it is more: weights that are read from the file on demand are not resident yet, and caches grow. Nothing goes
+    below what the configuration says: of a server in a container only the client can be seen; and of a configured one
+    that says nothing, what is measured is all that is known.
     """
-    least: Mapping[str, int] = in_bytes(config.memory) if config is not None else NO_MEMORY
+    if config is not None:
+        least: Mapping[str, int] = in_bytes(config.memory)
+    else:
+        least = NO_MEMORY if buffers else expected
     known = {d: max(taken.get(d, 0), buffers.get(d, 0), least.get(d, 0)) for d in {**taken, **buffers}}
-    return {**(expected if not buffers or least else NO_MEMORY), **known}
+    return {**(NO_MEMORY if buffers and config is None else expected), **known}

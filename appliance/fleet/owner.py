@@ -12,24 +12,27 @@ from functools import partial
 import trio
 
 from appliance.core.config.types import Config
-from appliance.core.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop
+from appliance.core.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
+from appliance.core.fit.budgets import GpuSample
+from appliance.core.fit.plan import Plan
 from appliance.core.model import Model
 from appliance.core.policy import FreePolicy
 from appliance.core.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.chooser import Chooser, OneEngine
-from appliance.engines.found import Engine
+from appliance.engines.found import NO_GPUS, Engine
 from appliance.errors import ApplianceError, Busy, ModelNotFound, ModelUnloaded
+from appliance.fleet.budgets import Budgets
 from appliance.fleet.launch import (
     same_launch,
 )
 from appliance.fleet.launches import Launches
 from appliance.fleet.logs import Logs
-from appliance.fleet.measure import corrected, keep_measuring
+from appliance.fleet.measure import keep_measuring
 from appliance.fleet.place import Place
 from appliance.fleet.run import Ended, ModelRun
 from appliance.fleet.status import ChildStatus, Observer, progress_of, status_of, tell_end
-from appliance.fleet.terms import limits_of, policy_for, terms_of
+from appliance.fleet.terms import policy_for
 from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.upstream.client import Address
 
@@ -72,10 +75,11 @@ class Fleet:
         """Fetches what a model lacks before it is started; without one its engine has to."""
         self._config: Config | None = None
         self._settings = settings
-        self._launches = Launches(chooser, settings, self.logs, self._staying)
+        self._budgets = Budgets(settings)
+        self._launches = Launches(chooser, settings, self.logs, self._staying, self._budgets.plan)
         self._children = children
         self._nursery = nursery
-        self._schedule = Schedule(limits_of(None, settings), FreePolicy())
+        self._schedule = Schedule(self._budgets.limits(None), FreePolicy())
         self._alarm = trio.CancelScope()
         self._tickets = itertools.count()
         self._waiters: dict[int, _Waiter] = {}
@@ -120,14 +124,14 @@ class Fleet:
         self._models |= {model_id: model for model_id, model in self._current.items() if model_id in self._models}
         for model_id in [m for m in self._schedule.models() if m not in self._current]:
             self._perform(self._schedule.remove(model_id, _now()))
-        self._perform(self._schedule.adopt(limits_of(config, self._settings), policy_for(config), _now()))
+        self._perform(self._schedule.adopt(self._budgets.limits(config), policy_for(config), _now()))
         for model_id in [m for m in self._schedule.models() if m in self._current]:
             self._follow(self._current[model_id], outdated=model_id in outdated)
         return outdated
 
     def _follow(self, model: Model, *, outdated: bool) -> None:
         """What a configuration says now of a model that has a process, or is waited for."""
-        terms = terms_of(model, self._config, self._settings)
+        terms = self._terms(model)
         if outdated:
             self._perform(self._schedule.retire(model.id, terms, _now()))
             return
@@ -153,7 +157,7 @@ class Fleet:
         asked_at = _now()
         try:
             self._models[model.id] = model
-            terms = terms_of(model, self._config, self._settings)
+            terms = self._terms(model)
             self._perform(self._schedule.request(ticket, model.id, terms, asked_at))
             if place is not None:
                 place.take(
@@ -236,6 +240,26 @@ class Fleet:
             await run.gone.wait()
         return running
 
+    def plan(self, model: Model) -> Plan | None:
+        """How the model is best started in what is free now; None where its file does not say enough."""
+        engine = self._launches.choose(model) if model.config is None else None
+        return self._budgets.plan(model, engine) if engine is not None else None
+
+    def see_gpus(self, samples: Mapping[str, GpuSample]) -> None:
+        """GPUs were looked at, by what budgets call them. Where others have taken their memory, idle models go."""
+        if self._budgets.sampled(samples, self._schedule.taken()):
+            limits = self._budgets.limits(self._config)
+            self._perform(self._schedule.adopt(limits, policy_for(self._config), _now()))
+            self._perform(self._schedule.squeeze(_now()))
+
+    def see_machine(self) -> None:
+        """More may be known of the machine than before: its budgets apply, and idle models move to the best seat."""
+        look = self._launches.look
+        if look is not None and look is not self._budgets.look:
+            self._budgets.look = look
+            self._perform(self._schedule.adopt(self._budgets.limits(self._config), policy_for(self._config), _now()))
+        self.reseat()
+
     def reseat(self) -> None:
         """Start idle models anew that run on another seat than would be chosen now: more is known than at their start.
 
@@ -248,7 +272,7 @@ class Fleet:
             if seat is None or following is None or following.seat == seat:
                 continue
             log.info("model '%s' moves from engine %s to %s", model_id, seat, following.seat)
-            terms = terms_of(run.model, self._config, self._settings)
+            terms = self._terms(run.model)
             self._perform(self._schedule.retire(model_id, terms, _now()))
             self._nursery.start_soon(self._load_quietly, run.model)
 
@@ -262,7 +286,7 @@ class Fleet:
         if run is None or self._schedule.state(model_id) in GOING:
             return False
         run.condemn(why)
-        terms = terms_of(run.model, self._config, self._settings)
+        terms = self._terms(run.model)
         self._perform([*self._schedule.retire(model_id, terms, _now()), *self._schedule.expire(model_id)])
         return True
 
@@ -354,6 +378,9 @@ class Fleet:
                 await trio.sleep_forever()
             self._perform(self._schedule.tick(_now()))
 
+    def _terms(self, model: Model) -> Terms:
+        return self._budgets.terms(model, self._launches.choose(model) if model.config is None else None)
+
     def _staying(self) -> Mapping[str, Address]:
         """Where the models are reached that nobody has asked to go."""
         staying = {m: run.address for m, run in self._runs.items() if self._schedule.state(m) not in GOING}
@@ -389,16 +416,18 @@ class Fleet:
 
     async def _measure(self, run: ModelRun) -> None:
         model = run.model
-        while not self.is_ready(model.id) or run.process is None or run.process.pid is None:
+        while not self.is_ready(model.id) or (process := run.process) is None or process.pid is None:
             await self._changed.wait()
+        engine = process.launch.engine
+        names = engine.gpus if engine is not None else NO_GPUS
 
         def tell(taken: Mapping[str, int]) -> None:
             if self.is_ready(model.id):
-                expected = terms_of(model, self._config, self._settings).memory
-                self._schedule.measured(model.id, corrected(expected, model.config, taken))
+                memory = self._budgets.taken(model, engine, taken, process.buffers.by_device(names))
+                self._schedule.measured(model.id, memory)
                 self._perform(self._schedule.tick(_now()))  # there may be room now for somebody who waits
 
-        await keep_measuring(run.process.pid, lambda: self._schedule.limits.memory.keys(), tell)
+        await keep_measuring(process.pid, lambda: self._schedule.limits.memory.keys(), tell)
 
     async def _expire_later(self, run: ModelRun) -> None:
         """Stop a model under its leases when they have had their time."""

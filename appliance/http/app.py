@@ -33,6 +33,7 @@ from appliance.http.answers import json_answer
 from appliance.http.choice import find_model, refresh
 from appliance.http.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.events import Sources
+from appliance.http.fit_routes import FitRoutes, add_fit_routes
 from appliance.http.front import Front
 from appliance.http.listening import shown
 from appliance.http.listing import Object, health, list_models, router_props, state_of
@@ -180,6 +181,7 @@ def create_app(front: Front) -> QuartTrio:
     add_agent_routes(app, front.owners.plugins)
     add_run_routes(app, front, front.owners.agents)
     add_engine_routes(app, _engine_routes(front))
+    add_fit_routes(app, FitRoutes(front.catalog, front.fleet))
     app.register_error_handler(ApplianceError, _refuse)
     app.register_error_handler(HTTPException, _refuse_http)
     app.register_error_handler(Exception, _admit_bug)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from quart import Quart, Response, request
 
-from appliance.core.fit.plan import Plan
+from appliance.catalog.catalog import Catalog
 from appliance.errors import BadRequest, NotFound
+from appliance.fleet.owner import Fleet
 from appliance.http.answers import json_answer
-
-Foretell = Callable[[str], Awaitable[Plan | None]]
-"""The plan for a model by its name, with what is free now. Raises ModelNotFound; None where it cannot be told."""
+from appliance.http.choice import find_model
 
 
 class FitRoutes:
     """Every method is one route."""
 
-    def __init__(self, foretell: Foretell) -> None:
-        self._foretell = foretell
+    def __init__(self, catalog: Catalog, fleet: Fleet) -> None:
+        self._catalog = catalog
+        self._fleet = fleet
 
     async def fit(self) -> Response:
         name = request.args.get("model", "")
         if not name:
-            raise BadRequest("say which model: /api/fit?model=NAME")
-        plan = await self._foretell(name)
+            raise BadRequest("say which model: /api/fit?model=NAME", param="model")
+        plan = self._fleet.plan(await find_model(self._catalog, name))
         if plan is None:
             raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
         found = plan.estimate

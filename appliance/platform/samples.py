@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -34,6 +34,8 @@ class Samples:
 
     def __init__(self, every: float | None) -> None:
         self.enabled = every is not None
+        self.tell: Callable[[Sample], None] = lambda sample: None
+        """Hears every new sample."""
         self._ring: deque[Sample] = deque(maxlen=math.ceil(KEPT / every) if every else 0)
 
     @property
@@ -52,6 +54,7 @@ class Samples:
     def add(self, sample: Sample) -> None:
         """Append the newest sample; the oldest makes room for it."""
         self._ring.append(sample)
+        self.tell(sample)
 
     def _newer(self, after: datetime | None) -> Iterator[Sample]:
         return (sample for sample in self._ring if after is None or sample.system.timestamp > after)

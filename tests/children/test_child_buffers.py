@@ -78,7 +78,8 @@ def test_a_plan_leaves_a_reserve():
 
 def test_buffers_count_in_place_of_an_estimate_and_the_process_in_place_of_less():
     assert corrected({"ram": 9, "gpu0": 9}, None, {}) == {"ram": 9, "gpu0": 9}
-    assert corrected({"ram": 9, "gpu0": 9}, None, {"ram": 4}) == {"ram": 4, "gpu0": 9}
+    assert corrected({"ram": 9, "gpu0": 9}, None, {"ram": 4}) == {"ram": 9, "gpu0": 9}
+    assert corrected({"ram": 9, "gpu0": 9}, None, {"ram": 12}) == {"ram": 12, "gpu0": 9}
     assert corrected({"ram": 9}, None, {"ram": 4}, {"ram": 5, "gpu1": 7}) == {"ram": 5, "gpu1": 7}
     assert corrected({"ram": 9, "gpu0": 9}, None, {"ram": 6}, {"ram": 5}) == {"ram": 6}
 

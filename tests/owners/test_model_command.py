@@ -8,10 +8,10 @@ from appliance.core import llama_flags
 from appliance.fleet.command import OWNED, model_command
 
 
-def command(*overrides: str, backend: str = "cpu", defaults: Sequence[str] = ()) -> tuple[str, ...]:
+def command(*overrides: str, on_cpu: bool = True, defaults: Sequence[str] = ()) -> tuple[str, ...]:
     return model_command(
         ("engine",),
-        backend=backend,
+        on_cpu=on_cpu,
         model_id="m",
         path="/m.gguf",
         port=4000,
@@ -41,7 +41,7 @@ def test_cpu_batches_are_small_unless_somebody_chose() -> None:
     assert effective(command(), "--batch-size") == "512"
     assert effective(command("-b", "2048"), "--batch-size") == "2048"
     assert effective(command("-ub", "1024"), "--batch-size") is None
-    assert effective(command(backend="cuda"), "--batch-size") is None
+    assert effective(command(on_cpu=False), "--batch-size") is None
 
 
 def test_owned_flags_exist() -> None:

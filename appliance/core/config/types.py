@@ -427,9 +427,13 @@ class Config(_Keys, frozen=True):
     models_max: Annotated[NonNegative | None, told("Addition: models loaded at once; 0 or absent: no limit")] = field(
         default=None, name="modelsMax"
     )
-    memory: Annotated[Memory, told("Addition: what all loaded models together may take, by device")] = field(
-        default_factory=dict[str, str | int]
-    )
+    memory: Annotated[
+        Memory, told("Addition: what all loaded models together may take, by device; absent: what the machine has")
+    ] = field(default_factory=dict[str, str | int])
+    vram_policy: Annotated[
+        Literal["yield", "keep"],
+        told("Addition: when other programs take a GPU's memory: yield unloads idle models, keep changes nothing"),
+    ] = field(default="yield", name="vramPolicy")
     patience: Annotated[
         int,
         told("Addition: seconds after which a waiting request stops new ones for the models in its way; -1 never"),

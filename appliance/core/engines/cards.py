@@ -10,7 +10,7 @@ one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
@@ -53,21 +53,6 @@ def identify(devices: Sequence[Device], look: Look, targets: Mapping[str, str] =
     return tuple(_with(device, found.get(device.name), look) for device in devices)
 
 
-def same_card(first: Device, second: Device) -> bool:
-    """Whether both are the same card, seen through two backends or at two times.
-
-    Without places and numbers, cards of one name and size are taken for one when different backends list them.
-    """
-    for ours, theirs in ((first.pci, second.pci), (first.uuid, second.uuid)):
-        if ours is not None and theirs is not None:
-            return ours == theirs
-    if first.software != second.software or maker_of(first) != maker_of(second):
-        return False
-    if backend_of(first) == backend_of(second):
-        return (first.name, first.description) == (second.name, second.description)
-    return _plain(first.description) == _plain(second.description) and _alike(first.total, second.total)
-
-
 def drivers_of(look: Look) -> str:
     """One word for all drivers of GPUs, in no order of theirs: another when any of their versions is."""
     kernel = {f"{gpu.driver} {gpu.driver_version}".strip() for gpu in look.gpus if gpu.driver}
@@ -75,17 +60,18 @@ def drivers_of(look: Look) -> str:
     return "; ".join(sorted(kernel | vulkan))
 
 
-def changed(before: Look, after: Look) -> tuple[str, ...]:
-    """What is different of cards and drivers, one line each; memory that is taken or given back is no change."""
-    old, new = _by_place(before.gpus), _by_place(after.gpus)
-    lines = [f"{old[place].name} is gone" for place in old.keys() - new.keys()]
-    lines += [f"{new[place].name} is new" for place in new.keys() - old.keys()]
-    drivers, now = _versions(before), _versions(after)
-    for name in drivers.keys() | now.keys():
-        was, is_now = drivers.get(name, "not there"), now.get(name, "not there")
-        if was != is_now:
-            lines.append(f"the driver {name} was {was or 'of no version'} and is {is_now or 'of no version'}")
-    return tuple(sorted(lines))
+def memory_names(devices: Sequence[Device], look: Look | None) -> Mapping[str, str]:
+    """What the devices' memory is called in budgets: ``gpu<i>`` by the card's place in the look, or ``ram``.
+
+    A card that the look does not have, because its driver tells nothing, goes by the number in the device's name.
+    """
+    names: dict[str, str] = {}
+    for device in devices:
+        gpus = look.gpus if look is not None else ()
+        at = next((i for i, gpu in enumerate(gpus) if device.id in (gpu.pci, gpu.uuid)), None)
+        number = "".join(c for c in device.name if c.isdecimal()) or "0"
+        names[device.name] = "ram" if device.software or device.integrated else f"gpu{number if at is None else at}"
+    return names
 
 
 def backend_of(device: Device) -> str:
@@ -213,12 +199,3 @@ def _alike(first: int, second: int) -> bool:
 def _plain(name: str) -> str:
     """A card's name without what drivers put around it: ``Radeon RX 7900 XT`` of ``AMD Radeon ... (RADV NAVI31)``."""
     return " ".join(NOISE.sub(" ", NOISE.sub(" ", name)).lower().split())
-
-
-def _by_place(gpus: Iterable[Gpu]) -> dict[str, Gpu]:
-    return {gpu.pci or gpu.uuid or f"{gpu.name} {at}": gpu for at, gpu in enumerate(gpus)}
-
-
-def _versions(look: Look) -> dict[str, str]:
-    vulkan = {name: told for name, told in look.loaders.items() if "/" in name}
-    return {gpu.driver: gpu.driver_version for gpu in look.gpus if gpu.driver} | vulkan

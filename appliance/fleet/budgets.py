@@ -1,0 +1,97 @@
+"""The memory that models may take here: what it is, what each is expected to take of it, and what others leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import psutil
+from msgspec import structs
+
+from appliance.core.config.types import Config
+from appliance.core.effects import Terms
+from appliance.core.engines.machine import Look
+from appliance.core.fit.budgets import GpuSample, squeezed
+from appliance.core.fit.estimate import RAM
+from appliance.core.fit.plan import RESERVE, Plan
+from appliance.core.model import Model
+from appliance.core.room import NO_MEMORY, Limits
+from appliance.core.settings import FleetSettings
+from appliance.engines.found import Engine
+from appliance.fleet.measure import corrected
+from appliance.fleet.terms import limits_of, plan_of, terms_of
+from appliance.platform import cgroups
+
+SAMPLES: Mapping[str, GpuSample] = {}
+
+
+class Budgets:
+    """Owned by the fleet. Everything but `plan` answers at once.
+
+    Where the configuration says nothing of memory, the machine sets the budgets as soon as it has been looked at. They
+    decide who makes room for whom and refuse nobody: a model that takes more than there is may try it alone.
+    """
+
+    def __init__(self, settings: FleetSettings) -> None:
+        self.look: Look | None = None
+        """The machine; None while nobody has looked."""
+        self._settings = settings
+        self._config: Config | None = None
+        self._left: Mapping[str, int] = NO_MEMORY
+        self._samples = SAMPLES
+
+    def limits(self, config: Config | None) -> Limits:
+        """What applies under this configuration, from now on."""
+        self._config = config
+        limits = limits_of(config, self._settings, self.look)
+        return structs.replace(
+            limits, memory={d: min(most, self._left.get(d, most)) for d, most in limits.memory.items()}
+        )
+
+    def terms(self, model: Model, engine: Engine | None) -> Terms:
+        """What is settled about a model, if it runs on this engine."""
+        memory = self.limits(self._config).memory
+        devices = (RAM, *(engine.gpus.values() if engine is not None else ()))
+        room = {device: memory[device] for device in devices if device in memory}
+        terms = terms_of(model, self._config, self._settings, room)
+        return structs.replace(terms, memory=self._capped(terms.memory, memory))
+
+    def taken(
+        self, model: Model, engine: Engine | None, measured: Mapping[str, int], buffers: Mapping[str, int]
+    ) -> Mapping[str, int]:
+        """What a running model counts for: see `corrected`."""
+        expected = self.terms(model, engine).memory
+        return self._capped(corrected(expected, model.config, measured, buffers), self.limits(self._config).memory)
+
+    def sampled(self, samples: Mapping[str, GpuSample], own: Mapping[str, int]) -> bool:
+        """GPUs were looked at while our models took ``own`` there; whether other budgets apply now."""
+        self._samples = samples
+        if self._config is not None and self._config.vram_policy == "keep":
+            return False
+        budgets = limits_of(self._config, self._settings, self.look).memory
+        before, self._left = self._left, squeezed(budgets, samples, own, before=self._left)
+        return before != self._left
+
+    def plan(self, model: Model, engine: Engine, further: Mapping[str, int] = NO_MEMORY) -> Plan | None:
+        """How the model is best started on this engine in what is free now, and in ``further`` memory elsewhere.
+
+        Asks the system, for a millisecond. None where the model's file does not say enough.
+        """
+        room = {RAM: min(psutil.virtual_memory().available, cgroups.memory_left())}
+        for device in dict.fromkeys(engine.gpus.values()):
+            free = self._free(device)
+            if free is not None:
+                room[device] = free
+        return plan_of(model, self._settings, {**room, **further}, RESERVE)
+
+    def _free(self, device: str) -> int | None:
+        if (sample := self._samples.get(device)) is not None:
+            return max(0, sample.total - sample.used)
+        number = int(device.removeprefix("gpu")) if device.removeprefix("gpu").isdecimal() else -1
+        gpus = self.look.gpus if self.look is not None else ()
+        return gpus[number].free if 0 <= number < len(gpus) else None
+
+    def _capped(self, taken: Mapping[str, int], budgets: Mapping[str, int]) -> Mapping[str, int]:
+        """Nobody takes more than there is, but where somebody said what that is."""
+        if self._config is not None and self._config.memory:
+            return taken
+        return {device: min(size, budgets.get(device, size)) for device, size in taken.items()}

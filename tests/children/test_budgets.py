@@ -1,0 +1,142 @@
+"""Memory in the running fleet: budgets of the machine, flags that make a model fit, and other programs on the GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from hollow_models import dense, write_hollow
+
+from appliance.core.engines.machine import Gpu, Look
+from appliance.core.fit.budgets import GpuSample
+from appliance.core.gguf import read_gguf
+from appliance.core.model import Model
+from appliance.core.settings import FleetSettings
+from appliance.engines.found import Engine
+from appliance.fleet.owner import Fleet, open_fleet
+
+FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
+GIB, MIB = 1 << 30, 1 << 20
+ON_GPU = Engine(
+    name="gpu", id="gpu", backend="cuda12", version=None, source="test", seat="gpu",
+    command=(sys.executable, "-S", "-E", str(FAKE)), gpus={"CUDA0": "gpu0"},
+)  # fmt: skip
+
+
+class Machine:
+    """One engine on a machine that somebody has looked at."""
+
+    def __init__(self, *, ram: int, gpu: int) -> None:
+        card = Gpu(vendor="NVIDIA", name="Card", driver="nvidia", total=gpu, free=gpu)
+        self.look: Look | None = Look(
+            platform="linux-x64", system="s", environment="native", cpu="c", memory_total=ram, memory_available=ram,
+            gpus=(card,),
+        )  # fmt: skip
+
+    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+        return None if ON_GPU.seat in tried else ON_GPU
+
+    def failed(self, engine: Engine, model: str, why: str) -> None:
+        raise AssertionError(why)
+
+    async def check(self, engine: Engine) -> str:
+        await trio.lowlevel.checkpoint()
+        return ""
+
+
+@asynccontextmanager
+async def fleet_on(machine: Machine) -> AsyncGenerator[Fleet]:
+    with trio.fail_after(30):
+        async with open_fleet(FleetSettings(threads=1), machine) as fleet:
+            fleet.see_machine()
+            yield fleet
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> list[Model]:
+    """Three models of 295 MiB each on a GPU with 4096 tokens."""
+    found: list[Model] = []
+    for name in ("a", "b", "c"):
+        path = write_hollow(tmp_path / f"{name}.gguf", dense())
+        with path.open("rb") as file:
+
+            def read_at(offset: int, size: int) -> bytes:
+                file.seek(offset)
+                return file.read(size)
+
+            info = read_gguf(read_at, path.stat().st_size)
+        args = ("--ctx-size", "4096")
+        found.append(Model(id=name, source="path", path=str(path), size=path.stat().st_size, info=info, args=args))
+    return found
+
+
+def argv_of(fleet: Fleet, model: str) -> tuple[str, ...]:
+    status = fleet.known(model)
+    assert status is not None
+    return status.argv
+
+
+async def test_a_gpu_holds_what_fits_and_the_longest_unused_makes_room(models: list[Model]) -> None:
+    async with fleet_on(Machine(ram=64 * GIB, gpu=1700 * MIB)) as fleet:  # a budget of 850 MiB: two of them
+        for model in models[:2]:
+            await fleet.load(model)
+        assert [fleet.is_ready(name) for name in "ab"] == [True, True]
+        await fleet.load(models[2])
+        assert [fleet.is_ready(name) for name in "abc"] == [False, True, True]
+
+
+async def test_before_the_machine_is_looked_at_nothing_is_unloaded(models: list[Model]) -> None:
+    machine = Machine(ram=64 * GIB, gpu=2 * GIB)
+    look, machine.look = machine.look, None
+    async with fleet_on(machine) as fleet:
+        for model in models:
+            await fleet.load(model)
+        assert [fleet.is_ready(name) for name in "abc"] == [True, True, True]
+        machine.look = look
+        fleet.see_machine()
+        assert [fleet.is_ready(name) for name in "abc"] == [True, True, True]
+
+
+async def test_one_that_takes_more_than_there_is_may_try_it_alone(models: list[Model]) -> None:
+    async with fleet_on(Machine(ram=64 * GIB, gpu=300 * MIB)) as fleet:
+        for model in models[:2]:
+            await fleet.load(model)
+        assert [fleet.is_ready(name) for name in "ab"] == [False, True]
+
+
+async def test_another_program_on_the_gpu_has_idle_models_unloaded_and_busy_ones_stay(models: list[Model]) -> None:
+    async with fleet_on(Machine(ram=64 * GIB, gpu=2 * GIB)) as fleet:
+        await fleet.load(models[0])
+        async with fleet.lease(models[1]):
+            fleet.see_gpus({"gpu0": GpuSample(used=2 * GIB, total=2 * GIB)})  # a game has started
+            while fleet.is_ready("a"):
+                await fleet.wait_changed()
+            assert fleet.is_ready("b")
+        fleet.see_gpus({"gpu0": GpuSample(used=2 * GIB, total=2 * GIB)})
+        fleet.see_gpus({"gpu0": GpuSample(used=100 * MIB, total=2 * GIB)})  # and has ended
+        for model in models[:2]:
+            await fleet.load(model)
+        assert [fleet.is_ready(name) for name in "ab"] == [True, True]
+
+
+async def test_on_a_gpu_the_engine_is_asked_for_its_buffers_and_told_the_reserve(models: list[Model]) -> None:
+    async with fleet_on(Machine(ram=64 * GIB, gpu=8 * GIB)) as fleet:
+        await fleet.load(models[0])
+        argv = " ".join(argv_of(fleet, "a"))
+        assert "--log-verbosity 4" in argv
+        assert "--fit-target 1024" in argv
+        assert argv.index("--fit-target") < argv.index("--ctx-size 4096")  # what the model says comes later, and wins
+
+
+async def test_where_the_users_own_flags_decide_nothing_is_added(models: list[Model]) -> None:
+    with trio.fail_after(30):
+        async with open_fleet(FleetSettings(threads=1, fit=False), Machine(ram=64 * GIB, gpu=8 * GIB)) as fleet:
+            fleet.see_machine()
+            await fleet.load(models[0])
+            argv = " ".join(argv_of(fleet, "a"))
+            assert "--fit-target" not in argv
+            assert "--log-verbosity" not in argv
