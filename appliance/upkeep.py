@@ -24,7 +24,7 @@ from appliance.cli.status import say
 from appliance.cli.values import refuse_open_door
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
-from appliance.core.fit.budgets import GpuSample
+from appliance.core.fit.budgets import GpuMemory
 from appliance.core.machine import MIB, Sample
 from appliance.fleet.owner import Fleet
 from appliance.http.front import Owners
@@ -121,10 +121,10 @@ async def _reload_on_hangup(reloads: Reloads) -> None:
             await reloads.reload_quietly()
 
 
-def gpu_memory(sample: Sample) -> Mapping[str, GpuSample]:
+def gpu_memory(sample: Sample) -> Mapping[str, GpuMemory]:
     """What a sample tells of the GPUs' memory, by what budgets call them."""
     return {
-        f"gpu{gpu.id}": GpuSample(gpu.mem_used_mb * MIB, gpu.mem_total_mb * MIB)
+        f"gpu{gpu.id}": GpuMemory(gpu.mem_used_mb * MIB, gpu.mem_total_mb * MIB)
         for gpu in sample.gpus
         if gpu.mem_used_mb is not None and gpu.mem_total_mb
     }

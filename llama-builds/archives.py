@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 import tarfile
 import urllib.error
@@ -72,7 +71,7 @@ def download(archive: Archive, folder: Path) -> Path:
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            receive(archive.url, part)
+            receive(archive.url, part, archive.size or MAX_BYTES)
         except (OSError, ValueError) as cause:
             raise SetupError(f"cannot fetch {archive.url}: {cause}") from None
         try:
@@ -85,8 +84,11 @@ def download(archive: Archive, folder: Path) -> Path:
     return path
 
 
-def receive(url: str, part: Path) -> None:
-    """Append what is missing of ``url``, or all of it where the server knows no parts. Raises OSError, ValueError."""
+def receive(url: str, part: Path, most: int = MAX_BYTES) -> None:
+    """Append what is missing of ``url``, or all of it where the server knows no parts. Raises OSError, ValueError.
+
+    ``most``: bytes that it may have in all; where there are more, it is something else, and one byte more is kept.
+    """
     if not url.startswith(("https://", "http://")):
         raise ValueError("an address begins with https:// or http://")
     done = part.stat().st_size if part.is_file() else 0
@@ -100,7 +102,14 @@ def receive(url: str, part: Path) -> None:
             raise
         return
     with answer, part.open("ab" if answer.status == 206 else "wb") as file:
-        shutil.copyfileobj(answer, file, BLOCK)
+        if not answer.url.startswith(url[: url.index(":") + 1]) and not answer.url.startswith("https:"):
+            raise ValueError(f"it was sent on to {answer.url[:200]}, which is no safer place")
+        left = most + 1 - (done if answer.status == 206 else 0)
+        while left > 0 and (block := answer.read(min(BLOCK, left))):
+            file.write(block)
+            left -= len(block)
+        if left <= 0:
+            return
         declared = answer.headers.get("Content-Length")
         file.flush()
         os.fsync(file.fileno())
@@ -118,12 +127,13 @@ def unpack(path: Path, into: Path) -> None:
         else:
             with tarfile.open(path, "r:gz") as file:
                 _write(_tarred(file), into, path.name)
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, NotImplementedError, OSError) as cause:
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, RuntimeError, OSError) as cause:
         raise SetupError(f"{path.name} cannot be unpacked: {cause}") from None
 
 
 def _zipped(file: zipfile.ZipFile) -> Iterator[Member]:
-    for info in file.infolist():
+    for count, info in enumerate(file.infolist(), 1):
+        _check_count(count)
         mode = info.external_attr >> 16
         if info.is_dir():
             continue
@@ -137,7 +147,8 @@ def _zipped(file: zipfile.ZipFile) -> Iterator[Member]:
 
 
 def _tarred(file: tarfile.TarFile) -> Iterator[Member]:
-    for info in file:
+    for count, info in enumerate(file, 1):
+        _check_count(count)
         if info.isdir():
             continue
         if info.issym():
@@ -152,10 +163,8 @@ def _write(members: Iterator[Member], into: Path, archive: str) -> None:
     """Files first: a link that is not there yet can lead no file astray."""
     links: dict[str, str] = {}
     left = MAX_BYTES
-    for count, member in enumerate(members, 1):
+    for member in members:
         name = _inside(member.name, archive)
-        if count > MAX_FILES:
-            raise SetupError(f"{archive} has more than {MAX_FILES} files")
         path = into / name
         if path.exists() or name in links:
             raise SetupError(f"{archive} has {name} twice")
@@ -175,6 +184,12 @@ def _write(members: Iterator[Member], into: Path, archive: str) -> None:
         _link(into, name, target, links, archive)
 
 
+def _check_count(count: int) -> None:
+    """Folders count, too."""
+    if count > MAX_FILES:
+        raise SetupError(f"the archive has more than {MAX_FILES} files")
+
+
 def _link(into: Path, name: str, target: str, links: dict[str, str], archive: str) -> None:
     """A link to a file beside it, which may be a link of that kind itself."""
     beside = str(PurePosixPath(name).parent / target)
@@ -187,7 +202,7 @@ def _link(into: Path, name: str, target: str, links: dict[str, str], archive: st
 
 def _inside(name: str, archive: str) -> str:
     path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or any(_is_bad(part) for part in path.parts):
+    if not path.parts or path.is_absolute() or not name.isprintable() or any(_is_bad(part) for part in path.parts):
         raise SetupError(f"{archive} has a file with the path {name[:200]!r}")
     return str(path)
 

@@ -15,13 +15,13 @@ import pytest
 import trio
 from hollow_models import dense, encode
 
-from appliance.core.engines.stands_for import RPC_ENVIRONMENT
+from appliance.core.engines.stands_for import NO_DEBUGGER
 from appliance.engines.found import Engine, list_engines
 from appliance.engines.rpc import look_at_worker
 from appliance.errors import UsageError
-from appliance.fleet.ports import free_port
 from appliance.fleet.rpc_server import server_program
 from appliance.platform.env import inherited_env
+from appliance.platform.ports import free_port
 
 LOOPBACK = "127.0.0.1"
 START_TIME = 60.0
@@ -63,7 +63,7 @@ async def process(argv: Sequence[str], log: Path) -> AsyncGenerator[trio.Process
     """Run a program for the length of the block, with everything it prints in a file."""
     with log.open("ab") as output:
         started = await trio.lowlevel.open_process(
-            list(argv), env={**inherited_env(), **RPC_ENVIRONMENT}, stdin=None, stdout=output, stderr=output
+            list(argv), env={**inherited_env(), **NO_DEBUGGER}, stdin=None, stdout=output, stderr=output
         )
     try:
         yield started

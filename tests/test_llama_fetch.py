@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -381,6 +382,36 @@ def test_a_download_that_is_something_else_is_thrown_away(shop: Shop, depot: typ
     path.write_bytes(whole)
     assert shop.fetch(*CPU, "--from", depot.address).is_dir()
     assert depot.asked == [None, None]
+
+
+class Endless(Depot):
+    """Says no length, and does not end by itself."""
+
+    sent = 0
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while type(self).sent < 256 << 20:
+                self.wfile.write(bytes(1 << 16))
+                type(self).sent += 1 << 16
+
+
+@posix_only
+def test_a_server_that_does_not_end_does_not_fill_the_disk(shop: Shop) -> None:
+    shop.linux()
+    kind = type("ThisEndless", (Endless,), {"folder": shop.folder, "asked": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            said = shop.refuse(*CPU, "--from", f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert "bytes, and llama-b7-bin-ubuntu-x64.tar.gz has" in said or "its sha256 is" in said
+    assert kind.sent < 64 << 20
 
 
 def test_without_a_network_the_address_is_named(shop: Shop) -> None:

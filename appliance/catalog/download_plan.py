@@ -13,7 +13,7 @@ from appliance.core.download import Choice, RemoteFile
 from appliance.core.naming import is_commit, repo_of, stem_of, tag_of
 from appliance.core.wanted import PRESET_FILE, Wanted, pick
 from appliance.errors import NotFound
-from appliance.store.model_files import free_bytes, link, share, write_text
+from appliance.store.model_files import free_bytes, link, share, write_whole
 from appliance.store.partial_file import JOURNAL, discard, journaled
 from appliance.wire.partial import PartialHead
 
@@ -96,7 +96,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         for file in self.files:
             link(file.blob, file.entry)
         self._bring_along()
-        write_text(self.folder / "refs" / self.ref, self.commit)
+        write_whole(self.folder / "refs" / self.ref, self.commit.encode("ascii"))
 
     def _bring_along(self) -> None:
         """Other models of the repository stay listed when its main branch has moved on, unless they changed."""

@@ -40,6 +40,8 @@ class Status(Struct, frozen=True, kw_only=True):
     failed: bool = False
     exit_code: int | None = None
     error: str | None = None
+    engine: str | None = None
+    """The build and devices it runs on; None of a configured model, and of llama-server's own router."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -99,7 +101,8 @@ async def _ps(server: Server, as_json: bool) -> int:
         print_json({"running": running, "failed": failed})
         return 0
     if running:
-        print_table(("MODEL", "STATE"), [(entry.id, entry.status.value) for entry in running])
+        rows = [(entry.id, entry.status.value, entry.status.engine or "-") for entry in running]
+        print_table(("MODEL", "STATE", "ENGINE"), rows)
     else:
         say("no model runs; one is loaded when it is first asked for, or by 'llama-appliance load MODEL'")
     for entry in failed:
@@ -114,8 +117,9 @@ async def _running(server: Server, models: list[Entry]) -> list[Entry]:
         return [entry for entry in models if entry.status.value not in NOT_RUNNING]
     known = {entry.id: entry for entry in models}
     return [
-        structs.replace(known.get(one.model, Entry(id=one.model)), status=Status(value=one.state))
+        structs.replace(entry, status=structs.replace(entry.status, value=one.state))
         for one in pool.servers
+        for entry in (known.get(one.model, Entry(id=one.model)),)
     ]
 
 
@@ -154,7 +158,8 @@ def load(
 
 async def _foretell(sources: Sources, name: str, as_json: bool) -> int:
     from appliance.catalog.catalog import Catalog  # only this verb of these reads model files
-    from appliance.cli.fit import fit_of, machine_room, planned, print_plan
+    from appliance.cli.fit import machine_room, planned, print_plan
+    from appliance.core.fit.plan import fit_of
 
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     model, plan = planned(snapshot.models, name, await machine_room())

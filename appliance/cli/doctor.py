@@ -95,13 +95,13 @@ def page(facts: DoctorFacts, findings: list[Finding], *, colours: bool = True) -
     """The page for people."""
     width = max(len(name) for name, _ in headlines(facts))
     lines = [f"{PROGRAM} {facts.version}"]
-    lines += [f"  {name:<{width}}  {value}" for name, value in headlines(facts)]
+    lines += [f"  {name:<{width}}  {harmless(value)}" for name, value in headlines(facts)]
     for finding in findings:
         mark = MARKS[finding.severity]
         shown = click.style(mark, fg=COLOURS[finding.severity], bold=True) if colours else mark
         lines += ["", f"{shown} {harmless(finding.title)}  [{finding.id}]"]
         lines += [f"          {harmless(line)}" for line in finding.evidence]
-        lines += [f"        {finding.advice}"] if finding.advice else []
+        lines += [f"        {harmless(finding.advice)}"] if finding.advice else []
         lines += [f"        $ {harmless(command)}" for command in finding.commands]
     if not is_wrong(findings):
         lines += ["", ALL_WELL]

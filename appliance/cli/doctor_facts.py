@@ -30,7 +30,7 @@ from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import Plan
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import ENGINE_VARIABLE, Engine, Places, list_engines
+from appliance.engines.found import ENGINE_VARIABLE, Engine, Places, find_engine, list_engines
 from appliance.engines.integrity import read_build
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError
@@ -50,6 +50,17 @@ class Wish(Struct, frozen=True, kw_only=True):
     """Whose engines are ranked; empty: those of a model of which nothing is known."""
 
 
+def _named_fault() -> str:
+    """Why the engine that the environment names cannot be used; empty where it can, and where none is named."""
+    if not os.environ.get(ENGINE_VARIABLE):
+        return ""
+    try:
+        find_engine(None, Places.of_this_machine())
+    except (ApplianceError, OSError) as cause:
+        return str(cause)
+    return ""
+
+
 async def examine(wish: Wish) -> DoctorFacts:
     """Everything there is to know. A part that cannot be examined is named in ``trouble``, and the rest is told."""
     config = await trio.to_thread.run_sync(_config, wish)
@@ -58,6 +69,7 @@ async def examine(wish: Wish) -> DoctorFacts:
         now=time.time(),
         config=None if config is None else config[0],
         named_engine=os.environ.get(ENGINE_VARIABLE, ""),
+        named_fault=await trio.to_thread.run_sync(_named_fault),
     )
     trouble: dict[str, str] = {}
     sources = sources_beside((config[1] if config is not None else None) or Config(), (), wish.models_dir, False, True)

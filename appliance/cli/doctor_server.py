@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from urllib.parse import quote
 
 import click
@@ -11,13 +10,13 @@ from msgspec import Struct
 
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, ask_raw
 from appliance.core.doctor.facts import Running, ServerFact
+from appliance.core.fit.buffers import OFFLOADED
 from appliance.engines.table import Table
 
 PATIENCE = 10.0
 """Seconds for each answer: the page is for people who wait."""
 ASKED_MODELS = 16
 """Loaded models whose log is read."""
-LAYERS = re.compile(r"offloaded (\d{1,9})/(\d{1,9}) layers to GPU")
 
 
 class VersionAnswer(Struct, frozen=True):
@@ -96,7 +95,7 @@ async def _table(server: Server) -> Table | None:
 
 async def _layers(server: Server, model: str) -> tuple[int, int] | None:
     """How many layers are on the GPU, where the engine printed it."""
-    found = LAYERS.findall(await log_of(server, model))
+    found = OFFLOADED.findall(await log_of(server, model))
     return (int(found[-1][0]), int(found[-1][1])) if found else None
 
 

@@ -11,7 +11,7 @@ import click
 import trio
 from msgspec import structs
 
-from appliance.cli.engine_place import opened, own_shelf, server_table, tell_server
+from appliance.cli.engine_place import keep, opened, own_shelf, server_table, tell_server
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.status import say
@@ -76,6 +76,7 @@ async def _choose(server: Server, word: str, model: str | None, pinned: bool) ->
             for build in named:
                 await change(shelf, partial(trusted, build=build))
         owner.change(lambda book: chosen(book, word, model, pinned))
+        await keep(shelf, owner)
     await tell_server(server)
     whom = f"for {model}: " if model else ""
     end = "the program chooses" if word == AUTO else f"{word}{', and nothing else' if pinned else ' is preferred'}"
@@ -106,7 +107,9 @@ def _check_word(owner: Engines, word: str, pinned: bool) -> None:
     if not any(one.usable for one in meant):
         told = f"{meant[0].seat.id} cannot be used: {meant[0].why}"
         if pinned:
-            raise UsageError(f"{told}; 'engines prove {word}' tries it again")
+            damaged = meant[0].standing == "damaged"
+            then = "'engines install' puts it right" if damaged else f"'engines prove {word}' tries it again"
+            raise UsageError(f"{told}; {then}")
         say(f"note: {told}; until that changes, others are used")
 
 
@@ -133,7 +136,7 @@ async def _remove(server: Server, build: str, force: bool) -> int:
             build,
             working=working(owner.ranked(word=AUTO)),
             installed=await trio.to_thread.run_sync(shelf.placed),
-            wanted=[word for word in (owner.book.use, *owner.book.models.values()) if word],
+            wanted=owner.book.asked_for,
             running=running,
             force=force,
         )

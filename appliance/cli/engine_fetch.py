@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from appliance.catalog.download_errors import DownloadsOff, GatedRepo, RepoNotFound
+from appliance.catalog.download_errors import DownloadsOff, GatedRepo, HubFailed, RepoNotFound
 from appliance.catalog.download_file import Transfer, fetch
 from appliance.catalog.download_plan import PlannedFile
 from appliance.catalog.hub import Hub, HubAccess, hub_access
@@ -48,6 +48,11 @@ async def fetch_archive(archive: Archive, path: Path) -> None:
         begun = f", {human_size(have)} of them here already" if have else ""
         say(f"downloading {archive.name}: {human_size(known.size)}{begun}")
         await fetch(Transfer(hub=hub, throttle=Throttle(None)), archive.name, archive.name, planned, _told(known))
+    except HubFailed as failure:
+        raise CannotInstall(
+            f"{archive.url} could not be fetched: {failure.why}; fetch it on a machine that can, and install it from "
+            f"there with --from {archive.name}"
+        ) from None
     except (RepoNotFound, GatedRepo):
         raise CannotInstall(f"{parts.netloc} has no {parts.path}, or does not give it to everybody") from None
 

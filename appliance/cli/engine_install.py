@@ -9,11 +9,12 @@ import trio
 
 from appliance.cli.engine_fetch import fetch_archive
 from appliance.cli.engine_place import opened, own_shelf, say_proof, tell_server
-from appliance.cli.engine_sources import FROM_HELP, check_needs, own_platform, sources_of
+from appliance.cli.engine_sources import FROM_HELP, check_needs, sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.status import EXIT_OURS, say, say_error
 from appliance.core.engines.manifest import Entry
+from appliance.engines.found import here
 from appliance.engines.installing import CannotInstall
 from appliance.engines.installing import install as put
 from appliance.engines.integrity import check_build
@@ -49,7 +50,7 @@ def install(
       llama-appliance engines install cuda12 --from /media/usb/builds
       llama-appliance engines install cpu --from llama-b11434-bin-ubuntu-x64.tar.gz
     """
-    return partial(_install, parse_server(url, api_key), word, source, sha256, for_platform or own_platform(), force)
+    return partial(_install, parse_server(url, api_key), word, source, sha256, for_platform or here(), force)
 
 
 async def _install(
@@ -66,13 +67,15 @@ async def _install(
         async with alone(shelf), opened(shelf) as owner:
             if await _is_here(shelf, entry) and not force:
                 say(f"{entry.id} is installed already, and whole")
-                return 0
-            if entry.platform == own_platform():
-                check_needs(entry, owner, force)
-            place = await put(shelf, sources, fetch_archive)
-            say(f"{entry.id} is in {place}")
-            if entry.platform != own_platform():
-                return 0
+                if entry.platform != here() or not _untried(owner, entry.id):
+                    return 0
+            else:
+                if entry.platform == here():
+                    check_needs(entry, owner, force)
+                place = await put(shelf, sources, fetch_archive)
+                say(f"{entry.id} is in {place}")
+                if entry.platform != here():
+                    return 0
             ok = await _prove(owner, entry.id)
     except CannotInstall as cause:
         return say_error(str(cause), EXIT_OURS)
@@ -83,6 +86,12 @@ async def _install(
     return say_error(
         f"{entry.id} does not work on this machine, and is not used; 'engines remove' removes it", EXIT_OURS
     )
+
+
+def _untried(owner: Engines, build: str) -> bool:
+    """Whether nothing is known of it: its first trial was cut short."""
+    standings = {one.standing for one in owner.ranked() if one.seat.build == build}
+    return standings <= {"untried"}
 
 
 async def _prove(owner: Engines, build: str) -> bool:

@@ -20,9 +20,9 @@ from appliance.engines.found import ENGINE_VARIABLE, Places, installed_folder, l
 from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import Shelf
 from appliance.engines.table import Table, table
-from appliance.engines.updating import recover
+from appliance.engines.updating import MAKE_ROOM, recover
 from appliance.errors import UsageError
-from appliance.store.engine_book import BookFile
+from appliance.store.engine_book import BOOK, BookFile
 
 PROBE_TIME = 300.0
 """Seconds that a running server gets to look at all its builds again."""
@@ -33,13 +33,16 @@ def own_shelf() -> Shelf:
 
 
 def book_file(shelf: Shelf) -> BookFile:
-    return BookFile(shelf.root / "book.json")
+    return BookFile(shelf.root / BOOK)
 
 
 @asynccontextmanager
 async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
     """The engines that this machine has, looked at if nobody has since the drivers changed."""
-    await trio.to_thread.run_sync(recover, shelf)
+    try:
+        await trio.to_thread.run_sync(recover, shelf)
+    except OSError as cause:
+        say(f"note: what an update or an installation left cannot be cleared up: {cause}")
     find = partial(list_engines, Places.of_this_machine())
     failure: Exception | None = None
     async with open_engines(find, book_file(shelf), starter=STARTER) as engines:
@@ -51,6 +54,14 @@ async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
             failure = error
     if failure is not None:
         raise failure
+
+
+async def keep(shelf: Shelf, engines: Engines) -> None:
+    """What was changed is in the book's file, or OSError is raised."""
+    await engines.write_down()
+    if not engines.is_saved:
+        path = book_file(shelf).path
+        raise OSError(None, f"nothing has changed: {path} cannot be written; {MAKE_ROOM}")
 
 
 async def own_table(shelf: Shelf, engines: Engines) -> Table:

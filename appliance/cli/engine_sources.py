@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from appliance.core.engines.builds import Build, platform_of
+from appliance.core.engines.builds import Build
 from appliance.core.engines.manifest import (
     BACKENDS,
     Archive,
@@ -147,7 +147,3 @@ def check_needs(entry: Entry, owner: Engines, force: bool) -> None:
     )
     if problems:
         raise UsageError(f"{entry.id} cannot run here: {'; '.join(problems)} (--force installs it all the same)")
-
-
-def own_platform() -> str:
-    return platform_of(sys.platform, python_platform.machine())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -14,20 +15,20 @@ from appliance.cli.config import loaded, source_options
 from appliance.cli.engine_canary import models_to_try
 from appliance.cli.engine_fetch import fetch_archive
 from appliance.cli.engine_place import book_file, in_use, opened, own_shelf, say_proof, tell_server
-from appliance.cli.engine_sources import FROM_HELP, check_needs, own_platform, sources_of
+from appliance.cli.engine_sources import FROM_HELP, check_needs, sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.show import human_size
 from appliance.cli.status import EXIT_OURS, say, say_error
 from appliance.core.config.types import Config
+from appliance.core.engines.builds import numbers_of
 from appliance.core.engines.changes import Step, line_of
-from appliance.core.engines.choice import Ranked
-from appliance.core.engines.manifest import Entry, age, parse_asked
+from appliance.core.engines.choice import Ranked, best
+from appliance.core.engines.manifest import Entry, parse_asked
 from appliance.engines.builds_manifest import read_manifest
-from appliance.engines.canary import canary
-from appliance.engines.found import Engine
+from appliance.engines.canary import Candidate, canary
+from appliance.engines.found import Engine, here
 from appliance.engines.installing import CannotInstall, Sources, forget_downloads, stage
-from appliance.engines.owner import Engines
 from appliance.engines.shelf import Shelf
 from appliance.engines.staged import devices_of, prove_staged
 from appliance.engines.updating import Steps, alone, run_update
@@ -106,11 +107,17 @@ async def _update(
             if not _wanted(sources.entry, old.seat.build, changes.withdrawn.get(sources.entry.id), force):
                 return 0
             check_needs(sources.entry, owner, force)
-            if not yes:
-                _confirm(sources.entry, old.seat.build)
-            run = Update(shelf, owner, old, sources, [one for one in ranked if one.usable])
-            run.models = partial(models_to_try, server, config, model)
-            why = await run_update(shelf, sources.entry.id, old.seat.build, run.steps(), held=tuple(_held(owner)))
+            if not yes and not await _agreed(sources.entry, old.seat.build):
+                say("nothing has changed")
+                return EXIT_OURS
+            run = Update(
+                shelf,
+                sources,
+                old=owner.engine_on(old.seat),
+                devices=devices_of(ranked, old.seat.build),
+                models=partial(models_to_try, server, config, model),
+            )
+            why = await run_update(shelf, sources.entry.id, old.seat.build, run.steps(), held=owner.book.asked_for)
             await trio.to_thread.run_sync(forget_downloads, shelf, sources.entry)
     except CannotInstall as cause:
         return say_error(f"{cause}; the build in use stays", EXIT_OURS)
@@ -121,16 +128,12 @@ async def _update(
     return 0
 
 
-def _held(owner: Engines) -> list[str]:
-    return [word for word in (owner.book.use, *owner.book.models.values()) if word]
-
-
 def _old(ranked: list[Ranked], backend: str | None) -> Ranked:
     """What is to be updated: the best seat, or the best of a backend. Raises UsageError where that is no build."""
     if backend is None:
-        found = next((one for one in ranked if one.usable), None)
+        found = best(ranked)
     else:
-        asked = parse_asked(backend, own_platform())
+        asked = parse_asked(backend, here())
         if asked.build is not None:
             raise UsageError(
                 "name a backend to be updated, such as 'vulkan'; one certain build is taken by 'engines install'"
@@ -146,13 +149,13 @@ def _old(ranked: list[Ranked], backend: str | None) -> Ranked:
 def _newer(old: str, source: str | None, sha256: str | None) -> Sources:
     """What to go over to. Raises UsageError."""
     line = line_of(old)
-    asked = parse_asked(line, own_platform())
+    asked = parse_asked(line, here())
     if source is not None:
         return sources_of(asked.backend, source, asked.platform, sha256)
     entries = [one for one in read_manifest() if (one.platform, one.backend) == (asked.platform, asked.backend)]
     if not entries:
         raise UsageError(f"no build for {line} is listed; take one of your own with --from")
-    return Sources(entry=max(entries, key=lambda one: age(one.build)))
+    return Sources(entry=max(entries, key=lambda one: numbers_of(one.build)))
 
 
 def _wanted(entry: Entry, old: str, withdrawn: str | None, force: bool) -> bool:
@@ -163,29 +166,38 @@ def _wanted(entry: Entry, old: str, withdrawn: str | None, force: bool) -> bool:
     if withdrawn is not None and not force:
         say(f"{entry.id} was gone back from ({withdrawn}); --force tries it again")
         return False
-    if age(entry.build) < age(old.partition("/")[2]) and not force:
+    if numbers_of(entry.build) < numbers_of(old.partition("/")[2]) and not force:
         say(f"{entry.id} is older than {old}, which is in use; --force takes it all the same")
         return False
     return True
 
 
-def _confirm(entry: Entry, old: str) -> None:
-    """Raises UsageError where nobody can be asked, and click's Abort for a no."""
+async def _agreed(entry: Entry, old: str) -> bool:
+    """What the user says. Raises UsageError where nobody can be asked."""
     if not sys.stdin.isatty():
         raise UsageError(f"{entry.id} would take the place of {old}; add --yes to do it")
     size = f", {human_size(entry.size)} to download" if entry.size else ""
-    click.confirm(f"{entry.id}{size} will take the place of {old} if it works as well. Go on?", abort=True, err=True)
+    question = f"{entry.id}{size} will take the place of {old} if it works as well. Go on?"
+    return await trio.to_thread.run_sync(partial(click.confirm, question), abandon_on_cancel=True)
 
 
 class Update:
-    """The steps of one update, as `run_update` takes them."""
+    """The steps of one update, as `run_update` takes them. ``devices`` are those on which the build must work."""
 
-    def __init__(self, shelf: Shelf, owner: Engines, old: Ranked, sources: Sources, ranked: list[Ranked]) -> None:
-        self.models = partial(models_to_try, parse_server(None, None), None, None)
+    def __init__(
+        self,
+        shelf: Shelf,
+        sources: Sources,
+        *,
+        old: Engine,
+        devices: Mapping[str, str],
+        models: Callable[[], Awaitable[list[Candidate]]],
+    ) -> None:
         self._shelf = shelf
         self._sources = sources
-        self._old = owner.engine_on(old.seat)
-        self._devices = devices_of(ranked, old.seat.build)
+        self._old = old
+        self._devices = devices
+        self._models = models
         self._new: Engine | None = None
 
     def steps(self) -> Steps:
@@ -200,7 +212,7 @@ class Update:
 
     async def _canary(self, folder: Path) -> str:
         assert self._new is not None
-        models = await self.models()
+        models = await self._models()
         async with open_children() as children:
             verdict = await canary(self._old, self._new, models, children)
         if verdict.new is not None:

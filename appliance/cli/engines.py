@@ -13,6 +13,7 @@ from appliance.cli.control import json_option
 from appliance.cli.engine_choice import pin, remove, rollback, use
 from appliance.cli.engine_install import install
 from appliance.cli.engine_place import (
+    keep,
     note_named_engine,
     opened,
     own_shelf,
@@ -180,6 +181,7 @@ async def _forget(server: Server, builds: tuple[str, ...]) -> int:
                 if build not in known:
                     raise UsageError(f"there is no build '{build}' here; there is {', '.join(sorted(known)) or 'none'}")
         owner.change(lambda book: book.cleared(digests))
+        await keep(shelf, owner)
         await owner.probe()
     await tell_server(server)
     say(f"forgotten: what was found out about {', '.join(builds) or 'all engines'}")

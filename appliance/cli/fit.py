@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import click
-import psutil
-from msgspec import Struct
 
 from appliance.catalog.sources import STARTER
 from appliance.cli.show import human_size, print_table
 from appliance.core.fit.budgets import room_of
-from appliance.core.fit.estimate import RAM, Use
+from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import Plan
 from appliance.core.model import Model
 from appliance.core.near_names import did_you_mean
@@ -22,29 +20,14 @@ from appliance.engines.looking import look
 from appliance.engines.owner import open_engines
 from appliance.errors import EngineNotFound, UsageError
 from appliance.fleet.terms import plan_of
-from appliance.platform import cgroups
 from appliance.platform.children import open_children
+from appliance.platform.memory import free_memory
 from appliance.store.engine_book import BOOK, BookFile
-
-
-class Fit(Struct, frozen=True, kw_only=True):
-    """A plan as JSON. Sizes in bytes."""
-
-    verdict: str
-    why: str
-    flags: tuple[str, ...]
-    context: int
-    parallel: int
-    gpu_layers: int
-    layers: int
-    memory: Mapping[str, Use]
-    room: Mapping[str, int]
-    reserve: int
 
 
 async def machine_room() -> Mapping[str, int]:
     """Bytes that are free now: in main memory, the container's limit considered, and on the GPUs that would be used."""
-    room = {RAM: min(psutil.virtual_memory().available, cgroups.memory_left())}
+    room = {RAM: free_memory()}
     with suppress(EngineNotFound):
         found = finder(None)
         book = BookFile(installed_folder() / BOOK)
@@ -55,22 +38,6 @@ async def machine_room() -> Mapping[str, int]:
                 free = room_of(await look(children))
             room |= {device: free[device] for device in engine.gpus.values() if device in free}
     return room
-
-
-def fit_of(plan: Plan) -> Fit:
-    found = plan.estimate
-    return Fit(
-        verdict=plan.verdict,
-        why=plan.why,
-        flags=plan.flags,
-        context=found.context,
-        parallel=found.parallel,
-        gpu_layers=found.gpu_layers,
-        layers=found.layers,
-        memory={device: use for device, use in found.devices.items() if use.total},
-        room=plan.room,
-        reserve=plan.reserve,
-    )
 
 
 def planned(models: Sequence[Model], name: str, room: Mapping[str, int]) -> tuple[Model, Plan]:

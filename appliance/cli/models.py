@@ -11,13 +11,13 @@ from msgspec import Struct
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import Sources, default_models_dir
 from appliance.cli.control import ModelList
-from appliance.cli.fit import Fit, fit_of, machine_room
+from appliance.cli.fit import machine_room
 from appliance.cli.model_options import catalog_options, sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
 from appliance.cli.show import human_count, human_size, print_json, print_table
 from appliance.cli.status import say
-from appliance.core.fit.plan import Plan
+from appliance.core.fit.plan import Fit, Plan, fit_of
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.fleet.terms import plan_of

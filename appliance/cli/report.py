@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from appliance import __version__
-from appliance.catalog.config_files import config_paths
+from appliance.catalog.config_files import Files, config_paths
 from appliance.cli.doctor import page
 from appliance.cli.doctor_facts import Wish, examine
 from appliance.cli.doctor_server import log_of
@@ -160,8 +160,6 @@ def _hub_token() -> str:
 
 def _configured(wish: Wish) -> Iterator[str]:
     """Keys that the configuration comes to, macros and variables filled in."""
-    from appliance.catalog.config_files import Files
-
     if wish.config is None:
         return
     try:

@@ -47,7 +47,8 @@ async def _rm(sources: Sources, server: Server, name: str, yes: bool, as_json: b
     model = _exactly(snapshot, name)
     await _refuse_running(server, model)
     if not yes and not as_json and sys.stdin.isatty():
-        click.confirm(f"Remove {model.id} ({human_size(model.size)})?", abort=True, err=True)
+        ask = partial(click.confirm, f"Remove {model.id} ({human_size(model.size)})?", abort=True)
+        await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
     cache = sources.cache
     if cache is None:
         raise UsageError("there is no cache to remove a model from")

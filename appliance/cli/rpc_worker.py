@@ -9,6 +9,7 @@ import click
 import trio
 
 from appliance.cli.plan import AsyncCommand
+from appliance.cli.show import harmless
 from appliance.cli.status import PROGRAM, say
 from appliance.cli.values import is_loopback
 from appliance.core.engines.workers import DEFAULT_PORT, split_endpoint
@@ -96,7 +97,7 @@ def _tell(serving: Serving, up: Up) -> None:
     sizes = [f"{each.total >> 20} MiB, {each.free >> 20} MiB free" for each in worker.devices]
     devices = "; ".join(up.devices or sizes) or "busy already"
     version = f"RPC {worker.version}, " if worker.version is not None else ""
-    click.echo(f"{PROGRAM} rpc-worker listening on {serving.host}:{serving.port}: {version}{devices}")
+    click.echo(harmless(f"{PROGRAM} rpc-worker listening on {serving.host}:{serving.port}: {version}{devices}"))
 
 
 def _engine(named: str | None) -> Engine:

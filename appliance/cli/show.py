@@ -40,7 +40,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: a model's name is never markup
+        table.add_row(*(Text(harmless(cell)) for cell in row))  # Text: a model's name is never markup
     with console.capture() as capture:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))

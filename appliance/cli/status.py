@@ -6,6 +6,8 @@ import contextlib
 
 import click
 
+from appliance.cli.show import harmless
+
 PROGRAM = "llama-appliance"
 
 EXIT_OURS = 1
@@ -16,9 +18,12 @@ EXIT_INTERRUPTED = 130
 
 
 def say(message: str) -> None:
-    """One line for the user, beside the output; lost when nobody reads standard error any more."""
+    """One line for the user, beside the output; lost when nobody reads standard error any more.
+
+    Names of files and what engines print may be in it: nothing of that reaches the terminal as a command.
+    """
     with contextlib.suppress(OSError, ValueError):
-        click.echo(message, err=True)
+        click.echo(harmless(message), err=True)
 
 
 def say_error(message: str, status: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
@@ -218,14 +217,6 @@ class SoFar:
             finished=self._finished or self._done,
             closing=b"" if self._done or self._native else _closing(self._family),
         )
-
-
-def text_so_far(pieces: Iterable[bytes], family: Family) -> Partial | Refusal:
-    """What a stream of this family has said, however it is cut."""
-    reader = SoFar(family)
-    for piece in pieces:
-        reader.feed(piece)
-    return reader.partial()
 
 
 def _closing(family: Family) -> bytes:

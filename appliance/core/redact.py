@@ -42,7 +42,7 @@ _WORDS = (
     "generated_text|response|reasoning|reasoning_content|thinking|completion|arguments|delta|choices|input_extra|"
     "tool_calls|request|body|answer|output|parts|contents"
 )
-_MEMBER = re.compile(rf"""\\*["'](?:{_WORDS})\\*["']\s*:\s*""", re.IGNORECASE)
+_MEMBER = re.compile(rf"""(?<!\\)\\*["'](?:{_WORDS})\\*["']\s*:\s*""", re.IGNORECASE)
 _SAID = re.compile(rf"""\b(?:{_WORDS})\s*[:=]\s*(?=\\*["'{{\[`])""", re.IGNORECASE)
 _PARSING = re.compile(r"\b(?:Parsing (?:PEG )?input with format [^:]*|next token|new token|sampled token)\s*:\s*")
 _OTHER_HOME = re.compile(r"""(?<![\w.])(/home/|/Users/|[A-Za-z]:\\{1,2}Users\\{1,2})([^\s/\\"'<>:|,;]+)""")

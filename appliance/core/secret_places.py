@@ -12,8 +12,9 @@ from collections.abc import Iterator
 Span = tuple[int, int]
 
 _NAME = (
-    r"(?:[A-Za-z0-9_.-]{0,120}(?:api[_-]?keys?|access[_-]?keys?|secret[_-]?keys?|private[_-]?keys?|[_-]keys?|secrets?|"
-    r"token|passw(?:or)?ds?|passwd|passphrase|pwd|credentials?|authorization|cookie)|hft)"
+    r"(?:[A-Za-z0-9_.-]{0,120}(?:api[_. -]?keys?|access[_-]?keys?|secret[_-]?keys?|private[_-]?keys?|[_-]keys?|"
+    r"secrets?|token|passw(?:or)?ds?|passwd|passphrase|pwd|credentials?|authorization|cookie|passcode|[_-]pass|[_-]pat|"
+    r"[_-]auth|[_-]jwt|session[_-]?id)|hft|auth|jwt|pw)"
 )
 _NAMED = re.compile(
     rf"""(?<![A-Za-z0-9_.-])(?P<name>{_NAME})(?![A-Za-z0-9_-])\\*["']?[ \t]*(?:=>|[:=])[ \t]*(?:[&!][\w!]+[ \t]+)*""",
@@ -33,7 +34,7 @@ _WHOLE_LINE = re.compile(r"authorization$|cookie$", re.IGNORECASE)
 LONGEST = 20_000
 """Characters within which a bracket or a quote has to be closed."""
 
-_PREFIXES = "hf_|sk-|sk_|pk_|rk_|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|nvapi-|gsk_|r8_|AIza"
+_PREFIXES = "hf_|sk-|sk_|pk_|rk_|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|nvapi-|gsk_|r8_|AIza|npm_|dop_v1_|ya29[.]"
 LOOKS = tuple(
     re.compile(pattern, flags)
     for pattern, flags in (
@@ -42,7 +43,9 @@ LOOKS = tuple(
         (r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?", 0),
         (r"\b(?:Bearer|Basic)\s+(?P<secret>[A-Za-z0-9._~+/=:-]{6,})", re.IGNORECASE),
         (r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{0,40}:\\*/\\*/(?P<secret>[^/\s\"'<>\\]+)@", 0),
-        (r"[?&](?:key|sig|signature|auth|code)=(?P<secret>[^&\s\"'<>#]{6,})", re.IGNORECASE),
+        (r"[?&](?:[a-z0-9]{1,20}-){0,4}(?:key|sig|signature|auth|code)=(?P<secret>[^&\s\"'<>#]{6,})", re.IGNORECASE),
+        (r"(?:hooks[.]slack[.]com/services|discord(?:app)?[.]com/api/webhooks)/(?P<secret>[^\s\"'<>]+)", re.IGNORECASE),
+        (r"(?:^|(?<=\s))(?:-u|--user)[ =](?P<secret>[^\s:\"']+:[^\s\"']+)", 0),
         (r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>.*?)(?=-----END|\Z)", re.DOTALL),
     )
 )  # fmt: skip

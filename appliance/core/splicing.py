@@ -21,6 +21,10 @@ _SURE = 16
 """Characters from which on a first delta that begins with all that was said before can only repeat it."""
 
 
+_MOST_HELD = 64
+"""Beginnings of blocks that are kept; an answer has a handful."""
+
+
 class Seam(Struct, frozen=True, kw_only=True):
     """Where the halves meet: the seats of both, why there are two, and how long the first half took."""
 
@@ -35,6 +39,7 @@ class Splicer:
 
     def __init__(self, first: Partial, seam: Seam) -> None:
         self.broken = False
+        self._done = False
         self._first = first
         self._seam = seam
         self._decoder = Decoder()
@@ -79,7 +84,10 @@ class Splicer:
         return b"".join(self._spliced(event) for event in events)
 
     def _spliced(self, event: Event) -> bytes:
+        if self._done:
+            return b""  # a stream ends once
         if event.data.strip() == DONE:
+            self._done = True
             return encode(event)
         try:
             record = OBJECT.decode(event.data)
@@ -205,6 +213,7 @@ class Splicer:
                 self._blocks[given] = index
                 return b""
         self._held[given] = record
+        self.broken = self.broken or len(self._held) > _MOST_HELD
         return b"" if kind in ("text", "thinking") else self._release(given)
 
     def _release(self, given: int) -> bytes:

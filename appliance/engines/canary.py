@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from appliance.core.engines.update import Speed, canary_failure
+from appliance.core.engines.speeds import Speeds, Timings, speeds_of
+from appliance.core.engines.update import canary_failure
 from appliance.engines.found import Engine
 from appliance.engines.trial import TrialFailed, open_trial
 from appliance.platform.children import Children
@@ -36,17 +37,12 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     model: str = ""
     why: str = ""
-    old: Speed | None = None
-    new: Speed | None = None
-
-
-class _Timings(Struct, frozen=True):
-    prompt_per_second: float
-    predicted_per_second: float
+    old: Speeds | None = None
+    new: Speeds | None = None
 
 
 class _Answer(Struct, frozen=True):
-    timings: _Timings
+    timings: Timings
 
 
 async def canary(old: Engine | None, new: Engine, models: Sequence[Candidate], children: Children) -> Verdict:
@@ -55,20 +51,20 @@ async def canary(old: Engine | None, new: Engine, models: Sequence[Candidate], c
     for model in models:
         before = await measure(old, model.path, children) if old is not None else None
         after = await measure(new, model.path, children)
-        if isinstance(after, Speed):
-            slow = canary_failure(before if isinstance(before, Speed) else None, after)
+        if isinstance(after, Speeds):
+            slow = canary_failure(before if isinstance(before, Speeds) else None, after)
             if slow and old is not None:  # once more: other programs may have slowed it down
                 before, after = await measure(old, model.path, children), await measure(new, model.path, children)
-        if isinstance(after, Speed):
-            old_speed = before if isinstance(before, Speed) else None
+        if isinstance(after, Speeds):
+            old_speed = before if isinstance(before, Speeds) else None
             return Verdict(model=model.id, why=canary_failure(old_speed, after), old=old_speed, new=after)
-        if isinstance(before, Speed):
+        if isinstance(before, Speeds):
             return Verdict(model=model.id, why=f"it does not run '{model.id}', which the build in use does: {after}")
         told.append(f"{model.id}: {after}")
     return Verdict(why=f"no model could be run to try it with ({'; '.join(told) or 'there are none'})")
 
 
-async def measure(engine: Engine, model: Path, children: Children) -> Speed | str:
+async def measure(engine: Engine, model: Path, children: Children) -> Speeds | str:
     """Its speed with this model, or why it has none."""
     answers: list[bytes] = []
     try:
@@ -81,7 +77,7 @@ async def measure(engine: Engine, model: Path, children: Children) -> Speed | st
         timings = [msgspec.json.decode(answer, type=_Answer).timings for answer in answers]
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return "its answer is not that of llama-server"
-    speeds = [Speed(prompt=one.prompt_per_second, generation=one.predicted_per_second) for one in timings]
-    if any(speed.prompt <= 0 or speed.generation <= 0 for speed in speeds):
+    speeds = [found for one in timings if (found := speeds_of([one])) is not None]
+    if len(speeds) < len(timings):
         return "it tells a speed of nothing"
-    return min(speeds, key=lambda speed: speed.seconds)
+    return min(speeds, key=lambda speed: speed.nominal_seconds)

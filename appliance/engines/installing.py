@@ -20,11 +20,11 @@ from msgspec import Struct, structs
 from appliance.core.engines.builds import MANIFEST, Build, FileSum
 from appliance.core.engines.manifest import Archive, Entry
 from appliance.engines.found import EXECUTABLE
-from appliance.engines.integrity import MAX_MANIFEST, check_build, read_build
+from appliance.engines.integrity import MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
 from appliance.engines.unpacking import BadArchive, read_member, unpack
 from appliance.errors import UsageError
-from appliance.store.model_files import free_bytes
+from appliance.store.model_files import free_bytes, write_whole
 from appliance.store.partial_file import sync_folder
 
 UNPACKED = 4
@@ -105,10 +105,10 @@ def described(source: Path) -> Build | None:
         if source.is_dir():
             return _told(source)
         text = read_member(source, MANIFEST, MAX_MANIFEST)
-        return None if text is None else msgspec.json.decode(text, type=Build)
+        return None if text is None else build_of(text)
     except BadArchive as cause:
         raise CannotInstall(str(cause)) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as cause:
+    except ValueError as cause:
         raise CannotInstall(f"{MANIFEST} in {source} is damaged: {cause}") from None
 
 
@@ -124,6 +124,15 @@ def _make(
         if (wanted := sums.get(file.name, "")) and _sha256(file, check) != wanted.lower():
             raise CannotInstall(f"{file} has another sum than {wanted}: it is damaged, or something else")
     work = shelf.work_folder(f"{entry.platform}-{entry.backend}-{entry.build}")
+    try:
+        return _made_in(work, shelf, entry, files, folder, check)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)  # what is unpacked and no good may be large
+
+
+def _made_in(
+    work: Path, shelf: Shelf, entry: Entry, files: Sequence[Path], folder: Path | None, check: Callable[[], None]
+) -> Path:
     if folder is not None:
         _copy_folder(folder, work / "0", check)
     for number, file in enumerate(files):
@@ -138,6 +147,8 @@ def _make(
             raise CannotInstall(f"it is not what its {MANIFEST} says: {damage}")
     for number in range(1, len(files)):
         _move_beside(work / str(number), build)
+    if folder is None:
+        _check_links(build)
     program = build / EXECUTABLE
     if sys.platform != "win32" and program.is_file():
         program.chmod(0o755)  # a zip made on Windows knows no modes
@@ -193,6 +204,15 @@ def _move_beside(unpacked: Path, build: Path) -> None:
         path.rename(there)
 
 
+def _check_links(build: Path) -> None:
+    """Of an archive only the server's folder is kept, and of another one its files: a link that stayed in the archive
+    may lead elsewhere now. Raises CannotInstall."""
+    home = os.path.realpath(build)
+    for path in build.rglob("*"):
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
+            raise CannotInstall(f"{path.name} in it is a link that leads out of the server's folder")
+
+
 def _sums_of(folder: Path, check: Callable[[], None]) -> list[FileSum]:
     found: list[FileSum] = []
     for path in sorted(folder.rglob("*")):
@@ -217,12 +237,7 @@ def _write_manifest(folder: Path, build: Build) -> None:
     """Last of all: a folder without it is no build."""
     if not (folder / EXECUTABLE).is_file():
         raise CannotInstall(f"there is no {EXECUTABLE} in it")
-    fresh = folder / f"{MANIFEST}.new"
-    with fresh.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(build), indent=1) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(folder / MANIFEST)
+    write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(build), indent=1) + b"\n")
     for path in (folder, *folder.rglob("*")):
         if path.is_dir() and not path.is_symlink():
             sync_folder(path)

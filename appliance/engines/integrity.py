@@ -7,6 +7,7 @@ process as long as it stays as it is: a copied folder is all newer, and whole.
 from __future__ import annotations
 
 import hashlib
+import re
 import stat
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +17,10 @@ from appliance.core.engines.builds import MANIFEST, Build, FileSum
 
 MAX_MANIFEST = 1 << 20
 """A manifest has some 150 bytes for each file; anything longer than this is something else."""
+LONGEST_WORD = 100
+"""Characters of what a build says of itself, which is shown in tables and log lines."""
+OF_ID = re.compile(r"(?:[A-Za-z0-9_](?:[.+-]?[A-Za-z0-9_])*)?")
+"""A part of a build's id: no path, and nothing that an option or a shell could take it for."""
 SHOWN = 3
 """Files that one line names."""
 
@@ -25,7 +30,22 @@ _hashes: dict[tuple[str, int, int], str] = {}
 def read_build(folder: Path) -> Build:
     """What ``engine.json`` says. Raises OSError, ValueError (msgspec's errors are some)."""
     with (folder / MANIFEST).open("rb") as file:
-        return msgspec.json.decode(file.read(MAX_MANIFEST), type=Build)
+        return build_of(file.read(MAX_MANIFEST))
+
+
+def build_of(manifest: bytes) -> Build:
+    """The same of its bytes. Raises ValueError."""
+    try:
+        build = msgspec.json.decode(manifest, type=Build)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    words = (build.name, build.backend, build.platform, build.build, build.version or "", build.rpc or "")
+    bad = next((word for word in words if not word.isprintable() or len(word) > LONGEST_WORD), None)
+    if bad is None:
+        bad = next((word for word in (build.backend, build.platform, build.build) if not OF_ID.fullmatch(word)), None)
+    if bad is not None:
+        raise ValueError(f"{bad[:LONGEST_WORD]!r} in it can be no name")
+    return build
 
 
 def check_build(folder: Path, *, read_all: bool = False) -> str:
@@ -67,7 +87,7 @@ def damage_of(folder: Path, build: Build, listed: int) -> str:
 def is_inside(path: str) -> bool:
     """Whether a listed path stays in its folder."""
     parts = PurePosixPath(path).parts
-    return bool(parts) and not any(part in ("..", "/") or "\\" in part or ":" in part for part in parts)
+    return bool(parts) and not any(part in ("..", "/") or any(sign in part for sign in "\\:\0") for part in parts)
 
 
 def _same(path: Path, file: FileSum, changed: int) -> bool:
@@ -80,4 +100,5 @@ def _same(path: Path, file: FileSum, changed: int) -> bool:
 
 def _names(files: list[str]) -> str:
     more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
-    return f"{', '.join(files[:SHOWN])}{more} {'is' if len(files) == 1 else 'are'}"
+    shown = [name if name.isprintable() else repr(name) for name in files[:SHOWN]]
+    return f"{', '.join(shown)}{more} {'is' if len(files) == 1 else 'are'}"

@@ -65,7 +65,7 @@ def _told(output: bytes) -> tuple[str, Look | None]:
     for line in output.split(b"\n"):
         try:
             told = _TOLD.decode(line)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue  # a driver that prints something
         match told:
             case Stage(name):

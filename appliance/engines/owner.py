@@ -73,6 +73,9 @@ class Engines:
         """Of the book, which are not in its file yet."""
         self._unwritten = trio.Event()
         self._proving = trio.Lock()
+        self._writing = trio.Lock()
+        self._probing = trio.Lock()
+        self._begun = self._answered = 0  # probes, by number
 
     # ---- what is known -----------------------------------------------------------------------------------------------
 
@@ -153,12 +156,18 @@ class Engines:
 
     async def write_down(self) -> None:
         """Put into the files what they do not have yet, and take from them what other programs have put there."""
-        await trio.to_thread.run_sync(self._succession.write)
-        while edits := self._edits[:]:
-            book = await trio.to_thread.run_sync(self._file.change, partial(_applied, edits))
-            del self._edits[: len(edits)]
-            self.book = _applied(self._edits, book)
+        async with self._writing:
+            await trio.to_thread.run_sync(self._succession.write)
+            while edits := self._edits[:]:
+                book = await trio.to_thread.run_sync(self._file.change, partial(_applied, edits))
+                del self._edits[: len(edits)]
+                self.book = _applied(self._edits, book)
         self._arrange()
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether everything that was changed is in the book's file."""
+        return not self._edits and self._file.is_saved
 
     async def keep_writing(self) -> None:
         """Run by `open_engines`."""
@@ -170,6 +179,9 @@ class Engines:
     async def refresh(self) -> None:
         """Look again which engines are installed, and what other programs have put into the book."""
         self.engines = await trio.to_thread.run_sync(self._find)
+        for engine in self.engines:
+            if engine.id in self._damage and not await self.check(engine, read_all=True):
+                self._damage.pop(engine.id, None)  # it was installed again
         await trio.to_thread.run_sync(self._succession.refresh)
         self.book = _applied(self._edits, await trio.to_thread.run_sync(self._file.read))
         self._arrange()
@@ -177,7 +189,17 @@ class Engines:
     # ---- finding out -------------------------------------------------------------------------------------------------
 
     async def probe(self) -> Look:
-        """Look at the machine, and ask every build for its devices."""
+        """Look at the machine, and ask every build for its devices; those who wait for one at a time share the next."""
+        before = self._begun
+        async with self._probing:
+            if self._answered > before and self.look is not None:
+                return self.look
+            self._begun += 1
+            seen = await self._probe()
+            self._answered = self._begun
+            return seen
+
+    async def _probe(self) -> Look:
         async with open_children() as children:
             signature = _signature()
             seen = await look(children)
@@ -213,10 +235,10 @@ class Engines:
                 self._suspects.discard(seat.id)
                 if not self._suspects:
                     self._suspected = trio.Event()
-                for device in seat.devices:
-                    proof = await self._prove(seat, device, children)
-                    proofs.append(proof)
-                    tell(proof)
+                tried = [await self._prove(seat, device, children, tell) for device in seat.devices]
+                if all(proof.ok for proof in tried):
+                    self.change(lambda book, seat=seat: book.with_trust(seat.id))
+                proofs += tried
             return proofs
 
     def _untried(self) -> list[Seat]:
@@ -227,15 +249,18 @@ class Engines:
         for_cpu = any(one.usable and one.seat.on_cpu and not one.seat.spare for one in self.ranked())
         return [seat for seat in untried if not (seat.spare and for_cpu)]
 
-    async def _prove(self, seat: Seat, device: Device, children: Children) -> Proof:
+    async def _prove(self, seat: Seat, device: Device, children: Children, tell: Callable[[Proof], None]) -> Proof:
         engine = self.engine_on(seat, (device,))
         key = key_of(seat, device, self._system)
         if damage := await self.check(engine, read_all=True):
-            return Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=damage, at=time.time())
+            proof = Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=damage, at=time.time())
+            tell(proof)
+            return proof
         proof = await prove(engine, device, self._starter, children, key=key, build=seat.build, now=time.time())
         self.change(lambda book: book.with_proof(proof))
         said = "is proven" if proof.ok else f"failed its proof: {proof.why}"
         log.log(logging.INFO if proof.ok else logging.WARNING, "engine %s on %s %s", seat.build, proof.device, said)
+        tell(proof)
         return proof
 
     # ---- what is in doubt --------------------------------------------------------------------------------------------

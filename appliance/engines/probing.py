@@ -8,6 +8,7 @@ from msgspec import structs
 
 from appliance.core.engines.listing import Listing, parse_listing, printable
 from appliance.core.engines.proofs import Fault
+from appliance.core.engines.stands_for import NO_DEBUGGER
 from appliance.engines.found import Engine
 from appliance.platform.children import Children, describe_status
 from appliance.platform.env import inherited_env
@@ -37,7 +38,7 @@ async def list_devices(engine: Engine, children: Children, *, seconds: float | N
 
 async def _ask(engine: Engine, children: Children, words: tuple[str, ...], limit: float) -> tuple[Listing, Ran | None]:
     # A crash is not looked at with a debugger, which ggml starts where there is one.
-    env = {**inherited_env(), "GGML_NO_BACKTRACE": "1"}
+    env = {**inherited_env(), **NO_DEBUGGER}
     try:
         ran = await run_to_end(children, (*engine.command, *words, LIST), env, seconds=limit)
     except (OSError, ValueError) as error:

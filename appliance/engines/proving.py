@@ -10,8 +10,9 @@ import trio
 from msgspec import Struct
 
 from appliance.core.engines import trial_log
-from appliance.core.engines.ballast import LAYERS, weights_of
+from appliance.core.engines.ballast import BLOCK, BLOCK_BYTES, LAYERS, LETTERS, weights_of
 from appliance.core.engines.devices import CPU, Device
+from appliance.core.engines.listing import printable
 from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.core.engines.speeds import Speeds, Timings, next_request, speeds_of
 from appliance.engines.ballast import measuring_folder, write_ballast
@@ -28,8 +29,6 @@ DEADLY = ("crash", "garbage")
 """Faults with the measuring model that count. That a build cannot load it says more of the file than of the build,
 which has loaded the starter."""
 ALL_LAYERS = "99"
-LETTERS = 256
-"""The measuring model's tokens that are letters."""
 STRIDE = 37
 """Tokens of the measuring prompt are this far apart, so that it is no repetition."""
 
@@ -131,7 +130,7 @@ async def _ask_known(trial: Trial, known: Known, seconds: float) -> Timings:
     said = _said(await trial.ask("/completion", question, seconds=seconds))
     right = tuple(said.tokens) == known.tokens if said.tokens else said.content == known.content
     if not right:
-        shown = "".join(letter if letter.isprintable() else "?" for letter in said.content[:60])
+        shown = printable(said.content, 60)
         raise TrialFailed("garbage", f"it computes wrongly: it said '{shown}' instead of '{known.content[:60]}'")
     return said.timings
 
@@ -174,13 +173,13 @@ async def _measure(trial: Trial, until: float) -> list[Timings]:
 
 def _weight(model: Path) -> float:
     """How much of the whole measuring model the starter is; both are Q8_0, so that bytes tell."""
-    return model.stat().st_size / (weights_of(LAYERS) * 34 / 32)
+    return model.stat().st_size / (weights_of(LAYERS) * BLOCK_BYTES / BLOCK)
 
 
 def _said(answer: bytes) -> Said:
     try:
         return _SAID.decode(answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise TrialFailed("garbage", "its answer is not what llama-server answers") from None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from appliance.core.engines.book import Book
-from appliance.core.engines.changes import Changes
+from appliance.core.engines.changes import Changes, Role
 from appliance.core.engines.choice import Ranked, Seat, Standing, best
 from appliance.engines.found import Engine
 
@@ -36,8 +36,8 @@ class BuildRow(Struct, frozen=True, kw_only=True):
     source: str
     folder: str | None = None
     damage: str = ""
-    role: str = ""
-    """current, previous, withdrawn; empty where no update has been."""
+    role: Role = ""
+    """Empty where no update has been."""
     withdrawn: str = ""
     """Why it was gone back from."""
     seats: tuple[SeatRow, ...] = ()
@@ -73,10 +73,9 @@ def table(
 ) -> Table:  # fmt: skip
     """``ranked`` is the order for a model of which nothing is known; ``now`` a Unix time."""
     used = best(ranked)
-    system = book.look.system if book.look is not None else ""
 
     def row(one: Ranked) -> SeatRow:
-        speeds = [proof for proof in book.proofs_of(one.seat, system, now) if proof.ok]
+        speeds = [proof for proof in book.proofs_of(one.seat, book.system, now) if proof.ok]
         return SeatRow(
             id=one.seat.id,
             devices=tuple(_device(one.seat, index) for index in range(len(one.seat.devices))),

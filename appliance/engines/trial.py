@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import socket
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -14,15 +13,17 @@ import msgspec
 import trio
 
 from appliance.core.engines import trial_log
+from appliance.core.engines.listing import printable
 from appliance.core.engines.proofs import Fault
+from appliance.core.engines.stands_for import NO_DEBUGGER
 from appliance.engines.found import Engine
 from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.children import REAP_TIME, Child, Children, describe_status
 from appliance.platform.cpu import engine_threads
 from appliance.platform.env import inherited_env
+from appliance.platform.ports import LOOPBACK, free_port
 from appliance.upstream.client import Address, exchange
 
-LOOPBACK = "127.0.0.1"
 CONTEXT = "1024"
 """Tokens: of the known prompts, and of those that measure, none is longer."""
 VERBOSITY = "4"
@@ -222,7 +223,7 @@ async def _wait_ready(trial: Trial, seconds: float) -> None:
 
 
 async def _spawn(engine: Engine, args: Sequence[str], model: Path, children: Children) -> Trial:
-    port = _free_port()
+    port = free_port()
     key = secrets.token_urlsafe(24)
     argv = (
         *engine.command,
@@ -237,7 +238,7 @@ async def _spawn(engine: Engine, args: Sequence[str], model: Path, children: Chi
         *args,
     )  # fmt: skip
     # A crash is not looked at with a debugger, which ggml starts where there is one.
-    env = inherited_env() | {"LLAMA_API_KEY": key, "GGML_NO_BACKTRACE": "1"}
+    env = inherited_env() | NO_DEBUGGER | {"LLAMA_API_KEY": key}
     try:
         child = await children.spawn(argv, env)
     except (OSError, ValueError) as cause:
@@ -245,13 +246,5 @@ async def _spawn(engine: Engine, args: Sequence[str], model: Path, children: Chi
     return Trial(Address(LOOPBACK, port, key, engine.name), child)
 
 
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((LOOPBACK, 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def _shown(answer: bytes) -> str:
-    text = re.sub(r"\s+", " ", answer[:400].decode("utf-8", "replace")).strip()
-    return text[:200]
+    return printable(re.sub(r"\s+", " ", answer[:400].decode("utf-8", "replace")), 200)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+import re
+import shutil
 import stat
 import sys
 import tarfile
@@ -16,7 +18,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 from msgspec import Struct
 
@@ -25,9 +27,16 @@ MAX_FILES = 5000
 MAX_BYTES = 16 << 30
 """Unpacked. The largest that is known, ROCm with its kernels, takes 4 GB."""
 BLOCK = 1 << 20
+MAX_HEAD = 1 << 20
+"""Bytes that a tar file may spend on saying what comes next; tarfile would keep any number of them in memory."""
+SPARE = 256 << 20
+"""Bytes of the disk that stay free, whatever an archive turns out to be."""
 DAMAGED = (
     zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, NotImplementedError,
+    RecursionError,
 )  # fmt: skip
+RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com\d|lpt\d)(?: *\..*)?", re.IGNORECASE)
+"""Names that are devices on Windows."""
 SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar.xz")
 
 
@@ -78,30 +87,54 @@ def _members(archive: Path) -> Generator[Iterator[_Member]]:
             with zipfile.ZipFile(archive) as file:
                 yield _zipped(file)
         else:
-            with tarfile.open(archive, "r:*") as file:
-                yield _tarred(file)
+            with lzma.open(archive) if archive.name.lower().endswith(".xz") else gzip.open(archive) as contents:
+                heads = _Heads(contents)
+                with tarfile.open(fileobj=cast("IO[bytes]", heads), mode="r:") as file:
+                    yield _tarred(file, heads)
     except DAMAGED as cause:
         raise BadArchive(f"{archive.name} is damaged, or no archive: {cause}") from None
 
 
+class _Heads:
+    """What tarfile reads from. Raises BadArchive for more than `MAX_HEAD` bytes since ``left`` was last set."""
+
+    def __init__(self, contents: lzma.LZMAFile | gzip.GzipFile) -> None:
+        self.left = MAX_HEAD
+        self.seek = contents.seek
+        self.tell = contents.tell
+        self.close = contents.close
+        self._contents = contents
+
+    def read(self, size: int = -1) -> bytes:
+        self.left -= size if size >= 0 else MAX_BYTES
+        if self.left < 0:
+            raise BadArchive("it has a name or a list of attributes of more than a megabyte")
+        return self._contents.read(size)
+
+
 def _zipped(file: zipfile.ZipFile) -> Iterator[_Member]:
-    for info in file.infolist():
+    for count, info in enumerate(file.infolist(), 1):
+        _check_count(count)
+        if info.flag_bits & 1:
+            raise BadArchive(f"{_shown(info.filename)} is encrypted")
         mode = info.external_attr >> 16
         if info.is_dir():
             continue
         if stat.S_ISLNK(mode):
             if info.file_size > 4096:
-                raise BadArchive(f"{info.filename}: a link with a target of {info.file_size} bytes")
+                raise BadArchive(f"{_shown(info.filename)}: a link with a target of {info.file_size} bytes")
             yield _Member(path=info.filename, target=file.read(info).decode("utf-8", "replace"))
         elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-            raise BadArchive(f"{info.filename} is neither a file nor a folder")
+            raise BadArchive(f"{_shown(info.filename)} is neither a file nor a folder")
         else:
             executable = bool(mode & 0o100)
             yield _Member(path=info.filename, executable=executable, open=lambda info=info: file.open(info))
 
 
-def _tarred(file: tarfile.TarFile) -> Iterator[_Member]:
-    for info in file:
+def _tarred(file: tarfile.TarFile, heads: _Heads) -> Iterator[_Member]:
+    for count, info in enumerate(file, 1):
+        _check_count(count)
+        heads.left = MAX_HEAD
         if info.isdir():
             continue
         if info.issym():
@@ -110,26 +143,36 @@ def _tarred(file: tarfile.TarFile) -> Iterator[_Member]:
             yield _Member(path=info.name, executable=bool(info.mode & 0o100), copy_of=info.linkname)
         elif info.isreg():
             executable = bool(info.mode & 0o100)
-            yield _Member(path=info.name, executable=executable, open=lambda info=info: _opened(file, info))
+            yield _Member(path=info.name, executable=executable, open=lambda info=info: _opened(file, info, heads))
+            heads.left = MAX_HEAD
         else:
-            raise BadArchive(f"{info.name} is neither a file nor a folder nor a link")
+            raise BadArchive(f"{_shown(info.name)} is neither a file nor a folder nor a link")
 
 
-def _opened(file: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+def _opened(file: tarfile.TarFile, info: tarfile.TarInfo, heads: _Heads) -> IO[bytes]:
     found = file.extractfile(info)
     if found is None:
-        raise BadArchive(f"{info.name} has no contents")
+        raise BadArchive(f"{_shown(info.name)} has no contents")
+    heads.left = 2 * MAX_BYTES
     return found
+
+
+def _check_count(count: int) -> None:
+    """Folders count, too. Raises BadArchive."""
+    if count > MAX_FILES:
+        raise BadArchive(f"it has more than {MAX_FILES} files")
+
+
+def _shown(name: str) -> str:
+    return repr(name[:200])
 
 
 def _write(members: Iterator[_Member], into: Path, check: Callable[[], None]) -> None:
     """Files first: a link that is not there yet can lead no file astray."""
     links: list[tuple[str, str]] = []
-    left = MAX_BYTES
-    for count, member in enumerate(members, 1):
+    left = min(MAX_BYTES, max(0, shutil.disk_usage(into).free - SPARE))
+    for member in members:
         check()
-        if count > MAX_FILES:
-            raise BadArchive(f"it has more than {MAX_FILES} files")
         name = _inside(member.path)
         path = into / name
         if member.target is not None:
@@ -139,7 +182,7 @@ def _write(members: Iterator[_Member], into: Path, check: Callable[[], None]) ->
         if member.copy_of is not None:
             other = into / _inside(member.copy_of)
             if not other.is_file():
-                raise BadArchive(f"{name} is another name of {member.copy_of}, which does not come before it")
+                raise BadArchive(f"{name} is another name of {_shown(member.copy_of)}, which does not come before it")
             with other.open("rb") as contents:
                 left -= _copy(contents, path, left, member.executable, check)
         elif member.open is not None:
@@ -158,7 +201,7 @@ def _copy(contents: IO[bytes], path: Path, left: int, executable: bool, check: C
                 check()
                 size += len(block)
                 if size > left:
-                    raise BadArchive(f"it is larger than {MAX_BYTES >> 30} GB when it is unpacked")
+                    raise BadArchive("unpacked it is larger than any build, or than the room that is left on the disk")
                 file.write(block)
             file.flush()
             os.fsync(file.fileno())
@@ -175,14 +218,14 @@ def _link(into: Path, name: str, target: str, links: set[str]) -> None:
     for part in aim.parts:
         if part == "..":
             if not parts:
-                raise BadArchive(f"{name} is a link that leads out of the folder, to {target}")
+                raise BadArchive(f"{name} is a link that leads out of the folder, to {_shown(target)}")
             parts.pop()
         elif part != ".":
             parts.append(part)
     if PurePosixPath(target).is_absolute() or "\\" in target or "\0" in target or not parts:
-        raise BadArchive(f"{name} is a link that leads out of the folder, to {target}")
+        raise BadArchive(f"{name} is a link that leads out of the folder, to {_shown(target)}")
     if "/".join(parts) not in links and not (into / "/".join(parts)).is_file():
-        raise BadArchive(f"{name} is a link to {target}, which is not in it")
+        raise BadArchive(f"{name} is a link to {_shown(target)}, which is not in it")
     path = into / name
     _make_room(path)
     if path.exists() or path.is_symlink():
@@ -201,7 +244,12 @@ def _make_room(path: Path) -> None:
 def _inside(name: str) -> str:
     """A member's path, if it is a plain one below the folder. Raises BadArchive."""
     path = PurePosixPath(name)
-    bad = "\\" in name or "\0" in name or path.is_absolute() or ".." in path.parts or not path.parts
-    if bad or any(":" in part or (sys.platform == "win32" and part.endswith((".", " "))) for part in path.parts):
+    bad = "\\" in name or not name.isprintable() or path.is_absolute() or ".." in path.parts or not path.parts
+    if bad or any(":" in part or (sys.platform == "win32" and _is_odd(part)) for part in path.parts):
         raise BadArchive(f"it has a file with the path {name[:200]!r}, which no build has")
     return str(path)
+
+
+def _is_odd(part: str) -> bool:
+    """Windows would write something else than a file of this name."""
+    return part.endswith((".", " ")) or RESERVED.fullmatch(part) is not None

@@ -22,6 +22,7 @@ from appliance.store.partial_file import Taken, claim
 
 CLEAN_UP_TIME = 30.0
 """Seconds that a cancelled update may take to remove what it has staged."""
+MAKE_ROOM = "make it writable, make room, or name another folder with LLAMA_APPLIANCE_ENGINES_DIR"
 
 log = logging.getLogger(__name__)
 
@@ -119,12 +120,18 @@ def recover(shelf: Shelf) -> None:
 
 @asynccontextmanager
 async def alone(shelf: Shelf) -> AsyncGenerator[None]:
-    """Nobody else installs, updates or removes meanwhile; what was cut short is cleared up. Raises Conflict."""
-    await trio.to_thread.run_sync(recover, shelf)
+    """Nobody else installs, updates or removes meanwhile; what was cut short is cleared up.
+
+    Raises Conflict, and OSError that says what to do.
+    """
     try:
+        await trio.to_thread.run_sync(recover, shelf)
         lock = await trio.to_thread.run_sync(claim, shelf.lock)
     except Taken:
         raise Conflict("another 'llama-appliance engines' command changes the builds now; wait until it ends") from None
+    except OSError as cause:
+        told = f"nothing can be changed in {shelf.root} ({cause.strerror or cause}); {MAKE_ROOM}"
+        raise OSError(cause.errno, told) from None
     try:
         yield
     finally:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import psutil
 from msgspec import structs
 
 from appliance.core.config.types import Config
 from appliance.core.effects import Terms
 from appliance.core.engines.machine import Look
-from appliance.core.fit.budgets import GpuSample, squeezed
+from appliance.core.fit.budgets import GpuMemory, squeezed
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import RESERVE, Plan
 from appliance.core.model import Model
@@ -19,9 +18,9 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.fleet.measure import corrected
 from appliance.fleet.terms import limits_of, plan_of, terms_of
-from appliance.platform import cgroups
+from appliance.platform.memory import free_memory
 
-SAMPLES: Mapping[str, GpuSample] = {}
+SAMPLES: Mapping[str, GpuMemory] = {}
 
 
 class Budgets:
@@ -62,7 +61,7 @@ class Budgets:
         expected = self.terms(model, engine).memory
         return self._capped(corrected(expected, model.config, measured, buffers), self.limits(self._config).memory)
 
-    def sampled(self, samples: Mapping[str, GpuSample], own: Mapping[str, int]) -> bool:
+    def sampled(self, samples: Mapping[str, GpuMemory], own: Mapping[str, int]) -> bool:
         """GPUs were looked at while our models took ``own`` there; whether other budgets apply now."""
         self._samples = samples
         if self._config is not None and self._config.vram_policy == "keep":
@@ -76,7 +75,7 @@ class Budgets:
 
         Asks the system, for a millisecond. None where the model's file does not say enough.
         """
-        room = {RAM: min(psutil.virtual_memory().available, cgroups.memory_left())}
+        room = {RAM: free_memory()}
         for device in dict.fromkeys(engine.gpus.values()):
             free = self._free(device)
             if free is not None:

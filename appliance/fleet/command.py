@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-LOOPBACK = "127.0.0.1"
+from appliance.platform.ports import LOOPBACK
 
 OWNED = (
     "--model", "--alias", "--host", "--port", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file",

@@ -16,16 +16,16 @@ from urllib.parse import quote, urlsplit
 from msgspec import Struct, structs
 
 from appliance.core.config.types import ModelConfig
-from appliance.core.engines.stands_for import RPC_ENVIRONMENT, command_on, workers_named
+from appliance.core.engines.stands_for import NO_DEBUGGER, command_on, workers_named
 from appliance.core.engines.workers import Crew, Worker
 from appliance.core.model import Model, engine_flags, started_with
 from appliance.core.settings import FleetSettings
 from appliance.core.words import split_command
 from appliance.engines.found import Engine
 from appliance.errors import ModelFailedToStart
-from appliance.fleet.command import LOOPBACK, model_command
-from appliance.fleet.ports import free_port
+from appliance.fleet.command import model_command
 from appliance.platform.env import inherited_env, is_frozen, own_env
+from appliance.platform.ports import LOOPBACK, free_port
 from appliance.upstream.address import address_of
 from appliance.upstream.client import Address
 
@@ -113,7 +113,7 @@ def engine_launch(
     env = inherited_env()
     env["LLAMA_API_KEY"] = key
     env["LLAMA_SERVER_ROUTER_PORT"] = str(port)
-    env |= RPC_ENVIRONMENT if crew.workers else {}
+    env |= NO_DEBUGGER if crew.workers else {}
     return Launch(
         argv=argv,
         env=env,
@@ -144,7 +144,7 @@ def configured_launch(model_id: str, config: ModelConfig, engine: Engine | None 
         argv = (_found(model_id, config.argv[0], env), *config.argv[1:])
     else:
         argv = command_on(engine.command, engine.args, config.argv[1:], crew.workers)
-        env = {**env, **RPC_ENVIRONMENT} if crew.workers else env
+        env = {**env, **NO_DEBUGGER} if crew.workers else env
     check = config.check_endpoint.strip()
     return Launch(
         argv=argv,

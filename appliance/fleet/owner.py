@@ -13,7 +13,7 @@ import trio
 
 from appliance.core.config.types import Config
 from appliance.core.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
-from appliance.core.fit.budgets import GpuSample
+from appliance.core.fit.budgets import GpuMemory
 from appliance.core.fit.plan import Plan
 from appliance.core.model import Model
 from appliance.core.policy import FreePolicy
@@ -245,7 +245,7 @@ class Fleet:
         engine = self._launches.choose(model) if model.config is None else None
         return self._budgets.plan(model, engine) if engine is not None else None
 
-    def see_gpus(self, samples: Mapping[str, GpuSample]) -> None:
+    def see_gpus(self, samples: Mapping[str, GpuMemory]) -> None:
         """GPUs were looked at, by what budgets call them. Where others have taken their memory, idle models go."""
         if self._budgets.sampled(samples, self._schedule.taken()):
             limits = self._budgets.limits(self._config)

@@ -8,18 +8,10 @@ import sys
 from collections.abc import Mapping
 
 from appliance.core.config.types import ModelConfig
-from appliance.fleet.command import LOOPBACK
+from appliance.platform.ports import LOOPBACK
 from appliance.upstream.client import Address
 
 HERE = ("localhost", LOOPBACK, "::1")
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago; a child that loses the race for it exits, and is started again."""
-    with socket.socket() as sock:
-        sock.bind((LOOPBACK, 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def will_listen(config: ModelConfig, address: Address) -> bool:

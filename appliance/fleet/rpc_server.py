@@ -13,7 +13,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.engines.listing import LINE
-from appliance.core.engines.stands_for import RPC_ENVIRONMENT
+from appliance.core.engines.stands_for import NO_DEBUGGER
 from appliance.core.engines.workers import Worker
 from appliance.engines.found import Engine
 from appliance.engines.rpc import look_at_worker
@@ -140,7 +140,7 @@ class _Run:
 
     async def run(self, children: Children) -> str:
         """How it ended, in words. Cancelling ends it."""
-        child = await children.spawn(self._serving.argv(), {**inherited_env(), **RPC_ENVIRONMENT})
+        child = await children.spawn(self._serving.argv(), {**inherited_env(), **NO_DEBUGGER})
         status: int | None = None
         try:
             async with trio.open_nursery() as nursery:

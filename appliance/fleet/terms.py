@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
 
+from appliance.catalog.headers import Headers
 from appliance.core.config.types import Config, Memory
 from appliance.core.effects import Terms
 from appliance.core.engines.machine import Look
@@ -78,7 +77,7 @@ def expected_of(model: Model, settings: FleetSettings, room: Mapping[str, int] =
     if shape is None:
         return {RAM: round(model.size * BESIDE_WEIGHTS)}
     flags = (*engine_flags(model), *model.args, *settings.engine_args)
-    return _expected(shape, flags, tuple(room.items()), _companions(model))
+    return _expected(shape, flags, tuple(room.items()), _companions(model.mmproj, model.draft, model.created))
 
 
 def plan_of(
@@ -93,27 +92,32 @@ def plan_of(
         return None
     said = (*engine_flags(model), *model.args, *settings.engine_args, *flags)
     gpus = tuple(device for device in room if device != RAM)
-    return plan(shape, room, asked_of(said, gpus=gpus, projector=_companions(model)), reserve=reserve)
+    projector, draft = _companions(model.mmproj, model.draft, model.created)
+    return plan(shape, room, asked_of(said, gpus=gpus, projector=projector, draft=draft), reserve=reserve)
 
 
 @lru_cache(maxsize=EXPECTATIONS)
 def _expected(
-    shape: Shape, flags: tuple[str, ...], room: tuple[tuple[str, int], ...], companions: int
+    shape: Shape, flags: tuple[str, ...], room: tuple[tuple[str, int], ...], companions: tuple[int, Shape | None]
 ) -> Mapping[str, int]:
     gpus = tuple(device for device, _ in room if device != RAM)
-    asked = asked_of(flags, gpus=gpus, projector=companions)
+    asked = asked_of(flags, gpus=gpus, projector=companions[0], draft=companions[1])
     found = plan(shape, dict(room), asked, reserve=0).estimate if room else estimate(shape, asked.options)
     return found.by_device()
 
 
-def _companions(model: Model) -> int:
-    """Bytes of the projector's file, and of the draft model's, of which no more is known here."""
-    size = 0
-    for path, share in ((model.mmproj, 1.0), (model.draft, BESIDE_WEIGHTS)):
-        if path:
-            with suppress(OSError):
-                size += round(Path(path).stat().st_size * share)
-    return size
+@lru_cache(maxsize=EXPECTATIONS)
+def _companions(projector: str | None, draft: str | None, as_of: int) -> tuple[int, Shape | None]:
+    """Bytes of the projector's file, and the draft model's shape; asks the disk once for each pair of files.
+
+    ``as_of`` is when the model itself was last changed. A draft model whose header tells nothing counts by its size.
+    """
+    headers = Headers()
+    size = headers.read(projector).size if projector else 0
+    drafting = headers.read(draft) if draft else None
+    if drafting is None or drafting.info is None or drafting.info.shape is None:
+        return size + (round(drafting.size * BESIDE_WEIGHTS) if drafting is not None else 0), None
+    return size, drafting.info.shape
 
 
 def in_bytes(memory: Memory) -> Mapping[str, int]:

@@ -18,7 +18,7 @@ from appliance.core.engines.changes import Changes
 from appliance.core.engines.choice import Seat
 from appliance.engines.owner import Engines
 from appliance.engines.table import Table, table
-from appliance.errors import BadRequest, NotFound
+from appliance.errors import BadRequest, Conflict, NotFound
 from appliance.fleet.status import ChildStatus
 from appliance.http.answers import json_answer
 
@@ -28,6 +28,9 @@ class ProveRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
     seats: tuple[str, ...] = ()
 
+
+MAX_WAITING = 4
+"""Requests to prove that are under way or wait for their turn; each takes a core for a while."""
 
 _PROVE = msgspec.json.Decoder(ProveRequest)
 
@@ -45,6 +48,7 @@ class EngineRoutes:
         self._engines = engines
         self._changes = changes
         self._running = running
+        self._waiting = 0
 
     async def show(self) -> Response:
         return json_answer(await self._table())
@@ -61,10 +65,15 @@ class EngineRoutes:
             asked = _PROVE.decode(body or b"{}")
         except msgspec.MsgspecError as error:
             raise BadRequest(f"the request body cannot be used: {error}") from None
-        engines = self._engines
-        if engines.look is None:
-            await engines.probe()
-        await engines.prove(named_seats(engines, asked.seats) if asked.seats else None)
+        if self._waiting >= MAX_WAITING:
+            raise Conflict("engines are being proven already, and others wait for their turn; ask again later")
+        self._waiting += 1
+        try:
+            if self._engines.look is None:
+                await self._engines.probe()
+            await self._engines.prove(named_seats(self._engines, asked.seats) if asked.seats else None)
+        finally:
+            self._waiting -= 1
         return json_answer(await self._table())
 
     async def _table(self) -> Table:

@@ -18,6 +18,7 @@ from appliance.core.partial_answer import Partial, Refusal
 from appliance.core.slash import family_of
 from appliance.core.splicing import Seam, Splicer
 from appliance.errors import BadRequest, UpstreamFailed
+from appliance.fleet.owner import END_NOTICED
 from appliance.fleet.status import ChildStatus
 from appliance.http.job import Job
 from appliance.http.record import aside
@@ -27,8 +28,6 @@ from appliance.upstream.client import Address, Response
 
 MAX_FALLS = 2
 """Seats after the first that one request may be asked on."""
-END_NOTICED = 0.25
-"""Seconds that the fleet is given to notice why a connection broke; a child's exit is seen within milliseconds."""
 NAME = b"x-appliance-fallback"
 HEADER = b"X-Appliance-Fallback"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec import to_builtins
 from quart import Quart, Response, request
 
 from appliance.catalog.catalog import Catalog
+from appliance.core.fit.plan import fit_of
 from appliance.errors import BadRequest, NotFound
 from appliance.fleet.owner import Fleet
 from appliance.http.answers import json_answer
@@ -25,22 +27,7 @@ class FitRoutes:
         plan = self._fleet.plan(await find_model(self._catalog, name))
         if plan is None:
             raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
-        found = plan.estimate
-        return json_answer(
-            {
-                "model": name,
-                "verdict": plan.verdict,
-                "why": plan.why,
-                "flags": plan.flags,
-                "context": found.context,
-                "parallel": found.parallel,
-                "gpu_layers": found.gpu_layers,
-                "layers": found.layers,
-                "memory": found.devices,
-                "room": plan.room,
-                "reserve": plan.reserve,
-            }
-        )
+        return json_answer({"model": name, **to_builtins(fit_of(plan))})
 
 
 def add_fit_routes(app: Quart, routes: FitRoutes) -> None:

@@ -13,11 +13,8 @@ from pathlib import Path
 import psutil
 
 from appliance.core.doctor.facts import Card, Checkup, DeviceFile, Disk, PortOwner
-from appliance.platform.drm import read_text
+from appliance.platform.gpu_files import VENDORS, slots
 
-VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
-DISPLAY = "0x03"
-"""First byte of the PCI class of everything that draws or computes like a card that draws."""
 DEVICE_FILES = ("dev/kfd", "dev/dri/renderD*", "dev/nvidia[0-9]*", "dev/nvidiactl", "dev/nvidia-uvm", "dev/dxg")
 
 
@@ -31,7 +28,7 @@ def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
         open_files=_open_files(),
         cores=psutil.cpu_count(logical=True) or 0,
         memory=psutil.virtual_memory().total,
-        cards=tuple(_cards(root)),
+        cards=tuple(Card(pci=slot.pci, vendor=VENDORS[slot.vendor], driver=slot.driver) for slot in slots(root)),
         device_files=tuple(_device_files(root)),
     )
 
@@ -87,16 +84,6 @@ def _open_files() -> int | None:
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if hard == resource.RLIM_INFINITY else hard
-
-
-def _cards(root: Path) -> Iterator[Card]:
-    for device in sorted(root.glob("sys/bus/pci/devices/*")):
-        if not (read_text(device / "class") or "").startswith(DISPLAY):
-            continue
-        vendor = read_text(device / "vendor") or ""
-        driver = device / "driver"
-        name = driver.resolve().name if driver.exists() else ""
-        yield Card(pci=device.name.lower(), vendor=VENDORS.get(vendor, vendor), driver=name)
 
 
 def _device_files(root: Path) -> Iterator[DeviceFile]:

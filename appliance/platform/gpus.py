@@ -15,10 +15,11 @@ import msgspec
 import trio
 
 from appliance.core.machine import Accelerator, GpuSample
-from appliance.platform.children import REAP_TIME, Child, Children, describe_status, open_children
+from appliance.platform.children import Child, Children, describe_status, open_children
 from appliance.platform.env import inherited_env
 from appliance.platform.gpu_process import ACCELERATORS, PROCESSES, SAMPLES, command
 from appliance.platform.libraries import has_nvml
+from appliance.platform.throwaway import clear_away
 
 PATIENCE = 5.0
 """Seconds for an answer. A card that sleeps takes one to two to wake."""
@@ -161,15 +162,8 @@ class _Link:
     async def end(self) -> None:
         """End the process, if there is one."""
         child, self._child = self._child, None
-        if child is None:
-            return
-        with trio.move_on_after(REAP_TIME, shield=True):
-            child.kill()
-            await child.wait()
-        with trio.CancelScope(shield=True):
-            for stream in (child.stdin, child.output, child.errors):
-                if stream is not None:
-                    await trio.aclose_forcefully(stream)
+        if child is not None:
+            await clear_away(child)
 
     def _failed(self, why: str) -> None:
         wait = AGAIN[min(self._failures, len(AGAIN) - 1)]

@@ -7,7 +7,13 @@ from collections.abc import Collection, Mapping
 import psutil
 import trio
 
+from appliance.platform import cgroups
 from appliance.platform.gpus import processes_on
+
+
+def free_memory() -> int:
+    """Bytes that a new program could have: what the system has left, or the container."""
+    return min(psutil.virtual_memory().available, cgroups.memory_left())
 
 
 def process_memory(pid: int, devices: Collection[str]) -> Mapping[str, int]:

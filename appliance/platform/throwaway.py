@@ -72,7 +72,7 @@ async def run_to_end(
                 child.kill()
             nursery.cancel_scope.deadline = trio.current_time() + PIPE_GRACE
     finally:
-        await _clear(child, ended=status is not None)
+        await clear_away(child, ended=status is not None)
     return Ran(
         status=None if flooded else status,
         output=bytes(output[:most]),
@@ -90,7 +90,8 @@ async def _feed(child: Child, stdin: bytes) -> None:
         pass  # it does not read
 
 
-async def _clear(child: Child, *, ended: bool) -> None:
+async def clear_away(child: Child, *, ended: bool = False) -> None:
+    """End it, unless it has ``ended``, and let go of its pipes; also while the program is told to stop."""
     with trio.move_on_after(REAP_TIME, shield=True):
         if not ended:
             child.kill()

@@ -6,14 +6,13 @@ Everything here waits for the disk. Several processes may change it: each change
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from appliance.core.engines.changes import Changes
-from appliance.store.partial_file import sync_folder
+from appliance.store.model_files import write_whole
 
 MAX_FILE = 1 << 20
 WAIT = 10.0
@@ -28,6 +27,7 @@ class ChangesFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._told = False
 
     def read(self) -> Changes:
         """What it says; nothing, where it is not there, or damaged and of no use. Raises OSError."""
@@ -36,8 +36,10 @@ class ChangesFile:
                 return _CHANGES.decode(file.read(MAX_FILE))
         except FileNotFoundError:
             return Changes()
-        except (msgspec.MsgspecError, UnicodeDecodeError) as cause:
-            log.warning("%s is damaged (%s), and counts for nothing", self.path, cause)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as cause:
+            if not self._told:
+                log.warning("%s is damaged (%s), and counts for nothing", self.path, cause)
+            self._told = True
             return Changes()
 
     def change(self, edit: Callable[[Changes], Changes]) -> Changes:
@@ -49,14 +51,5 @@ class ChangesFile:
             before = self.read()
             after = edit(before)
             if after != before:
-                self._write(after)
+                write_whole(self.path, msgspec.json.format(msgspec.json.encode(after), indent=1) + b"\n")
         return after
-
-    def _write(self, changes: Changes) -> None:
-        fresh = self.path.with_name(f"{self.path.name}.new")
-        with fresh.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(changes), indent=1) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
-        sync_folder(self.path.parent)

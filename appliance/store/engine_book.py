@@ -53,6 +53,11 @@ class BookFile:
         self._unsaved: Book | None = None
         self._told = False
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether the disk has all that was changed."""
+        return self._unsaved is None
+
     def read(self) -> Book:
         """As it is now."""
         if self._unsaved is not None:
@@ -96,7 +101,7 @@ class BookFile:
             return msgspec.json.decode(data, type=_Contents).book if _version(data) == VERSION else None
         except FileNotFoundError:
             return Book()
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def _begin_anew(self) -> Book:

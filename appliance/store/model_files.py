@@ -1,4 +1,4 @@
-"""Names for finished files in a hub cache, and their removal. Everything waits for the disk."""
+"""Files as a whole: written, named in a hub cache, removed. Everything waits for the disk."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def share(old: Path, new: Path) -> None:
         shutil.copyfile(old, new)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a small file as a whole."""
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a small file as a whole, and wait until the disk has it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("w", encoding="ascii") as file:
-        file.write(text)
+    with fresh.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

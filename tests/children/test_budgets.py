@@ -12,7 +12,7 @@ import trio
 from hollow_models import dense, write_hollow
 
 from appliance.core.engines.machine import Gpu, Look
-from appliance.core.fit.budgets import GpuSample
+from appliance.core.fit.budgets import GpuMemory
 from appliance.core.gguf import read_gguf
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
@@ -112,12 +112,12 @@ async def test_another_program_on_the_gpu_has_idle_models_unloaded_and_busy_ones
     async with fleet_on(Machine(ram=64 * GIB, gpu=2 * GIB)) as fleet:
         await fleet.load(models[0])
         async with fleet.lease(models[1]):
-            fleet.see_gpus({"gpu0": GpuSample(used=2 * GIB, total=2 * GIB)})  # a game has started
+            fleet.see_gpus({"gpu0": GpuMemory(used=2 * GIB, total=2 * GIB)})  # a game has started
             while fleet.is_ready("a"):
                 await fleet.wait_changed()
             assert fleet.is_ready("b")
-        fleet.see_gpus({"gpu0": GpuSample(used=2 * GIB, total=2 * GIB)})
-        fleet.see_gpus({"gpu0": GpuSample(used=100 * MIB, total=2 * GIB)})  # and has ended
+        fleet.see_gpus({"gpu0": GpuMemory(used=2 * GIB, total=2 * GIB)})
+        fleet.see_gpus({"gpu0": GpuMemory(used=100 * MIB, total=2 * GIB)})  # and has ended
         for model in models[:2]:
             await fleet.load(model)
         assert [fleet.is_ready(name) for name in "ab"] == [True, True]

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 import trio
+from hollow_models import dense, write_hollow
+from msgspec import structs
 
+from appliance.catalog.headers import Headers
 from appliance.core.config.types import ModelConfig
 from appliance.core.gguf import read_gguf
 from appliance.core.model import Model
@@ -87,3 +90,15 @@ def test_buffers_count_in_place_of_an_estimate_and_the_process_in_place_of_less(
 def test_what_the_configuration_says_is_the_least():
     told = ModelConfig(memory={"ram": 8, "gpu0": 3})
     assert corrected({"ram": 8, "gpu0": 3}, told, {"ram": 4}, {"gpu0": 5}) == {"ram": 8, "gpu0": 5}
+
+
+def test_a_draft_model_counts_as_a_model_of_its_own(tmp_path: Path):
+    path, draft = write_hollow(tmp_path / "m.gguf", dense()), write_hollow(tmp_path / "d.gguf", dense(layers=2))
+    info = Headers().read(str(path)).info
+    alone = Model(id="m", source="path", path=str(path), info=info)
+    both = structs.replace(alone, draft=str(draft))
+    own = expected_of(
+        Model(id="d", source="path", path=str(draft), info=Headers().read(str(draft)).info), FleetSettings()
+    )
+    with_draft, without = (expected_of(model, FleetSettings())[RAM] for model in (both, alone))
+    assert with_draft - without == pytest.approx(own[RAM], rel=0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.cli.show import human_count, human_size, print_table
+from appliance.cli.status import say
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,11 @@ def test_a_table_in_a_pipe_is_plain_whole_and_takes_names_as_they_are(capsys: py
     assert header.split() == ["ID", "SIZE"]
     assert first == f"{long}    1 B"
     assert second.split() == ["[bold]x[/bold]", "10", "GB"]
+
+
+def test_what_engines_and_folders_are_called_gives_a_terminal_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("ID",), [("a\x1b]0;title\x07\x9b2J",)])
+    say("no \x1b[2Jengine\r here")
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1] == "a\ufffd]0;title\ufffd\ufffd2J"
+    assert err == "no \ufffd[2Jengine here\n"

@@ -265,6 +265,7 @@ CASES: Sequence[tuple[str, str, DoctorFacts, str]] = (
         "Vulkan0",
     ),
     ("named-engine", "note", with_(named_engine="/opt/llama-server"), "/opt/llama-server"),
+    ("named-engine", "error", with_(named_engine="/opt/x", named_fault="no such file"), "no such file"),
     ("card-is-slower", "note", with_(ranked=(ON_CPU, ON_CARD)), "tokens/s"),
     (
         "other-engine",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from appliance.core.continuation import continued_body
-from appliance.core.partial_answer import MAX_TEXT, Partial, Refusal, SoFar, text_so_far
+from appliance.core.partial_answer import MAX_TEXT, Partial, Refusal, SoFar
 from appliance.core.slash import Family
 from appliance.core.splicing import Seam, Splicer
 from appliance.core.sse import PING, Decoder, Event, encode
@@ -55,6 +55,13 @@ def named(data: dict[str, object]) -> bytes:
 
 def timings(prompt: int, predicted: int) -> dict[str, object]:
     return {"cache_n": 0, "prompt_n": prompt, "predicted_n": predicted, "predicted_ms": 10.0 * predicted}
+
+
+def text_so_far(pieces: Iterable[bytes], family: Family) -> Partial | Refusal:
+    reader = SoFar(family)
+    for piece in pieces:
+        reader.feed(piece)
+    return reader.partial()
 
 
 class Engine:
@@ -470,3 +477,17 @@ def test_an_error_record_of_the_second_engine_passes_as_it_is():
     splicer = Splicer(partial_of("chat"), SEAM)
     told = b'data: {"error":{"code":500,"message":"no memory"}}\n\n'
     assert splicer.feed(told) == told
+
+
+def test_a_stream_ends_once():
+    splicer = Splicer(partial_of("chat"), SEAM)
+    end = b"data: [DONE]\n\n"
+    assert splicer.feed(end + end + record({"choices": [{"index": 0, "delta": {"content": "more"}}]})) == end
+
+
+def test_blocks_that_begin_and_say_nothing_do_not_fill_the_memory():
+    splicer = Splicer(partial_of("messages"), SEAM)
+    for index in range(1000):
+        block = {"type": "text", "text": "x" * 1000}
+        splicer.feed(record({"type": "content_block_start", "index": index + 5, "content_block": block}))
+    assert splicer.broken

@@ -109,6 +109,21 @@ def test_sycl_and_rpc() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "name", ["--model", "-ngl", "CUDA0,CUDA1", "CUDA0\x1b[2J", "a\0b", "CPU", "none", "Auto", "\u202ex", "$(x)", "'"]
+)
+def test_a_name_that_is_something_else_to_the_engine_or_a_terminal_is_none(name: str) -> None:
+    listing = parse_listing(f"Available devices:\n  CUDA0: A (8 MiB, 8 MiB free)\n  {name}: B (8 MiB, 8 MiB free)\n")
+    assert listing.devices == ()
+    assert listing.fault == "list"
+    assert listing.why.isprintable()
+
+
+def test_what_a_device_is_called_moves_no_cursor() -> None:
+    (device,) = parse_listing("Available devices:\n  CUDA0: A\x1b]0;x\x07 \u202e (8 MiB, 8 MiB free)\n").devices
+    assert device.description == "A?]0;x? ?"
+
+
 def test_no_devices_are_no_fault_and_the_log_may_say_why() -> None:
     assert parse_listing("Available devices:\n  (none)\n") == Listing()
     log = "x\nggml_cuda_init: failed to initialize CUDA: CUDA driver version is insufficient for CUDA runtime version\n"

@@ -18,7 +18,6 @@ from msgspec import Struct, structs
 from appliance.cli.app import cli
 from appliance.core import doctor
 from appliance.core.config.nodes import Position
-from appliance.core.doctor.cards import numbers
 from appliance.core.doctor.diagnose import TOPICS, diagnose
 from appliance.core.doctor.facts import (
     DoctorFacts,
@@ -26,6 +25,7 @@ from appliance.core.doctor.facts import (
 from appliance.core.doctor.findings import Finding, is_wrong
 from appliance.core.doctor.summary import headlines
 from appliance.core.engines.book import Book
+from appliance.core.engines.builds import numbers_of
 
 
 def said(finding: Finding) -> str:
@@ -92,7 +92,7 @@ def test_notes_are_nothing_wrong() -> None:
 
 @pytest.mark.parametrize(("text", "parts"), [("550.54.14", (550, 54, 14)), ("", ()), ("R5²80", (5, 80))])
 def test_versions_are_numbers(text: str, parts: tuple[int, ...]) -> None:
-    assert numbers(text) == parts
+    assert numbers_of(text) == parts
 
 
 WORDS = ("", " ", "\n", "two\nlines", "vulkan", "cuda13", "cpu", "amd", "580.65", "1.x", "CPU", "c1", "-1", "²")

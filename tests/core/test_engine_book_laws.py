@@ -11,7 +11,7 @@ from appliance.core.engines.book import MAX_PROOFS, Book, Listed, key_of
 from appliance.core.engines.choice import Seat
 from appliance.core.engines.devices import Device
 from appliance.core.engines.machine import Look
-from appliance.core.engines.probation import Probation
+from appliance.core.engines.probation import FORGOTTEN, Probation, after_failure
 from appliance.core.engines.proofs import FAILED_HOLDS, Fault, Proof, ProofKey
 
 SYSTEM = "Linux 6.1.0"
@@ -137,3 +137,7 @@ def test_the_book_does_not_grow_for_ever() -> None:
         book = book.with_proof(Proof(key=key, build="b", device="c", fault=None))
     assert len(book.proofs) == MAX_PROOFS
     assert book.proofs[-1].key.digest == f"d{MAX_PROOFS + 49}"
+    for week in range(50):
+        now = week * 2 * FORGOTTEN
+        book = book.with_probation(after_failure(None, seat=f"s{week}", digest="d", model="m", why="it died", now=now))
+    assert [one.seat for one in book.probations] == ["s49"]

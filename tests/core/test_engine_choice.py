@@ -210,3 +210,16 @@ def test_what_somebody_pinned_leaves_nothing_else() -> None:
     on_cpu, on_gpu = seat(PROCESSOR), seat(CARD)
     assert order(rank([on_cpu, on_gpu], {}, wanted=Wanted(word="cuda", only=True))) == [on_gpu.id]
     assert best(rank([on_cpu], {}, wanted=Wanted(word="cuda", only=True))) is None
+
+
+def test_a_card_that_nobody_has_tried_does_not_go_before_its_own_build_on_the_processor() -> None:
+    on_card = seat(CARD)
+    spare = structs.replace(seat(PROCESSOR, backend="cuda12"), spare=True)
+    assert order(rank([on_card, spare], {})) == [spare.id, on_card.id]
+    assert order(rank([on_card, spare], proofs(spare))) == [spare.id, on_card.id]
+    assert order(rank([on_card, spare], proofs(on_card, spare))) == [on_card.id, spare.id]
+    made_for_it = seat(PROCESSOR)
+    assert order(rank([spare, made_for_it], {})) == [made_for_it.id, spare.id]
+    assert order(rank([spare, made_for_it], proofs(spare, made_for_it, speed=50) | proofs(spare))) == [
+        made_for_it.id, spare.id,
+    ]  # fmt: skip

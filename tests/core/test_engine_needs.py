@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from appliance.core.engines.builds import numbers_of
 from appliance.core.engines.machine import Gpu, Look
 from appliance.core.engines.manifest import (
     Asked,
     Entry,
     Wants,
-    age,
     check_entry,
     find_entry,
     parse_asked,
@@ -61,7 +61,7 @@ def test_the_newest_build_is_meant_unless_another_one_is_named() -> None:
         find_entry(entries, parse_asked("cpu/b7", "linux-x64"))
     with pytest.raises(UsageError, match="there is cpu, vulkan"):
         find_entry(entries, parse_asked("rocm", "linux-x64"))
-    assert age("b11434") > age("b999")
+    assert numbers_of("b11434") > numbers_of("b999")
 
 
 def test_a_release_is_known_by_the_name_of_its_archive() -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.probation import BACK_OFF, CLOCK_SLACK, FORGOTTEN, Probation, after_failure, kept
+from appliance.core.engines.probation import (
+    BACK_OFF,
+    CLOCK_SLACK,
+    EASED,
+    FORGOTTEN,
+    Probation,
+    after_failure,
+    eased,
+    kept,
+)
 
 DAY = 86400.0
 times = st.floats(0, 4e9)
@@ -69,3 +78,15 @@ def test_only_what_counts_for_the_next_failure_is_kept(now: float, ages: list[fl
     assert set(left) <= set(every)
     for one in every:
         assert (one in left) == (failed(one, now).failures == 2)
+
+
+@given(times, st.integers(1, 12))
+def test_a_seat_that_is_proven_again_waits_minutes_at_most(start: float, times_failed: int) -> None:
+    one = None
+    for _ in range(times_failed):
+        one = failed(one, start)
+    assert one is not None
+    trusted = eased(one)
+    assert trusted.until == min(one.until, start + EASED)
+    assert eased(trusted) == trusted
+    assert failed(trusted, start).failures == times_failed + 1

@@ -76,3 +76,23 @@ def test_an_engine_that_tells_no_times_has_no_speed() -> None:
     assert speeds_of([]) is None
     assert speeds_of([Timings(), Timings(10, 0.0, 5, 0.0)]) is None
     assert next_request([Timings(), Timings()], 0.0) is None
+
+
+@given(
+    st.lists(
+        st.builds(
+            Timings,
+            st.integers() | st.just(10**400),
+            st.floats(allow_nan=False) | st.just(1e-320),
+            st.integers() | st.just(10**400),
+            st.floats(allow_nan=False) | st.just(1e308),
+        ),
+        max_size=6,
+    ),
+    st.floats(0, 1e6),
+)
+def test_no_figures_that_an_engine_may_tell_make_it_raise_or_endless(done: list[Timings], spent: float) -> None:
+    size = next_request(done, spent)
+    assert size is None or (0 < size[0] <= WHOLE[0] and 0 < size[1] <= WHOLE[1])
+    found = speeds_of(done)
+    assert found is None or (0 < found.prompt < 1e13 and 0 < found.generation < 1e13)

@@ -22,13 +22,13 @@ from appliance.core.engines.changes import (
 )
 from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.devices import Device, cpu_device
+from appliance.core.engines.speeds import Speeds
 from appliance.core.engines.update import (
     Discard,
     Effect,
     Note,
     Place,
     Remove,
-    Speed,
     advance,
     begin,
     canary_failure,
@@ -276,8 +276,8 @@ def test_arranging_loses_and_invents_no_seat_and_puts_nothing_unusable_first(
     [(1000, 100, True), (800, 81, True), (1000, 70, False), (600, 100, True), (100, 100, False), (5000, 70, True)],
 )
 def test_a_build_that_is_a_fifth_slower_is_not_taken(prompt: float, generation: float, taken: bool) -> None:
-    old = Speed(prompt=1000, generation=100)
-    new = Speed(prompt=prompt, generation=generation)
+    old = Speeds(prompt=1000, generation=100)
+    new = Speeds(prompt=prompt, generation=generation)
     why = canary_failure(old, new)
     assert (why == "") is taken
     assert taken or "% of the speed" in why

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.engines.machine import Gpu, Look
-from appliance.core.fit.budgets import GpuSample, Reserve, budgets_of, room_of, squeezed
+from appliance.core.fit.budgets import GpuMemory, Reserve, budgets_of, room_of, squeezed
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -52,23 +52,23 @@ def test_room_is_what_is_free_and_what_will_be():
 
 def test_a_game_takes_from_the_budget_and_gives_it_back():
     budget, own = {"gpu0": 23 * GIB}, {"gpu0": 4 * GIB}
-    calm = squeezed(budget, {"gpu0": GpuSample(4 * GIB + 300 * MIB, 24 * GIB)}, own)
+    calm = squeezed(budget, {"gpu0": GpuMemory(4 * GIB + 300 * MIB, 24 * GIB)}, own)
     assert calm == {"gpu0": 23 * GIB - 300 * MIB}
-    game = squeezed(budget, {"gpu0": GpuSample(16 * GIB, 24 * GIB)}, own, before=calm)
+    game = squeezed(budget, {"gpu0": GpuMemory(16 * GIB, 24 * GIB)}, own, before=calm)
     assert game == {"gpu0": 11 * GIB}
-    after = squeezed(budget, {"gpu0": GpuSample(4 * GIB + 300 * MIB, 24 * GIB)}, own, before=game)
+    after = squeezed(budget, {"gpu0": GpuMemory(4 * GIB + 300 * MIB, 24 * GIB)}, own, before=game)
     assert after == calm
 
 
 def test_a_display_that_breathes_changes_nothing_upwards():
     budget = {"gpu0": 23 * GIB}
-    first = squeezed(budget, {"gpu0": GpuSample(2 * GIB, 24 * GIB)}, {})
-    again = squeezed(budget, {"gpu0": GpuSample(2 * GIB - 100 * MIB, 24 * GIB)}, {}, before=first)
+    first = squeezed(budget, {"gpu0": GpuMemory(2 * GIB, 24 * GIB)}, {})
+    again = squeezed(budget, {"gpu0": GpuMemory(2 * GIB - 100 * MIB, 24 * GIB)}, {}, before=first)
     assert again == first
 
 
 def test_devices_without_a_sample_keep_their_budget():
-    assert squeezed({"ram": GIB, "gpu0": GIB}, {"gpu0": GpuSample(0, 0)}, {}) == {"ram": GIB, "gpu0": GIB}
+    assert squeezed({"ram": GIB, "gpu0": GIB}, {"gpu0": GpuMemory(0, 0)}, {}) == {"ram": GIB, "gpu0": GIB}
 
 
 SIZE = st.integers(0, 64 * GIB)
@@ -77,9 +77,9 @@ SIZE = st.integers(0, 64 * GIB)
 @given(most=SIZE, used=SIZE, total=SIZE, own=SIZE, more=SIZE, last=SIZE)
 def test_what_others_take_is_never_given_out(most: int, used: int, total: int, own: int, more: int, last: int):
     budget = {"gpu0": most}
-    now = squeezed(budget, {"gpu0": GpuSample(used, total)}, {"gpu0": own}, before={"gpu0": last})["gpu0"]
+    now = squeezed(budget, {"gpu0": GpuMemory(used, total)}, {"gpu0": own}, before={"gpu0": last})["gpu0"]
     assert 0 <= now <= most
     if total:
         assert now <= max(0, total - max(0, used - own) - GIB)
-    worse = squeezed(budget, {"gpu0": GpuSample(used + more, total)}, {"gpu0": own}, before={"gpu0": last})["gpu0"]
+    worse = squeezed(budget, {"gpu0": GpuMemory(used + more, total)}, {"gpu0": own}, before={"gpu0": last})["gpu0"]
     assert worse <= now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from urllib.parse import quote
 
@@ -226,3 +227,27 @@ def test_a_configuration_keeps_its_layout() -> None:
     expected = re.sub(r"(?:first|second|third|fourth|fifth|sixth)-Key-[0-9]{4}", REMOVED, YAML)
     expected = expected.replace("  - >-\n", f"  - {REMOVED}\n")
     assert cleaned == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVIDIA_NGC_PASS=hunter22x9", "HF_HUB_PAT=hunter22x9", "      - AUTH=hunter22x9", "proxy_auth: hunter22x9",
+        "url https://h/x?X-Amz-Date=1&X-Amz-Signature=hunter22x9 b", "https://h/x?X-Goog-Signature=hunter22x9",
+        "api.key: hunter22x9", "API KEY = hunter22x9", "jwt=hunter22x9", "passcode: hunter22x9",
+        "session_id=hunter22x9",
+        "curl -u me:hunter22x9 https://h", "https://hooks.slack.com/services/T0/B0/hunter22x9", "npm_hunter22x9",
+    ],
+)  # fmt: skip
+def test_secrets_under_other_names(text: str) -> None:
+    cleaned, counts = Redactor(Private()).clean(text)
+    assert "hunter22x9" not in cleaned
+    assert counts.secrets == 1
+
+
+@pytest.mark.parametrize("piece", ["\\", "a", "-", '"', "api_", "http://", "export ", "api_key=["])
+def test_no_line_however_long_takes_long(piece: str) -> None:
+    line = piece * (100_000 // len(piece))
+    began = time.process_time()
+    Redactor(Private()).clean(line, log=True)
+    assert time.process_time() - began < 5.0

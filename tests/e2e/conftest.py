@@ -44,6 +44,39 @@ def built_engine() -> str:
     return _find_built() or _missing("a compiled llama-server (llama-builds/build.py makes one)")
 
 
+def _folder_of(backend: str) -> Path:
+    """A build that was compiled here or installed, and is whole."""
+    for engine in list_engines():
+        if engine.backend == backend and engine.folder is not None and not engine.damage:
+            return Path(engine.folder)
+    _missing(f"a build for {backend} (llama-builds/build.py --backend {backend} makes one)")
+
+
+@pytest.fixture(scope="session")
+def cpu_build() -> Path:
+    """The folder of a real build for processors."""
+    return _folder_of("cpu")
+
+
+@pytest.fixture(scope="session")
+def vulkan_build() -> Path:
+    """The folder of a real build for Vulkan."""
+    return _folder_of("vulkan")
+
+
+@pytest.fixture(scope="session")
+def lavapipe() -> dict[str, str]:
+    """The environment in which Mesa's software renderer is the only Vulkan device.
+
+    What it compiles is kept where Mesa keeps it for this user: without that, every first use takes a minute.
+    """
+    drivers = sorted(Path("/usr/share/vulkan/icd.d").glob("lvp_icd*.json"))
+    if not drivers:
+        _missing("Mesa's software renderer for Vulkan (Debian: mesa-vulkan-drivers)")
+    kept = os.environ.get("MESA_SHADER_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return {"VK_DRIVER_FILES": str(drivers[0]), "GGML_VK_VISIBLE_DEVICES": "0", "MESA_SHADER_CACHE_DIR": kept}
+
+
 @pytest.fixture(scope="session", params=[EMBEDDED, "built"])
 def engine(request: pytest.FixtureRequest) -> str:
     """A value for ``--engine``, each in turn."""

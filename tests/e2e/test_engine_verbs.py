@@ -128,7 +128,7 @@ def test_the_only_working_build_and_the_chosen_one_stay(machine: Machine, tmp_pa
     machine.good("use", "auto")
     machine.good("prove", f"{CPU}/b100", f"{CPU}/b200")
     machine.good("remove", f"{CPU}/b200")
-    assert "the only engine that works here" in machine.bad("remove", f"{CPU}/b100")
+    assert "the only engine that is known to work here" in machine.bad("remove", f"{CPU}/b100")
     assert list(machine.root.glob("*/*/engine.json")) == [machine.root / CPU / "b100" / "engine.json"]
 
 
@@ -156,6 +156,54 @@ def test_a_changed_file_is_shown_and_installing_again_repairs_it(machine: Machin
     machine.good("install", "--from", str(folder))
     assert machine.seats()[f"{CPU}/b100:CPU"] == "proven"
     assert "is installed already" in machine.good("install", "--from", str(folder))
+
+
+def test_a_choice_that_cannot_be_written_is_not_reported_as_made(machine: Machine, tmp_path: Path) -> None:
+    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    blocked = machine.root / "book.json.new"
+    blocked.mkdir()  # where a folder is, no file can be written
+    for words in (("use", "cpu"), ("pin", "cpu"), ("forget",)):
+        assert "nothing has changed" in machine.bad(*words, status=1)
+    assert machine.table()["use"] is None
+    blocked.rmdir()
+    machine.good("use", "cpu")
+    assert machine.table()["use"] == "cpu"
+
+
+def test_what_was_left_and_cannot_be_cleared_up_keeps_nobody_from_looking(machine: Machine, tmp_path: Path) -> None:
+    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    (machine.root / ".work").mkdir()
+    lock = machine.root / ".change.lock"
+    lock.unlink()
+    lock.mkdir()
+    assert "cannot be cleared up" in machine.good("ls")
+    told = machine.bad("use", "cpu", status=1)
+    assert str(machine.root) in told
+    assert "LLAMA_APPLIANCE_ENGINES_DIR" in told
+
+
+def test_a_damaged_record_of_updates_is_told_once_for_each_reader(machine: Machine, tmp_path: Path) -> None:
+    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    (machine.root / "changes.json").write_text("{")
+    assert machine.engines("rollback").stderr.count("changes.json is damaged") == 2
+
+
+def test_a_build_whose_first_trial_was_cut_short_is_tried_by_installing_it_again(
+    machine: Machine, tmp_path: Path
+) -> None:
+    folder = str(make_build(tmp_path / "source", build="b100"))
+    machine.good("install", "--from", folder)
+    machine.good("forget", f"{CPU}/b100")
+    machine.good("install", "--from", folder)
+    assert machine.seats()[f"{CPU}/b100:CPU"] == "proven"
+
+
+def test_without_a_way_to_the_server_the_error_says_how_to_carry_the_archive(machine: Machine) -> None:
+    words = ("install", "cpu/b1", "--from", "http://127.0.0.1:9/llama-b1.tar.gz", "--sha256", "0" * 64)
+    told = machine.bad(*words, status=1)
+    assert "http://127.0.0.1:9/llama-b1.tar.gz could not be fetched" in told
+    assert "--from llama-b1.tar.gz" in told
+    assert "model hub" not in told
 
 
 def test_an_update_is_taken_back_by_hand_and_not_offered_again(machine: Machine, tmp_path: Path) -> None:

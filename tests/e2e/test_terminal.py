@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 from conftest import StartServer
+from engine_folders import make_build
 from program import COMMAND, STARTER_QUESTION, Server, fresh_environment, run_command
+
+from appliance.catalog.sources import STARTER
 
 if sys.platform == "win32":
     pytest.skip("there is no pseudo-terminal", allow_module_level=True)
@@ -159,3 +162,26 @@ def test_an_answer_that_breaks_off_is_told(fake_engine: Path, start_server: Star
         assert len(done.stdout.split()) >= 2
         assert "llama-appliance: error: " in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_at_a_question_ends_the_command_at_once(tmp_path: Path, terminals: list[Terminal]) -> None:
+    installed = run_command("engines", "install", "--from", str(make_build(tmp_path, build="b100")), cwd=tmp_path)
+    assert installed.returncode == 0, installed.stderr
+    model = tmp_path / "xdg_data_home" / "llama-appliance" / "models" / "mine.gguf"
+    model.parent.mkdir(parents=True, exist_ok=True)
+    model.symlink_to(STARTER)
+    update = ("engines", "update", "--from", str(make_build(tmp_path, build="b200")))
+    for words, question in ((update, r"Go on\? "), (("rm", "mine"), r"Remove mine.*\?")):
+        terminal = Terminal(*words, cwd=tmp_path)
+        terminals.append(terminal)
+        terminal.wait_for(question)
+        time.sleep(0.2)
+        terminal.type("\x03")
+        assert terminal.process.wait(10) == 130
+    assert model.exists()
+    declining = Terminal(*update, cwd=tmp_path)
+    terminals.append(declining)
+    declining.wait_for(r"Go on\? ")
+    declining.type("n\n")
+    declining.wait_for("nothing has changed")
+    assert declining.process.wait(10) == 1

@@ -389,3 +389,12 @@ def test_a_child_tells_when_it_sleeps_and_wakes(start: Start) -> None:
     states = engine.state_names()
     assert states[states.index("sleeping") + 1] == "loading"
     assert states[-1] == "ready"
+
+
+def test_what_lies_where_the_program_was_started_is_not_run(tmp_path: Path) -> None:
+    for name in ("xllamacpp", "msgspec"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    done = subprocess.run([*command(), "--list-devices"], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert b"Available devices:" in done.stdout
+    assert not (tmp_path / "ran").exists()

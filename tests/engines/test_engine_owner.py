@@ -146,6 +146,19 @@ async def test_a_failure_at_work_is_on_probation_for_its_model_alone(world: Worl
         assert chosen(engines, "a") == CPU
 
 
+async def test_a_seat_that_works_is_not_kept_from_a_model_for_long_by_what_one_client_sends(world: World) -> None:
+    async with world.proven() as engines:
+        engine = engines.choose("a")
+        assert engine is not None
+        for _ in range(6):
+            engines.failed(engine, "a", "killed by SIGABRT")
+        (waiting,) = engines.book.probations
+        assert waiting.until - waiting.since > 3600
+        await engines.prove([seat for seat in engines.seats if seat.id == GPU])
+        (waiting,) = engines.book.probations
+        assert waiting.until - waiting.since <= 300
+
+
 async def test_what_fails_at_work_is_proven_again_and_out_when_that_fails(world: World, hasty: None) -> None:
     async with world.proven():
         pass
@@ -199,6 +212,40 @@ async def test_a_card_that_is_damaged_on_disk_is_not_started(world: World) -> No
         (world.gpu / "llama-server").write_text("#!/bin/sh\nexit 0\n")
         assert "llama-server" in await engines.check(engine)
         assert chosen(engines) == CPU
+
+
+async def test_a_damaged_build_that_is_installed_again_is_used_again(world: World) -> None:
+    async with world.proven() as engines:
+        engine = engines.choose()
+        assert engine is not None
+        program = world.gpu / "llama-server"
+        whole = program.read_bytes()
+        program.write_text("#!/bin/sh\nexit 0\n")
+        assert await engines.check(engine)
+        await engines.refresh()
+        assert chosen(engines) == CPU
+        program.write_bytes(whole)
+        await engines.refresh()
+        assert chosen(engines) == GPU
+
+
+async def test_whether_a_change_has_reached_the_disk_is_known(world: World) -> None:
+    book = world.root / BOOK
+    async with world.open() as engines:
+        engines.change(lambda book: structs.replace(book, use="cpu"))
+        assert not engines.is_saved
+        await engines.write_down()
+        assert engines.is_saved
+        blocked = book.with_name(f"{BOOK}.new")
+        blocked.mkdir()  # where a folder is, no file can be written
+        engines.change(lambda book: structs.replace(book, use="cuda12"))
+        await engines.write_down()
+        assert not engines.is_saved
+        blocked.rmdir()
+        engines.change(lambda book: structs.replace(book, pinned=True))
+        await engines.write_down()
+        assert engines.is_saved
+    assert BookFile(book).read().use == "cuda12"
 
 
 async def test_what_somebody_asked_for_goes_first_and_pinned_it_goes_alone(world: World) -> None:

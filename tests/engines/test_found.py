@@ -307,3 +307,32 @@ def test_the_embedded_engine_is_last_and_can_be_named(places: Places) -> None:
             find_engine(None, places)
         with pytest.raises(UsageError, match="pip install"):
             find_engine("embedded", places)
+
+
+@posix_only
+@pytest.mark.parametrize("entry", [".", "", "bin", "./bin"])
+def test_a_program_in_the_folder_that_one_happens_to_be_in_is_not_found(
+    entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / EXECUTABLE)
+    program(tmp_path / "bin" / EXECUTABLE)
+    monkeypatch.chdir(tmp_path)
+    places = Places(named=None, beside=None, cache=tmp_path / "no", search_path=f"{entry}:{tmp_path / 'nothing'}")
+    assert [engine.source for engine in list_engines(places) if engine.source == "PATH"] == []
+    own = program(tmp_path / "own" / EXECUTABLE)
+    places = structs.replace(places, search_path=f"{entry}:{own.parent}")
+    assert [engine.command for engine in list_engines(places) if engine.source == "PATH"] == [(str(own),)]
+
+
+@posix_only
+def test_a_program_that_anybody_may_have_put_into_path_is_not_found(tmp_path: Path) -> None:
+    theirs = program(tmp_path / "theirs" / EXECUTABLE)
+    own = program(tmp_path / "own" / EXECUTABLE)
+    places = Places(named=None, beside=None, cache=tmp_path / "no", search_path=f"{theirs.parent}:{own.parent}")
+    for anybodys in (theirs, theirs.parent):
+        before = anybodys.stat().st_mode
+        anybodys.chmod(0o777)
+        assert [engine.id for engine in list_engines(places) if engine.source == "PATH"] == [str(own)]
+        anybodys.chmod(before)
+    assert [engine.id for engine in list_engines(places) if engine.source == "PATH"] == [str(theirs)]
+    assert find_engine(str(theirs), places).id == str(theirs)

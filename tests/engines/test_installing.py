@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import sys
 import tarfile
 import zipfile
@@ -183,3 +185,48 @@ def test_the_list_of_builds_can_be_read_and_each_has_an_address() -> None:
         for archive in entry.archives:
             assert archive.url.startswith("https://")
             assert archive.url.endswith(archive.name)
+
+
+async def test_a_link_that_stayed_in_its_archive_leads_nowhere_else(tmp_path: Path) -> None:
+    """Of an archive the server's folder alone is kept: what led to a file beside it would lead out of the build."""
+    archive = tmp_path / "llama-b200-cpu.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in (f"a/b/{EXECUTABLE}", "tmp/evil.so"):
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = 1, 0o755
+            tar.addfile(info, io.BytesIO(b"x"))
+        link = tarfile.TarInfo("a/b/libggml.so")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../tmp/evil.so"
+        tar.addfile(link)
+    shelf = Shelf(tmp_path / "engines")
+    with pytest.raises(CannotInstall, match=r"libggml.so in it is a link that leads out"):
+        await stage(shelf, Sources(entry=ENTRY, files=(archive,)), no_fetch)
+    assert not list((shelf.root / ".work").rglob("*.so")), "what is no good is not left on the disk"
+
+
+def test_a_manifest_says_nothing_that_a_terminal_would_obey(tmp_path: Path) -> None:
+    for bad in (
+        {"build": "../../x"},
+        {"build": "--help"},
+        {"backend": "$(x)"},
+        {"platform": "a b"},
+        {"name": "a\x1b[2J"},
+        {"build": "b1\nb2"},
+        {"version": "b" * 1000},
+        {"rpc": "\u202e7"},
+    ):
+        facts = {"name": "x", "backend": "cpu", "build": "b1"} | bad
+        (tmp_path / "engine.json").write_text(json.dumps(facts))
+        with pytest.raises(CannotInstall, match="can be no name"):
+            described(tmp_path)
+
+
+def test_a_manifest_that_is_nested_without_end_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "engine.json").write_text('{"name":"x","backend":"cpu","more":' + "[" * 400_000)
+    with pytest.raises(CannotInstall, match="nested too deeply"):
+        described(tmp_path)
+    assert "nested too deeply" in check_build(tmp_path)
+    (tmp_path / "engine.json").write_text(
+        json.dumps({"name": "x", "backend": "cpu", "files": [{"path": "a\0b\x1b", "size": 1, "sha256": ""}]})
+    )
+    assert check_build(tmp_path) == repr("a\0b\x1b") + " is changed"

@@ -36,12 +36,12 @@ def test_a_disk_that_takes_nothing_changes_nothing_in_what_is_used(tmp_path: Pat
     file = switched_file(tmp_path)
     succession = Succession(file)
     succession.refresh()
-    (tmp_path / "changes.json.new").mkdir()  # where the new contents would have been put together
+    (tmp_path / ".changes.json.new").mkdir()  # where the new contents would have been put together
     assert succession.failed(NEW, "it crashed", 1001.0)
     succession.write()
     assert file.read().role(NEW) == "current"
     assert succession.changes.role(OLD) == "current"
-    (tmp_path / "changes.json.new").rmdir()
+    (tmp_path / ".changes.json.new").rmdir()
     succession.write()
     assert file.read().role(OLD) == "current"
 

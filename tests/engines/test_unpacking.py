@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
+import shutil
 import stat
 import sys
 import tarfile
 import tempfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +77,9 @@ HOSTILE: dict[str, Callable[[Tar], None]] = {
     "device": device,
     "fifo": lambda tar: link_in(tar, "a", "", tarfile.FIFOTYPE),
     "twice": twice,
+    "line in a name": lambda tar: file_in(tar, "a\nb"),
+    "colours in a name": lambda tar: file_in(tar, "a\x1b[2J"),
+    "no text": lambda tar: file_in(tar, "a\udcff"),
 }
 
 
@@ -136,6 +142,71 @@ def test_archives_of_many_files_or_bytes_are_refused(tmp_path: Path, monkeypatch
     with pytest.raises(BadArchive, match="larger than"):
         unpack(bomb, tmp_path / "bomb")
     assert sum(path.stat().st_size for path in (tmp_path / "bomb").rglob("*")) <= 1 << 20
+
+
+def test_folders_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "MAX_FILES", 10)
+    folders = tar_of(
+        tmp_path / "a.tar.gz", lambda tar: [link_in(tar, "a", "", tarfile.DIRTYPE) for _ in range(11)] and None
+    )
+    with pytest.raises(BadArchive, match="more than 10 files"):
+        unpack(folders, tmp_path / "into")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_what_is_said_of_a_file_cannot_fill_the_memory(tmp_path: Path, kind: bytes) -> None:
+    """tarfile reads a name, or attributes, of any size at once."""
+    head = tarfile.TarInfo("x")
+    head.type, head.size = kind, 64 << 20
+    archive = tmp_path / "a.tar.gz"
+    with gzip.open(archive, "wb", compresslevel=1) as file:
+        file.write(head.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadArchive, match="of more than a megabyte"):
+            unpack(archive, tmp_path / "into")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 16 << 20
+
+
+def test_a_chain_of_attributes_without_a_file_is_a_damaged_archive(tmp_path: Path) -> None:
+    head = tarfile.TarInfo("x")
+    head.type, head.size = tarfile.GNUTYPE_LONGNAME, 1
+    record = head.tobuf(tarfile.GNU_FORMAT) + b"x".ljust(512, b"\0")
+    archive = tmp_path / "a.tar.gz"
+    with gzip.open(archive, "wb") as file:
+        file.write(record * 900)
+    with pytest.raises(BadArchive):
+        unpack(archive, tmp_path / "into")
+
+
+def test_an_encrypted_file_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("llama-server", b"x")
+    content = bytearray(archive.read_bytes())
+    content[6] |= 1
+    content[content.find(b"PK\1\2") + 8] |= 1
+    archive.write_bytes(content)
+    with pytest.raises(BadArchive, match="encrypted"):
+        unpack(archive, tmp_path / "into")
+
+
+def test_an_archive_does_not_take_the_last_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "SPARE", shutil.disk_usage(tmp_path).free)
+    archive = tar_of(tmp_path / "a.tar.gz", lambda tar: file_in(tar, "a", bytes(64 << 20)))
+    with pytest.raises(BadArchive, match="the room that is left"):
+        unpack(archive, tmp_path / "into")
+
+
+@pytest.mark.parametrize("name", ["CON", "nul", "aux.dll", "com1", "LPT9.txt", "conin$"])
+def test_names_that_windows_takes_for_devices(name: str) -> None:
+    assert unpacking.RESERVED.fullmatch(name)
+    assert not unpacking.RESERVED.fullmatch(f"{name}x".replace(".", "_"))
 
 
 @pytest.mark.parametrize("name", ["cut.tar.gz", "cut.zip", "noise.tar.gz", "noise.zip", "empty.tar.xz"])

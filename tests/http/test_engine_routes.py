@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from engine_folders import Lie, Listed, make_build, tell
 from quart_trio import QuartTrio
 
@@ -42,7 +43,7 @@ async def routes(root: Path) -> AsyncGenerator[QuartTrio]:
         return errors.body(info).decode(), info.code
 
     async with open_engines(found, BookFile(root / "book.json"), starter=STARTER) as engines:
-        app = QuartTrio("engines")
+        app = QuartTrio("appliance.http", static_folder=None)
         app.register_error_handler(ApplianceError, refuse)
         add_engine_routes(app, EngineRoutes(engines, Shelf(root).changes.read, lambda: {"starter": "a seat"}))
         yield app
@@ -112,3 +113,31 @@ def test_only_models_with_a_process_count_as_running() -> None:
         ChildStatus(model="c", state="loaded", pid=2),
     ]
     assert seats_in_use(statuses) == {"a": "x:CPU"}
+
+
+async def test_a_flood_of_requests_starts_no_flood_of_engines(tmp_path: Path) -> None:
+    folder = make_build(tmp_path, "cpu", "b100", lie=Lie(list_delay=0.5))
+    count = tmp_path / "starts"
+    program, manifest = folder / "llama-server", folder / "engine.json"
+    program.write_text(program.read_text().replace("\n", f"\necho x >> {count}\n", 1))
+    listed = json.loads(manifest.read_text())
+    del listed["files"]
+    manifest.write_text(json.dumps(listed))
+    statuses: list[int] = []
+    async with routes(tmp_path) as app:
+
+        async def send(path: str) -> None:
+            status, _ = await ask(app, "POST", path)
+            statuses.append(status)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(send, "/api/engines/probe")
+        assert statuses == [200] * 20
+        assert len(count.read_text().splitlines()) <= 2, "one that was under way, and one for all others"
+        statuses.clear()
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(send, "/api/engines/prove")
+        assert sorted(statuses) == [200] * 4 + [409] * 16
+        assert (await ask(app, "POST", "/api/engines/prove"))[0] == 200

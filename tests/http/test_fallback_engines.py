@@ -91,25 +91,37 @@ def tokens_of(path: str, found: list[dict[str, object]]) -> int:
             return last["usage"]["completion_tokens"]
 
 
+async def broken_off(server: Appliance, path: str, body: dict[str, object]) -> bytes:
+    """A stream whose engine is killed after some records, to its end."""
+    got = b""
+    with trio.fail_after(60):
+        async with server.connect() as client:
+            await client.send("POST", path, json.dumps(body).encode())
+            assert (await client.head()).status_code == 200
+            while got.count(b"data: ") < 12:
+                got += await client.data()
+            kill(server)
+            while data := await client.data():
+                got += data
+    return got
+
+
+def records_of(stream: bytes) -> tuple[list[dict[str, object]], int]:
+    """The records, and which one marks the place where it goes on."""
+    found = [json.loads(event.data) for event in Decoder().feed(stream) if event.data != "[DONE]"]
+    assert "error" not in found[-1], found[-1]
+    [at] = [number for number, one in enumerate(found) if "appliance" in one]
+    return found, at
+
+
 @pytest.mark.parametrize("path", list(REQUESTS))
 async def test_a_story_goes_on_where_it_broke_off(
     open_server: OpenServer, starter_model: Path, engines: InOrder, path: str
 ):
     body = REQUESTS[path] | {"model": "starter", "stream": True, "temperature": 0, "ignore_eos": True}
     async with open_server(chooser=engines, models=[model(starter_model, "starter")]) as server:
-        with trio.fail_after(60):
-            async with server.connect() as client:
-                await client.send("POST", path, json.dumps(body).encode())
-                assert (await client.head()).status_code == 200
-                got = b""
-                while got.count(b"data: ") < 12:
-                    got += await client.data()
-                kill(server)
-                while data := await client.data():
-                    got += data
-        found = [json.loads(event.data) for event in Decoder().feed(got) if event.data != "[DONE]"]
-        assert "error" not in found[-1], found[-1]
-        [at] = [number for number, one in enumerate(found) if "appliance" in one]
+        got = await broken_off(server, path, body)
+        found, at = records_of(got)
         first, rest = "".join(map(said, found[:at])), "".join(map(said, found[at:]))
         mark = found[at]["appliance"]["continued"]
         assert 0 < mark["after"] < LENGTH
@@ -153,19 +165,8 @@ async def test_a_thought_goes_on_where_it_broke_off(
     thinking = model(starter_model, "starter", args=("--chat-template-file", str(template)))
     body = REQUESTS[path] | {"model": "starter", "stream": True, "temperature": 0, "ignore_eos": True}
     async with open_server(chooser=engines, models=[thinking]) as server:
-        with trio.fail_after(60):
-            async with server.connect() as client:
-                await client.send("POST", path, json.dumps(body).encode())
-                assert (await client.head()).status_code == 200
-                got = b""
-                while got.count(b"data: ") < 12:
-                    got += await client.data()
-                kill(server)
-                while data := await client.data():
-                    got += data
-        found = [json.loads(event.data) for event in Decoder().feed(got) if event.data != "[DONE]"]
-        assert "error" not in found[-1], found[-1]
-        [at] = [number for number, one in enumerate(found) if "appliance" in one]
+        got = await broken_off(server, path, body)
+        found, at = records_of(got)
         first, rest = "".join(map(thought, found[:at])), "".join(map(thought, found[at:]))
         assert len(first) > 8
         assert len(rest) > 8

@@ -119,6 +119,7 @@ def test_a_program_that_is_killed_while_it_writes_leaves_a_whole_book(path: Path
         b'{"version": 1, "book": {"proofs": [7]}}',
         b'{"version": 2, "book": {}}',
         b'{"book": {}}',
+        b'{"version": 1, "book": {}, "more": ' + b"[" * 200_000,
         b'{"version": 1, "book": {"pinned": "' + b"x" * MAX_SIZE + b'"}}',
     ],
     ids=lambda value: repr(value[:24]),

@@ -64,7 +64,7 @@ def silent_build(facts: DoctorFacts) -> Iterator[Finding]:
 
 def failed_proof(facts: DoctorFacts) -> Iterator[Finding]:
     here = {engine.digest for engine in facts.engines}
-    system = facts.book.look.system if facts.book.look is not None else ""
+    system = facts.book.system
     for proof in facts.book.proofs:
         if proof.ok or not proof.holds(facts.now) or proof.key.digest not in here or proof.key.system != system:
             continue
@@ -138,7 +138,16 @@ def bad_choice(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def named_engine(facts: DoctorFacts) -> Iterator[Finding]:
-    if facts.named_engine:
+    if facts.named_engine and facts.named_fault:
+        yield Finding(
+            id="named-engine",
+            severity="error",
+            title="The engine that was named is not here, so that no server starts",
+            evidence=(f"LLAMA_APPLIANCE_ENGINE={one_line(facts.named_engine)}", one_line(facts.named_fault)),
+            advice="Correct the variable, or remove it: then the best proven engine is used.",
+            commands=("unset LLAMA_APPLIANCE_ENGINE", "llama-appliance engines ls"),
+        )
+    elif facts.named_engine:
         yield Finding(
             id="named-engine",
             severity="note",

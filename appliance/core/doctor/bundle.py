@@ -19,7 +19,7 @@ KNOWN_NAMES = (
     "container", "KUBERNETES_SERVICE_HOST", "WSL_DISTRO_NAME", "TERM", "NO_COLOR", "TMPDIR", "TEMP",
 )  # fmt: skip
 """Variables that engines, drivers and this program heed, or how their names begin; no others get into a bundle."""
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL")
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "_PASS", "_PAT", "AUTH")
 
 
 Tree: TypeAlias = "str | int | float | bool | list[Tree] | dict[str, Tree] | None"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from appliance.core.doctor.facts import DoctorFacts, Installed
 from appliance.core.doctor.findings import Finding, one_line, some
+from appliance.core.engines.builds import numbers_of
 from appliance.core.engines.machine import Gpu
+from appliance.core.engines.needs import runs_on
 
 BACKENDS = {
     "nvidia": ("cuda13", "cuda12", "vulkan"),
@@ -45,7 +46,7 @@ def driver_too_old(facts: DoctorFacts) -> Iterator[Finding]:
             needed = engine.needs.driver
             if engine.backend not in BACKENDS.get(gpu.vendor.lower(), ()) or not needed or not gpu.driver_version:
                 continue
-            if numbers(gpu.driver_version) < numbers(needed):
+            if numbers_of(gpu.driver_version) < numbers_of(needed):
                 others = [name for name in _suited(gpu) if name != engine.backend]
                 yield Finding(
                     id="driver-too-old",
@@ -63,7 +64,7 @@ def compute_too_low(facts: DoctorFacts) -> Iterator[Finding]:
             able = engine.needs.compute
             if not gpu.compute or not able or not engine.backend.startswith("cuda"):
                 continue
-            if not any(_runs_on(each, gpu.compute) for each in able):
+            if not any(runs_on(each, gpu.compute) for each in able):
                 yield Finding(
                     id="card-too-old",
                     severity="warning",
@@ -238,11 +239,6 @@ def hiding(facts: DoctorFacts) -> dict[str, str]:
     return {name: value for name, value in facts.look.hidden.items() if name not in NOT_CARDS}
 
 
-def numbers(version: str) -> tuple[int, ...]:
-    """``550.54.14`` -> (550, 54, 14): versions compare by their numbers."""
-    return tuple(int(digits) for digits in re.findall(r"[0-9]{1,18}", version))
-
-
 def _gpus(facts: DoctorFacts) -> tuple[Gpu, ...]:
     return facts.look.gpus if facts.look is not None else ()
 
@@ -251,19 +247,13 @@ def _suited(gpu: Gpu) -> tuple[str, ...]:
     """Backends for the card, by its driver; the best one first."""
     known = BACKENDS.get(gpu.vendor.lower(), ())
     floors = dict(CUDA_DRIVERS)
-    have = numbers(gpu.driver_version)
-    return tuple(name for name in known if name not in floors or not have or have >= numbers(floors[name]))
+    have = numbers_of(gpu.driver_version)
+    return tuple(name for name in known if name not in floors or not have or have >= numbers_of(floors[name]))
 
 
 def _vulkan_drivers(facts: DoctorFacts) -> str:
     names = [name for name in (facts.look.loaders if facts.look is not None else ()) if name.startswith("vulkan/")]
     return ", ".join(sorted(name.removeprefix("vulkan/") for name in names)) or "none"
-
-
-def _runs_on(made_for: str, has: str) -> bool:
-    """A later capability of the same major runs, too."""
-    made, card = numbers(made_for), numbers(has)
-    return bool(made and card) and made[0] == card[0] and made <= card
 
 
 def _card(gpu: Gpu) -> str:

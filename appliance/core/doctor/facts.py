@@ -44,7 +44,7 @@ class Card(Struct, frozen=True, kw_only=True):
 
     pci: str
     vendor: str
-    """NVIDIA, AMD, Intel, or the number."""
+    """NVIDIA, AMD or Intel."""
     driver: str = ""
     """The kernel's driver that holds it; empty: none does."""
 
@@ -148,5 +148,7 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
     """None: the port is free."""
     named_engine: str = ""
     """What the environment (or an option) names in place of a choice."""
+    named_fault: str = ""
+    """Why no server starts with that."""
     trouble: Mapping[str, str] = NOTHING
     """Parts of the examination that failed, with the reason."""

@@ -11,6 +11,10 @@ Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 WRONG: tuple[Severity, ...] = ("error", "warning")
 """What makes the exit status 1. A note is for who wonders; nothing has to be done about it."""
+LONGEST = 300
+"""Characters of a line."""
+SHOWN = 5
+"""Lines of many that are shown."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -34,10 +38,6 @@ def one_line(text: str) -> str:
     """The first line of what others said, so that a page stays one."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return first if len(first) <= LONGEST else f"{first[: LONGEST - 3]}..."
-
-
-LONGEST = 300
-SHOWN = 5
 
 
 def some(lines: Iterable[str]) -> tuple[str, ...]:

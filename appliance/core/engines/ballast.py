@@ -32,6 +32,7 @@ BLOCK, BLOCK_BYTES = 32, 34
 """Q8_0: so many weights take so many bytes."""
 U32, FLOAT, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
 LETTERS = 256
+"""Tokens that are letters, the first ones."""
 NORMAL, CONTROL = 1, 3
 FORMAT_VERSION = 3
 MAGIC = b"GGUF"

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from appliance.core.engines.choice import Seat
 from appliance.core.engines.devices import Device
 from appliance.core.engines.machine import Look
-from appliance.core.engines.probation import Probation
+from appliance.core.engines.probation import Probation, eased, kept
 from appliance.core.engines.proofs import Proof, ProofKey
 
 MAX_PROOFS = 200
@@ -45,6 +45,16 @@ class Book(Struct, frozen=True, kw_only=True):
     models: Mapping[str, str] = {}
     """The same by model id."""
 
+    @property
+    def system(self) -> str:
+        """`Look.system` of the machine when it was last looked at; empty: never."""
+        return self.look.system if self.look is not None else ""
+
+    @property
+    def asked_for(self) -> tuple[str, ...]:
+        """Every word that somebody chose by ``use`` and ``pin``, for all models or for one."""
+        return tuple(word for word in (self.use, *self.models.values()) if word)
+
     def proofs_of(self, seat: Seat, system: str, now: float) -> tuple[Proof, ...]:
         """Those that hold for the seat now, one for each device that has one."""
         known = {proof.key: proof for proof in self.proofs if proof.holds(now)}
@@ -57,12 +67,19 @@ class Book(Struct, frozen=True, kw_only=True):
         return structs.replace(self, proofs=(*others, proof)[-MAX_PROOFS:])
 
     def with_probation(self, probation: Probation) -> Book:
-        others = [one for one in self.probations if (one.seat, one.model) != (probation.seat, probation.model)]
+        """It takes the place of the pair's last one; those that say nothing any more are dropped."""
+        left = kept(self.probations, probation.since)
+        others = [one for one in left if (one.seat, one.model) != (probation.seat, probation.model)]
         return structs.replace(self, probations=(*others, probation))
 
     def with_look(self, look: Look, signature: str) -> Book:
         """The machine was looked at."""
         return structs.replace(self, look=look, signature=signature)
+
+    def with_trust(self, seat: str) -> Book:
+        """The seat was proven on all its devices after what it is on probation for."""
+        probations = tuple(eased(one) if one.seat == seat else one for one in self.probations)
+        return structs.replace(self, probations=probations)
 
     def with_listed(self, listed: Listed) -> Book:
         others = [one for one in self.listed if one.digest != listed.digest]

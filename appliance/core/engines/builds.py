@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 from msgspec import Struct
 
@@ -15,6 +16,11 @@ MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64
 def platform_of(system: str, machine: str) -> str:
     """``linux-x64``, ``linux-arm64``, ``macos-arm64``, ``windows-x64`` ... from ``sys.platform`` and ``uname -m``."""
     return f"{SYSTEMS.get(system, system)}-{MACHINES.get(machine.lower(), machine.lower())}"
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """``b11434`` -> (11434,), ``550.54.14`` -> (550, 54, 14): versions compare by their numbers."""
+    return tuple(int(digits) for digits in re.findall(r"[0-9]{1,18}", version))
 
 
 class FileSum(Struct, frozen=True, kw_only=True):

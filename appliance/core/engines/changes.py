@@ -170,8 +170,8 @@ def check_removable(
         raise UsageError(f"'{build}' is not a build that was installed here; those are: {there}")
     if not [one for one in working if one != build]:
         raise Conflict(
-            f"'{build}' is the only engine that works here; install another one first "
-            "('llama-appliance engines install')"
+            f"'{build}' is the only engine that is known to work here; 'llama-appliance engines prove' tries the "
+            "others, 'llama-appliance engines install' installs one"
         )
     if build in wanted:
         raise Conflict(f"'{build}' is what 'engines use' or 'engines pin' asks for; 'engines use auto' ends that")

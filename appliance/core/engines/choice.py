@@ -6,10 +6,9 @@ A *seat* is a build on the devices that it is given. The rules, first difference
    the others out.
 2. Damaged builds and seats that failed their proof are out. A pair on probation goes last, and is still tried when
    nothing else is left.
-3. Proven seats go before those that nobody has tried; among those the processor's go before graphics cards', which can
-   list a device and compute garbage.
-4. Software renderers go behind every seat of the processor, and a GPU build that computes on the processor behind the
-   builds made for it, in which less can go wrong.
+3. Software renderers go behind all others. Proven seats go before those that nobody has tried; among those the
+   processor's go before graphics cards', which can list a device and compute garbage.
+4. GPU builds that compute on the processor go behind the others: in those made for it less can go wrong.
 5. Among the proven: the nominal request's time (`Proof.nominal_seconds`). A seat must be a tenth faster to go before
    one whose place is better.
 6. The place: the order in which builds were found (named, shipped, installed, built here, PATH, embedded).
@@ -143,7 +142,7 @@ def _group(one: Ranked) -> tuple[int, ...]:
     """Rules 1 to 4; a stable sort by it keeps rules 5 and 6."""
     last = {"proven": 0, "untried": 0, "probation": 1, "failed": 2, "damaged": 2}[one.standing]
     untried = one.standing == "untried"
-    return (last, not one.wanted, one.seat.software, one.seat.spare, untried, untried and not one.seat.on_cpu)
+    return (last, not one.wanted, one.seat.software, untried, untried and not one.seat.on_cpu, one.seat.spare)
 
 
 def _group_and_place(one: Ranked) -> tuple[tuple[int, ...], int, str]:

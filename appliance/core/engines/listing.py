@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, structs
 
-from appliance.core.engines.devices import SOFTWARE, Device
+from appliance.core.engines.devices import CPU, SOFTWARE, Device
 from appliance.core.engines.proofs import Fault
 
 MIB = 1 << 20
@@ -24,7 +24,6 @@ MOST_MEMORY = 64 << 40
 """Bytes of one device; more is a number that underflowed, or a lie."""
 
 HEAD = "Available devices:"
-NO_DEVICES = "(none)"
 LINE = re.compile(r" +(\S{1,128}): (.*) \((-?[0-9]+) MiB, (-?[0-9]+) MiB free\)\s*")
 VULKAN = re.compile(r"ggml_vulkan: ([0-9]{1,3}) = (.*) \| uma: ([01]) ")
 VULKAN_CPU = "ggml_vulkan: Warning: Device type is CPU"
@@ -39,6 +38,10 @@ EXCUSES = re.compile(
 """Words of log lines that say why there are no devices."""
 HELPERS = frozenset({"BLAS", "AMX", "ZenDNN", "zDNN"})
 """What is listed and is no device: libraries that help the processor. They tell no memory."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/()\[\]-]*")
+"""What devices are called. Names become arguments of engines, parts of seats' ids and cells of tables."""
+NOT_NAMES = frozenset(("none", "auto", CPU.lower()))
+"""What ``--device`` takes for something else, and what the processor is called here."""
 METAL = re.compile(r"(Metal|MTL)[0-9]*")
 
 NO_TARGETS: Mapping[str, str] = {}
@@ -63,6 +66,8 @@ def parse_listing(output: str, log: str = "") -> Listing:
     for name, description, total, free in _listed(output[:MAX_TEXT]):
         if name in HELPERS:
             continue
+        if not NAME.fullmatch(name) or name.lower() in NOT_NAMES:
+            return Listing(fault="list", why=f"it lists a device with the name '{printable(name, 60)}', which none has")
         if absurd := _absurd(name, total, free):
             return Listing(fault="memory", why=absurd)
         if len(devices) == MAX_DEVICES:
@@ -71,7 +76,7 @@ def parse_listing(output: str, log: str = "") -> Listing:
             devices.append(
                 Device(
                     name=name,
-                    description=description.strip(),
+                    description=printable(description),
                     total=int(total) * MIB,
                     free=int(free) * MIB,
                     software=SOFTWARE.search(description) is not None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from appliance.core.engines.builds import MACHINES, SYSTEMS, Needs
+from appliance.core.engines.builds import MACHINES, SYSTEMS, Needs, numbers_of
 from appliance.errors import UsageError
 
 BACKENDS = ("cpu", "vulkan", "cuda12", "cuda13", "rocm", "metal", "sycl")
@@ -84,11 +84,12 @@ def find_entry(entries: Sequence[Entry], asked: Asked) -> Entry:
     kind = [one for one in here if one.backend == asked.backend]
     found = [one for one in kind if asked.build in (None, one.build)]
     if found:
-        return max(found, key=lambda one: age(one.build))
+        return max(found, key=lambda one: numbers_of(one.build))
     if kind:
+        builds = ", ".join(sorted({one.build for one in kind}, key=numbers_of))
         raise UsageError(
             f"there is no {asked.backend}/{asked.build} for {asked.platform}; there is "
-            f"{', '.join(sorted({one.build for one in kind}, key=age))}; another one is installed from a file by --from"
+            f"{builds}; another one is installed from a file by --from"
         )
     others = ", ".join(sorted({one.backend for one in here})) or "nothing"
     raise UsageError(
@@ -101,11 +102,6 @@ def release_of(name: str) -> str | None:
     """``b11434`` of ``llama-b11434-bin-ubuntu-x64.tar.gz``."""
     found = _RELEASE.search(name.lower())
     return found[1] if found else None
-
-
-def age(build: str) -> tuple[int, ...]:
-    """Releases compare by their numbers, the larger is the newer."""
-    return tuple(int(digits) for digits in re.findall(r"[0-9]{1,18}", build))
 
 
 def check_entry(entry: Entry) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from appliance.core.engines.builds import numbers_of
 from appliance.core.engines.machine import Gpu, Look
 from appliance.core.engines.manifest import Wants
 
@@ -27,7 +26,7 @@ def unmet(needs: Wants, backend: str, platform: str, look: Look, *, libc: str = 
 
 
 def _too_old(what: str, least: str, has: str) -> list[str]:
-    old = least and has and _numbers(has) < _numbers(least)
+    old = least and has and numbers_of(has) < numbers_of(least)
     return [f"it needs {what} {least} or newer; this system has {has}"] if old else []
 
 
@@ -50,7 +49,7 @@ def _cards(needs: Wants, backend: str, look: Look) -> list[str]:
 
 def _has_driver(gpu: Gpu, least: str) -> bool:
     """A version that nobody tells is given the benefit of the doubt: the proof will show."""
-    return not least or not gpu.driver_version or _numbers(gpu.driver_version) >= _numbers(least)
+    return not least or not gpu.driver_version or numbers_of(gpu.driver_version) >= numbers_of(least)
 
 
 def _driver_problem(gpu: Gpu, least: str) -> str:
@@ -58,11 +57,16 @@ def _driver_problem(gpu: Gpu, least: str) -> str:
 
 
 def _has_compute(gpu: Gpu, made_for: tuple[str, ...]) -> bool:
-    """A later capability of the same major version runs what was made for an earlier one."""
+    """A capability that nobody tells is given the benefit of the doubt, too."""
     if gpu.compute is None:
         return True
-    has = _numbers(gpu.compute)
-    return any(has[:1] == _numbers(one)[:1] and has >= _numbers(one) for one in made_for)
+    return any(runs_on(one, gpu.compute) for one in made_for)
+
+
+def runs_on(made_for: str, has: str) -> bool:
+    """A later compute capability of the same major version runs what was made for an earlier one."""
+    made, card = numbers_of(made_for), numbers_of(has)
+    return bool(made and card) and made[0] == card[0] and made <= card
 
 
 def _libraries(needs: Wants, backend: str, look: Look) -> list[str]:
@@ -80,7 +84,3 @@ def _libraries(needs: Wants, backend: str, look: Look) -> list[str]:
 def _processor(needs: Wants, look: Look) -> list[str]:
     missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
     return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} has not"] if missing else []
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(digits) for digits in re.findall(r"[0-9]{1,9}", version))

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 BACK_OFF = (60.0, 300.0, 1800.0, 7200.0, 43200.0, 86400.0)
 """Seconds until the next try after the first, second ... failure in a row; the last for every later one."""
 CLOCK_SLACK = 60.0
 """Seconds by which a clock may be set back without consequence; by more, and what was written down is void."""
+EASED = 300.0
+"""Seconds that are the most for a seat that has been proven again since: the request or the model is to blame, perhaps,
+and one client's poison must not keep a good engine from everybody for a day."""
 FORGOTTEN = 7 * 86400.0
 """Seconds after its end for which a probation is still counted as the one before."""
 
@@ -40,6 +43,11 @@ def after_failure(before: Probation | None, *, seat: str, digest: str, model: st
     failures = before.failures + 1 if again and before is not None else 1
     wait = BACK_OFF[min(failures, len(BACK_OFF)) - 1]
     return Probation(seat=seat, digest=digest, model=model, failures=failures, why=why, since=now, until=now + wait)
+
+
+def eased(probation: Probation) -> Probation:
+    """The seat has been proven since."""
+    return structs.replace(probation, until=min(probation.until, probation.since + EASED))
 
 
 def kept(probations: Iterable[Probation], now: float) -> tuple[Probation, ...]:

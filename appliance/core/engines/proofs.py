@@ -11,6 +11,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from appliance.core.engines.speeds import Speeds
+
 Fault = Literal["list", "load", "crash", "garbage", "hang", "memory", "damaged", "missing"]
 """What was wrong: listing its devices failed, the model did not load, it died at work, it said something else than it
 should, it did not answer in time, it told absurd memory or found none free, its files are not what they were, a library
@@ -20,8 +22,6 @@ FAILED_HOLDS = 86400.0
 """Seconds for which a failed proof counts: nothing is out for ever, what failed may have been the moment's fault."""
 NO_ROOM_HOLDS = 600.0
 """The same where memory was not enough: another program may have had it."""
-NOMINAL_PROMPT, NOMINAL_ANSWER = 512, 128
-"""Tokens of the request by which speeds are compared."""
 
 
 class ProofKey(Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class Proof(Struct, frozen=True, kw_only=True):
 
     @property
     def nominal_seconds(self) -> float | None:
-        """How long the nominal request takes: what builds are ranked by, less is better. None: not measured."""
+        """What builds are ranked by, see `Speeds`. None: not measured."""
         if not self.prompt_speed or not self.generation_speed:
             return None
-        return NOMINAL_PROMPT / self.prompt_speed + NOMINAL_ANSWER / self.generation_speed
+        return Speeds(self.prompt_speed, self.generation_speed).nominal_seconds

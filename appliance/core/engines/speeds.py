@@ -6,12 +6,18 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+NOMINAL_PROMPT, NOMINAL_ANSWER = 512, 128
+"""Tokens of the request by which speeds are compared."""
 WARM_UP = (64, 2)
 """Tokens of prompt and answer of the first request, which may also build kernels; nothing is learnt from it."""
 SMALL = (64, 4)
 WHOLE = (512, 32)
 ROUNDS = 3
 """How often the whole measurement is done at most; the fastest counts, since cards need a moment to wake up."""
+MOST_TOKENS = 1e6
+"""Of one request; no measurement asks for as many."""
+QUICKEST, SLOWEST = 1e-3, 1e9
+"""Milliseconds that a part of a request can take."""
 BUDGET = 6.0
 """Seconds that measuring may take after the first request; a slow machine computes fewer tokens."""
 
@@ -26,14 +32,21 @@ class Timings(Struct, frozen=True):
 
     @property
     def told(self) -> bool:
-        return min(self.prompt_n, self.predicted_n) > 0 and min(self.prompt_ms, self.predicted_ms) > 0
+        """Whether all of it is there, and can be true."""
+        counts, times = (self.prompt_n, self.predicted_n), (self.prompt_ms, self.predicted_ms)
+        return all(0 < count <= MOST_TOKENS for count in counts) and all(QUICKEST <= ms <= SLOWEST for ms in times)
 
 
 class Speeds(Struct, frozen=True):
-    """Tokens per second of the whole measuring model."""
+    """Tokens per second of reading a prompt and of answering."""
 
     prompt: float
     generation: float
+
+    @property
+    def nominal_seconds(self) -> float:
+        """How long the nominal request takes: what is compared, less is better."""
+        return NOMINAL_PROMPT / self.prompt + NOMINAL_ANSWER / self.generation
 
 
 def next_request(done: Sequence[Timings], spent: float) -> tuple[int, int] | None:

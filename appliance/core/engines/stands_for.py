@@ -16,8 +16,8 @@ DEVICE_FLAGS = ("-dev", "--device")
 CPU_ALONE = "none"
 """What ``--device`` says for the processor alone."""
 
-RPC_ENVIRONMENT = {"GGML_NO_BACKTRACE": "1"}
-"""For a process with workers, which aborts when it loses one: no debugger is attached to it then."""
+NO_DEBUGGER = {"GGML_NO_BACKTRACE": "1"}
+"""For a process that may abort, as one does when it loses a worker: ggml then attaches no debugger to it."""
 
 
 def stands_for_engine(argv: Sequence[str]) -> bool:

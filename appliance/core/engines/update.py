@@ -14,6 +14,7 @@ from collections.abc import Collection
 from msgspec import Struct, structs
 
 from appliance.core.engines.changes import Changes, Journal, Step, line_of, switched
+from appliance.core.engines.speeds import Speeds
 from appliance.errors import Conflict
 
 SPEED_KEPT = 0.8
@@ -103,24 +104,13 @@ def recover(changes: Changes, *, staged: Collection[str], placed: Collection[str
     return [Discard(), Note(given_up(changes))]
 
 
-class Speed(Struct, frozen=True, kw_only=True):
-    """What one build did with the measuring request. Tokens per second."""
-
-    prompt: float
-    generation: float
-
-    @property
-    def seconds(self) -> float:
-        """How long a request of 512 tokens with an answer of 128 takes."""
-        return 512 / self.prompt + 128 / self.generation
-
-
-def canary_failure(old: Speed | None, new: Speed) -> str:
+def canary_failure(old: Speeds | None, new: Speeds) -> str:
     """Why the new build is not taken for its speed; empty: it is. Without an old one, any speed will do."""
-    if old is None or new.seconds * SPEED_KEPT <= old.seconds:
+    if old is None or new.nominal_seconds * SPEED_KEPT <= old.nominal_seconds:
         return ""
+    reached = 100 * old.nominal_seconds / new.nominal_seconds
     return (
-        f"it reaches {100 * old.seconds / new.seconds:.0f} % of the speed of the build in use (at least "
+        f"it reaches {reached:.0f} % of the speed of the build in use (at least "
         f"{100 * SPEED_KEPT:.0f} % are wanted): {new.prompt:.0f} and {new.generation:.0f} tokens/s, "
         f"not {old.prompt:.0f} and {old.generation:.0f}"
     )

@@ -54,11 +54,6 @@ class Worker(Struct, frozen=True, kw_only=True):
     """Of the RPC protocol, ``7.0.0``."""
     devices: tuple[WorkerDevice, ...] = ()
 
-    @property
-    def reachable(self) -> bool:
-        """A connection could be made."""
-        return self.state != "unreachable"
-
 
 class Crew(Struct, frozen=True, kw_only=True):
     """The workers that a model is started with, and what is to be told of those that are left out, one line each."""

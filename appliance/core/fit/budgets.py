@@ -23,7 +23,7 @@ class Reserve(Struct, frozen=True, kw_only=True):
 USUAL = Reserve()
 
 
-class GpuSample(Struct, frozen=True):
+class GpuMemory(Struct, frozen=True):
     """One GPU at one moment, in bytes."""
 
     used: int
@@ -51,7 +51,7 @@ def room_of(look: Look, own: Mapping[str, int] = NO_MEMORY) -> Mapping[str, int]
 
 def squeezed(
     budgets: Mapping[str, int],
-    samples: Mapping[str, GpuSample],
+    samples: Mapping[str, GpuMemory],
     own: Mapping[str, int],
     *,
     reserve: int = GIB,

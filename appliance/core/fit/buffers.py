@@ -62,9 +62,9 @@ class Buffers:
         else ``CUDA1`` is ``gpu1``, and a worker is called by its address.
         """
         sizes: dict[str, int] = {}
-        for (name, _), size in self._sizes.items() if self._whole else ():
+        for (name, _), size in self.by_kind().items() if self._whole else ():
             device = names.get(name) or _device(name)
-            sizes[device] = sizes.get(device, 0) + round(size * MIB)
+            sizes[device] = sizes.get(device, 0) + size
         return sizes
 
     def by_kind(self) -> Mapping[tuple[str, str], int]:

@@ -59,6 +59,21 @@ class Plan(Struct, frozen=True, kw_only=True):
         return "fits" if self.verdict == "fits" else "will not fit"
 
 
+class Fit(Struct, frozen=True, kw_only=True):
+    """A plan as it is told, in JSON. Sizes in bytes."""
+
+    verdict: str
+    why: str
+    flags: tuple[str, ...]
+    context: int
+    parallel: int
+    gpu_layers: int
+    layers: int
+    memory: Mapping[str, Use]
+    room: Mapping[str, int]
+    reserve: int
+
+
 class _Try(Struct, frozen=True):
     """One way to start it: the options, and the places of its layers if they all find one."""
 
@@ -90,6 +105,23 @@ def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = 
         estimate=found,
         room=room,
         reserve=reserve,
+    )
+
+
+def fit_of(plan: Plan) -> Fit:
+    """The plan for people and programs; devices of which nothing is taken are left out."""
+    found = plan.estimate
+    return Fit(
+        verdict=plan.verdict,
+        why=plan.why,
+        flags=plan.flags,
+        context=found.context,
+        parallel=found.parallel,
+        gpu_layers=found.gpu_layers,
+        layers=found.layers,
+        memory={device: use for device, use in found.devices.items() if use.total},
+        room=plan.room,
+        reserve=plan.reserve,
     )
 
 

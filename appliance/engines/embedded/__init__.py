@@ -15,5 +15,8 @@ def available() -> bool:
 
 
 def command() -> list[str]:
-    """The words to put in front of llama-server's own flags."""
-    return [sys.executable, "-m", "appliance.engines.embedded"]
+    """The words to put in front of llama-server's own flags.
+
+    ``-P``: what lies in the folder that the program was started in is not imported.
+    """
+    return [sys.executable, "-P", "-m", "appliance.engines.embedded"]

@@ -1,0 +1,115 @@
+"""A user's home with real builds in it, and the starter model's known answers, asked for through a server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import structs
+from program import Server, http, run_command
+
+from appliance.core.engines.builds import MANIFEST
+from appliance.engines.integrity import read_build
+from appliance.engines.known import KNOWN
+
+PROOFS_TIME = 400.0
+"""Seconds for ``engines prove``; with a cold shader cache a software renderer takes one minute, and two on a busy
+machine."""
+SERVE = ("serve", "--listen", "127.0.0.1:0", "--threads", "1")
+
+
+class Machine:
+    """A home. ``cached`` builds are found in its cache, as those that `llama-builds/build.py` makes."""
+
+    def __init__(self, home: Path, cached: Sequence[Path], env: Mapping[str, str]) -> None:
+        self.home = home
+        self.env = {**env, "PATH": "/usr/bin:/bin"}
+        self.cached = tuple(cached)
+        self.installed = home / "xdg_data_home" / "llama-appliance" / "engines"
+        home.mkdir(exist_ok=True)
+        for build in self.cached:
+            place = home / "xdg_cache_home" / "llama-appliance" / "engines" / build.parent.name
+            place.mkdir(parents=True)
+            (place / build.name).symlink_to(build)
+
+    def with_the_same_book(self, home: Path) -> Machine:
+        """Another home, in which the same is known."""
+        other = Machine(home, self.cached, self.env)
+        shutil.copytree(self.installed, other.installed)
+        return other
+
+    def engines(self, *words: str, status: int = 0, timeout: float = 60) -> str:
+        """What ``engines`` prints with these words."""
+        done = run_command("engines", *words, cwd=self.home, env=self.env, timeout=timeout)
+        assert done.returncode == status, (done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def table(self, *words: str) -> dict[str, Any]:
+        done = run_command("engines", "ls", "--json", *words, cwd=self.home, env=self.env)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def doctor(self) -> dict[str, Any]:
+        """``doctor --json``, where no server runs."""
+        nobody = "http://127.0.0.1:9"
+        return json.loads(run_command("doctor", "--json", "--url", nobody, cwd=self.home, env=self.env).stdout)
+
+    def serve(self, *words: str, env: Mapping[str, str] | None = None) -> Server:
+        """To be ended by who starts it."""
+        return Server([*SERVE, *words], self.home, env or self.env)
+
+
+def seats_of(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Each seat's entry in the table of engines, by its id."""
+    return {seat["id"]: seat for build in table["builds"] for seat in build["seats"]}
+
+
+def copy_without(build: Path, to: Path, name: str, left_out: Collection[str]) -> Path:
+    """A build like this one, with a true ``engine.json``, and without some of its files."""
+    folder = to / build.parent.name / name
+    shutil.copytree(build, folder, ignore=lambda _, names: [each for each in names if each in left_out])
+    manifest = read_build(build)
+    files = tuple(file for file in manifest.files if file.path not in left_out)
+    assert len(files) == len(manifest.files) - len(left_out)
+    (folder / MANIFEST).write_bytes(msgspec.json.encode(structs.replace(manifest, build=name, files=files)))
+    return folder
+
+
+def assert_knows(server: Server) -> None:
+    """Fail unless the model says, token for token, everything that the starter is known to say."""
+    for known in KNOWN:
+        body = {"model": "starter", "prompt": known.prompt, "n_predict": len(known.tokens), "temperature": 0}
+        answer = http(server, "POST", "/completion", {**body, "return_tokens": True, "cache_prompt": False})
+        assert answer.status == 200, answer.body
+        assert tuple(answer.json()["tokens"]) == known.tokens
+
+
+def seat_of(server: Server) -> str:
+    """Where the starter model runs."""
+    return http(server, "GET", "/api/engines").json()["running"].get("starter", "")
+
+
+@contextmanager
+def streamed(server: Server, body: Mapping[str, object]) -> Generator[Generator[dict[str, Any]]]:
+    """The records of a streamed answer, as they come."""
+    connection = HTTPConnection(server.host, server.port, timeout=60)
+    try:
+        text = json.dumps({"model": "starter", "stream": True, **body})
+        connection.request("POST", "/completion", text, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+
+        def records() -> Generator[dict[str, Any]]:
+            while line := response.readline():
+                if line.startswith(b"data: ") and not line.startswith(b"data: [DONE]"):
+                    yield json.loads(line[6:])
+
+        yield records()
+    finally:
+        connection.close()

@@ -1,0 +1,57 @@
+"""The first start on a machine: an answer at once, proof in the background, and then the better engine, by itself."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from program import http
+from real_machine import Machine, assert_knows, copy_without, seat_of, seats_of
+
+from appliance.core.engines.builds import platform_of
+
+pytestmark = [
+    pytest.mark.skipif(
+        platform_of(sys.platform, platform.machine()) != "linux-x64", reason="the variants are those of Linux"
+    ),
+    pytest.mark.real_llama,
+]
+
+FIRST_ANSWER = 10.0
+"""Seconds from the command to the first whole answer; docs/engines.md tells what was measured."""
+SETTLED = 200.0
+
+
+@pytest.mark.slow
+def test_it_answers_at_once_and_moves_to_the_faster_build_by_itself(cpu_build: Path, tmp_path: Path) -> None:
+    """The build that is found first has the least variant alone, so that another one is faster, as the proof shows."""
+    machine = Machine(tmp_path / "home", [cpu_build], {})
+    variants = {path.name for path in cpu_build.glob("libggml-cpu-*.so")}
+    copy_without(cpu_build, machine.installed, "b1", variants - {"libggml-cpu-x64.so"})
+    slow, fast = f"{cpu_build.parent.name}/b1:CPU", f"{cpu_build.parent.name}/{cpu_build.name}:CPU"
+    began = time.monotonic()
+    with machine.serve() as starting:
+        server = starting.wait_listening()
+        ask = {"model": "starter", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
+        assert http(server, "POST", "/v1/chat/completions", ask).status == 200
+        answered = time.monotonic() - began
+        first = http(server, "GET", "/api/engines").json()
+        assert first["running"] == {"starter": slow}
+        assert first["reason"].startswith("a first choice")
+        assert {seat["standing"] for seat in seats_of(first).values()} == {"untried"}
+        while seat_of(server) != fast:
+            assert time.monotonic() - began < SETTLED, server.told()
+            time.sleep(0.2)
+        settled = time.monotonic() - began
+        table = http(server, "GET", "/api/engines").json()
+        assert table["used"] == fast
+        seats = seats_of(table)
+        assert [seats[seat]["standing"] for seat in (slow, fast)] == ["proven", "proven"]
+        assert seats[fast]["prompt_speed"] > seats[slow]["prompt_speed"]
+        assert f"moves from engine {slow} to {fast}" in server.told()
+        assert_knows(server)
+    print(f"first answer after {answered:.2f} s, proven and moved after {settled:.1f} s")
+    assert answered < FIRST_ANSWER

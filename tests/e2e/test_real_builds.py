@@ -1,0 +1,225 @@
+"""Real builds through the installed command: for processors, for Vulkan on Mesa's software renderer, and embedded.
+
+Each is proven and ranked, serves when it is its turn, and is replaced in the middle of an answer. Answers are held to
+what the starter model is known to say, token for token.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import signal
+import sys
+import time
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from program import Server, http, run_command
+from real_machine import PROOFS_TIME, Machine, assert_knows, copy_without, seat_of, seats_of, streamed
+from rpc_builds import write_noise
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the renderer and the builds are those of Linux"),
+    pytest.mark.real_llama,
+]
+
+STORY = {"prompt": "Tell me a story.", "n_predict": 120, "temperature": 0, "ignore_eos": True}
+SWITCH_TIME = 5.0
+"""Seconds from the end of an engine to the next engine's first words, with a model of a few megabytes: docs/fallback.md
+tells what was measured."""
+MOVE_TIME = 40.0
+"""Seconds until an idle model moves: the program looks every thirty, when nothing else tells it to."""
+X64 = platform.machine() in ("x86_64", "AMD64")
+
+
+@pytest.fixture(scope="module")
+def renderer(cpu_build: Path, vulkan_build: Path) -> str:
+    """The seat of the software renderer."""
+    return f"{vulkan_build.parent.name}/{vulkan_build.name}:Vulkan0"
+
+
+@pytest.fixture(scope="module")
+def processor(cpu_build: Path) -> str:
+    return f"{cpu_build.parent.name}/{cpu_build.name}:CPU"
+
+
+@pytest.fixture(scope="module")
+def proven(
+    cpu_build: Path, vulkan_build: Path, lavapipe: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Machine:
+    """A machine on which `engines probe` and `engines prove` were run."""
+    machine = Machine(tmp_path_factory.mktemp("machine"), [cpu_build, vulkan_build], lavapipe)
+    machine.engines("probe")
+    machine.engines("prove", timeout=PROOFS_TIME)
+    return machine
+
+
+@pytest.fixture
+def machine(proven: Machine, tmp_path: Path) -> Machine:
+    """The same, for one test."""
+    return proven.with_the_same_book(tmp_path / "home")
+
+
+@pytest.fixture
+def running() -> Generator[ExitStack]:
+    """Servers that are ended after the test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.slow
+def test_every_build_is_proven_and_the_software_renderer_goes_last(
+    proven: Machine, processor: str, renderer: str
+) -> None:
+    table = proven.table()
+    seats = seats_of(table)
+    for seat in (processor, renderer, "embedded:CPU"):
+        assert seats[seat]["standing"] == "proven", seats
+        assert seats[seat]["prompt_speed"] > 0
+        assert seats[seat]["generation_speed"] > 0
+    assert "llvmpipe" in seats[renderer]["devices"][0]
+    assert table["used"] in (processor, "embedded:CPU")
+    assert table["order"][-1] == renderer, "every seat of the processor goes before"
+    told = proven.doctor()
+    [software] = [finding for finding in told["findings"] if finding["id"] == "software-renderer"]
+    assert "llvmpipe" in str(software), software
+    devices = {one["seat"]["devices"][0]["name"]: one["seat"]["devices"][0] for one in told["facts"]["ranked"]}
+    assert [devices[name].get("software", False) for name in ("CPU", "Vulkan0")] == [False, True]
+
+
+def test_the_processor_serves_and_the_renderer_where_it_is_asked_for(
+    machine: Machine, running: ExitStack, renderer: str
+) -> None:
+    server = running.enter_context(machine.serve()).wait_listening()
+    assert_knows(server)
+    assert seat_of(server) == machine.table()["used"] != renderer
+    machine.engines("use", renderer, "--url", server.url)
+    wait_seat(server, renderer)
+    assert_knows(server)
+    assert seat_of(server) == renderer
+
+
+def test_a_backend_that_is_named_serves_alone(machine: Machine, running: ExitStack, vulkan_build: Path) -> None:
+    server = running.enter_context(machine.serve("--engine", "vulkan")).wait_listening()
+    assert_knows(server)
+    build = f"{vulkan_build.parent.name}/{vulkan_build.name}"
+    assert seat_of(server).startswith(f"{build}:")
+    assert {seat.partition(":")[0] for seat in http(server, "GET", "/api/engines").json()["order"]} == {build}
+
+
+@pytest.mark.parametrize("lost", ["the renderer", "the processor's build"])
+def test_an_engine_that_ends_in_the_middle_of_an_answer_is_replaced(
+    machine: Machine, running: ExitStack, renderer: str, processor: str, lost: str
+) -> None:
+    """A lost Vulkan device ends llama-server by SIGABRT: an exception that nobody catches."""
+    seat, number = (renderer, signal.SIGABRT) if lost == "the renderer" else (processor, signal.SIGKILL)
+    machine.engines("use", seat)
+    server = running.enter_context(machine.serve()).wait_listening()
+    whole = http(server, "POST", "/completion", {**STORY, "model": "starter"}).json()["content"]
+    assert seat_of(server) == seat
+    [engine] = [child for child in server.children() if "llama-server" in child.name()]
+    said, ended_at, gap, mark = "", 0.0, 0.0, None
+    with streamed(server, STORY) as records:
+        for number_of_records, record in enumerate(records):
+            if number_of_records == 12:
+                ended_at = time.monotonic()
+                engine.send_signal(number)
+            assert "error" not in record, record
+            said += record.get("content", "")
+            if "appliance" in record:
+                mark = record["appliance"]["continued"]
+            elif mark and not gap:
+                gap = time.monotonic() - ended_at
+    print(f"{seat} ended; words of {seat_of(server)} came {gap:.2f} s later")
+    assert mark is not None, server.told()
+    assert (mark["from"], mark["on"]) == (seat, seat_of(server))
+    assert mark["on"] != seat
+    assert said == whole
+    assert gap < SWITCH_TIME
+    assert f"failed on engine {seat}" in server.told()
+
+
+def test_a_driver_that_no_longer_shows_the_device_leaves_the_processor(
+    machine: Machine, running: ExitStack, renderer: str
+) -> None:
+    machine.engines("use", renderer)
+    hidden = {name: value for name, value in machine.env.items() if name != "GGML_VK_VISIBLE_DEVICES"}
+    server = running.enter_context(machine.serve(env=hidden)).wait_listening()
+    assert_knows(server)
+    assert seat_of(server) != renderer
+    server = running.enter_context(machine.serve()).wait_listening()
+    assert_knows(server)
+    assert seat_of(server) == renderer, "it is back, and so is what was known of it"
+
+
+@pytest.mark.skipif(not X64, reason="variants of other processors have other names")
+def test_the_best_variant_is_loaded_and_without_it_the_next(
+    cpu_build: Path, tmp_path: Path, running: ExitStack
+) -> None:
+    variants = {path.name for path in cpu_build.glob("libggml-cpu-*.so")}
+    assert len(variants) == 14
+    loaded: list[str] = []
+    left_out: set[str] = set()
+    for step in range(3):
+        build = copy_without(cpu_build, tmp_path / f"builds-{step}", f"b{step}", left_out)
+        home = Machine(tmp_path / f"home-{step}", [build], {})
+        server = running.enter_context(home.serve("--", "--verbosity", "4")).wait_listening()
+        assert_knows(server)
+        lines = run_command("logs", "starter", "--url", server.url, cwd=home.home).stdout
+        [used] = re.findall(rf"loaded CPU backend from .*/{cpu_build.parent.name}/b{step}/(libggml-cpu-\w+\.so)", lines)
+        assert used in variants - left_out
+        loaded.append(used)
+        left_out = {loaded[0]} if step == 0 else variants - {"libggml-cpu-x64.so"}
+        server.process.terminate()
+        assert server.wait(15) == 0
+    assert len(set(loaded)) == 3 or loaded[:1] == ["libggml-cpu-x64.so"], loaded
+    assert loaded[-1] == "libggml-cpu-x64.so"
+
+
+def test_two_workers_serve_one_model_and_say_what_it_says_alone(
+    cpu_build: Path, tmp_path: Path, running: ExitStack
+) -> None:
+    noise = write_noise(tmp_path / "noise.gguf")
+    home = Machine(tmp_path / "home", [cpu_build], {})
+    workers = [start_worker(running, home) for _ in range(2)]
+    cmd = f"llama-server -m {noise} --port ${{PORT}} --threads 1 -c 1024 --verbosity 4"
+    (home.home / "c.yaml").write_text(
+        f"models:\n  alone:\n    cmd: {cmd}\n    engine: auto\n"
+        f"  split:\n    cmd: {cmd}\n    rpc: [{', '.join(workers)}]\n"
+    )
+    server = running.enter_context(home.serve("--config", "c.yaml")).wait_listening()
+    said = {model: say(server, model) for model in ("alone", "split")}
+    assert len(set(said["alone"])) > 8
+    assert said["split"] == said["alone"]
+    log = run_command("logs", "split", "--url", server.url, cwd=home.home).stdout
+    for worker in workers:
+        assert f"[{worker}] model buffer size" in log
+
+
+def start_worker(running: ExitStack, home: Machine) -> str:
+    """``llama-appliance rpc-worker``; the endpoint that it tells."""
+    worker = running.enter_context(
+        Server(["rpc-worker", "--listen", "127.0.0.1:0", "--threads", "1"], home.home, home.env)
+    )
+    until = time.monotonic() + 30
+    while (told := re.search(r"rpc-worker listening on (127\.0\.0\.1:\d+): RPC", worker.told())) is None:
+        assert time.monotonic() < until, worker.told()
+        time.sleep(0.02)
+    return told[1]
+
+
+def say(server: Server, model: str) -> list[int]:
+    asked = {"prompt": [1, *range(300, 330)], "n_predict": 24, "temperature": 0, "ignore_eos": True}
+    answer = http(server, "POST", "/completion", {**asked, "model": model, "return_tokens": True})
+    assert answer.status == 200, answer.body
+    return answer.json()["tokens"]
+
+
+def wait_seat(server: Server, seat: str) -> None:
+    """Until the idle model has moved there."""
+    until = time.monotonic() + MOVE_TIME
+    while seat_of(server) != seat:
+        assert time.monotonic() < until, (seat, seat_of(server), server.told())
+        time.sleep(0.1)
