@@ -101,7 +101,7 @@ async def _ps(server: Server, as_json: bool) -> int:
         print_json({"running": running, "failed": failed})
         return 0
     if running:
-        rows = [(entry.id, entry.status.value, entry.status.engine or "-") for entry in running]
+        rows = [(entry.id, entry.status.value, (entry.status.engine or "-").rstrip(":")) for entry in running]
         print_table(("MODEL", "STATE", "ENGINE"), rows)
     else:
         say("no model runs; one is loaded when it is first asked for, or by 'llama-appliance load MODEL'")

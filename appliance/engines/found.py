@@ -73,6 +73,11 @@ class Engine(Struct, frozen=True, kw_only=True):
     """Its devices' names to what their memory is called in budgets, ``{"CUDA1": "gpu0"}``; none on the processor."""
 
 
+def same_start(one: Engine, other: Engine) -> bool:
+    """Whether a process is started alike on both: what is known of their devices may differ."""
+    return (one.command, one.digest, one.args) == (other.command, other.digest, other.args)
+
+
 class Places(Struct, frozen=True, kw_only=True):
     """Where to look; the tests give their own."""
 

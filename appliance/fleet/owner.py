@@ -20,7 +20,7 @@ from appliance.core.policy import FreePolicy
 from appliance.core.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.chooser import Chooser, OneEngine
-from appliance.engines.found import NO_GPUS, Engine
+from appliance.engines.found import NO_GPUS, Engine, same_start
 from appliance.errors import ApplianceError, Busy, ModelNotFound, ModelUnloaded
 from appliance.fleet.budgets import Budgets
 from appliance.fleet.launch import (
@@ -268,10 +268,11 @@ class Fleet:
         for model_id, run in list(self._runs.items()):
             if not self.is_ready(model_id) or self._schedule.leases(model_id) or self._schedule.waiting(model_id):
                 continue
-            seat, following = self.seat_of(model_id), self._launches.choose(run.model)
-            if seat is None or following is None or following.seat == seat:
+            process, following = run.process, self._launches.choose(run.model)
+            engine = process.launch.engine if process is not None else None
+            if engine is None or following is None or same_start(engine, following):
                 continue
-            log.info("model '%s' moves from engine %s to %s", model_id, seat, following.seat)
+            log.info("model '%s' moves from engine %s to %s", model_id, engine.seat, following.seat)
             terms = self._terms(run.model)
             self._perform(self._schedule.retire(model_id, terms, _now()))
             self._nursery.start_soon(self._load_quietly, run.model)

@@ -146,7 +146,7 @@ async def test_without_any_engine_it_is_said(model: Model) -> None:
 
 
 async def test_an_idle_model_moves_to_the_engine_that_is_best_now_and_a_used_one_stays(model: Model) -> None:
-    async with fleet_of(engine("cpu"), engine("gpu")) as (fleet, chooser):
+    async with fleet_of(engine("cpu"), engine("gpu", "--log-lines", "1")) as (fleet, chooser):
         async with fleet.lease(model):
             chooser.engines.reverse()
             fleet.reseat()
@@ -157,3 +157,12 @@ async def test_an_idle_model_moves_to_the_engine_that_is_best_now_and_a_used_one
             await fleet.wait_changed()
         fleet.reseat()
         assert fleet.is_ready("m")
+
+
+async def test_a_model_stays_where_only_the_name_of_its_seat_is_another(model: Model) -> None:
+    async with fleet_of(engine("unasked"), engine("listed")) as (fleet, chooser):
+        await fleet.load(model)
+        chooser.engines.reverse()
+        fleet.reseat()
+        assert fleet.is_ready("m")
+        assert fleet.seat_of("m") == "unasked"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Collection, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from appliance.catalog import download_plan
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
 from appliance.core.settings import FleetSettings
+from appliance.engines.found import Engine
 from appliance.http import model_events
 from appliance.store import partial_file
 
@@ -208,9 +209,23 @@ async def test_a_load_that_fails_tells_its_exit_code(
             assert events[-1]["data"]["exit_code"] == code
 
 
+class NoEngine:
+    """A machine on which every engine was removed while the program ran."""
+
+    look = None
+
+    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+        return None
+
+    def failed(self, engine: Engine, model: str, why: str) -> None:
+        raise AssertionError(why)
+
+    async def check(self, engine: Engine) -> str:
+        raise AssertionError(engine)
+
+
 async def test_what_cannot_even_be_started_is_told(open_server: OpenServer):
-    async with open_server() as server, feed(server) as reader:
-        server.fleet.engine = None
+    async with open_server(chooser=NoEngine()) as server, feed(server) as reader:
         await ok(server, "POST", "/models/load", {"model": "alpha"})
         events = await reader.until("status_change", status="unloaded")
         assert events[-1]["data"] == {"status": "unloaded", "exit_code": 1}
