@@ -330,7 +330,7 @@ async def test_a_process_that_is_killed_in_the_middle_is_replaced_in_the_middle(
 
 
 async def test_all_streams_of_an_engine_are_continued_when_it_dies(open_server: OpenServer):
-    slow = ("--token-delay", "0.03", "--tokens", "20", "--parallel", "20")
+    slow = ("--token-delay", "0.1", "--tokens", "20", "--parallel", "20")
     async with serving(open_server, engine("gpu", *slow), engine("cpu", *slow)) as server:
         answers: list[Answer] = []
 
@@ -340,9 +340,9 @@ async def test_all_streams_of_an_engine_are_continued_when_it_dies(open_server: 
         async with trio.open_nursery() as nursery:
             for _ in range(20):
                 nursery.start_soon(ask)
-            await trio.sleep(0.6)
-            status = server.fleet.known("alpha")
-            assert status is not None
+            while (status := server.fleet.known("alpha")) is None or status.leases < 20:
+                await server.fleet.wait_changed()
+            await trio.sleep(0.6)  # every one has had a few of its eighteen tokens
             assert status.pid is not None
             psutil.Process(status.pid).kill()
         for answer in answers:
