@@ -294,7 +294,7 @@ def test_what_may_be_removed() -> None:
 
     check()
     check(running=[build(2)], force=True)
-    with pytest.raises(Conflict, match="only engine that works"):
+    with pytest.raises(Conflict, match="only engine that is known to work"):
         check(working=[build(2)], force=True)
     with pytest.raises(Conflict, match="asks for"):
         check(wanted=[build(2)])
