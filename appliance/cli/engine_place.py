@@ -113,7 +113,7 @@ def say_proof(proof: Proof) -> None:
     if not proof.ok:
         say(f"  {proof.build} on {proof.device}: FAILED: {proof.why}")
     elif proof.nominal_seconds:
-        speeds = f"{proof.prompt_speed:.0f} and {proof.generation_speed:.0f} tokens/s (prompt and answer)"
+        speeds = f"{proof.shown_speeds} tokens/s (prompt and answer)"
         say(f"  {proof.build} on {proof.device}: works, at {speeds}")
     else:
         say(f"  {proof.build} on {proof.device}: works")

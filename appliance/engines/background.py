@@ -57,6 +57,7 @@ async def _wait_for_doubt(engines: Engines, suspends: Suspends) -> None:
             log.info("a driver or a card has changed; the devices are looked at again")
             return
         if not engines.busy():
+            await engines.refresh()  # another program may have installed a build, or chosen one
             engines.settled()
             if engines.in_doubt():
                 return

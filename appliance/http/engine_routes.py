@@ -56,6 +56,7 @@ class EngineRoutes:
     async def probe(self) -> Response:
         """Look at the machine and at the installed builds again, and ask each for its devices."""
         await self._engines.probe()
+        self._engines.settled()
         return json_answer(await self._table())
 
     async def prove(self) -> Response:
@@ -74,6 +75,7 @@ class EngineRoutes:
             await self._engines.prove(named_seats(self._engines, asked.seats) if asked.seats else None)
         finally:
             self._waiting -= 1
+        self._engines.settled()
         return json_answer(await self._table())
 
     async def _table(self) -> Table:

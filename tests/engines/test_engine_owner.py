@@ -255,3 +255,12 @@ async def test_what_somebody_asked_for_goes_first_and_pinned_it_goes_alone(world
         assert chosen(engines, word="cuda12") == GPU
         engines.change(lambda book: structs.replace(book, use="cuda", pinned=True))
         assert {one.seat.backend for one in engines.ranked()} == {"cuda12"}
+
+
+async def test_what_another_program_chooses_is_followed(world: World, hasty: None) -> None:
+    async with world.proven():
+        pass
+    async with world.open(background=True) as engines, world.open() as other:
+        assert chosen(engines) == GPU
+        other.change(lambda book: structs.replace(book, use="cpu"))
+        await until(lambda: chosen(engines) == CPU)

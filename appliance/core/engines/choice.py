@@ -134,7 +134,7 @@ def _judged(
     if not proofs or len(proofs) < len(seat.devices):
         return ranked("untried", "not tried here yet")
     proof = max(proofs, key=lambda proof: proof.nominal_seconds or 0.0)
-    speeds = f" at {proof.prompt_speed:.0f} and {proof.generation_speed:.0f} tokens/s" if seconds else ""
+    speeds = f" at {proof.shown_speeds} tokens/s" if seconds else ""
     return ranked("proven", f"proven{speeds}", seconds)
 
 

@@ -63,6 +63,12 @@ class Proof(Struct, frozen=True, kw_only=True):
         return self.ok or abs(now - self.at) < limit
 
     @property
+    def shown_speeds(self) -> str:
+        """For people; empty where they were not measured."""
+        speeds = [speed for speed in (self.prompt_speed, self.generation_speed) if speed is not None]
+        return " and ".join(f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}" for speed in speeds)
+
+    @property
     def nominal_seconds(self) -> float | None:
         """What builds are ranked by, see `Speeds`. None: not measured."""
         if not self.prompt_speed or not self.generation_speed:
