@@ -178,13 +178,15 @@ class Engines:
 
     async def refresh(self) -> None:
         """Look again which engines are installed, and what other programs have put into the book."""
-        self.engines = await trio.to_thread.run_sync(self._find)
-        for engine in self.engines:
+        found = await trio.to_thread.run_sync(self._find)
+        for engine in found:
             if engine.id in self._damage and not await self.check(engine, read_all=True):
                 self._damage.pop(engine.id, None)  # it was installed again
         await trio.to_thread.run_sync(self._succession.refresh)
-        self.book = _applied(self._edits, await trio.to_thread.run_sync(self._file.read))
-        self._arrange()
+        async with self._writing:  # what is being written is in the file before it is read
+            book = await trio.to_thread.run_sync(self._file.read)
+            self.engines, self.book = found, _applied(self._edits, book)
+            self._arrange()
 
     # ---- finding out -------------------------------------------------------------------------------------------------
 
@@ -231,11 +233,15 @@ class Engines:
         async with self._proving, open_children() as children:
             wanted = self._untried() if seats is None else list(seats)
             proofs: list[Proof] = []
-            for seat in wanted:
-                self._suspects.discard(seat.id)
+            for named in wanted:
+                self._suspects.discard(named.id)
                 if not self._suspects:
                     self._suspected = trio.Event()
-                tried = [await self._prove(seat, device, children, tell) for device in seat.devices]
+                seat = next((one for one in self._seats if one.id == named.id), None)
+                if seat is None:
+                    continue  # its build or its device went while others were proven
+                on = [(device, self.engine_on(seat, (device,))) for device in seat.devices]
+                tried = [await self._prove(seat, device, engine, children, tell) for device, engine in on]
                 if all(proof.ok for proof in tried):
                     self.change(lambda book, seat=seat: book.with_trust(seat.id))
                 proofs += tried
@@ -249,8 +255,9 @@ class Engines:
         for_cpu = any(one.usable and one.seat.on_cpu and not one.seat.spare for one in self.ranked())
         return [seat for seat in untried if not (seat.spare and for_cpu)]
 
-    async def _prove(self, seat: Seat, device: Device, children: Children, tell: Callable[[Proof], None]) -> Proof:
-        engine = self.engine_on(seat, (device,))
+    async def _prove(
+        self, seat: Seat, device: Device, engine: Engine, children: Children, tell: Callable[[Proof], None]
+    ) -> Proof:
         key = key_of(seat, device, self._system)
         if damage := await self.check(engine, read_all=True):
             proof = Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=damage, at=time.time())

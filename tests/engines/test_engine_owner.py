@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -264,3 +265,15 @@ async def test_what_another_program_chooses_is_followed(world: World, hasty: Non
         assert chosen(engines) == GPU
         other.change(lambda book: structs.replace(book, use="cpu"))
         await until(lambda: chosen(engines) == CPU)
+
+
+async def test_a_build_may_go_at_any_moment(world: World) -> None:
+    """Who asks while engines are looked for again gets one that is there; a seat that has gone is not proven."""
+    async with world.proven() as engines:
+        gone = [seat for seat in engines.seats if seat.backend == "cuda12"]
+        shutil.rmtree(world.gpu)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engines.refresh)
+            while chosen(engines) != CPU:
+                await trio.lowlevel.checkpoint()
+        assert await engines.prove(gone) == []
