@@ -33,11 +33,10 @@ from appliance.engines.shelf import Shelf
 from appliance.engines.updating import recover
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed
 from appliance.fleet.owner import open_fleet
-from appliance.http.front import Owners, model_states
-from appliance.http.inward import Inward
-from appliance.http.listening import url_of
-from appliance.http.program_log import ProgramLog
-from appliance.http.server import serve
+from appliance.http.bytes.listening import url_of
+from appliance.http.bytes.server import serve
+from appliance.http.way.front import Owners, model_states
+from appliance.http.way.inward import Inward
 from appliance.peers.owner import open_peers
 from appliance.platform.limits import raise_open_files
 from appliance.platform.samples import open_samples
@@ -49,6 +48,7 @@ from appliance.store.engine_book import BOOK, BookFile
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import check_streams, open_streams
 from appliance.tools.owner import open_own_tools
+from appliance.traffic.program_log import ProgramLog
 from appliance.upkeep import (
     configuration_of,
     echoing_engine_log,

@@ -27,10 +27,10 @@ from appliance.core.config.types import Config
 from appliance.core.fit.budgets import GpuMemory
 from appliance.core.machine import MIB, Sample
 from appliance.fleet.owner import Fleet
-from appliance.http.front import Owners
-from appliance.http.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
+from appliance.http.way.front import Owners
 from appliance.peers.owner import Peers
 from appliance.plugins.registry import Plugins
+from appliance.traffic.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
 
 ROOT = "appliance"
 """The logger above all of the program's own."""

@@ -13,7 +13,7 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket
 
-from appliance.http.connection import Connection
+from appliance.http.bytes.connection import Connection
 
 Handler = Callable[[WebSocketRequest], Awaitable[None]]
 

@@ -12,7 +12,7 @@ from appliance.agents.record import RunResult, RunStatus
 from appliance.cli.agent import run_agent
 from appliance.core.config.types import RunsConfig
 from appliance.core.runs import FailReason, FinishReason, RunState
-from appliance.http.run_request import KEYS
+from appliance.http.control.run_request import KEYS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "agents.md").read_text("utf-8")

@@ -13,8 +13,8 @@ from appliance.cli.llama_front import FRONT
 from appliance.cli.llama_models import REMOTE
 from appliance.cli.llama_server import ANSWERED_BY_ENGINE
 from appliance.errors import ApplianceError
-from appliance.http import errors as http_errors
-from appliance.http import resumable, routes
+from appliance.http.way import errors as http_errors
+from appliance.http.way import resumable, routes
 
 ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
@@ -53,7 +53,7 @@ def test_every_model_route_is_documented() -> None:
 
 
 def test_every_route_of_the_server_is_documented() -> None:
-    sources = [path.read_text("utf-8") for path in sorted((ROOT / "appliance" / "http").glob("*.py"))]
+    sources = [path.read_text("utf-8") for path in sorted((ROOT / "appliance" / "http").rglob("*.py"))]
     found = [path for source in sources for path in re.findall(r'add_url_rule\(\s*"(/[^"<]*)', source)]
     assert len(found) >= 30
     for path in (*found, resumable.STREAM, resumable.LOOKUP, resumable.SOCKET):

@@ -11,7 +11,7 @@ import pytest
 from appliance import plugins
 from appliance.core.config.types import PluginConfig
 from appliance.core.slash import FAMILIES
-from appliance.http.agent_routes import Agents
+from appliance.http.control.agent_routes import Agents
 from appliance.plugins import testing
 from appliance.plugins.loading import HOOKS, SETTINGS
 from appliance.plugins.manifest import DEFAULT_TIMEOUT, KEYS

@@ -1,4 +1,4 @@
-"""The program as its own client: what agents, plugins and tools ask models through. `http.inward` carries it out."""
+"""The program as its own client: what agents, plugins and tools ask models through. `http.way.inward` does it."""
 
 from __future__ import annotations
 

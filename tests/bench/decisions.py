@@ -31,9 +31,9 @@ from appliance.core.config.types import Config
 from appliance.core.routing import Router
 from appliance.core.settings import FleetSettings
 from appliance.fleet.owner import open_fleet
-from appliance.http.profile import ActiveProfile
-from appliance.http.targets import Targets
 from appliance.peers.owner import open_peers
+from appliance.traffic.profile import ActiveProfile
+from appliance.traffic.targets import Targets
 
 PLAN_US = 1000
 EVENT_US = 2000

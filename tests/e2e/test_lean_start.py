@@ -15,7 +15,7 @@ from appliance.engines.found import ENGINE_VARIABLE
 
 ON_DEMAND = (
     "quart", "werkzeug", "jsonschema", "rich", "huggingface_hub", "filelock", "trio_websocket", "importlib.metadata",
-    "email", "prometheus_client", "asyncio", "appliance.http.app", "appliance.http.mcp_server",
+    "email", "prometheus_client", "asyncio", "appliance.http.control.app", "appliance.http.mcp.server",
     "appliance.core.mcp_serving", "appliance.tools.builtins", "appliance.tools.mcp_owner", "appliance.tools.mcp_client",
     "appliance.engines.embedded.process",
 )  # fmt: skip
@@ -37,7 +37,7 @@ def test_an_idle_server_has_not_imported_what_few_requests_need(
         assert time.monotonic() < until, server.told()
         time.sleep(0.02)
     imported = set(re.findall(r"^import time: +\d+ \| +\d+ \| +(\S+)$", server.told(), re.MULTILINE))
-    assert {"trio", "appliance.main", "appliance.http.gateway"} <= imported
+    assert {"trio", "appliance.main", "appliance.http.way.gateway"} <= imported
     assert sorted(imported & {*ON_DEMAND}) == []
     assert not [name for name in imported if name.startswith("appliance_plugin_")]
     assert http(server, "GET", "/api/agents" if mode == "serve" else "/tools").status in (200, 403)

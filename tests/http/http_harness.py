@@ -27,10 +27,9 @@ from appliance.engines.chooser import Chooser
 from appliance.engines.found import Engine
 from appliance.engines.owner import open_engines
 from appliance.fleet.owner import open_fleet
-from appliance.http.front import Owners, model_states
-from appliance.http.inward import Inward
-from appliance.http.program_log import ProgramLog
-from appliance.http.server import serve
+from appliance.http.bytes.server import serve
+from appliance.http.way.front import Owners, model_states
+from appliance.http.way.inward import Inward
 from appliance.peers.owner import open_peers
 from appliance.platform.samples import open_samples
 from appliance.plugins.registry import open_plugins
@@ -39,6 +38,7 @@ from appliance.store.engine_book import BOOK, BookFile
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox
+from appliance.traffic.program_log import ProgramLog
 from appliance.upkeep import configuration_of, following_plugins, logging_into, reloads_of
 
 LOCAL = (("127.0.0.1", 0),)

@@ -9,8 +9,8 @@ from http_harness import CHAT, OpenServer, chat
 
 from appliance.core.settings import Cors, HttpSettings
 from appliance.errors import Forbidden
-from appliance.http.guard import Guard
-from appliance.http.request import Request
+from appliance.http.way.guard import Guard
+from appliance.traffic.request import Request
 
 
 def request(*headers: tuple[str, str], method: str = "GET", path: str = "/v1/models") -> Request:

@@ -10,8 +10,8 @@ import trio
 from http_harness import CHAT, Appliance, Client, OpenServer, chat
 
 from appliance.errors import RequestCancelled
-from appliance.http.inflight import HELD_CHANGES, UPDATE_INTERVAL, Change, InFlight
-from appliance.http.request import Request
+from appliance.traffic.inflight import HELD_CHANGES, UPDATE_INTERVAL, Change, InFlight
+from appliance.traffic.request import Request
 
 ASK = Request(
     method="POST",

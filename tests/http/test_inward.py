@@ -10,7 +10,7 @@ from http_harness import CHAT, Appliance, OpenServer, chat
 
 from appliance.core.settings import FleetSettings
 from appliance.errors import Busy, ModelFailedToStart, ModelNotFound, RouteNotFound, ShuttingDown, UpstreamFailed
-from appliance.http.inward import Inward
+from appliance.http.way.inward import Inward
 
 LIMIT = 1 << 20
 

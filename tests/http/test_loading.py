@@ -12,8 +12,8 @@ from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from openai.types.chat import ChatCompletionChunk
 from swap_harness import Configure, configure
 
-from appliance.http.loading import LoadingStream
-from appliance.http.sink import Headers
+from appliance.http.way.loading import LoadingStream
+from appliance.traffic.sink import Headers
 
 HEADER = "━━━━━\nllama-appliance loading model: alpha\n"
 

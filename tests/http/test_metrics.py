@@ -16,8 +16,8 @@ from appliance import __version__
 from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSample
 from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import ChildStatus
-from appliance.http.body import Bodies
-from appliance.http.metrics import BUCKETS, MAX_MODELS, OTHER, Metrics
+from appliance.http.bytes.body import Bodies
+from appliance.traffic.metrics import BUCKETS, MAX_MODELS, OTHER, Metrics
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 GIB = 1 << 30

@@ -20,7 +20,7 @@ from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
-from appliance.http import model_events
+from appliance.http.feeds import model_events
 from appliance.store import partial_file
 
 REPO = "acme/tiny-GGUF"

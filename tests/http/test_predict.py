@@ -8,8 +8,8 @@ import pytest
 from http_harness import OpenServer, chat
 
 from appliance.errors import UsageError
-from appliance.http.predict import MAX_INSTANCES, alias_of
-from appliance.http.routes import POSTED
+from appliance.http.control.predict import MAX_INSTANCES, alias_of
+from appliance.http.way.routes import POSTED
 
 
 def instance(form: str = "chatCompletions", **more: object) -> dict[str, Any]:

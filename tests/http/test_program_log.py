@@ -10,7 +10,7 @@ import trio
 
 from appliance.core.log_lines import LineStyle, LogToStdout
 from appliance.fleet.logs import MODEL_LIMIT, Logs
-from appliance.http.program_log import LIMIT, LogFeeds, ProgramLog, ToProgramLog
+from appliance.traffic.program_log import LIMIT, LogFeeds, ProgramLog, ToProgramLog
 
 
 class World:

@@ -17,8 +17,8 @@ from trio_websocket import WebSocketConnection, wrap_client_stream
 from appliance.core.config.types import StreamsConfig
 from appliance.core.settings import FleetSettings
 from appliance.core.sse import Decoder
-from appliance.http.request import Request
-from appliance.http.resumable import conversation_of
+from appliance.http.way.resumable import conversation_of
+from appliance.traffic.request import Request
 
 ID = "c0ffee::org/model:Q8_0"
 DONE = b"data: [DONE]\n\n"

@@ -8,7 +8,7 @@ import pytest
 from http_harness import OpenServer
 
 from appliance.errors import UsageError
-from appliance.http.listening import open_listeners
+from appliance.http.bytes.listening import open_listeners
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="this system does not let processes share a port")

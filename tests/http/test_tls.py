@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from appliance.core.settings import HttpSettings
 from appliance.errors import UsageError
-from appliance.http import connection, tls
-from appliance.http.tls import Certificates, TlsSocket, load_context
+from appliance.http.bytes import connection, tls
+from appliance.http.bytes.tls import Certificates, TlsSocket, load_context
 
 EC = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1"
 

@@ -210,7 +210,7 @@ async def test_a_command_under_way_ends_at_once_with_the_server(
 
 
 async def test_not_everything_at_once(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("appliance.http.tool_routes.MAX_AT_ONCE", 1)
+    monkeypatch.setattr("appliance.http.control.tool_routes.MAX_AT_ONCE", 1)
     command = f"touch {tmp_path}/begun; sleep {SLEEPER}"
     body = {"tool": "exec_shell_command", "params": {"command": command, "timeout": 60}}
     async with serving(open_server) as server:

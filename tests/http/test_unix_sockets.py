@@ -20,7 +20,7 @@ from http_harness import CHAT, Answer, Client, OpenServer, chat
 from appliance.cli.values import refuse_open_door
 from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import UsageError
-from appliance.http.listening import open_listeners, shown, url_of
+from appliance.http.bytes.listening import open_listeners, shown, url_of
 from appliance.platform import unix_sockets
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Python has no Unix sockets on Windows")

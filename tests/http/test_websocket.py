@@ -11,7 +11,7 @@ from asgi_harness import Handler, echo, serving, websocket_server
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_client_stream
 
 from appliance.errors import ApplianceError
-from appliance.http.websocket import refuse_websocket, relay_websocket, waiting_client
+from appliance.http.sockets.websocket import refuse_websocket, relay_websocket, waiting_client
 from appliance.upstream.client import Address, forwardable
 
 LARGE = 1 << 27

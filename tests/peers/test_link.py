@@ -11,7 +11,7 @@ import trio
 from asgi_harness import serving
 
 from appliance.core.config.types import Config, Peer
-from appliance.http.link import serve_link
+from appliance.http.sockets.link import serve_link
 from appliance.peers.listing import ModelState
 from appliance.peers.owner import Peers, open_peers
 from appliance.peers.peer import PeerStatus

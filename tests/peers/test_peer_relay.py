@@ -15,9 +15,9 @@ from peers_harness import StartServer
 from appliance.core.config.types import Config, Peer
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http import errors
-from appliance.http.peer_relay import answer_from_peers, join_peers
-from appliance.http.sink import AsgiSink
+from appliance.http.way.peer_relay import answer_from_peers, join_peers
 from appliance.peers.owner import Peers, open_peers
+from appliance.traffic.sink import AsgiSink
 from appliance.upstream.client import Address, exchange
 from appliance.upstream.websocket import Close, UpstreamWebsocket, open_upstream_websocket
 

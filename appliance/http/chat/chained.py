@@ -1,0 +1,194 @@
+"""A request that names plugins: through them to the model, and its answer back through them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NoReturn
+
+import msgspec
+import trio
+from msgspec import structs
+
+from appliance.agents.chain import Answer, Chain, Chains
+from appliance.agents.chain_client import MAX_ANSWER, error_of, read_event
+from appliance.core import sse
+from appliance.core.json_values import OBJECT
+from appliance.core.slash import Plan
+from appliance.errors import ApplianceError, UpstreamFailed
+from appliance.http.way.errors import JSON_TYPE
+from appliance.http.way.handover import Reply, answered
+from appliance.http.way.job import Ask, Job
+from appliance.http.way.outgoing import JSON
+from appliance.http.way.relay import Pinger
+from appliance.http.way.sending import Sender, sending
+from appliance.http.way.telling import Telling, telling_while
+from appliance.plugins import Event, Response
+from appliance.traffic.record import aside
+from appliance.traffic.sink import Sink, send_whole
+
+_OF_THE_BODY = (b"content-length", b"content-encoding", b"content-type")
+
+
+async def through_plugins(chains: Chains, job: Job, model: str, ping_after: float, ask: Ask) -> None:
+    """Do ``ask``; where the request names plugins, with what they make of it. Raises what ask does, and PluginFailed.
+
+    The program's own requests, those that are passed on as they are, and forms name none.
+    """
+    named = job.edits and not job.request.inward and job.format == JSON and job.request.method == "POST"
+    plan = chains.plan(job.route.name, job.body) if named else None
+    if plan is None:
+        await ask(job)
+    elif not plan.commands:
+        await ask(structs.replace(job, body=plan.body))
+    else:
+        await _Turn(chains, job, model, ping_after, ask).run(plan)
+
+
+class _Turn:
+    """One request with plugins."""
+
+    def __init__(self, chains: Chains, job: Job, model: str, ping_after: float, ask: Ask) -> None:
+        self._chains = chains
+        self._model = model
+        self._ping_after = ping_after
+        self._ask = ask
+        self._sink = job.sink
+        self._job = job.readable
+
+    async def run(self, plan: Plan) -> None:
+        job = self._job
+        job.record.metadata["plugins"] = " ".join(plan.commands)
+        async with self._chains.open(job.route.name, plan.commands, self._model) as chain:
+            body, streams = await self._prepared(chain, plan.body)
+            asked = structs.replace(job, body=body, streams=streams)
+            if not chain.answers and streams == job.streams:
+                await self._ask(asked)
+            elif job.streams:
+                await self._stream(chain, asked)
+            else:
+                await self._whole(chain, asked)
+
+    async def _prepared(self, chain: Chain, body: bytes) -> tuple[bytes, bool]:
+        """What the plugins make of the request, while the client of a stream sees that something is under way."""
+        made: list[tuple[bytes, bool]] = []
+
+        async def prepare(telling: Telling | None) -> None:
+            made.append(await chain.request(body, stream=self._job.streams))
+            if telling is not None:
+                await telling.stop()
+
+        pinger = Pinger(aside(self._sink), self._ping_after) if self._job.streams and self._ping_after > 0 else None
+        await telling_while(pinger, prepare)
+        return made[0]
+
+    async def _whole(self, chain: Chain, job: Job) -> None:
+        answers: list[Response] = []
+
+        async def take(answer: Answer) -> None:
+            if isinstance(answer, Response):
+                answers.append(answer)
+
+        async with answered(self._ask, job) as reply:
+            if reply.status != 200:
+                await _pass(reply, self._sink)
+                return
+            error = await self._respond(chain, reply, take)
+        if error is not None:
+            raise UpstreamFailed(self._model, error_of(error) or "its stream ended with an error")
+        kept = [(name, value) for name, value in reply.headers if name.lower() not in _OF_THE_BODY]
+        await send_whole(self._sink, answers[0].status, (*kept, JSON_TYPE), msgspec.json.encode(answers[0].body))
+
+    async def _stream(self, chain: Chain, job: Job) -> None:
+        """Hooks and client each in their own task, so that a client is told when the hooks are silent."""
+        await sending(self._sink, self._ping_after, partial(self._send, chain, job))
+
+    async def _send(self, chain: Chain, job: Job, sender: Sender) -> None:
+        async def pass_on(answer: Answer) -> None:
+            if not isinstance(answer, Response):
+                async for event in answer:
+                    await sender.send(chain.encode(event))
+
+        async with answered(self._ask, job) as reply:
+            if reply.status != 200:
+                await sender.refuse(reply, MAX_ANSWER, job.route.dialect)
+                return
+            if reply.event_stream:
+                sender.headers = reply.headers
+            error = await self._respond(chain, reply, pass_on)
+            if error is not None:
+                await sender.send(chain.encode(error))
+
+    async def _respond(self, chain: Chain, reply: Reply, take: Callable[[Answer], Awaitable[None]]) -> Event | None:
+        """Give ``take`` the answer as the plugins make it; the result is the error that the engine's ended with.
+
+        Hooks are given the end of an answer only when its lease is given back, so that they may ask other models.
+        """
+        streams = self._job.streams
+        coding = next((value for name, value in reply.headers if name.lower() == b"content-encoding"), b"identity")
+        if coding.lower() != b"identity":
+            raise UpstreamFailed(self._model, f"its answer is in the coding {coding.decode('latin-1')}, unasked")
+        if not reply.event_stream:
+            try:
+                body = OBJECT.decode(await reply.read(MAX_ANSWER))
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                raise UpstreamFailed(
+                    self._model, "its answer is not a JSON object, and plugins cannot read it"
+                ) from None
+            await take(await chain.respond(Response(status=reply.status, body=body), stream=streams))
+            return None
+        events = _EngineEvents(reply, self._model)
+        with events.scope:
+            await take(await chain.respond(events, stream=streams))
+        if events.failure is not None:
+            raise events.failure
+        return events.error
+
+
+class _EngineEvents:
+    """The events of an engine's answer. One that breaks off ends all that is done with it: ``scope`` is cancelled."""
+
+    def __init__(self, reply: Reply, model: str) -> None:
+        self.scope = trio.CancelScope()
+        self.failure: ApplianceError | None = None
+        self.error: Event | None = None
+        self._reply = reply
+        self._model = model
+        self._decoder = sse.Decoder()
+        self._held: deque[sse.Event] = deque()
+
+    def __aiter__(self) -> _EngineEvents:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._held:
+            try:
+                chunk = await self._reply.receive()
+                self._held.extend(self._decoder.feed(chunk))
+            except ApplianceError as error:
+                await self._end(error)
+            except sse.RecordTooLong as error:
+                await self._end(UpstreamFailed(self._model, str(error)))
+            else:
+                if not chunk:
+                    raise StopAsyncIteration
+        event = read_event(self._held.popleft())
+        if event is None:
+            await self._end(UpstreamFailed(self._model, "its stream has a record that is not JSON"))
+        if error_of(event) is not None:
+            self.error = event
+            await self._end(None)
+        return event
+
+    async def _end(self, failure: ApplianceError | None) -> NoReturn:
+        self.failure = failure
+        self.scope.cancel()
+        await trio.sleep_forever()
+
+
+async def _pass(reply: Reply, sink: Sink) -> None:
+    await sink.start(reply.status, reply.headers)
+    while chunk := await reply.receive():
+        await sink.write(chunk)
+    await sink.end()

@@ -1,0 +1,257 @@
+"""The program's own routes, on Quart: models, load and unload, health, logs, introspection, the page.
+
+Imported when the first of them is asked for: Quart costs 13 MB and a tenth of a second that inference does not need.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+import msgspec
+import trio
+from msgspec import Raw, Struct
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
+
+from appliance.core.head import read_json
+from appliance.engines.found import installed_folder
+from appliance.engines.shelf import Shelf
+from appliance.errors import (
+    ApplianceError,
+    BadRequest,
+    BodyTooLarge,
+    BodyTooSlow,
+    ModelLoading,
+    RouteNotFound,
+    UpstreamFailed,
+)
+from appliance.http.bytes.listening import shown
+from appliance.http.control import page
+from appliance.http.control.agent_routes import add_agent_routes
+from appliance.http.control.answers import json_answer
+from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
+from appliance.http.control.fit_routes import FitRoutes, add_fit_routes
+from appliance.http.control.listing import Object, health, list_models, router_props, state_of
+from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
+from appliance.http.control.page_files import add_page_files
+from appliance.http.control.record_routes import Records
+from appliance.http.control.run_routes import add_run_routes
+from appliance.http.control.swap_api import SwapApi, add_routes
+from appliance.http.control.view import View
+from appliance.http.feeds.events import Sources
+from appliance.http.feeds.stream_routes import add_stream_routes
+from appliance.http.way import errors
+from appliance.http.way.front import Front
+from appliance.platform.hardware import detect
+from appliance.traffic.choice import find_model, refresh
+from appliance.traffic.metrics import CONTENT_TYPE
+from appliance.upstream.client import Address, exchange
+
+MAX_CONTROL_BODY = 1 << 20
+SLOTS_TIME = 5.0
+MAX_SLOTS = 16 << 20
+
+log = logging.getLogger(__name__)
+
+
+class ControlRequest(Struct):
+    """Body of ``POST /models/load`` and ``/models/unload``. ``wait``: answer when it is done."""
+
+    model: str
+    wait: bool = False
+
+
+_CONTROL = msgspec.json.Decoder(ControlRequest)
+
+
+class Control:
+    """Answers to the program's own routes; every method is one route."""
+
+    def __init__(self, front: Front, view: View) -> None:
+        self._front = front
+        self._view = view
+        self._settings = front.settings
+        self._fleet = front.fleet
+        self._catalog = front.catalog
+
+    async def page(self) -> Response:
+        if not self._settings.page:
+            raise RouteNotFound(request.method, request.path)
+        models, folder = None, None
+        if _trusted():
+            models, folder = self._listing(), self._catalog.sources.models_dir
+        host = request.host or shown(self._front.bound[0])
+        base = f"{request.scheme}://{host}{self._settings.api_prefix}"
+        response = Response(
+            page.render(base, self._front.bound, self._fleet.engine, models, folder), content_type=page.CONTENT_TYPE
+        )
+        response.headers["Content-Security-Policy"] = page.POLICY
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+    async def health(self) -> Response:
+        single = self._settings.single
+        if single is not None and state_of(self._fleet.known(single)) not in ("loaded", "sleeping"):
+            raise ModelLoading
+        return json_answer(health(self._fleet, trusted=_trusted()))
+
+    async def models(self) -> Response:
+        if request.args.get("reload"):
+            await self._front.owners.reloads.reload_presets()
+        else:
+            await refresh(self._catalog)
+        return json_answer(self._listing())
+
+    def _listing(self) -> Object:
+        return list_models(self._view, self._front.downloading())
+
+    async def load(self) -> Response:
+        asked = await _control_request()
+        model = await find_model(self._catalog, asked.model)
+        if asked.wait:
+            await self._fleet.load(model)
+        elif state_of(self._fleet.known(model.id)) != "unloaded":
+            raise BadRequest("model is already running", param="model")
+        else:
+            await self._fleet.load(model, wait=False)
+        return json_answer({"success": True})
+
+    async def unload(self) -> Response:
+        asked = await _control_request()
+        model = self._catalog.snapshot.find(asked.model)
+        if download := under_way(self._front.owners.downloads, asked.model, model):
+            download.cancel()
+            await download.wait()
+            return json_answer({"success": True})
+        model_id = model.id if model else asked.model  # it may run although its file is gone
+        if model is None and self._fleet.known(model_id) is None:
+            raise BadRequest("model is not found", param="model")
+        if not await self._fleet.unload(model_id, wait=asked.wait):
+            raise BadRequest("model is not running", param="model")
+        return json_answer({"success": True})
+
+    async def props(self) -> Response:
+        return json_answer(router_props(self._fleet, self._settings))
+
+    async def metrics(self) -> Response:
+        machine = self._front.owners.samples.latest
+        text = await trio.to_thread.run_sync(self._front.metrics.render, self._fleet.status(), machine)
+        return Response(text, content_type=CONTENT_TYPE)
+
+    async def slots(self) -> Response:
+        """The slots of every loaded model, each with its model's id. Wakes and loads nothing."""
+        found: list[Object] = []
+        for status in self._fleet.status():
+            if status.state == "loaded" and (ready := self._fleet.lease_nowait(status.model)) is not None:
+                await self._fleet.wait_quiet(status.model)
+                with ready as address:
+                    found += [dict(slot, model=status.model) for slot in await _slots_of(address)]
+        return json_answer(found)
+
+
+def create_app(front: Front) -> QuartTrio:
+    """The ASGI application of these routes. The gateway has checked Host, Origin and key before."""
+    view = View(front.fleet, front.catalog, front.peers, front.profile)
+    control = Control(front, view)
+    app = QuartTrio("appliance.http", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_CONTROL_BODY
+    app.config["BODY_TIMEOUT"] = front.settings.body_stall
+    app.config["RESPONSE_TIMEOUT"] = None  # the connection bounds stalled writes; Quart would cut streams silently
+    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
+    app.url_map.strict_slashes = False
+    app.url_map.merge_slashes = False
+    for path in ("/", "/ui/"):
+        app.add_url_rule(path, f"page {path}", control.page)
+    add_page_files(app, page=front.settings.page)
+    for path in ("/health", "/v1/health"):
+        app.add_url_rule(path, f"health {path}", control.health)
+    for path in ("/models", "/v1/models"):
+        app.add_url_rule(path, f"models {path}", control.models)
+    app.add_url_rule("/models/load", "load", control.load, methods=["POST"])
+    app.add_url_rule("/models/unload", "unload", control.unload, methods=["POST"])
+    app.add_url_rule("/props", "props", control.props)
+    app.add_url_rule("/slots", "slots", control.slots)
+    app.add_url_rule("/metrics", "metrics", control.metrics)
+    add_routes(app, _swap_api(front, view))
+    add_model_routes(app, ModelRoutes(front))
+    add_stream_routes(app, front.streams)
+    add_agent_routes(app, front.owners.plugins)
+    add_run_routes(app, front, front.owners.agents)
+    add_engine_routes(app, _engine_routes(front))
+    add_fit_routes(app, FitRoutes(front.catalog, front.fleet))
+    app.register_error_handler(ApplianceError, _refuse)
+    app.register_error_handler(HTTPException, _refuse_http)
+    app.register_error_handler(Exception, _admit_bug)
+    return app
+
+
+def _engine_routes(front: Front) -> EngineRoutes:
+    changes = Shelf(installed_folder()).changes
+    return EngineRoutes(front.owners.engines, changes.read, lambda: seats_in_use(front.fleet.status()))
+
+
+def _swap_api(front: Front, view: View) -> SwapApi:
+    owners = front.owners
+    sources = Sources(view, front.logs, front.inflight, front.rows, front.lifetime)
+    records = Records(owners.activity, lambda: front.recorder.captures, owners.samples, detect)
+    return SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None)
+
+
+async def _control_request() -> ControlRequest:
+    body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    read_json(body)  # says what is wrong with it, and where
+    try:
+        asked = _CONTROL.decode(body)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the request body cannot be used: {error}") from None
+    if not asked.model:
+        raise BadRequest("'model' is empty", param="model")
+    return asked
+
+
+async def _slots_of(address: Address) -> list[Object]:
+    """Empty when the model's process does not tell (``--no-slots``, or it is busy dying)."""
+    with trio.move_on_after(SLOTS_TIME):
+        try:
+            async with exchange(address, "GET", "/slots") as response:
+                slots = msgspec.json.decode(await response.read(MAX_SLOTS), type=list[dict[str, Raw]])
+                return [dict(slot) for slot in slots]
+        except (UpstreamFailed, msgspec.MsgspecError):
+            pass
+    return []
+
+
+def _trusted() -> bool:
+    """Whether the gateway found a good key, or none is needed."""
+    return bool(request.scope["state"].get("trusted"))
+
+
+async def _refuse(error: ApplianceError) -> Response:
+    info = errors.describe(error)
+    response = Response(errors.body(info), info.code)
+    for name, value in errors.headers(error, close=False):
+        response.headers[name.decode()] = value.decode()
+    return response
+
+
+async def _refuse_http(error: HTTPException) -> Response:
+    match error.code:
+        case 413:
+            return await _refuse(BodyTooLarge(MAX_CONTROL_BODY, fixed=True))
+        case 408:
+            return await _refuse(BodyTooSlow(request.body_timeout or 0))
+        case 404 | 405:
+            return await _refuse(RouteNotFound(request.method, request.path))
+        case _:
+            return await _refuse(BadRequest(error.description or "the request cannot be used"))
+
+
+async def _admit_bug(error: Exception) -> Response:
+    bug = secrets.token_hex(4)
+    log.error("internal error %s at %s %r; this is a bug", bug, request.method, request.path, exc_info=error)
+    info = errors.describe_bug(bug)
+    return Response(errors.body(info), info.code, content_type="application/json; charset=utf-8")

@@ -1,0 +1,107 @@
+"""``/api/engines``: which engines there are and how they stand, and looking at them again.
+
+No route installs an engine, names one or chooses among them: that is for the command line, on this machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+import trio
+from msgspec import Struct
+from quart import Response, request
+from quart_trio import QuartTrio
+
+from appliance.core.engines.changes import Changes
+from appliance.core.engines.choice import Seat
+from appliance.engines.owner import Engines
+from appliance.engines.table import Table, table
+from appliance.errors import BadRequest, Conflict, NotFound
+from appliance.fleet.status import ChildStatus
+from appliance.http.control.answers import json_answer
+
+
+class ProveRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of ``POST /api/engines/prove``: ids of seats or builds; none: all that nobody has tried."""
+
+    seats: tuple[str, ...] = ()
+
+
+MAX_WAITING = 4
+"""Requests to prove that are under way or wait for their turn; each takes a core for a while."""
+
+_PROVE = msgspec.json.Decoder(ProveRequest)
+
+
+class EngineRoutes:
+    """Every method is one route.
+
+    ``changes`` reads what was decided about builds, and waits for the disk; ``running`` says which models have a
+    process on which seat.
+    """
+
+    def __init__(
+        self, engines: Engines, changes: Callable[[], Changes], running: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._engines = engines
+        self._changes = changes
+        self._running = running
+        self._waiting = 0
+
+    async def show(self) -> Response:
+        return json_answer(await self._table())
+
+    async def probe(self) -> Response:
+        """Look at the machine and at the installed builds again, and ask each for its devices."""
+        await self._engines.probe()
+        self._engines.settled()
+        return json_answer(await self._table())
+
+    async def prove(self) -> Response:
+        """Answers when it is done; each seat takes seconds."""
+        body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+        try:
+            asked = _PROVE.decode(body or b"{}")
+        except msgspec.MsgspecError as error:
+            raise BadRequest(f"the request body cannot be used: {error}") from None
+        if self._waiting >= MAX_WAITING:
+            raise Conflict("engines are being proven already, and others wait for their turn; ask again later")
+        self._waiting += 1
+        try:
+            if self._engines.look is None:
+                await self._engines.probe()
+            await self._engines.prove(named_seats(self._engines, asked.seats) if asked.seats else None)
+        finally:
+            self._waiting -= 1
+        self._engines.settled()
+        return json_answer(await self._table())
+
+    async def _table(self) -> Table:
+        engines = self._engines
+        changes = await trio.to_thread.run_sync(self._changes)
+        return table(engines.engines, engines.ranked(), engines.book, changes, running=self._running(), now=time.time())
+
+
+def named_seats(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
+    """The seats with these ids, or of builds with them. Raises NotFound."""
+    found: dict[str, Seat] = {}
+    for name in names:
+        named = {seat.id: seat for seat in engines.seats if name in (seat.id, seat.build)}
+        if not named:
+            known = ", ".join(seat.id for seat in engines.seats) or "none"
+            raise NotFound(f"there is no engine '{name}' here; there is {known}")
+        found |= named
+    return list(found.values())
+
+
+def seats_in_use(statuses: Iterable[ChildStatus]) -> dict[str, str]:
+    """Models that have a process, and the seat of each."""
+    return {one.model: one.seat for one in statuses if one.seat is not None and one.pid is not None}
+
+
+def add_engine_routes(app: QuartTrio, routes: EngineRoutes) -> None:
+    app.add_url_rule("/api/engines", "engines", routes.show)
+    app.add_url_rule("/api/engines/probe", "engines probe", routes.probe, methods=["POST"])
+    app.add_url_rule("/api/engines/prove", "engines prove", routes.prove, methods=["POST"])

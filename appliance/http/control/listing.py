@@ -1,0 +1,156 @@
+"""What the program tells about its models and itself, in the words of llama-server's router (its README)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Raw
+
+from appliance import __version__
+from appliance.catalog.download_status import DownloadStatus, is_for
+from appliance.core.gguf import GgufInfo
+from appliance.core.model import Model
+from appliance.core.settings import HttpSettings
+from appliance.fleet.owner import Fleet
+from appliance.fleet.status import ChildStatus
+from appliance.http.control.view import View
+
+Object = dict[str, object]
+
+SHOWN = {"queued": "loading", "stopping": "unloaded"}
+"""States that llama-server has no word for: a request is what queues a model, and a stopping one takes no more."""
+RUNNING = ("loading", "loaded", "sleeping")
+
+
+def state_of(status: ChildStatus | None) -> str:
+    """``unloaded``, ``loading``, ``loaded`` or ``sleeping``."""
+    return "unloaded" if status is None else SHOWN.get(status.state, status.state)
+
+
+def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> Object:
+    """``GET /v1/models``: one entry for each model, and for each name that stands for one, sorted by id."""
+    known = {status.model: status for status in view.fleet.status()}
+    shown = [model for model in view.catalog.snapshot.models if not model.hidden]
+    going = [download for download in downloads if not download.ended]
+    base = {model.id: _entry(model, known.get(model.id), view.fleet.argv_of(model), going) for model in shown}
+    if view.catalog.sources.cache is not None:
+        base |= {d.model: _coming(d) for d in going if d.model not in base}
+    return {"data": view.entries(base, int(time.time())), "object": "list"}
+
+
+def _coming(download: DownloadStatus) -> Object:
+    """A model that is on its way from the hub."""
+    return {
+        "id": download.model,
+        "aliases": list[str](),
+        "tags": list[str](),
+        "object": "model",
+        "owned_by": "llamacpp",
+        "created": int(time.time()),
+        "status": {"value": "downloading", "args": list[str](), **_going([download])},
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "source": "cache",
+        "can_remove": True,
+    }
+
+
+def _going(downloads: Sequence[DownloadStatus]) -> Object:
+    """How far they are together. llama-server has no word for a pause, so that it is told beside the state."""
+    told: Object = {"progress": {url: file for download in downloads for url, file in download.files.items()}}
+    if any(download.state == "paused" for download in downloads):
+        told["paused"] = True
+    return told
+
+
+def router_props(fleet: Fleet, settings: HttpSettings) -> Object:
+    """``GET /props`` without a model; ``role`` is how a client knows a router."""
+    engine = fleet.engine
+    return {
+        "role": "router",
+        "max_instances": fleet.capacity,
+        "models_autoload": settings.autoload,
+        "model_alias": "llama-server",
+        "model_path": "none",
+        "default_generation_settings": {"params": None, "n_ctx": 0},
+        "ui_settings": Raw(settings.ui_settings),
+        "build_info": _build_info(engine.version if engine else None),
+        "cors_proxy_enabled": settings.cors_proxy,
+        "version": __version__,
+        "engine": {"name": engine.name, "backend": engine.backend, "version": engine.version} if engine else None,
+    }
+
+
+def health(fleet: Fleet, *, trusted: bool) -> Object:
+    """Who is not trusted learns only that the server lives."""
+    if not trusted:
+        return {"status": "ok"}
+    children = [status for status in fleet.status() if status.pid is not None]
+    servers = [{"model": child.model, "state": child.state, "leases": child.leases} for child in children]
+    loaded = [child.model for child in children if state_of(child) in ("loaded", "sleeping")]
+    return {"status": "ok", "pool": {"capacity": fleet.capacity, "servers": servers}, "models": loaded}
+
+
+def _entry(
+    model: Model, status: ChildStatus | None, planned: Sequence[str], downloads: Iterable[DownloadStatus]
+) -> Object:
+    state = state_of(status)
+    argv = status.argv if status and status.pid is not None and status.argv else planned
+    told: Object = {"value": state, "args": list(argv)}
+    if status is not None and status.seat is not None:
+        told["engine"] = status.seat
+    if model.preset:
+        told["preset"] = model.preset
+    if status is not None and state == "loading" and status.progress is not None:
+        told["progress"] = status.progress
+    if status is not None and state == "unloaded" and status.error is not None:
+        told |= {"exit_code": status.exit_code or 1, "failed": True, "error": status.error}
+    elif model.error is not None:
+        told["error"] = model.error
+    if coming := [d for d in downloads if any(is_for(d, wanted) for wanted in model.fetch)]:
+        told |= {"value": "downloading", **_going(coming)}
+    entry: Object = {
+        "id": model.id,
+        "aliases": list(model.aliases),
+        "tags": list(model.tags),
+        "object": "model",
+        "owned_by": "llamacpp",
+        "created": model.created or int(time.time()),
+        "status": told,
+        "architecture": {"input_modalities": list(model.input_modalities), "output_modalities": ["text"]},
+        "source": model.source,
+        "can_remove": model.source == "cache",
+    }
+    if state in RUNNING and status is not None:
+        entry |= {key: value for key, value in _told_by_engine(status.ready_info).items() if key not in entry}
+        if "meta" not in entry and model.info is not None:
+            entry["meta"] = _meta(model.info, model.size)
+    return entry
+
+
+def _told_by_engine(ready: Raw | None) -> dict[str, Raw]:
+    if ready is None:
+        return {}
+    try:
+        return msgspec.json.decode(ready, type=dict[str, Raw])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _meta(info: GgufInfo, size: int) -> Object:
+    return {
+        "n_vocab": info.vocabulary_size,
+        "n_ctx_train": info.context_length,
+        "n_embd": info.embedding_length,
+        "n_params": info.parameters,
+        "size": size,
+        "ftype": info.quantisation,
+    }
+
+
+def _build_info(version: str | None) -> str:
+    """llama.cpp's build as ``b<number>-<commit>``; clients test for the letter."""
+    found = re.search(r"\bb?(\d{3,6})(?:-([0-9a-f]{6,}))?\b", version or "")
+    return f"b{found[1]}-{found[2] or 'unknown'}" if found else "b0-unknown"

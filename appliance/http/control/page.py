@@ -1,0 +1,169 @@
+"""The page at ``/``: what runs here and how to use it. No script, no outside asset, everything escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+
+import msgspec
+from msgspec import Struct
+
+from appliance import __version__
+from appliance.core.settings import Listen
+from appliance.engines.found import Engine
+from appliance.http.bytes.listening import shown
+from appliance.http.control.listing import Object
+
+CONTENT_TYPE = "text/html; charset=utf-8"
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1f23; --soft: #5d6570; --line: #dfe3e8; --card: #fff; --ground: #f5f6f8;
+  --accent: #3156d3; --good: #19803c; --busy: #a15c00; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e7e9ec; --soft: #9aa3ad; --line: #2c3138; --card: #1b1f24;
+  --ground: #121519; --accent: #8fa8ff; --good: #5fcf86; --busy: #f0b357; --bad: #ff8a80; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--ground); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+main { max-width: 54rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+h1 { font-size: 1.6rem; margin: 0; letter-spacing: -.01em; }
+h2 { font-size: 1.05rem; margin: 0 0 .75rem; }
+p { margin: .4rem 0; }
+.soft { color: var(--soft); }
+section { background: var(--card); border: 1px solid var(--line); border-radius: .75rem; padding: 1.25rem 1.4rem;
+  margin-top: 1.25rem; overflow-x: auto; }
+code, pre { font: .875rem/1.5 ui-monospace, SFMono-Regular, Consolas, monospace; }
+pre { background: var(--ground); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem 1rem;
+  overflow-x: auto; margin: .6rem 0 0; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .45rem .9rem .45rem 0; border-top: 1px solid var(--line); vertical-align: top; }
+th { font-weight: 600; color: var(--soft); font-size: .85rem; border-top: 0; }
+td.key { color: var(--soft); white-space: nowrap; width: 1%; }
+.state::before { content: "\\25cf"; margin-right: .4em; color: var(--soft); }
+.loaded::before, .sleeping::before { color: var(--good); }
+.loading::before { color: var(--busy); }
+.failed::before { color: var(--bad); }
+.failed { color: var(--bad); }
+"""
+
+POLICY = (
+    "default-src 'none'; style-src 'sha256-"
+    + base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+_PAGE = Template(
+    """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Llama Appliance</title>
+<style>$style</style>
+</head>
+<body>
+<main>
+<h1>Llama Appliance</h1>
+<p class="soft">Version $version, engine $engine. Everything here stays on this machine.</p>
+<section>
+<h2>Addresses</h2>
+<table>
+$addresses
+</table>
+</section>
+<section>
+<h2>Models</h2>
+$models
+</section>
+<section>
+<h2>Try it</h2>
+<pre>curl $base/v1/chat/completions \\
+  -H "Content-Type: application/json" \\
+  -d '{"model": "$example", "messages": [{"role": "user", "content": "Hello!"}]}'</pre>
+</section>
+<section>
+<h2>Add a model</h2>
+<p>Put a <code>.gguf</code> file into the models folder$folder, or name one when you start the server:
+<code>llama-appliance serve --model FILE</code>. What other programs have put into the Hugging Face cache is found by
+itself.</p>
+<p class="soft">A running server sees new files by itself.</p>
+</section>
+</main>
+</body>
+</html>
+"""
+)
+
+
+class _Told(Struct):
+    value: str
+    error: str | None = None
+
+
+class _Entry(Struct):
+    id: str
+    status: _Told
+    source: str
+
+
+class _List(Struct):
+    data: list[_Entry]
+
+
+def render(
+    base: str, bound: Sequence[Listen], engine: Engine | None, models: Object | None, folder: Path | None
+) -> str:
+    """``base`` is the address the visitor used. Strangers are told neither the ``models`` nor where their folder is."""
+    entries = msgspec.convert(models, _List).data if models is not None else []
+    loaded = [entry.id for entry in entries if entry.status.value == "loaded"]
+    usable = [entry.id for entry in entries if entry.status.error is None]
+    listening = ", ".join(map(shown, bound))
+    addresses = {
+        "This page": f"{base}/",
+        "OpenAI base URL": f"{base}/v1",
+        "Anthropic base URL": base,
+        "llama.cpp base URL": base,
+        "Listening on": listening,
+    }
+    return _PAGE.substitute(
+        style=STYLE,
+        version=escape(__version__),
+        engine=escape(_engine(engine)),
+        addresses="\n".join(map(_row, addresses.items())),
+        models=_models(entries) if models is not None else _KEY_NEEDED,
+        folder=f" <code>{escape(str(folder))}</code>" if folder else "",
+        base=escape(base),
+        example=escape((loaded or usable or ["MODEL"])[0]),
+    )
+
+
+def _engine(engine: Engine | None) -> str:
+    if engine is None:
+        return "none (models run by the configuration's commands)"
+    return " ".join(part for part in (engine.name, engine.version, f"({engine.backend})") if part)
+
+
+_KEY_NEEDED = '<p class="soft">This server needs an API key; with it, <code>GET /v1/models</code> lists the models.</p>'
+
+
+def _row(item: tuple[str, str]) -> str:
+    return f'<tr><td class="key">{escape(item[0])}</td><td><code>{escape(item[1])}</code></td></tr>'
+
+
+def _models(entries: Sequence[_Entry]) -> str:
+    if not entries:
+        return '<p class="soft">There is no model yet.</p>'
+    rows = "\n".join(map(_model, entries))
+    return f"<table>\n<tr><th>Model</th><th>State</th><th>Found in</th></tr>\n{rows}\n</table>"
+
+
+def _model(entry: _Entry) -> str:
+    error = entry.status.error
+    kind = "failed" if error else entry.status.value
+    first_line = escape(error.splitlines()[0]) if error else escape(entry.status.value)
+    return (
+        f'<tr><td><code>{escape(entry.id)}</code></td><td class="state {escape(kind)}">{first_line}</td>'
+        f'<td class="soft">{escape(entry.source.replace("_", " "))}</td></tr>'
+    )

@@ -1,0 +1,167 @@
+"""Agent runs over HTTP: ``/api/runs`` and ``/api/workers``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+from msgspec import Struct
+from quart import Response, request
+from quart_trio import QuartTrio
+from quart_trio.wrappers import TrioRequest
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from appliance.agents.owner import Agents
+from appliance.agents.past import PastRun
+from appliance.agents.record import RunResult, RunStatus, result_of, status_of
+from appliance.agents.run import Asked, Run
+from appliance.agents.workers import WorkerStatus
+from appliance.errors import BadRequest, BodyTooLarge, NotReady
+from appliance.http.control.answers import endless_answer, json_answer
+from appliance.http.control.run_request import read_results, read_run
+from appliance.http.feeds.stream_routes import CONTENT_TYPE, StreamBody, read_offset
+from appliance.http.way import errors
+from appliance.http.way.front import Front
+
+if TYPE_CHECKING:
+    from hypercorn.typing import HTTPScope
+    from werkzeug.datastructures import Headers
+
+RUNS = "/api/runs"
+MAX_RUN = 16 << 20
+"""Bytes of a run's body, and of tool results: a conversation with a few pictures in it."""
+
+
+class _Begun(Struct):
+    id: str
+    state: str
+
+
+class _Runs(Struct):
+    data: list[RunStatus]
+
+
+class _Workers(Struct):
+    data: list[WorkerStatus]
+
+
+class _Unready(Struct):
+    error: errors.ErrorInfo
+    partial: RunResult
+
+
+class RunRoutes:
+    """Every method is one route."""
+
+    def __init__(self, front: Front, agents: Agents) -> None:
+        self._front = front
+        self._agents = agents
+        self._reading = trio.CapacityLimiter(1)
+
+    async def submit(self) -> Response:
+        """202 at once; the model's name is resolved, and its slots are asked, before."""
+        read = partial(read_run, await _body(), self._agents.toolbox, self._agents.settings)
+        task, limits = await trio.to_thread.run_sync(read, limiter=self._reading)  # checking schemas takes its time
+        worker = await self._front.targets.worker(task.model)
+        run = self._agents.submit(Asked(task=task, worker=worker, limits=limits))
+        answer = json_answer(_Begun(run.id, run.record().outcome.state), 202)
+        answer.headers["Location"] = f"{RUNS}/{run.id}"
+        return answer
+
+    async def list(self) -> Response:
+        return json_answer(_Runs([status_of(record) for record in self._agents.list()]))
+
+    async def show(self, run_id: str) -> Response:
+        return json_answer(status_of(self._agents.find(run_id).record()))
+
+    async def result(self, run_id: str) -> Response:
+        record = self._agents.find(run_id).record()
+        if record.ended:
+            return json_answer(result_of(record))
+        return json_answer(_Unready(errors.describe(NotReady(run_id)), result_of(record)), 409)
+
+    async def events(self, run_id: str) -> Response:
+        """What has happened from ``?from=`` on, a byte offset, and what comes; ``sse_ids=1`` numbers the records."""
+        run: Run | PastRun = self._agents.find(run_id)
+        numbered = request.args.get("sse_ids") in ("1", "true")
+        offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, request.args.get("from"))
+        if offset < run.feed.dropped:
+            raise BadRequest(
+                f"the events before offset {run.feed.dropped} are not held any more (runs.eventBytes); "
+                f"begin there, GET {RUNS}/{run_id}/result has all of the output",
+                param="from",
+            )
+        return endless_answer(StreamBody(run.feed.reader(offset), numbered=numbered), CONTENT_TYPE)
+
+    async def tool_results(self, run_id: str) -> Response:
+        run = self._agents.answer(run_id, read_results(await _body()))
+        return json_answer(status_of(run.record()))
+
+    async def cancel(self, run_id: str) -> Response:
+        """Whether or not it has ended already."""
+        self._agents.cancel(run_id)
+        return await self.show(run_id)
+
+    async def workers(self) -> Response:
+        return json_answer(_Workers(self._agents.workers()))
+
+    async def reset(self, model: str) -> Response:
+        return json_answer(self._agents.reset(model))
+
+
+async def _body() -> bytes:
+    try:
+        return await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    except RequestEntityTooLarge:
+        raise BodyTooLarge(MAX_RUN, fixed=True) from None
+
+
+class RunsRequest(TrioRequest):
+    """A request of the program's application; a conversation may be longer than what its other routes take."""
+
+    def __init__(
+        self,
+        method: str,
+        scheme: str,
+        path: str,
+        query_string: bytes,
+        headers: Headers,
+        root_path: str,
+        http_version: str,
+        scope: HTTPScope,
+        *,
+        max_content_length: int | None = None,
+        body_timeout: int | None = None,
+        send_push_promise: Callable[[str, Headers], Awaitable[None]],
+    ) -> None:
+        limit = MAX_RUN if path.startswith(RUNS) else max_content_length
+        super().__init__(
+            method,
+            scheme,
+            path,
+            query_string,
+            headers,
+            root_path,
+            http_version,
+            scope,
+            max_content_length=limit,
+            body_timeout=body_timeout,
+            send_push_promise=send_push_promise,
+        )
+
+
+def add_run_routes(app: QuartTrio, front: Front, agents: Agents) -> None:
+    """Register everything here on the program's application."""
+    routes = RunRoutes(front, agents)
+    app.request_class = RunsRequest
+    app.add_url_rule("/api/runs", "submit run", routes.submit, methods=["POST"])
+    app.add_url_rule("/api/runs", "list runs", routes.list)
+    app.add_url_rule("/api/runs/<run_id>", "show run", routes.show)
+    app.add_url_rule("/api/runs/<run_id>", "cancel run", routes.cancel, methods=["DELETE"])
+    app.add_url_rule("/api/runs/<run_id>/result", "result of run", routes.result)
+    app.add_url_rule("/api/runs/<run_id>/events", "events of run", routes.events)
+    app.add_url_rule("/api/runs/<run_id>/tool_results", "tool results", routes.tool_results, methods=["POST"])
+    app.add_url_rule("/api/workers", "list workers", routes.workers)
+    app.add_url_rule("/api/workers/<path:model>/reset", "reset worker", routes.reset, methods=["POST"])

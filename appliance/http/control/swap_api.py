@@ -1,0 +1,165 @@
+"""llama-swap's routes beside the models' own: what runs, unloading, profiles, requests under way, reload.
+
+Paths and answers are llama-swap's (0bdb3720); errors have this program's one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import trio
+from msgspec import UNSET, Struct, UnsetType
+from quart import Response, request
+from quart_trio import QuartTrio
+
+from appliance import __version__
+from appliance.catalog.configuration import Reloaded
+from appliance.core.head import read_json
+from appliance.errors import BadRequest, Forbidden, NotFound, UsageError
+from appliance.http.control.answers import json_answer, see, text_answer
+from appliance.http.control.record_routes import RecordRoutes, Records
+from appliance.http.feeds.events import Sources
+from appliance.http.feeds.feed_routes import FeedRoutes
+
+UNKNOWN = "unknown"
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#3156d3"/>'
+    '<path d="M5 3v10h6" fill="none" stroke="#fff" stroke-width="2"/></svg>'
+)
+
+
+Reload = Callable[[], Awaitable[Reloaded]]
+"""Reads configuration and presets again and puts them in force: `Reloads.reload`."""
+
+
+class _ProfileChoice(Struct):
+    name: str | UnsetType | None = UNSET
+
+
+_PROFILE = msgspec.json.Decoder(_ProfileChoice)
+
+
+class SwapApi:
+    """Answers to llama-swap's routes; every method is one. ``reload`` is None where there is nothing to read again."""
+
+    def __init__(self, sources: Sources, records: Records, reload: Reload | None) -> None:
+        self.feeds = FeedRoutes(sources)
+        self.records = RecordRoutes(records)
+        self._view = sources.view
+        self._inflight = sources.inflight
+        self._reload = reload
+
+    async def running(self) -> Response:
+        return json_answer({"running": self._view.running()})
+
+    async def peers(self) -> Response:
+        """The other servers: those asked from here, and the appliances that have linked themselves to this one."""
+        peers = self._view.peers
+        guests = [{"address": address, "models": models} for address, models in peers.guests()]
+        return json_answer({"peers": peers.snapshot(), "guests": guests})
+
+    async def unload_by_get(self) -> Response:
+        """Stop every model. HEAD changes nothing, and neither does a picture's address on somebody else's page.
+
+        A browser names the origin of a script's request, which has been checked then, but not that of a picture's.
+        """
+        if request.headers.get("Sec-Fetch-Site") == "cross-site" and "Origin" not in request.headers:
+            raise Forbidden("a page of another site cannot unload models; use POST /api/models/unload")
+        if request.method == "GET":
+            await self._unload_all()
+        return text_answer("OK")
+
+    async def unload_all(self) -> Response:
+        await self._unload_all()
+        return json_answer({"msg": "ok"})
+
+    async def unload_one(self, model: str) -> Response:
+        """Stop one model, by id or alias; done when it does not run anyway."""
+        model_id = self._view.model_id(model)
+        if model_id is None:
+            raise NotFound(f"model not found: '{model}'; GET /running lists what runs")
+        await self._view.fleet.unload(model_id)
+        return text_answer("OK")
+
+    async def profiles(self) -> Response:
+        return json_answer(self._view.profiles())
+
+    async def choose_profile(self) -> Response:
+        body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+        read_json(body)  # says what is wrong with it, and where
+        try:
+            chosen = _PROFILE.decode(body).name
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"the request body cannot be used: {error}", param="name") from None
+        if isinstance(chosen, UnsetType):
+            raise BadRequest("'name' is missing; it is a profile's name, or null for none", param="name")
+        if chosen and chosen not in self._view.config.profiles:
+            raise NotFound(f"profile not found: '{chosen}'; GET /api/profiles lists them")
+        self._view.profile.choose(chosen or None)
+        return json_answer({"active": self._view.profile.name})
+
+    async def cancel(self, request_id: str) -> Response:
+        if not self._inflight.cancel(request_id):
+            raise NotFound(f"no request '{request_id}' is under way")
+        return json_answer({"msg": "ok"})
+
+    async def reload(self) -> Response:
+        if self._reload is None:
+            raise UsageError(
+                "the program runs without a configuration file or presets; start it with --config or --models-preset"
+            )
+        done = await self._reload()
+        warnings = [str(warning) for warning in done.warnings]
+        return json_answer({"success": True, "warnings": warnings, "changed": done.changed})
+
+    async def version(self) -> Response:
+        return json_answer({"version": __version__, "commit": UNKNOWN, "build_date": UNKNOWN})
+
+    async def wake_on_lan_health(self) -> Response:
+        return text_answer("OK")
+
+    async def icon(self) -> Response:
+        response = Response(ICON, content_type="image/svg+xml")
+        response.headers["Cache-Control"] = "max-age=86400"
+        return response
+
+    async def upstream(self) -> Response:
+        """The list of models is on the page."""
+        return see("ui/")
+
+    async def _unload_all(self) -> None:
+        """All at once; returns when every process has ended."""
+        async with trio.open_nursery() as nursery:
+            for status in self._view.fleet.status():
+                if status.state != "unloaded":
+                    nursery.start_soon(self._view.fleet.unload, status.model)
+
+
+def add_routes(app: QuartTrio, api: SwapApi) -> None:
+    """Register everything here, and the feeds and records, on the program's application."""
+    feeds, records = api.feeds, api.records
+    app.add_url_rule("/running", "running", api.running)
+    app.add_url_rule("/unload", "unload all by GET", api.unload_by_get)
+    app.add_url_rule("/api/models/unload", "unload all", api.unload_all, methods=["POST"])
+    app.add_url_rule("/api/models/unload/<path:model>", "unload one", api.unload_one, methods=["POST"])
+    app.add_url_rule("/api/peers", "peers", api.peers)
+    app.add_url_rule("/api/profiles", "profiles", api.profiles)
+    app.add_url_rule("/api/profiles/active", "choose profile", api.choose_profile, methods=["PUT"])
+    app.add_url_rule("/api/inflight/<request_id>/cancel", "cancel", api.cancel, methods=["POST"])
+    app.add_url_rule("/api/config/reload", "reload", api.reload, methods=["POST"])
+    app.add_url_rule("/api/version", "version", api.version)
+    app.add_url_rule("/wol-health", "wake-on-LAN health", api.wake_on_lan_health)
+    app.add_url_rule("/favicon.ico", "icon", api.icon)
+    app.add_url_rule("/upstream", "upstream", api.upstream)
+    app.add_url_rule("/api/events", "events", feeds.events)
+    app.add_url_rule("/logs", "combined log", feeds.logs)
+    app.add_url_rule("/logs/stream", "combined log stream", feeds.follow_combined)
+    app.add_url_rule("/logs/stream/proxy", "program log stream", feeds.follow_program)
+    app.add_url_rule("/logs/stream/upstream", "process log stream", feeds.follow_upstream)
+    app.add_url_rule("/logs/stream/<path:model>", "model log stream", feeds.follow_model)
+    app.add_url_rule("/api/metrics/activity", "activity", records.activity)
+    app.add_url_rule("/api/metrics/stats", "stats", records.stats)
+    app.add_url_rule("/api/captures/<capture_id>", "capture", records.capture)
+    app.add_url_rule("/api/performance", "performance", records.performance)
+    app.add_url_rule("/api/hardware", "hardware", records.hardware)

@@ -1,0 +1,3 @@
+"""Answers without an end: events, logs, resumable streams.
+
+Refuses to hold anything up for a slow reader."""

@@ -1,0 +1,202 @@
+"""``GET /api/events``: everything that a page shows, as it changes, in llama-swap's messages (0bdb3720).
+
+A message is made when its reader can take it, from what is true then: whoever reads slowly sees fewer states in
+between, is told how many log lines it has missed, and costs no memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import AsyncIterable, Awaitable, Callable
+from types import TracebackType
+
+import msgspec
+import trio
+from quart.wrappers.response import ResponseBody
+
+from appliance.catalog.catalog import Snapshot
+from appliance.core.sse import PING
+from appliance.core.swap_listing import Object
+from appliance.http.control.view import View
+from appliance.traffic.inflight import InFlight
+from appliance.traffic.lifetime import Lifetime
+from appliance.traffic.program_log import LogFeeds, LogReader
+from appliance.traffic.rows import ActivityRows
+
+CONTENT_TYPE = "text/event-stream"
+PAUSE = 0.02
+"""Seconds between two looks at what is new: what a busy server has to tell comes together, and costs less."""
+STATES_PAUSE = 0.05
+"""The same for the models' states: the fleet reports every lease, which changes nothing here."""
+PING_AFTER = 15.0
+"""Seconds of silence after which a comment is sent, so that proxies keep the stream open."""
+LOOK_EVERY = 3.0
+"""Seconds after which the list of models is looked at without a bell: a new configuration, new files."""
+MAX_LOG = 64 << 10
+"""Characters of log in one message."""
+HELD_ROWS = 1024
+"""Activity rows that a slow reader may still hear of; a page asks for the whole list anyway."""
+
+
+class Sources:
+    """Where the messages come from; one for all feeds of a server."""
+
+    def __init__(
+        self, view: View, logs: LogFeeds, inflight: InFlight, activity: ActivityRows, lifetime: Lifetime
+    ) -> None:
+        self.view = view
+        self.logs = logs
+        self.inflight = inflight
+        self.activity = activity
+        self.lifetime = lifetime
+
+
+class EventFeed(ResponseBody):
+    """The messages of one client until it leaves or the server begins to end.
+
+    Inside the body's ``async with`` small tasks wait for each source and only ring the bell; iterating looks at all of
+    them and sends what is new.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._messages: list[bytes] = []
+        self._bell = trio.Event()
+        self._looked = trio.Event()
+        self._waiting = trio.open_nursery()
+        self._nursery: trio.Nursery
+        self._program = sources.logs.program()
+        self._upstream = sources.logs.upstream()
+        self._inflight = sources.inflight.follow()
+        self._next_look = -math.inf
+        self._states = b""
+        self._states_due = False
+        self._models: Snapshot | None = None
+        self._profile: str | None = None
+        self._rows: deque[int] = deque(maxlen=HELD_ROWS)
+        self._unfollow: Callable[[], None] = lambda: None
+
+    async def __aenter__(self) -> AsyncIterable[bytes]:
+        nursery = await self._waiting.__aenter__()
+        view = self._sources.view
+        self._unfollow = self._sources.activity.follow(self._new_row)
+        self._begin()
+        for reader in (self._program, self._upstream, self._inflight):
+            nursery.start_soon(self._ring_once_a_look, reader.wait)
+        nursery.start_soon(self._ring_at, view.profile.wait_changed)
+        nursery.start_soon(self._ring_at, view.peers.wait_changed, STATES_PAUSE)
+        nursery.start_soon(self._ring_at, view.fleet.wait_changed, STATES_PAUSE)
+        self._nursery = nursery
+        return self
+
+    async def __aexit__(self, exc_type: type[BaseException], exc_value: BaseException, tb: TracebackType) -> None:
+        self._unfollow()
+        self._nursery.cancel_scope.cancel()
+        await self._waiting.__aexit__(exc_type, exc_value, tb)
+
+    def __aiter__(self) -> EventFeed:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with self._sources.lifetime.follower():
+            silent_until = trio.current_time() + PING_AFTER
+            await trio.sleep_until(self._next_look)
+            while not self._messages:
+                self._bell = trio.Event()
+                self._collect()
+                if self._messages:
+                    break
+                if trio.current_time() >= silent_until:
+                    return PING
+                with trio.move_on_after(LOOK_EVERY):
+                    await self._bell.wait()
+            self._next_look = trio.current_time() + PAUSE
+            messages = b"".join(self._messages)
+            self._messages.clear()
+            return messages
+        raise StopAsyncIteration
+
+    # ---- what there is to tell ---------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """What a new client gets, in llama-swap's order."""
+        for source, reader in (("proxy", self._program), ("upstream", self._upstream)):
+            self._put("logData", {"source": source, "data": _text(reader.take())})
+        self._tell_states()
+        headers = self._sources.view.config.ui.activity.session_id
+        self._put("uiConfig", {"activity": {"session_id": headers}})
+        self._profile = self._sources.view.profile.name
+        self._put("profileChanged", {"active": self._profile})
+        self._tell_inflight()
+
+    def _collect(self) -> None:
+        self._tell_log("proxy", self._program)
+        self._tell_log("upstream", self._upstream)
+        if (profile := self._sources.view.profile.name) != self._profile:
+            self._profile = profile
+            self._put("profileChanged", {"active": profile})
+            self._states, self._states_due = b"", True  # llama-swap sends both, whether or not a state has changed
+        if self._states_due or self._sources.view.catalog.snapshot is not self._models:
+            self._tell_states()
+        self._tell_inflight()
+        while self._rows:
+            self._put("activity", {"id": self._rows.popleft()})
+        self._looked.set()
+        self._looked = trio.Event()
+
+    def _tell_states(self) -> None:
+        view = self._sources.view
+        self._models, self._states_due = view.catalog.snapshot, False
+        states = msgspec.json.encode(view.model_status())
+        if states != self._states:
+            self._states = states
+            self._messages.append(_message("modelStatus", states))
+
+    def _tell_log(self, source: str, reader: LogReader) -> None:
+        text = _text(reader.take())
+        for start in range(0, len(text), MAX_LOG):
+            self._put("logData", {"source": source, "data": text[start : start + MAX_LOG]})
+
+    def _tell_inflight(self) -> None:
+        for change in self._inflight.take():
+            self._put("inflight", change)
+
+    def _new_row(self, row_id: int) -> None:
+        self._rows.append(row_id)
+        self._bell.set()
+
+    def _put(self, kind: str, data: Object | msgspec.Struct) -> None:
+        self._messages.append(_message(kind, msgspec.json.encode(data)))
+
+    # ---- waiting -----------------------------------------------------------------------------------------------------
+
+    async def _ring_at(self, change: Callable[[], Awaitable[None]], pause: float = 0.0) -> None:
+        """Ring at every change of models or profile, at most once in ``pause`` seconds."""
+        while True:
+            await change()
+            self._ring_for_states()
+            if pause:
+                await trio.sleep(pause)
+                self._ring_for_states()  # for what has changed meanwhile
+
+    async def _ring_once_a_look(self, news: Callable[[], Awaitable[None]]) -> None:
+        """Ring when a reader has news; it has them until it is looked at."""
+        while True:
+            looked = self._looked
+            await news()
+            self._bell.set()
+            await looked.wait()
+
+    def _ring_for_states(self) -> None:
+        self._states_due = True
+        self._bell.set()
+
+
+def _message(kind: str, data: bytes) -> bytes:
+    """One frame. The data is JSON within a JSON string: llama-swap's page decodes it twice."""
+    return b"event:message\ndata:%s\n\n" % msgspec.json.encode({"type": kind, "data": data.decode()})
+
+
+def _text(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

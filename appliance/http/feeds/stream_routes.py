@@ -1,0 +1,149 @@
+"""Reading, finding and stopping generations that outlive their requests: ``/v1/stream`` and ``/v1/streams/lookup``.
+
+Paths, statuses and messages are llama-server's (b11434), whose stream has its id in the query, and those of its
+earlier versions, which had it in the path; errors have this program's one shape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterable
+from types import TracebackType
+
+import msgspec
+from msgspec import Struct
+from quart import Response, request
+from quart.wrappers.response import ResponseBody
+from quart_trio import QuartTrio
+
+from appliance.core.head import read_json
+from appliance.core.record_ids import Numbered
+from appliance.errors import BadRequest
+from appliance.http.control.answers import json_answer
+from appliance.http.way.resumable import LOOKUP, STREAM, find_stream
+from appliance.streams.generation import Reader
+from appliance.streams.owner import Streams
+
+CONTENT_TYPE = "text/event-stream"
+UINT64 = 1 << 64
+_NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20})")
+
+
+class _Lookup(Struct):
+    conversation_ids: list[object]
+
+
+_LOOKUP = msgspec.json.Decoder(_Lookup)
+
+
+class StreamRoutes:
+    """Every method is one route."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    async def read(self, conversation: str = "") -> Response:
+        """Everything from ``from`` on, and what comes. With ``sse_ids=1`` each record has an id to resume at.
+
+        An ``EventSource`` asks again after a stream's end, with the id of its last record: 204 tells it not to.
+        """
+        wanted = _conversation(conversation)
+        numbered = _flag("sse_ids")
+        offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, _last("from"))
+        generation = await find_stream(self._streams, wanted)
+        ring = generation.ring
+        reader = generation.reader(offset)
+        if reader.offset < ring.dropped:
+            raise BadRequest("Stream offset lost, please restart", param="from")
+        if numbered and "Last-Event-ID" in request.headers and ring.finished and offset >= ring.total:
+            return Response("", 204)
+        body = b"" if request.method == "HEAD" else StreamBody(reader, numbered=numbered)
+        response = Response(body, content_type=CONTENT_TYPE)
+        response.timeout = None
+        response.headers["Cache-Control"] = "no-cache"
+        response.headers["X-Accel-Buffering"] = "no"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    async def stop(self, conversation: str = "") -> Response:
+        """Whether or not there is such a stream."""
+        self._streams.stop(_conversation(conversation))
+        return Response("", 204)
+
+    async def lookup(self) -> Response:
+        """Only what a client knows the id of; there is no list."""
+        body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+        read_json(body)  # says what is wrong with it, and where
+        try:
+            ids = _LOOKUP.decode(body).conversation_ids
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"the request body cannot be used: {error}", param="conversation_ids") from None
+        return json_answer(self._streams.lookup(wanted for wanted in ids if isinstance(wanted, str)))
+
+
+class StreamBody(ResponseBody):
+    """One reader's bytes until the generation has ended or the client leaves."""
+
+    def __init__(self, reader: Reader, *, numbered: bool) -> None:
+        self._reader = reader
+        self._numbers = Numbered(reader.offset) if numbered else None
+
+    async def __aenter__(self) -> AsyncIterable[bytes]:
+        return self
+
+    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
+        pass
+
+    def __aiter__(self) -> StreamBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while data := await self._reader.receive():
+            if self._numbers is not None:
+                data = self._numbers.feed(data)
+            if data:
+                return data
+        if self._numbers is not None and (rest := self._numbers.rest()):
+            return rest
+        raise StopAsyncIteration
+
+
+def read_offset(last_event_id: str | None, asked: str | None) -> int:
+    """Where to begin. As in llama-server leading digits count, and a negative number is a huge one.
+
+    Raises BadRequest.
+    """
+    text = last_event_id or asked
+    if text is None:
+        return 0
+    match = _NUMBER.match(text)
+    number = int(match[2]) if match is not None else UINT64
+    if match is None or number >= UINT64:
+        raise BadRequest("Invalid 'from' offset", param="from")
+    return UINT64 - number if match[1] == "-" and number else number
+
+
+def _conversation(in_path: str) -> str:
+    conversation = in_path or _last("conv_id")
+    if not conversation:
+        raise BadRequest("Missing conversation id in path", param="conv_id")
+    return conversation
+
+
+def _last(name: str) -> str | None:
+    """Of a repeated parameter, the last."""
+    values = request.args.getlist(name)
+    return values[-1] if values else None
+
+
+def _flag(name: str) -> bool:
+    return _last(name) in ("1", "true")
+
+
+def add_stream_routes(app: QuartTrio, streams: Streams) -> None:
+    """Register everything here on the program's application."""
+    routes = StreamRoutes(streams)
+    for path in (STREAM, f"{STREAM}/<path:conversation>"):
+        app.add_url_rule(path, f"read {path}", routes.read)
+        app.add_url_rule(path, f"stop {path}", routes.stop, methods=["DELETE"])
+    app.add_url_rule(LOOKUP, "look up streams", routes.lookup, methods=["POST"])

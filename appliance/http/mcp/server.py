@@ -1,0 +1,161 @@
+"""``/mcp``: the program as an MCP server over streamable HTTP. Off unless switched on.
+
+Nothing is kept between requests, so there is no session to be lost. An answer is JSON; it becomes a stream of events
+for a client that wants to hear of progress, and for one that waits so long that proxies would cut the connection.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from appliance import __version__
+from appliance.core.mcp_messages import INVALID_PARAMS, RpcError, notification, refusal, result
+from appliance.core.mcp_serving import Accepted, Call, Immediate, Listing, cached, read_request, stamped
+from appliance.core.sse import PING, ErrorInfo, Event, encode
+from appliance.errors import Busy, Forbidden
+from appliance.http.bytes.body import BodyReader
+from appliance.http.bytes.tasks import Inbox
+from appliance.http.mcp.models import Result
+from appliance.http.mcp.offer import Offer, Offered, used
+from appliance.http.way import errors
+from appliance.http.way.explaining import refuse
+from appliance.http.way.front import Front
+from appliance.http.way.relay import EVENT_STREAM, UNBUFFERED
+from appliance.traffic.request import Request
+from appliance.traffic.sink import Headers, Sink, send_whole
+
+MAX_AT_ONCE = 64
+SERVER = {"name": "llama-appliance", "title": "Llama Appliance", "version": __version__}
+NO_METHOD = ErrorInfo(
+    message="POST is the only method here: there are no sessions to end and no streams to open",
+    type="invalid_request_error",
+    code=405,
+    reason="method_not_allowed",
+)
+NOT_ACCEPTABLE = ErrorInfo(
+    message="the answer is application/json or text/event-stream; the Accept header allows neither",
+    type="invalid_request_error",
+    code=406,
+    reason="not_acceptable",
+)
+JSON: Headers = ((b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"))
+STREAM: Headers = (EVENT_STREAM, *UNBUFFERED)
+
+
+class McpServer:
+    """Answers the route. Raises BadRequest for a tool in the settings that there is not."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._settings = front.settings
+        self._offer = Offer(front, self._settings.mcp_server_tools) if self._settings.mcp_server else None
+        self._under_way = 0
+
+    async def answer(self, request: Request, reader: BodyReader, client: Inbox, sink: Sink) -> None:
+        """The key and where the request comes from are checked already. Raises ApplianceError and ClientLeft."""
+        if self._offer is None:
+            await refuse(sink, errors.disabled("--mcp-server"))
+        elif not self._front.guard.asks_for_key and not self._settings.mcp_server_open:
+            raise Forbidden("the MCP server needs an API key, and the configuration in force has none; add one")
+        elif request.method != "POST":
+            await refuse(sink, NO_METHOD, ((b"Allow", b"POST"),))
+        elif not (accepted := _accepted(request)):
+            await refuse(sink, NOT_ACCEPTABLE)
+        else:
+            body = await reader.read(request, client.receive)
+            await self._answer(self._offer, body, request, client, sink, events="events" in accepted)
+
+    async def _answer(
+        self, offer: Offer, body: bytes, request: Request, client: Inbox, sink: Sink, *, events: bool
+    ) -> None:
+        match read_request(body, request.headers, SERVER):
+            case Accepted():
+                await send_whole(sink, 202, ())
+            case Immediate(id=number, status=status, result=None, error=error):
+                await _send(sink, status, refusal(number, error or RpcError(code=INVALID_PARAMS)))
+            case Immediate(id=number, status=status, result=found):
+                await _send(sink, status, result(number, found))
+            case Listing(id=number, modern=modern):
+                listed: Result = {"tools": offer.told()}
+                await _send(sink, 200, result(number, stamped(listed | cached(), SERVER) if modern else listed))
+            case Call() as call:
+                await self._call(offer, call, client, sink, events=events)
+
+    async def _call(self, offer: Offer, call: Call, client: Inbox, sink: Sink, *, events: bool) -> None:
+        tool = offer.find(call.name)
+        if tool is None:
+            error = RpcError(code=INVALID_PARAMS, message=f"Unknown tool: {call.name[:200]}")
+            await _send(sink, 400 if call.modern else 200, refusal(call.id, error))
+            return
+        if self._under_way >= MAX_AT_ONCE:
+            raise Busy(f"the MCP server has {MAX_AT_ONCE} calls under way")
+        self._under_way += 1
+        try:
+            with client.staying():
+                await _Answering(call, sink, self._settings.ping_after if events else None).work(tool)
+        finally:
+            self._under_way -= 1
+
+
+class _Answering:
+    """One call of a tool. ``ping_after``: seconds of silence that a stream is kept open over; None: no stream."""
+
+    def __init__(self, call: Call, sink: Sink, ping_after: float | None) -> None:
+        self._call = call
+        self._sink = sink
+        self._ping_after = ping_after
+        self._writing = trio.Lock()
+        self._told = 0
+
+    async def work(self, tool: Offered) -> None:
+        wants_progress = self._call.token is not None and self._ping_after is not None
+        async with trio.open_nursery() as nursery:
+            if self._ping_after is not None:
+                nursery.start_soon(self._keep_open, self._ping_after)
+            found = await used(tool, self._call.arguments, self._tell if wants_progress else None)
+            async with self._writing:  # a ping is written whole, or not at all
+                nursery.cancel_scope.cancel()
+        message = result(self._call.id, stamped(found, SERVER) if self._call.modern else found)
+        if self._sink.status is None:
+            await _send(self._sink, 200, message)
+        else:
+            await self._sink.write(_event(message))
+            await self._sink.end()
+
+    async def _tell(self, words: str) -> None:
+        self._told += 1
+        params = {"progressToken": self._call.token, "progress": self._told, "message": words}
+        await self._write(_event(notification("notifications/progress", params)))
+
+    async def _keep_open(self, seconds: float) -> None:
+        while True:
+            await trio.sleep(seconds)
+            await self._write(PING)
+
+    async def _write(self, data: bytes) -> None:
+        async with self._writing:
+            if self._sink.status is None:
+                await self._sink.start(200, STREAM)
+            await self._sink.write(data)
+
+
+def _accepted(request: Request) -> set[str]:
+    """The forms of an answer that the client takes. One that does not say takes JSON."""
+    said = request.header(b"accept")
+    if not said:
+        return {"json"}
+    kinds = {part.partition(";")[0].strip().lower() for part in said.split(",")}
+    found: set[str] = set()
+    if kinds & {"application/json", "application/*", "*/*"}:
+        found.add("json")
+    if kinds & {"text/event-stream", "text/*"}:
+        found.add("events")
+    return found
+
+
+def _event(message: bytes) -> bytes:
+    return encode(Event(message.decode(), "message"))
+
+
+async def _send(sink: Sink, status: int, message: bytes) -> None:
+    await send_whole(sink, status, JSON, message)

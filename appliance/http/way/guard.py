@@ -1,0 +1,204 @@
+"""Who may ask: the Host and Origin checks, the key check, and what a browser is told (CORS)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import socket
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from appliance.core.settings import HttpSettings, Listen, UnixSocket
+from appliance.errors import Forbidden, Unauthorized
+from appliance.traffic.request import Request
+
+Headers = list[tuple[bytes, bytes]]
+
+MAX_GOOD_HOSTS = 100
+"""Host headers remembered as good; every address is one."""
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+UNIX = "unix"
+"""What clients of a socket in a file mostly say as Host, if not localhost; no web page can have this name."""
+
+
+class Guard:
+    """The rules of one server. ``bound`` are the addresses it listens on."""
+
+    def __init__(self, settings: HttpSettings, bound: Iterable[Listen]) -> None:
+        self._settings = settings
+        self._keys = [key.encode() for key in settings.api_keys]
+        machine = socket.gethostname().lower()
+        names = [UNIX if isinstance(place, UnixSocket) else place[0] for place in (*settings.listen, *bound)]
+        self._own_names = {name.lower() for name in (*names, machine, f"{machine}.local") if name}
+        self._allowed = tuple(name.lower() for name in settings.allow_hosts)
+        self._good_hosts: set[str] = set()
+        listed = settings.cors.origins
+        self._origins = () if listed in ("*", "localhost") else tuple(o.strip().lower() for o in listed.split(","))
+        self._own_names |= {name for origin in self._origins if (name := _origin_name(origin))}
+
+    def adopt(self, keys: Iterable[str]) -> None:
+        """These keys let in from now on; none lets everybody in."""
+        self._keys = [key.encode() for key in keys]
+
+    @property
+    def asks_for_key(self) -> bool:
+        return bool(self._keys)
+
+    def check_place(self, request: Request) -> None:
+        """Refuse a Host that is not ours (DNS rebinding) and an Origin that is somebody else's page. Raises Forbidden.
+
+        A request without Host can only be HTTP/1.0, which no browser speaks. Browsers say no Origin when they GET an
+        image, a script or a link; then they say whether another site asks (``Sec-Fetch-Site``). Its links may lead
+        here, its pages may hold nothing from here.
+        """
+        if not self._settings.guard:
+            return
+        host = request.header(b"host")
+        if host and host not in self._good_hosts:
+            if not self._is_ours(_host_name(host)):
+                raise Forbidden(
+                    f"the Host '{_shown(host)}' is not a name of this server; start it with --allow-host "
+                    f"{_shown(_host_name(host))} to let this name in"
+                )
+            if len(self._good_hosts) < MAX_GOOD_HOSTS:
+                self._good_hosts.add(host)
+        origin = request.header(b"origin")
+        if origin and self._settings.cors.origins != "*" and not self._may_come_from(origin, host):
+            raise Forbidden(
+                f"requests from web pages of '{_shown(origin)}' are not let in; start the server with "
+                f"--allow-host {_shown(_origin_name(origin) or 'NAME')} or --cors-origins '{_shown(origin)}'"
+            )
+        if not origin and self._settings.cors.origins != "*" and _is_of_another_site(request):
+            raise Forbidden(
+                "what belongs to pages of other sites is not let in without their Origin; use fetch with CORS, and "
+                "start the server with --allow-host NAME or --cors-origins ORIGIN"
+            )
+
+    def check_key(self, request: Request) -> None:
+        """Raises Unauthorized unless the first credential is one of the keys, or no keys are configured."""
+        if not self.knows(request):
+            raise Unauthorized
+
+    def knows(self, request: Request) -> bool:
+        """Whether the request carries a good key, or none is needed. Takes the same time for every wrong key."""
+        if not self._keys:
+            return True
+        given = _credential(request).encode("latin-1")
+        good = False
+        for key in self._keys:
+            good |= hmac.compare_digest(given, key)
+        return good
+
+    def cors_headers(self, request: Request) -> Headers:
+        """What every answer carries, also refusals; names in the case that llama-server's clients look for."""
+        cors = self._settings.cors
+        origin = (request.header(b"origin") or "").encode("latin-1")
+        headers: Headers = []
+        match cors.origins:
+            case "*":
+                headers.append((b"Access-Control-Allow-Origin", origin if cors.credentials else b"*"))
+            case "localhost":
+                if origin and _is_local_page(origin.decode("latin-1")):
+                    headers.append((b"Access-Control-Allow-Origin", origin))
+            case listed:
+                headers.append((b"Access-Control-Allow-Origin", listed.encode()))
+        if origin:
+            headers.append((b"Vary", b"Origin"))
+        if request.method == "OPTIONS":
+            headers += [
+                (b"Access-Control-Allow-Credentials", b"true" if cors.credentials else b"false"),
+                (b"Access-Control-Allow-Methods", cors.methods.encode()),
+                (b"Access-Control-Allow-Headers", cors.headers.encode()),
+            ]
+        return headers
+
+    def _is_ours(self, name: str) -> bool:
+        return (
+            _is_address(name)
+            or name == "localhost"
+            or name.endswith(".localhost")
+            or name in self._own_names
+            or self._is_allowed(name)
+        )
+
+    def _may_come_from(self, origin: str, host: str | None) -> bool:
+        name = _origin_name(origin)
+        if name is None:
+            return origin.lower() in self._origins
+        return (
+            name in LOCAL_NAMES
+            or name.endswith(".localhost")
+            or (host is not None and urlsplit(origin).netloc.lower() == host.lower())
+            or self._is_allowed(name)
+            or origin.lower() in self._origins
+        )
+
+    def _is_allowed(self, name: str) -> bool:
+        return any(name == allowed or (allowed[:2] == "*." and name.endswith(allowed[1:])) for allowed in self._allowed)
+
+
+def _credential(request: Request) -> str:
+    """The first that is there: Authorization (Bearer, the password of Basic, or the bare key), then x-api-key."""
+    given = (request.header(b"authorization") or "").strip()
+    scheme, _, rest = given.partition(" ")
+    match scheme.lower():
+        case "bearer":
+            given = rest.strip()
+        case "basic" if rest:
+            try:
+                given = base64.b64decode(rest.strip(), validate=True).decode("latin-1").partition(":")[2]
+            except (binascii.Error, ValueError):
+                given = rest.strip()
+        case _:
+            pass
+    if given:
+        return given
+    other = (request.header(b"x-api-key") or "").strip()
+    return other.removeprefix("Bearer ").strip()
+
+
+def _host_name(host: str) -> str:
+    """Without port, brackets and final dot."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    name, _, port = host.rpartition(":")
+    return (name if name and port.isdigit() else host).rstrip(".").lower()
+
+
+def _origin_name(origin: str) -> str | None:
+    """The host of an Origin; None for ``null`` and anything else that has none."""
+    try:
+        return urlsplit(origin).hostname
+    except ValueError:
+        return None
+
+
+def _is_of_another_site(request: Request) -> bool:
+    """What a page of another site asks for by itself; a link that somebody follows is something else."""
+    if request.header(b"sec-fetch-site") != "cross-site" or request.public:
+        return False
+    followed = request.header(b"sec-fetch-mode") == "navigate" and request.header(b"sec-fetch-dest") == "document"
+    return not (followed and request.method in ("GET", "HEAD"))
+
+
+def _is_local_page(origin: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and parts.hostname in LOCAL_NAMES
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(text: str) -> str:
+    """A header value in a message: short, and nothing but printable ASCII without quotes."""
+    return "".join(c if " " <= c <= "~" and c not in "'\"<>" else "?" for c in text[:100])

@@ -1,0 +1,125 @@
+"""An answer of the pipeline for the program itself: its bytes pass from hand to hand, its failure is an exception."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+from msgspec import structs
+
+from appliance.errors import ApplianceError, UpstreamFailed
+from appliance.http.way.job import Ask, Job
+from appliance.traffic.record import Record
+from appliance.traffic.sink import EVENTS, Headers
+
+
+class Reply:
+    """An answer whose head has arrived; who takes its bytes slowly slows the engine's connection, and nothing else."""
+
+    def __init__(self, handover: Handover, record: Record) -> None:
+        self.status = handover.status or 0
+        self.headers: Sequence[tuple[bytes, bytes]] = handover.headers
+        self.event_stream = handover.event_stream
+        self._handover = handover
+        self._record = record
+
+    async def receive(self) -> bytes:
+        """The next bytes, b"" after the last. Raises what the pipeline raises when the answer is cut short."""
+        try:
+            return await self._handover.taken.receive()
+        except trio.EndOfChannel:
+            pass
+        if self._handover.failure is not None:
+            raise self._handover.failure.with_traceback(None)
+        if self._handover.broken:
+            raise UpstreamFailed(self._record.model, "its answer broke off")
+        return b""
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body. Raises UpstreamFailed when it is longer than ``limit`` bytes, and as `receive`."""
+        body = bytearray()
+        while data := await self.receive():
+            body += data
+            if len(body) > limit:
+                raise UpstreamFailed(self._record.model, f"its answer is longer than {limit} bytes")
+        return bytes(body)
+
+
+class Handover:
+    """The sink of the pipeline."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.headers: Headers = ()
+        self.event_stream = False
+        self.ended = False
+        self.sent = 0
+        self.broken = False
+        self.failure: ApplianceError | None = None
+        self.begun = trio.Event()
+        self._given, self.taken = trio.open_memory_channel[bytes](0)
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.status, self.headers = status, headers
+        self.event_stream = any(name.lower() == b"content-type" and value.startswith(EVENTS) for name, value in headers)
+        self.begun.set()
+
+    async def write(self, data: bytes) -> None:
+        self.sent += len(data)
+        if self.failure is None and data:
+            await self._given.send(data)
+
+    async def end(self) -> None:
+        self.ended = True
+
+    def abort(self) -> None:
+        self.ended = self.broken = True
+
+    def fail(self, error: ApplianceError) -> None:
+        """It is told as an exception; the words that explain it, in a body or a record, are for the log alone."""
+        self.failure = error
+        self.begun.set()
+
+    def close(self) -> None:
+        """The request is over, and its lease given back."""
+        self.begun.set()
+        self._given.close()
+
+
+@asynccontextmanager
+async def handed_over(record: Record, answer: Callable[[Handover], Awaitable[None]]) -> AsyncGenerator[Reply]:
+    """What ``answer`` writes, from its head on, while it goes on in a task; it closes the handover at its end.
+
+    Raises what it failed with before the head. Leaving the block cancels it.
+    """
+    handover = Handover()
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer, handover)
+        try:
+            await handover.begun.wait()
+            if handover.failure is not None:
+                raise handover.failure.with_traceback(None)
+            yield Reply(handover, record)
+        except Exception as error:  # noqa: BLE001  raised below: it leaves the nursery as itself, not as a group
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+@asynccontextmanager
+async def answered(ask: Ask, job: Job) -> AsyncGenerator[Reply]:
+    """The model's answer from its head on; its end comes when ``ask`` has returned. Raises what ``ask`` raises."""
+
+    async def work(handover: Handover) -> None:
+        try:
+            await ask(structs.replace(job, sink=handover, told=False))
+        except ApplianceError as error:
+            handover.fail(error)
+        finally:
+            handover.close()
+
+    async with handed_over(job.record, work) as reply:
+        yield reply

@@ -1,0 +1,40 @@
+"""A request on its way to its model, and who takes it there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct, structs
+
+from appliance.http.way.outgoing import JSON, Format
+from appliance.http.way.routes import Route
+from appliance.traffic.record import Record
+from appliance.traffic.request import Request
+from appliance.traffic.sink import Sink
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """``path`` is the path and query that its server gets."""
+
+    request: Request
+    route: Route
+    body: bytes
+    format: Format = JSON
+    edits: bool = True
+    """The configuration's edits of bodies apply."""
+    streams: bool = False
+    told: bool = True
+    """A client that waits for its stream may be told so in the answer; else somebody else tells it."""
+    path: str
+    sink: Sink
+    record: Record
+
+    @property
+    def readable(self) -> Job:
+        """The same, whose answer nobody may compress: it is read here."""
+        headers = [(name, value) for name, value in self.request.headers if name.lower() != b"accept-encoding"]
+        return structs.replace(self, request=structs.replace(self.request, headers=headers, first={}))
+
+
+Ask = Callable[[Job], Awaitable[None]]
+"""Has the model answer a request; returns when the answer is over and the model's lease given back."""

@@ -1,0 +1,97 @@
+"""What of a request reaches a model's server: its path, its headers, its body with the configuration's edits."""
+
+from __future__ import annotations
+
+from msgspec import Struct, structs
+
+from appliance.core import head as heads
+from appliance.core.filters import Edits
+from appliance.core.form_edit import rewrite_field, rewrite_urlencoded
+from appliance.core.head import RequestHead
+from appliance.core.model import Model
+from appliance.http.way.resumable import without_conversation
+from appliance.traffic.request import Request
+from appliance.upstream.client import Address, forwardable
+
+FORM = "application/x-www-form-urlencoded"
+CREDENTIALS = (b"authorization", b"x-api-key")
+FORWARDED_FOR = b"x-forwarded-for"
+
+
+class Format(Struct, frozen=True):
+    """How a body is written: JSON, unless it is a form."""
+
+    boundary: bytes | None = None
+    """Of a multipart form."""
+    urlencoded: bool = False
+
+
+JSON = Format()
+
+
+def format_of(request: Request, body: bytes) -> Format:
+    """A JSON object or array is one, whatever its type says: ``curl -d`` calls it a form. Raises BadRequest."""
+    content_type = request.header(b"content-type")
+    if content_type is None or content_type == "application/json":
+        return JSON
+    boundary = heads.multipart_boundary(content_type)
+    if boundary is not None:
+        return Format(boundary)
+    return Format(urlencoded=content_type.lower().startswith(FORM) and not heads.is_container(body))
+
+
+def head_of(form: Format, body: bytes) -> RequestHead:
+    """Raises BadRequest."""
+    if form.boundary is not None:
+        return heads.read_multipart(body, form.boundary)
+    return heads.read_form(body) if form.urlencoded else heads.read_json(body)
+
+
+def edited(form: Format, body: bytes, edits: Edits, requested: str, model: str | None = None) -> bytes:
+    """The body to send; the very same bytes where nothing is to be changed. ``model``: see `Edits`."""
+    if not body:
+        return body
+    if form.boundary is None and not form.urlencoded:
+        return edits.apply(body, requested, model=model) if edits.touches(requested, model=model) else body
+    name = edits.sent_model(model)
+    if name is None:
+        return body
+    if form.boundary is not None:
+        return rewrite_field(body, form.boundary, "model", name)
+    return rewrite_urlencoded(body, "model", name)
+
+
+def renamed(path: str, name: str | None) -> str:
+    """A path and query whose ``model``, where it has one, is this name, if there is one to send."""
+    raw, _, query = path.partition("?")
+    if name is None or not query or heads.read_query(query.encode()).get("model", name) == name:
+        return path
+    return f"{raw}?{rewrite_urlencoded(query.encode(), 'model', name).decode()}"
+
+
+def reached(address: Address, model: Model, request: Request) -> Address:
+    """A configured server is told the Host that the client asked for, as llama-swap does; an engine its own."""
+    if model.config is None or (host := request.header(b"host")) is None:
+        return address
+    return structs.replace(address, host_header=host.encode("latin-1"))
+
+
+def sent_headers(request: Request, model: Model, *, keys_are_ours: bool) -> list[tuple[bytes, bytes]]:
+    """Headers for a model's process.
+
+    A configured server also learns who asks, gets back the cookies that it gave out (it may have pages of its own),
+    and gets the client's credentials where this program asks for none: they can then only be meant for it.
+    """
+    headers = without_conversation(forwardable(request.headers))
+    if model.config is None:
+        return headers
+    chain = [value for name, value in headers if name.lower() == FORWARDED_FOR]
+    if chain:
+        headers = [(name, value) for name, value in headers if name.lower() != FORWARDED_FOR]
+    if request.peer:
+        chain.append(request.peer.encode("latin-1"))
+    if chain:
+        headers.append((b"X-Forwarded-For", b", ".join(chain)))
+    wanted = (b"cookie",) if keys_are_ours else (*CREDENTIALS, b"cookie")
+    headers += [(name, value) for name, value in request.headers if name.lower() in wanted]
+    return headers

@@ -1,0 +1,165 @@
+"""Which requests belong to a model's process, and how. Source: llama-server README, b11434."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from msgspec import Struct, structs
+
+from appliance.core.sse import Dialect
+from appliance.http.way.resumable import is_stream_path
+from appliance.traffic.request import PAGE_PREFIX, Request
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """How a request for a model's process is treated. ``name`` is what metrics call it."""
+
+    name: str
+    loads: bool = True
+    """False: a question about a running model, which never loads one."""
+    streams: bool = False
+    """``stream: true`` asks for server-sent events here."""
+    dialect: Dialect = Dialect.OPENAI
+    strip: str = ""
+    """What the path loses on its way to the model's server."""
+    loading_state: bool = False
+    """``sendLoadingState`` applies: an OpenAI chat."""
+    metered: bool = True
+    """It is written into the activity log."""
+
+
+_GENERATE = (
+    "/completion",
+    "/completions",
+    "/v1/completions",
+    "/chat/completions",
+    "/v1/chat/completions",
+    "/infill",
+    "/v1/audio/transcriptions",
+    "/audio/transcriptions",
+)
+_ANSWER = (
+    "/v1/chat/completions/control",
+    "/chat/completions/input_tokens",
+    "/v1/chat/completions/input_tokens",
+    "/responses/input_tokens",
+    "/v1/responses/input_tokens",
+    "/embedding",
+    "/embeddings",
+    "/v1/embeddings",
+    "/rerank",
+    "/reranking",
+    "/v1/rerank",
+    "/v1/reranking",
+    "/v1/systemone",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/props",
+    "/lora-adapters",
+)
+_MEDIA = (
+    "/v1/audio/speech",
+    "/v1/audio/voices",
+    "/v1/images/generations",
+    "/v1/images/edits",
+    "/sdapi/v1/txt2img",
+    "/sdapi/v1/img2img",
+)
+"""Of other servers that a configuration may start; llama-server has none of them."""
+_QUIET = (
+    "/v1/chat/completions/control",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/props",
+    "/lora-adapters",
+)
+"""Questions that cost no tokens, and that llama-swap does not write down either."""
+_OWN_PATH = {
+    **{path: Route(name=path, streams=True) for path in _GENERATE},
+    **{path: Route(name=path, metered=path not in _QUIET) for path in (*_ANSWER, *_MEDIA)},
+    **{path: Route(name=path, streams=True, dialect=Dialect.RESPONSES) for path in ("/responses", "/v1/responses")},
+    "/v1/chat/completions": Route(name="/v1/chat/completions", streams=True, loading_state=True),
+    "/v1/messages": Route(name="/v1/messages", streams=True, dialect=Dialect.ANTHROPIC),
+    "/v1/messages/count_tokens": Route(name="/v1/messages/count_tokens", dialect=Dialect.ANTHROPIC),
+    "/audioapi/v1/tasks/run": Route(name="/audioapi/v1/tasks/run", strip="/audioapi"),
+}
+_VERSIONLESS = (
+    "/chat/completions",
+    "/responses",
+    "/completions",
+    "/messages",
+    "/messages/count_tokens",
+    "/embeddings",
+    "/rerank",
+    "/reranking",
+)
+"""Asked for below ``/v``, and passed on without it: for servers whose base URL has its version in it."""
+_POST = _OWN_PATH | {
+    f"/v{path}": structs.replace(_OWN_PATH[f"/v1{path}"], name=f"/v{path}", strip="/v", loading_state=False)
+    for path in _VERSIONLESS
+}
+POSTED = frozenset(_OWN_PATH)
+"""Paths of a model's process that are asked with POST and a body."""
+_SLOT = Route(name="/slots/:id", metered=False)
+_LISTS = {path: Route(name=path, metered=False) for path in ("/v1/audio/voices", "/sdapi/v1/loras")}
+"""Asked for with GET and ``?model=``; they start the model, as in llama-swap."""
+OTHER = "other"
+"""In single-model mode, whatever this program knows nothing of."""
+MCP = "/mcp"
+UPSTREAM = "/upstream/"
+COMFY = "/comfyui/"
+COMFY_MODEL = "comfyui_auto"
+_ASK_MODEL = ("/props", "/slots", "/metrics")
+"""The child's with ``?model=``, the program's own without."""
+_ASK = {path: Route(name=path, loads=False, metered=False) for path in (*_ASK_MODEL, "/lora-adapters")}
+
+
+def model_route(request: Request) -> Route | None:
+    """The route of a request that belongs to a model's process, None for the program's own."""
+    if request.method == "POST":
+        if request.path.startswith("/slots/"):
+            return _SLOT
+        return _POST.get(request.path)
+    if request.method in ("GET", "HEAD") and request.path in _LISTS:
+        return _LISTS[request.path]
+    if request.method in ("GET", "HEAD") and (request.path not in _ASK_MODEL or request.query.get("model")):
+        return _ASK.get(request.path)
+    return None
+
+
+def single_route(request: Request) -> Route | None:
+    """The same in single-model mode, where all of llama-server's routes are the model's; None for the few of ours."""
+    path = request.path
+    if request.public or is_stream_path(path) or path.startswith((PAGE_PREFIX, "/logs/")) or path in ("", "/logs"):
+        return None
+    if known := model_route(request):
+        return known
+    return Route(name=OTHER, loads=request.method == "POST", metered=False)
+
+
+def is_passed(path: str) -> bool:
+    """Whether a (decoded) path is one of those whose rest goes to a model's server as it is."""
+    return path.startswith((UPSTREAM, COMFY)) or path == COMFY[:-1]
+
+
+def below(request: Request) -> str:
+    """The raw path of such a request behind ``/upstream/``, or from the slash of ``/comfyui/`` on."""
+    prefix = UPSTREAM if request.path.startswith(UPSTREAM) else COMFY[:-1]
+    raw = request.target.partition("?")[0]
+    return raw[len(prefix) :] if raw.startswith(prefix) else quote(request.path[len(prefix) :])
+
+
+def passed_route(method: str, path: str) -> Route:
+    """How a request below ``/upstream/<model>`` is noted: as the model route that its rest is, else not at all."""
+    known = _POST.get(path) if method == "POST" else None
+    if known is None:
+        return Route(name=UPSTREAM, metered=False)
+    return structs.replace(known, strip="", loading_state=False)
+
+
+def dialect_of(path: str) -> Dialect:
+    """How errors look on a path, whatever the method."""
+    route = _POST.get(path)
+    return route.dialect if route else Dialect.OPENAI

@@ -1,0 +1,160 @@
+"""What the program counts of itself. Counting costs a microsecond; `appliance.traffic.exposition` makes text of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+from appliance.core.machine import Sample
+from appliance.fleet.owner import ChildStatus
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MAX_MODELS = 500
+"""Distinct values of a ``model`` label; models beyond are counted together as `OTHER`."""
+OTHER = "other"
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Upper bounds in seconds: from a token of a tiny model to the load of a huge one."""
+
+
+class Held(Protocol):
+    """Something that tells how many bytes it holds now."""
+
+    @property
+    def held(self) -> int: ...
+
+
+class Durations:
+    """A histogram of seconds. ``counts`` are per bucket, not cumulative; the last is for what exceeds `BUCKETS`."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.sum += seconds
+
+
+class ModelCounts:
+    """Everything counted of one model since the program's start."""
+
+    __slots__ = (
+        "cached_tokens",
+        "deaths",
+        "died",
+        "evictions",
+        "first_byte",
+        "generated_tokens",
+        "load_failures",
+        "loads",
+        "prompt_tokens",
+        "requests",
+        "restarts",
+        "seconds",
+        "waits",
+    )
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.seconds = Durations()
+        self.first_byte = Durations()
+        self.waits = Durations()
+        self.loads = Durations()
+        self.prompt_tokens = 0
+        self.generated_tokens = 0
+        self.cached_tokens = 0
+        self.evictions = 0
+        self.load_failures = 0
+        self.deaths = 0
+        self.restarts = 0
+        self.died = False
+        """Its last process ended by itself; the next load is a restart."""
+
+
+class Metrics:
+    """Counters of one server; the fleet's gauges are read when asked for.
+
+    ``model`` is always the id of a model that exists, never a name as a client wrote it: names that nobody knows would
+    use up the labels.
+    """
+
+    def __init__(self, bodies: Held) -> None:
+        self.bodies = bodies
+        self.requests: Counter[tuple[str, int]] = Counter()
+        """By route and status; every request is here, those for a model in ``models`` as well."""
+        self.response_bytes = 0
+        self.under_way = 0
+        self.models: dict[str, ModelCounts] = {}
+
+    def count(self, route: str, status: int, sent: int) -> None:
+        """One finished request; ``status`` 499 stands for a client that left before it was answered."""
+        self.requests[route, status] += 1
+        self.response_bytes += sent
+
+    def request_done(
+        self, model: str, route: str, status: int, seconds: float, first_byte_seconds: float | None
+    ) -> None:
+        """One finished request for a model, waiting and loading included; no first byte when it never had one."""
+        counts = self._of(model)
+        counts.requests[route, status] += 1
+        counts.seconds.observe(seconds)
+        if first_byte_seconds is not None:
+            counts.first_byte.observe(first_byte_seconds)
+
+    def tokens(self, model: str, prompt: int, generated: int, cached: int) -> None:
+        """Tokens of one answer; ``cached`` ones came from the prompt cache. Negative is unknown, and not counted."""
+        counts = self._of(model)
+        counts.prompt_tokens += max(prompt, 0)
+        counts.generated_tokens += max(generated, 0)
+        counts.cached_tokens += max(cached, 0)
+
+    def waited(self, model: str, seconds: float) -> None:
+        """A request got its lease, or gave up, after waiting so long for it; its model's load is part of the wait."""
+        self._of(model).waits.observe(seconds)
+
+    def loaded(self, model: str, seconds: float) -> None:
+        """A model process became ready, so long after its start."""
+        counts = self._of(model)
+        counts.loads.observe(seconds)
+        if counts.died:
+            counts.died = False
+            counts.restarts += 1
+
+    def evicted(self, model: str) -> None:
+        """A model process was told to stop to make room for another one."""
+        self._of(model).evictions += 1
+
+    def load_failed(self, model: str) -> None:
+        """A model process ended, or was given up, before it was ready."""
+        self._of(model).load_failures += 1
+
+    def died(self, model: str) -> None:
+        """A model process that was ready ended without having been told to."""
+        counts = self._of(model)
+        counts.deaths += 1
+        counts.died = True
+
+    def label(self, model: str) -> str:
+        """What the model is called in labels."""
+        return model if model in self.models or len(self.models) < MAX_MODELS else OTHER
+
+    def render(self, children: Iterable[ChildStatus], machine: Sample | None = None) -> str:
+        """The whole exposition; without ``machine``, the gauges that llama-swap knows are left out.
+
+        May run in a thread while others count, and should: the first call imports the library for it (25 ms), each
+        asks the system for the children's memory, and at `MAX_MODELS` it takes a fifth of a second.
+        """
+        from appliance.traffic.exposition import exposition
+
+        return exposition(self, list(children), machine)
+
+    def _of(self, model: str) -> ModelCounts:
+        counts = self.models.get(model)
+        if counts is None:
+            counts = self.models.setdefault(self.label(model), ModelCounts())
+        return counts
