@@ -54,7 +54,7 @@ async def _headers(hub: Hub, url: str) -> tuple[int, str]:
     host, shown = urlsplit(url).netloc, shown_url(url)
     async with hub.open("HEAD", url, stop_at_size=True) as answer:
         if answer.status in (401, 403, 404, 410):
-            raise NotFound(f"{host} has no such file, or does not give it to everybody ({answer.status}): {shown}")
+            raise NotFound(f"{host} has no such file, or requires a login ({answer.status}): {shown}")
         if answer.status >= 400:
             raise hub.refusal(answer, shown)
         size = answer.headers.get(b"x-linked-size") or answer.headers.get(b"content-length") or b""

@@ -1,4 +1,4 @@
-"""Whether there are plugins, and where: the options, and what the configuration says of it."""
+"""The options that switch plugins on and off and say where they are, together with the configuration."""
 
 from __future__ import annotations
 
@@ -34,23 +34,21 @@ def plugin_option(command: Callable[..., T]) -> Callable[..., T]:
 
 def no_plugins_option(command: Callable[..., T]) -> Callable[..., T]:
     """``--no-plugins``, as the parameter ``no_plugins``."""
-    return click.option("--no-plugins", is_flag=True, help="Take no text for a slash command, load no plugin.")(command)
+    return click.option("--no-plugins", is_flag=True, help="Disable plugins and slash commands.")(command)
 
 
 def named(folders: Sequence[Path], *, none: bool) -> tuple[Path, ...] | None:
-    """What the two options say: the folders, None for no plugins at all. Raises UsageError."""
+    """Return the folders of the two options, or None for no plugins at all. Raises UsageError."""
     if none and folders:
         raise UsageError("--no-plugins and --plugins contradict each other; leave out one of them")
     return None if none else existing(folders)
 
 
 def existing(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """The folders as absolute paths. Raises UsageError for one that is not there."""
+    """Return the folders as absolute paths. Raises UsageError for a missing one."""
     for folder in folders:
         if not folder.is_dir():
-            raise UsageError(
-                f"there is no folder {folder}; check --plugins, which takes a folder that has plugins in it"
-            )
+            raise UsageError(f"there is no folder {folder}; --plugins takes a folder that contains plugins")
     return tuple(folder.absolute() for folder in folders)
 
 

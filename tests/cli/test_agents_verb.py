@@ -53,7 +53,7 @@ def test_ls_lists_what_there_is_and_what_is_wrong_with_it(tmp_path: Path):
     assert "/good" in table.stdout
     assert "Traceback" not in table.stderr
     assert "/bad: agent.py:1: ModuleNotFoundError" in table.stderr
-    assert f"/good: takes the place of the one in {folder / 'good'}" in table.stderr
+    assert f"/good: replaces the one in {folder / 'good'}" in table.stderr
 
 
 def test_ls_says_where_each_value_comes_from(tmp_path: Path):

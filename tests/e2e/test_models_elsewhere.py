@@ -252,7 +252,7 @@ def test_an_address_fills_the_file_that_is_named(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-mu", "URL/files/none.gguf"), "has no such file, or does not give it to everybody (404)"),
+        (("-mu", "URL/files/none.gguf"), "has no such file, or requires a login (404)"),
         (("-mu", "ftp://x/y.gguf"), "is not the address of a file"),
         (("-mu", "http://127.0.0.1:1/"), "does not end in the name of a file"),
         (("-mu", "http://127.0.0.1:1/x.gguf"), "the model hub at 127.0.0.1 failed"),
