@@ -3,7 +3,7 @@
     python3 bootstrap.py serve [ARGS...]       start the server; ARGS go to `llama-appliance serve`
     python3 bootstrap.py test [--deep] [ARGS]  run the tests; ARGS go to pytest, --deep searches much longer
     python3 bootstrap.py test --upstream       run llama.cpp's own server tests against both programs
-    python3 bootstrap.py check                 format, lint, types, import directions, banned words
+    python3 bootstrap.py check                 format, lint, types, import directions, prose
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program dist/llama-appliance/
     python3 bootstrap.py bench [ARGS...]       measure relay, swaps, plugins, decisions, start, memory
     python3 bootstrap.py setup [--dev]         only install what `serve` (or, with --dev, everything else) needs
@@ -306,6 +306,7 @@ def run_check(args: Sequence[str]) -> int:
         "types": [script(python, "pyright"), "--pythonpath", str(python)],
         "imports": [script(python, "lint-imports"), "--no-cache", "--no-logo"],
         "words": [str(python), str(ROOT / ".ci" / "banned.py")],
+        "prose": [str(python), str(ROOT / ".ci" / "prose.py")],
     }
     failed: list[str] = []
     for name, command in checks.items():

@@ -86,7 +86,7 @@ def _running(entry: Entry, seats: dict[str, str], layers: dict[str, tuple[int, i
 
 
 async def _table(server: Server) -> Table | None:
-    """Return None if the server was told which engine to use."""
+    """Return None if somebody named the server's engine."""
     try:
         return await ask(server, "GET", "/api/engines", Table)
     except click.ClickException:

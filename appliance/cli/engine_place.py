@@ -120,6 +120,6 @@ def say_proof(proof: Proof) -> None:
 
 
 def note_named_engine(environ: dict[str, str]) -> None:
-    """Warn that choices made here do not apply to servers that were told which engine to use."""
+    """Warn that choices made here do not apply to servers with a named engine."""
     if named := environ.get(ENGINE_VARIABLE):
         say(f"note: {ENGINE_VARIABLE}={named} overrides every choice made here")

@@ -138,7 +138,7 @@ def _old(ranked: list[Ranked], backend: str | None) -> Ranked:
             raise UsageError("name a backend to update, such as 'vulkan'; 'engines install' takes a certain build")
         found = in_use(ranked, f"{asked.platform}-{asked.backend}")
     if found is None or line_of(found.seat.build) == found.seat.build:
-        what = f"no {backend} build works here" if backend else "the engine in use is no build that could be updated"
+        what = f"no {backend} build works here" if backend else "the engine in use is not a build that could be updated"
         name = "" if found is None else f" ({found.seat.build})"
         raise UsageError(f"{what}{name}; 'llama-appliance engines install {backend or 'BACKEND'}' installs one")
     return found

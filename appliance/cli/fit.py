@@ -1,4 +1,4 @@
-"""How models fit into this machine's memory, for ``ls`` and ``load --dry-run``; no server is asked."""
+"""``ls`` and ``load --dry-run``: how models fit into this machine's memory; no server is asked."""
 
 from __future__ import annotations
 

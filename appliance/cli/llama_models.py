@@ -1,7 +1,7 @@
-"""Where llama-server's one model comes from when it is not named as a file: the cache, else a download into it.
+"""The files of llama-server's one model when it is not named as a file: from the cache, else downloaded into it.
 
-Remote of the options: llama-server of llama.cpp b11434. Different on purpose: what is in the cache is used without
-asking anybody whether there is something newer, and what is downloaded is checked.
+Source of the options: llama-server of llama.cpp b11434. Different on purpose: a file in the cache is used without
+asking whether there is a newer one, and every download is checked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Places(Struct, frozen=True, kw_only=True):
 
 
 class Needs(Struct, frozen=True, kw_only=True):
-    """What the options name other than a file; each may be None."""
+    """The options' sources other than files; each may be None."""
 
     model: Remote | None = None
     draft: Wanted | None = None

@@ -14,9 +14,9 @@ from appliance.plugins.configured import Choice
 from appliance.plugins.folders import plugin_folders
 
 T = TypeVar("T")
-STARTED_WITHOUT = "plugins are off: the program was started without them, by --no-plugins or in place of llama-server"
+STARTED_WITHOUT = "plugins are off: the program was started without them, by --no-plugins or as llama-server"
 CONFIGURED_WITHOUT = (
-    "plugins are off: with a configuration that says nothing of them no text is a command, as in llama-swap; "
+    "plugins are off: a configuration that does not mention plugins switches them off, as in llama-swap; "
     "put 'plugins: {}' into it, or start the program with --plugins DIR"
 )
 

@@ -25,7 +25,7 @@ class ShownModel(Struct, frozen=True, kw_only=True):
     source: str
     path: str
     fetch: list[str]
-    """What to download on the first request."""
+    """The downloads that wait for the first request."""
     error: str | None
     options: list[Told]
 

@@ -221,10 +221,10 @@ async def _chat(ask: Ask, choices: Choices, history: tuple[Message, ...]) -> int
 
 
 def _next_line() -> str | None:
-    """What the user types next; None at the end.
+    """Return the user's next line; None at the end.
 
-    The event loop stands still meanwhile. That harms nobody: the loop has nothing but this conversation, an idle model
-    process prints nothing, and only the main thread gets line editing and Ctrl-C right.
+    The event loop stands still meanwhile. That does no harm: the loop has only this conversation, an idle model process
+    prints nothing, and only the main thread gets line editing and Ctrl-C right.
     """
     while True:
         if not sys.stdout.isatty():  # it holds the answers and nothing else

@@ -251,7 +251,7 @@ def serve(
 
 
 def _read(files: Files | None) -> Loaded | None:
-    """What the files say, their warnings told. Raises UsageError for one that cannot be read."""
+    """Return the content of the files, and print their warnings. Raises UsageError if one cannot be read."""
     if files is None:
         return None
     loaded = files.read()

@@ -186,7 +186,7 @@ async def test_a_server_that_goes_away_is_named(open_server: OpenServer, tmp_pat
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (b"hi \xff", "standard input is no UTF-8 text"),
+        (b"hi \xff", "standard input is not UTF-8 text"),
         (b"", "standard input is empty"),
         (b'{"user_prompt": "hi"}', "standard input does not name a model"),
         (b"x" * ((16 << 20) + 1), "standard input holds more than the 16 MiB"),

@@ -158,7 +158,7 @@ def test_who_stands_in_for_llama_server_takes_no_text_for_a_command(command: Com
     assert outcome.program.plugins is None
     choice = choice_of(None, outcome.program.plugins)
     assert choice.folders == ()
-    assert "in place of llama-server" in str(choice.off)
+    assert "as llama-server" in str(choice.off)
     served = command("serve")
     assert isinstance(served.program, AppSettings)
     assert choice_of(None, served.program.plugins) == Choice(folders=(bundled_folder(),))
