@@ -73,7 +73,7 @@ def markdown(text: str) -> Iterator[tuple[int, str]]:
             for cell in line.split("|"):
                 for found, advice in phrases(cell):
                     yield number, f"'{found}': write {advice}"
-        elif not code and line.strip():
+        elif line.strip() and not code and not line.startswith("#"):  # a heading may be a question
             paragraph.append(line[begin.end() :] if begin else line)
 
 
