@@ -18,7 +18,7 @@ WIDTH = 100
 UNKEPT = {".venv", ".git", ".pytest_cache", ".hypothesis", "build", "dist", "node_modules", "__pycache__"}
 UNREAD = ("ARCHITECTURE.md",)
 """Markdown that is not checked yet."""
-CLEAN = ("appliance/cli", "appliance/errors.py")
+CLEAN = ("appliance/cli", "appliance/core", "appliance/errors.py")
 """Folders and files whose docstrings and messages are checked."""
 
 START = r"(?:^|[.:;!?]\s+)"

@@ -1,8 +1,8 @@
-"""The request that asks another engine to go on from what a broken stream has said.
+"""The request that asks another engine to continue the text of a broken stream.
 
-llama-server (b11434) goes on with an assistant's message that stands last. Where it is told so outright
-(``continue_final_message``) it answers with the rest alone; where it finds out by itself, b11434 says the beginning
-again in its first delta, and b11549 does not: see `splicing`.
+llama-server (b11434) continues an assistant's message that stands last. If the request says so explicitly
+(``continue_final_message``), it answers with the rest alone. If it finds out by itself, b11434 repeats the beginning in
+its first delta, and b11549 does not: see `splicing`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _APPENDED = Step(b"-1", -1)
 
 
 def continued_body(body: bytes, partial: Partial) -> bytes | Refusal:
-    """The same request, which asks for the rest; what it does not have to change keeps its bytes."""
+    """Return the same request, now asking for the rest; unchanged members keep their bytes."""
     try:
         asked = OBJECT.decode(body)
     except _UNREADABLE:
@@ -45,7 +45,7 @@ def continued_body(body: bytes, partial: Partial) -> bytes | Refusal:
 
 
 def _obstacle(asked: JsonObject, partial: Partial) -> str:
-    """What in the request forbids a continuation, "" for nothing."""
+    """Return what in the request forbids a continuation; "" if nothing does."""
     for name in _COUNTS:
         count = asked.get(name)
         if isinstance(count, int) and count > 1:
@@ -107,7 +107,7 @@ def _prefill(asked: JsonObject, partial: Partial) -> list[Edit] | Refusal:
 
 
 def _appended(name: str, asked: JsonObject, added: list[JsonObject], *, asks: bool) -> list[Edit] | Refusal:
-    """``asks``: the route knows the members that say to go on with the last message (Anthropic's always does)."""
+    """``asks``: the route knows the members that ask to continue the last message (Anthropic's always does so)."""
     edits: list[Edit] = []
     given = asked.get(name)
     if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""JSON as Python values, for the few who look into all of a text."""
+"""JSON as Python values, for the few modules that look into all of a text."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ JsonObject = dict[str, JSON]
 
 # A cast, because msgspec cannot follow a type that refers to itself; what it decodes untyped is of this type.
 OBJECT = cast("msgspec.json.Decoder[JsonObject]", msgspec.json.Decoder(dict[str, object]))
-"""Decodes an object; raises MsgspecError and UnicodeDecodeError for anything else, RecursionError."""
+"""Decode an object; raises MsgspecError and UnicodeDecodeError for anything else, RecursionError."""
