@@ -1,4 +1,4 @@
-"""Decodes gzip and deflate (RFC 9110 section 8.4.1) while a body passes."""
+"""Content codings that can be undone while a body passes: gzip and deflate (RFC 9110 section 8.4.1)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import zlib
 from collections.abc import Iterator
 
 PIECE = 256 << 10
-"""Number of bytes decoded at once: a small input can stand for a thousand times as much."""
+"""Bytes decoded at once: a small input can stand for a thousand times as much."""
 
 MAX_DECODED = 256 << 20
-"""Number of decoded bytes after which a body is not examined any further."""
+"""Decoded bytes after which a body is not looked into any further."""
 
 _DECODABLE = ("gzip", "deflate")
 _NOTHING = ("", "identity")
@@ -20,10 +20,10 @@ def _name(coding: str) -> str:
 
 
 class ContentDecoder:
-    """Decodes one Content-Encoding, piece by piece.
+    """Undoes one Content-Encoding, piece by piece.
 
-    ``broken`` becomes true, and stays so, with the first byte that cannot be decoded, with any other coding, and beyond
-    MAX_DECODED; no content comes out after that.
+    ``broken`` turns true, and stays so, with the first byte that cannot be decoded, with a coding that is none of
+    the two, and beyond MAX_DECODED; nothing comes out after that.
     """
 
     def __init__(self, content_encoding: str | None) -> None:
@@ -32,11 +32,11 @@ class ContentDecoder:
         self._begun = False  # the format of ``_inflate`` is chosen by the first byte
         self._decoded = 0
         self.plain = self._coding in _NOTHING
-        """True if there is nothing to decode: the bytes may be used as they are."""
+        """Nothing has to be undone: the bytes may be used as they are."""
         self.broken = not self.plain and self._coding not in _DECODABLE
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Return the content in ``chunk`` in pieces of at most PIECE bytes. Take them all before the next call."""
+        """The content in ``chunk`` in pieces of at most PIECE bytes. Take them all before the next call."""
         if self.plain:
             yield chunk
             return

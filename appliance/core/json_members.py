@@ -11,13 +11,13 @@ import re
 from collections.abc import Collection
 
 MAX_VALUE = 64 << 10
-"""Largest size of one member's value in bytes; a longer one is not picked. Usage and timings take a few hundred."""
+"""Bytes of one member's value; a longer one is not picked. Usage and timings take a few hundred."""
 
 _MAX_NAME = 64
 
 _AT_LEVEL = re.compile(rb'["{}\[\],:]')
 _BELOW = re.compile(rb'[^"{}\[\]]*+(?:"(?>[^"\\]+|\\.)*+"[^"{}\[\]]*+)*+', re.DOTALL)
-"""Matches everything up to the next bracket, or to the string that is not finished in this chunk."""
+"""Everything up to the next bracket, or to the string that is not finished in this chunk."""
 _STRING = re.compile(rb"(?>[^\"\\]+|\\.)*+", re.DOTALL)
 
 _QUOTE, _COMMA, _COLON, _BACKSLASH = b'",:\\'
@@ -26,7 +26,7 @@ _BLANK = b" \t\r\n"
 
 
 class MemberScanner:
-    """Finds members of the object in the text or, with ``of_last``, of the last object of the array in the text.
+    """Finds members of the object that the text is or, with ``of_last``, of the last object of the array that it is.
 
     ``found`` holds the raw value of each wanted member seen, the last one where a name repeats. Names are compared
     as written: one spelled with escapes is not recognised.
@@ -68,7 +68,7 @@ class MemberScanner:
             self._done = bool(first)
 
     def _step(self, chunk: bytes, at: int) -> int:
-        """Handle the character at ``at``, up to the next place that matters; return where to continue."""
+        """Take what is at ``at``, up to the next place that matters; returns where to go on."""
         if self._in_string:
             return self._through_string(chunk, at)
         if self._depth > self._level:
@@ -145,7 +145,7 @@ class MemberScanner:
         return end + 1
 
     def _keep(self, chunk: bytes, end: int) -> None:
-        """Add this chunk's part of the value up to ``end``; a value that is too long is dropped."""
+        """Add what this chunk has of the value up to ``end``; a value too long is let go."""
         if self._value is not None:
             self._value += chunk[self._from : end]
             if len(self._value) > MAX_VALUE:

@@ -1,4 +1,4 @@
-"""llama-swap's view of models in ``/v1/models``, ``/running`` and its event feed.
+"""What llama-swap tells of models in ``/v1/models``, ``/running`` and its event feed. Source: llama-swap 0bdb3720.
 
 An entry is llama-server's router's with llama-swap's keys added: ``name``, ``description``, ``meta.llamaswap``, and
 what ``capabilities`` say. Names that stand for a model elsewhere (peers, selectors, profile pins) get an entry, too.
@@ -35,14 +35,14 @@ def swap_state(state: str) -> SwapState:
 
 
 def with_found(config: Config | None, found: Iterable[Model]) -> Config:
-    """Return the configuration together with the models that were found on disk, so that one list has them all."""
+    """The configuration with the models that were found on disk beside it, so that one list has all there is."""
     config = config or Config()
     others = {m.id: ModelConfig(aliases=list(m.aliases)) for m in found if m.id not in config.models}
     return msgspec.structs.replace(config, models={**others, **config.models})
 
 
 class _Rendered(Struct, frozen=True):
-    """Return a model's ``capabilities`` for a listing; all empty if none are configured."""
+    """What a model's ``capabilities`` become in a listing; all empty when none are configured."""
 
     architecture: Object
     flags: dict[str, bool]
@@ -83,9 +83,7 @@ def _render(told: Capabilities) -> _Rendered:
 
 
 def complete(entry: Object, model: ModelConfig, identity: Object) -> Object:
-    """Return a model's entry in the list with its configuration's additions. ``identity`` goes into
-    ``meta.llamaswap``.
-    """
+    """A model's entry of the list with all that its configuration adds. ``identity`` goes into ``meta.llamaswap``."""
     rendered = _render(model.capabilities).entry
     metadata = {key: value for key, value in model.metadata.items() if not (rendered and key in _FROM_CAPABILITIES)}
     meta: Object = {**_object(entry.get("meta")), "llamaswap": {**metadata, **identity}}
@@ -144,12 +142,12 @@ def model_status(config: Config, states: Mapping[str, str]) -> list[Object]:
 
 
 def _peer_models(config: Config) -> list[tuple[str, str]]:
-    """Return ``(peer id, model name)`` of all peers, in the order of the file."""
+    """``(peer id, model name)`` of all peers, in the order of the file."""
     return [(peer_id, name) for peer_id, peer in config.peers.items() for name in peer.models]
 
 
 class _Names:
-    """Return which names mean something, and whether each runs."""
+    """Which names mean something, and whether it runs."""
 
     def __init__(self, config: Config, states: Mapping[str, str], remote: Collection[str]) -> None:
         peers = {f"{peer_id}/{name}" for peer_id, name in _peer_models(config)}
@@ -159,7 +157,7 @@ class _Names:
         self.taken = {*self._ids, *config.selectors}
 
     def value(self, names: Iterable[str]) -> str:
-        """Return ``loaded`` when one of them is loaded, or on its way there."""
+        """``loaded`` when one of them is loaded, or on its way there."""
         states = (self._states.get(self._ids.get(name, ""), UNLOADED) for name in names)
         return "loaded" if any(state in ("loading", "loaded", "sleeping") for state in states) else UNLOADED
 
@@ -202,7 +200,7 @@ def _virtual(
     name: str = "",
     description: str = "",
 ) -> Object:
-    """Return the entry of a name that has no process of its own here."""
+    """The entry of a name that has no process of its own here."""
     return {
         "id": name_in_list,
         **_named(name, description),
@@ -253,7 +251,7 @@ def _value(entry: Object) -> str:
 
 
 def _object(value: object) -> Object:
-    """Return a part of an entry as a mapping; the engine's own words come as raw JSON."""
+    """A part of an entry as a mapping; the engine's own words come as raw JSON."""
     if isinstance(value, Raw):
         return dict(msgspec.json.decode(value, type=dict[str, Raw]))
     return msgspec.convert(value, Object) if isinstance(value, dict) else {}

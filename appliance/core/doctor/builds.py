@@ -12,7 +12,7 @@ from appliance.core.engines.choice import Ranked, best
 LS = "llama-appliance engines ls"
 AUTO = "llama-appliance engines use auto"
 SET_BACK = 300.0
-"""Seconds that clocks of one machine may differ before it is worth a word."""
+"""Seconds by which clocks of one machine may differ before it is worth a finding."""
 
 
 def no_engine(facts: DoctorFacts) -> Iterator[Finding]:
@@ -110,7 +110,7 @@ def untried(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def bad_choice(facts: DoctorFacts) -> Iterator[Finding]:
-    """What the user chose, and what has come of it."""
+    """Check the user's choice and its effect."""
     word = facts.book.use
     if not word or word == "auto" or not facts.ranked:
         return
@@ -159,7 +159,7 @@ def named_engine(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def card_is_slower(facts: DoctorFacts) -> Iterator[Finding]:
-    """The processor was chosen over a card that works: the figures say why."""
+    """Explain with figures why the processor was chosen over a card that works."""
     first = best(facts.ranked)
     if first is None or not first.seat.on_cpu or first.wanted:
         return
@@ -176,7 +176,7 @@ def card_is_slower(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def other_engine(facts: DoctorFacts) -> Iterator[Finding]:
-    """The server began with another choice than would be made now."""
+    """Report that the server's choice at its start is not today's."""
     first = best(facts.ranked)
     server = facts.server
     if first is None or server is None or server.answer != "answers":
@@ -210,7 +210,7 @@ def clock(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def span(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3.5 h``, ``2 days``."""
+    """Format ``40 s``, ``12 min``, ``3.5 h``, ``2 days``."""
     if seconds < 120:
         return f"{max(0.0, seconds):.0f} s"
     if seconds < 7200:

@@ -16,7 +16,7 @@ BACKENDS = {
     "intel": ("sycl", "vulkan"),
     "apple": ("metal",),
 }
-"""Which builds compute on whose cards, the usual one first."""
+"""The builds that compute on each vendor's cards, the usual one first."""
 CUDA_DRIVERS = (("cuda13", "580.0"), ("cuda12", "525.60"))
 """The least NVIDIA driver of each generation of CUDA, by NVIDIA's compatibility tables."""
 NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")
@@ -233,7 +233,7 @@ def surroundings(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def hiding(facts: DoctorFacts) -> dict[str, str]:
-    """The variables that keep cards from engines."""
+    """Return the variables that hide cards from engines."""
     if facts.look is None:
         return {}
     return {name: value for name, value in facts.look.hidden.items() if name not in NOT_CARDS}
@@ -244,7 +244,7 @@ def _gpus(facts: DoctorFacts) -> tuple[Gpu, ...]:
 
 
 def _suited(gpu: Gpu) -> tuple[str, ...]:
-    """Backends for the card, by its driver; the best one first."""
+    """Return backends for the card, by its driver; the best one first."""
     known = BACKENDS.get(gpu.vendor.lower(), ())
     floors = dict(CUDA_DRIVERS)
     have = numbers_of(gpu.driver_version)

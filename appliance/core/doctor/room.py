@@ -9,7 +9,7 @@ from appliance.core.doctor.findings import Finding, some
 
 GIB = 1 << 30
 FULL, TIGHT = 256 << 20, 2 * GIB
-"""Free bytes below which nothing can be written soon, and below which no model can be fetched."""
+"""Free bytes below which writing will soon fail, and below which no model can be downloaded."""
 SWAPPED = 512 << 20
 FEW_FILES = 1024
 UNIT = (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -69,7 +69,7 @@ def memory_limit(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def too_large(facts: DoctorFacts) -> Iterator[Finding]:
-    """Models that have no room: by the fit where it was worked out, else by the size of their file."""
+    """Report models that do not fit: by the plan if there is one, else by the size of their file."""
     misfits = [model for model in facts.models if model.fit == "will not fit"]
     partly = [model for model in facts.models if model.fit.startswith("partly")]
     seen = facts.look
@@ -143,7 +143,7 @@ def few_files(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def size(number: int) -> str:
-    """``7.5 GiB``."""
+    """Format ``7.5 GiB``."""
     for unit, large in UNIT:
         if number >= large:
             return f"{number / large:.1f} {unit}"

@@ -135,7 +135,7 @@ def failed_models(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def model_on_processor(facts: DoctorFacts) -> Iterator[Finding]:
-    """A loaded model on the processor although a card is there; the reason is what is known of the cards' seats."""
+    """Report a loaded model on the processor although there is a card; the reason comes from the cards' seats."""
     if facts.server is None or facts.look is None or not facts.look.gpus:
         return
     for model in facts.server.running:
@@ -180,14 +180,14 @@ def _on_processor(facts: DoctorFacts, model: Running) -> bool:
 
 
 def _devices(command: tuple[str, ...]) -> tuple[str, ...]:
-    """``--device`` with its value, where there is one."""
+    """Return ``--device`` with its value, if it is there."""
     at = command.index("--device") if "--device" in command else len(command)
     found = command[at : at + 2]
     return found if len(found) == 2 else ()
 
 
 def _reason(facts: DoctorFacts) -> str | None:
-    """Why no card is used, as far as it is something that can be mended."""
+    """Return why no card is used, as far as the user can correct it."""
     cards = [one for one in facts.ranked if one.seat.devices and not one.seat.on_cpu and not one.seat.software]
     first = best(facts.ranked)
     if hidden := hiding(facts):

@@ -11,7 +11,7 @@ SHOWN_MODELS = 6
 
 
 def headlines(facts: DoctorFacts) -> list[tuple[str, str]]:
-    """What and how it is, one line each."""
+    """Names and states, one line each."""
     return [
         *_machine(facts),
         ("engine", _engine(facts)),

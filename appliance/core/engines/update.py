@@ -28,13 +28,13 @@ class Discard(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """Give the staged build its place among the others, by one renaming."""
+    """Move the staged build to its place among the others, by one rename."""
 
     build: str
 
 
 class Remove(Struct, frozen=True):
-    """Remove builds; one that is not there any more is no mistake."""
+    """Remove builds; a missing one is not an error."""
 
     builds: tuple[str, ...]
 
@@ -49,9 +49,9 @@ Effect = Discard | Place | Remove | Note
 
 
 def begin(changes: Changes, build: str, old: str, now: float, held: Collection[str] = ()) -> Changes:
-    """An update to ``build`` begins; ``old`` is in use, and builds that are ``held`` are never removed by it.
+    """Begin an update to ``build``; ``old`` is in use, and builds that are ``held`` are never removed by it.
 
-    Raises Conflict when another one was not finished.
+    Raises Conflict if another update was not finished.
     """
     if changes.journal is not None:
         raise Conflict(
@@ -64,7 +64,7 @@ def begin(changes: Changes, build: str, old: str, now: float, held: Collection[s
 
 
 def advance(changes: Changes, now: float) -> Changes:
-    """The step under way is done. After *place* the new build is the line's current one; after *tidy* all is done."""
+    """Complete the current step. After *place* the new build is the line's current one; after *tidy* all is done."""
     journal = changes.journal
     assert journal is not None
     match journal.step:
@@ -79,7 +79,7 @@ def advance(changes: Changes, now: float) -> Changes:
 
 
 def given_up(changes: Changes) -> Changes:
-    """The update is over, and nothing has come of it."""
+    """End the update without a result."""
     return structs.replace(changes, journal=None)
 
 
@@ -105,7 +105,9 @@ def recover(changes: Changes, *, staged: Collection[str], placed: Collection[str
 
 
 def canary_failure(old: Speeds | None, new: Speeds) -> str:
-    """Why the new build is not taken for its speed; empty: it is. Without an old one, any speed will do."""
+    """Return why the new build is refused because of its speed; empty: it is not. Without an old one, any speed will
+    do.
+    """
     if old is None or new.nominal_seconds * SPEED_KEPT <= old.nominal_seconds:
         return ""
     reached = 100 * old.nominal_seconds / new.nominal_seconds

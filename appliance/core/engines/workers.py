@@ -1,4 +1,4 @@
-"""Workers: other processes, mostly on other machines, whose devices llama-server uses by llama.cpp's RPC.
+"""Workers: other processes, mostly on other machines, whose devices llama-server uses through llama.cpp's RPC.
 
 llama-server itself aborts when a worker cannot be reached, says another version, or dies. So each is looked at before a
 model is started, and the model is given those alone that will do.
@@ -31,45 +31,48 @@ _LOST = (
 _NO_CONNECTION = re.compile(r"ggml-rpc\.cpp:\d+: Failed to connect to ")
 
 State = Literal["ready", "busy", "unreachable", "other"]
-"""It answers; it takes connections and serves somebody else, as it serves one at a time; no connection; what answers
-there is no worker that can be understood."""
+"""It answers; it accepts connections but serves another client, because it serves one at a time; no connection; the
+other side is not a worker that can be understood.
+"""
 
 
 class WorkerDevice(Struct, frozen=True, kw_only=True):
-    """One device of a worker, as the worker tells of it. Sizes in bytes; the protocol has no name for it."""
+    """One device of a worker, as the worker reports it. Sizes in bytes; the protocol has no name for it."""
 
     total: int
     free: int
 
 
 class Worker(Struct, frozen=True, kw_only=True):
-    """What one look at an endpoint found."""
+    """The result of one look at an endpoint."""
 
     endpoint: str
-    """``host:port``, as llama-server is told."""
+    """``host:port``, as llama-server gets it."""
     state: State
     why: str = ""
-    """What is wrong, in words; empty when it is ready."""
+    """The problem, in words; empty when it is ready."""
     version: str | None = None
-    """Of the RPC protocol, ``7.0.0``."""
+    """Version of the RPC protocol, ``7.0.0``."""
     devices: tuple[WorkerDevice, ...] = ()
 
 
 class Crew(Struct, frozen=True, kw_only=True):
-    """The workers that a model is started with, and what is to be told of those that are left out, one line each."""
+    """The workers that a model is started with, and a message for each one that is left out, one line each."""
 
     workers: tuple[Worker, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def endpoint_of(text: str) -> str:
-    """``HOST`` or ``HOST:PORT`` as ``host:port``. Raises UsageError for what llama-server could not reach."""
+    """Read ``HOST`` or ``HOST:PORT`` as ``host:port``. Raises UsageError for addresses that llama-server could not
+    reach.
+    """
     host, port = split_endpoint(text)
     return f"{host}:{port}"
 
 
 def split_endpoint(text: str) -> tuple[str, int]:
-    """The host and the port of a worker's address; without one the port is `DEFAULT_PORT`. Raises UsageError."""
+    """Split a worker's address into host and port; the default port is `DEFAULT_PORT`. Raises UsageError."""
     written = text.strip()
     if written.startswith("[") or written.count(":") > 1:
         raise UsageError(
@@ -84,7 +87,7 @@ def split_endpoint(text: str) -> tuple[str, int]:
 
 
 def endpoints_of(text: str) -> tuple[str, ...]:
-    """The value of ``--rpc``, each endpoint once. Raises UsageError."""
+    """Read the value of ``--rpc``, each endpoint once. Raises UsageError."""
     found = tuple(dict.fromkeys(endpoint_of(part) for part in text.split(",") if part.strip()))
     if not found:
         raise UsageError(f"'{text}' names no worker; write HOST:PORT, as in 192.168.1.5:{DEFAULT_PORT}")
@@ -94,8 +97,10 @@ def endpoints_of(text: str) -> tuple[str, ...]:
 
 
 def agree(build_rpc: str | None, worker: Worker) -> str:
-    """Why this build and this worker cannot work together; empty when they can. A worker that has not told its version
-    is refused for that."""
+    """Return why this build and this worker cannot work together; empty when they can.
+
+    A worker that has not reported its version is refused for that.
+    """
     if build_rpc is None:
         return (
             "the engine speaks no RPC; install a build that does ('llama-appliance engines install cpu', or "
@@ -114,9 +119,9 @@ def agree(build_rpc: str | None, worker: Worker) -> str:
 def choose_workers(
     model_id: str, workers: Sequence[Worker], build_rpc: str | None, fits: Callable[[Sequence[Worker]], bool]
 ) -> Crew:
-    """Those that a model is started with. Where some will not do, the model goes without them if it ``fits`` so.
+    """Choose the workers for a model. If some cannot be used, the model goes without them, provided that it ``fits``.
 
-    Raises ModelFailedToStart, which names them and what to do.
+    Raises ModelFailedToStart, which names them and the remedy.
     """
     refused = {worker.endpoint: why for worker in workers if (why := agree(build_rpc, worker))}
     crew = tuple(worker for worker in workers if worker.endpoint not in refused)
@@ -128,8 +133,11 @@ def choose_workers(
 
 
 def lost_worker(lines: Iterable[str]) -> bool:
-    """Whether the last lines of a llama-server say that it aborted for want of a worker: neither the engine nor the
-    model is to blame, and the same engine can be started again with the workers that are left."""
+    """True if the last lines of a llama-server say that it aborted for want of a worker.
+
+    Neither the engine nor the model is then to blame, and the same engine can be started again with the remaining
+    workers.
+    """
     return any(_NO_CONNECTION.search(line) or any(said in line for said in _LOST) for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""How the built-in tools are offered. Names, schemas and their order are llama-server's (b11434)."""
+"""The descriptions of the built-in tools. Names, schemas and their order are llama-server's (b11434)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from appliance.core.tools.lines import MAX_OUTPUT
 
 
 def _parameters(required: tuple[str, ...] = (), **properties: tuple[str, str]) -> Raw:
-    """The JSON schema of an object with these members, each a type and what it means."""
+    """Return the JSON schema of an object with these members, each a type and its meaning."""
     schema: dict[str, object] = {
         "type": "object",
         "properties": {name: {"type": kind, "description": text} for name, (kind, text) in properties.items()},
