@@ -27,7 +27,7 @@ _DEVICES = ("\\\\.\\", "\\\\?\\")
 
 
 def real_root(path: str) -> str:
-    """A root as its paths will be compared with it. Raises OSError."""
+    """Return a root for comparisons with paths in it. Raises OSError."""
     real = os.path.realpath(path, strict=True)
     if not os.path.isdir(real):  # noqa: PTH112
         raise NotADirectoryError(20, "it is no folder", path)
@@ -39,7 +39,7 @@ def home_folder() -> str:
 
 
 def resolved(cwd: str | None, path: str, root: str | None) -> str:
-    """An absolute path without dots, as far as text goes."""
+    """Return an absolute path without dots, as far as text goes."""
     here = root or os.getcwd()  # noqa: PTH109
     return os.path.normpath(os.path.join(here, cwd or here, path))  # noqa: PTH118
 
@@ -66,7 +66,7 @@ def open_regular(path: str, root: str | None, *, write: bool = False) -> Generat
 
 @contextmanager
 def open_folder(path: str, root: str | None) -> Generator[str]:
-    """The folder's path; there is nothing to hold on to. Raises OSError and BadPath."""
+    """Return the folder's path; there is nothing to hold on to. Raises OSError and BadPath."""
     if root is not None:
         _check_inside(root, os.path.realpath(path), path)
     if not os.path.isdir(path):  # noqa: PTH112
@@ -101,7 +101,7 @@ def _check_inside(root: str, real: str, path: str) -> None:
 
 
 def _final_path(fd: int) -> str:
-    """Where an open file is (GetFinalPathNameByHandleW), without the prefix of extended paths."""
+    """Return the real path of an open file (GetFinalPathNameByHandleW), without the prefix of extended paths."""
     buffer = ctypes.create_unicode_buffer(_LONGEST)
     size = _kernel32.GetFinalPathNameByHandleW(wintypes.HANDLE(msvcrt.get_osfhandle(fd)), buffer, _LONGEST, 0)
     if not 0 < size < _LONGEST:
