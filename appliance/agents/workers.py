@@ -74,9 +74,8 @@ class Worker:
         return len(self._restarts)
 
     def restarted(self, process: object, now: float, settings: RunsConfig) -> bool:
-        """Note the end of ``process``, anything that stands for it: runs that shared it count once.
-
-        True: that was one too many.
+        """Note the end of ``process``, any token for it: runs that shared it count once. Returns True for one restart
+        too many.
         """
         if process is not None and process == self._last:
             return False

@@ -23,12 +23,12 @@ from appliance.catalog.found import Found
 DEFAULT_REGISTRY = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
-"""What a name leaves out."""
+"""Parts of a name that are the default and may be left out."""
 SERVICE_HOME = Path("/usr/share/ollama")
 """Home of the user that Ollama's installer for Linux makes."""
 MAX_MANIFESTS = 5000
 MAX_TEXT = 1 << 20
-"""Bytes of a manifest or of parameters; they have a few hundred."""
+"""Largest manifest or parameters file in bytes; they have a few hundred."""
 LAYER = "application/vnd.ollama.image."
 _DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 
@@ -49,7 +49,7 @@ class Manifest(Struct):
 
 
 class _Number(NamedTuple):
-    """A parameter of the same meaning in llama-server, and the values that mean the same there."""
+    """A parameter of the same meaning in llama-server, and the values with the same meaning."""
 
     flag: str
     least: float
@@ -76,11 +76,11 @@ PARAMETERS = {
 
 
 class _Unusable(Exception):
-    """Why a manifest's model is passed over, as part of a sentence."""
+    """The reason why a manifest's model is skipped, as part of a sentence."""
 
 
 def ollama_directories(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    """Folders that may hold models of Ollama: of its variable, else the user's and the one of its service."""
+    """Return folders that may hold models of Ollama: of its variable, else the user's and the one of its service."""
     if chosen := environ.get("OLLAMA_MODELS"):
         return (Path(chosen).absolute(),)
     homes = [home, SERVICE_HOME] if sys.platform == "linux" else [home]
@@ -88,7 +88,7 @@ def ollama_directories(environ: Mapping[str, str], home: Path) -> tuple[Path, ..
 
 
 def scan_ollama(root: Path, notes: list[str]) -> Iterator[Found]:
-    """Raises OSError where the store itself cannot be read; what is broken in it is in ``notes``."""
+    """Scan a store. Raises OSError if the store itself cannot be read; broken parts are in ``notes``."""
     same: dict[tuple[object, ...], list[Found]] = {}
     for number, (name, path) in enumerate(_manifests(root / "manifests", notes)):
         if number == MAX_MANIFESTS:
@@ -105,12 +105,12 @@ def scan_ollama(root: Path, notes: list[str]) -> Iterator[Found]:
 
 
 def read_manifest(content: bytes) -> Manifest | None:
-    """None for what is no manifest. Raises nothing."""
+    """Parse a manifest; None for anything else. Raises nothing."""
     return _decode(content, Manifest)
 
 
 def engine_args(content: bytes) -> tuple[str, ...]:
-    """The llama-server flags that a parameters layer means, where that is certain. Raises nothing."""
+    """Return the llama-server flags for a parameters layer, if that is certain. Raises nothing."""
     values = _decode(content, dict[str, object]) or {}
     flags: list[str] = []
     for name, number in PARAMETERS.items():
@@ -123,7 +123,7 @@ def engine_args(content: bytes) -> tuple[str, ...]:
 
 
 def blob_name(digest: str) -> str | None:
-    """The file's name of a digest, None for a text that is none: it decides about a path."""
+    """Return the file's name for a digest, None for text that is not one: it decides about a path."""
     match = _DIGEST.fullmatch(digest)
     return match and f"sha256-{match['hex']}"
 
@@ -136,7 +136,7 @@ def _decode(content: bytes, what: type[T]) -> T | None:
 
 
 def _manifests(root: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:
-    """Every model's name, as Ollama shows it, and its manifest."""
+    """Yield every model's name, as Ollama shows it, and its manifest."""
     for registry in list_folder(root)[1]:
         for namespace in _listed(root / registry, notes)[1]:
             for model in _listed(root / registry / namespace, notes)[1]:
@@ -195,7 +195,7 @@ def _projector(root: Path, name: str, manifest: Manifest, notes: list[str]) -> s
 
 
 def _blob(root: Path, layer: Layer) -> Path:
-    """The file of a layer, whole as far as its size tells. Raises _Unusable."""
+    """Return the file of a layer, complete as far as its size tells. Raises _Unusable."""
     name = blob_name(layer.digest)
     if name is None:
         raise _Unusable("its manifest names a file that cannot be one; pull it again")
@@ -219,7 +219,7 @@ def _read(path: Path, what: str) -> bytes:
 
 
 def _named_by_all(tags: list[Found]) -> Found:
-    """One model of several tags for the same files and parameters; ``NAME`` also means ``NAME:latest``."""
+    """Join several tags for the same files and parameters into one model; ``NAME`` also means ``NAME:latest``."""
     default = f":{DEFAULT_TAG}"
     first, *others = sorted(tags, key=lambda found: (found.id.endswith(default), len(found.id), found.id))
     short = [found.id.removesuffix(default) for found in tags if found.id.endswith(default)]

@@ -30,7 +30,7 @@ class ChangesFile:
         self._told = False
 
     def read(self) -> Changes:
-        """What it says; nothing, where it is not there, or damaged and of no use. Raises OSError."""
+        """Return its content; an empty one if it is missing, or damaged and useless. Raises OSError."""
         try:
             with self.path.open("rb") as file:
                 return _CHANGES.decode(file.read(MAX_FILE))
@@ -43,7 +43,7 @@ class ChangesFile:
             return Changes()
 
     def change(self, edit: Callable[[Changes], Changes]) -> Changes:
-        """Make a change and return the outcome, when the disk has it. Raises what `read` and ``edit`` raise."""
+        """Make a change and return the outcome, when the disk has it. Raises the errors of `read` and ``edit``."""
         from filelock import FileLock  # several milliseconds that a server does not need
 
         self.path.parent.mkdir(parents=True, exist_ok=True)
