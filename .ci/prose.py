@@ -16,10 +16,41 @@ ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 100
 """Characters in a line of Markdown; rows of tables, code and lines that are one long link may be longer."""
 UNKEPT = {".venv", ".git", ".pytest_cache", ".hypothesis", "build", "dist", "node_modules", "__pycache__"}
-UNREAD = ("ARCHITECTURE.md",)
-"""Markdown that is not checked yet."""
-CLEAN = ("appliance/cli", "appliance/core", "appliance/errors.py")
+CLEAN = (
+    "appliance/agents",
+    "appliance/catalog",
+    "appliance/cli",
+    "appliance/core",
+    "appliance/errors.py",
+    "appliance/peers",
+    "appliance/plugins",
+    "appliance/store",
+    "appliance/tools",
+    "bootstrap.py",
+    "plugins",
+)
 """Folders and files whose docstrings and messages are checked."""
+UNREAD = {
+    "ARCHITECTURE.md",
+    "appliance/catalog/config_files.py",
+    "appliance/catalog/configuration.py",
+    "appliance/core/accounting.py",
+    "appliance/core/captures.py",
+    "appliance/core/config",
+    "appliance/core/content_coding.py",
+    "appliance/core/head.py",
+    "appliance/core/http_body.py",
+    "appliance/core/http_head.py",
+    "appliance/core/http_request.py",
+    "appliance/core/json_members.py",
+    "appliance/core/schedule.py",
+    "appliance/core/swap_listing.py",
+    "appliance/core/usage.py",
+    "appliance/peers/link.py",
+    "appliance/peers/peer.py",
+    "appliance/store/activity.py",
+}
+"""What is left out of them, until somebody has gone through it."""
 
 START = r"(?:^|[.:;!?]\s+)"
 PHRASES = {
@@ -100,13 +131,17 @@ def _files(name: str, suffix: str) -> list[Path]:
     """The file of this name, or the folder's files with this suffix, but for those that no commit holds."""
     path = ROOT / name
     found = path.rglob(f"*{suffix}") if path.is_dir() else [path]
-    return sorted(each for each in found if not UNKEPT & set(each.relative_to(ROOT).parts))
+    return sorted(each for each in found if not _left_out(each.relative_to(ROOT)))
+
+
+def _left_out(path: Path) -> bool:
+    names = {path.as_posix(), *(parent.as_posix() for parent in path.parents)}
+    return bool(UNKEPT & set(path.parts) or UNREAD & names)
 
 
 def main() -> int:
     found = 0
-    pages = [path for path in _files("", ".md") if path.name not in UNREAD]
-    for path in (*pages, *(path for name in CLEAN for path in _files(name, ".py"))):
+    for path in (*_files("", ".md"), *(path for name in CLEAN for path in _files(name, ".py"))):
         look = markdown if path.suffix == ".md" else python
         for line, reason in look(path.read_text("utf-8")):
             print(f"{path.relative_to(ROOT)}:{line}: {reason}")

@@ -1,6 +1,6 @@
 """The owner of downloads: one task for each, which fails alone; a queue, pauses, one bandwidth limit for all.
 
-What a download has received stays when it fails, is cancelled, or the program is killed; starting it again goes on.
+The part of a download stays when it fails, is cancelled, or the program is killed; starting it again continues it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REMEMBERED = 100
 
 
 class DownloadSettings(Struct, frozen=True, kw_only=True):
-    """Where downloads come from and go to. ``rate``: bytes per second, None means no limit."""
+    """The sources and places of downloads. ``rate``: bytes per second, None means no limit."""
 
     cache: Path
     models_dir: Path | None = None

@@ -240,7 +240,7 @@ class Hub:
             found = urljoin(url, location.decode("ascii"))
             scheme = _origin(found)[0]
         except (UsageError, UnicodeDecodeError, ValueError):
-            raise HubFailed(self.host, "it sent us to something that is no address", passing=False) from None
+            raise HubFailed(self.host, "it sent us to something that is not an address", passing=False) from None
         if scheme != "https" and self._origin[0] == "https":
             raise HubFailed(self.host, f"it sent us to {_origin(found)[1]} without encryption", passing=False)
         return found

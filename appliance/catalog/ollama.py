@@ -1,8 +1,8 @@
-"""Models that Ollama has downloaded, used where they are.
+"""Models that Ollama has downloaded, used in place.
 
 Layout: ``manifests/<registry>/<namespace>/<model>/<tag>`` is a JSON manifest whose layers name files
-``blobs/sha256-<digest>``: the weights, a projector, adapters, parameters. What its template and system layers say is
-not used: the chat template is the one inside the weights.
+``blobs/sha256-<digest>``: the weights, a projector, adapters, parameters. Its template and system layers are not used:
+the chat template is the one inside the weights.
 """
 
 from __future__ import annotations

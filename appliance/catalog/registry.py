@@ -82,7 +82,7 @@ class Registry(Hub):
         grant = msgspec.json.decode(await self._read(url), type=Grant)
         token = grant.token or grant.access_token
         if not _TOKEN.fullmatch(token):
-            raise HubFailed(self.host, "what it gives out is no token", passing=False)
+            raise HubFailed(self.host, "its token cannot be used", passing=False)
         self._access = structs.replace(self._access, token=token)
 
     async def _read(self, url: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
@@ -160,5 +160,5 @@ def _planned(registry: Registry, image: Image, entry: Path, layer: Layer) -> Pla
 def _hash_of(registry: Registry, layer: Layer) -> str:
     match = _DIGEST.fullmatch(layer.digest.lower())
     if match is None or layer.size <= 0:
-        raise HubFailed(registry.host, f"it names a layer by {layer.digest!r}, which is no SHA-256", passing=False)
+        raise HubFailed(registry.host, f"it names a layer by {layer.digest!r}, which is not a SHA-256", passing=False)
     return match[1]

@@ -1,7 +1,7 @@
 """Turns a streamed answer into the whole answer of the same route: joins the deltas, in each of the dialects.
 
 Deltas of OpenAI's routes and llama.cpp's own are joined member by member: texts and lists grow, single facts are
-replaced. What an engine adds to them is therefore joined like the rest.
+replaced. An engine's additions to them are therefore joined like the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes chat completions in OpenAI's form: one answer for a request that took several turns.
 
-Source: OpenAI API reference, "Chat completions". What the program has to tell beside it is a member ``appliance``: in a
-stream on a chunk whose delta is empty, which every client must be able to take.
+Source: OpenAI API reference, "Chat completions". The program's own additions are in a member ``appliance``: in a stream
+on a chunk whose delta is empty, which every client must accept.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class ChatEvents:
             chunk = _Chunk()
         self._take(chunk, events)
         if not chunk.choices:
-            self._end(events, _failure(f"the engine's answer is no chat completion: {_quoted(body)}"))
+            self._end(events, _failure(f"the engine's answer is not a chat completion: {_quoted(body)}"))
         self._end(events, TurnEnded(finish_reason=self._answer.finish_reason or ""))
         return events
 

@@ -29,7 +29,7 @@ def continued_body(body: bytes, partial: Partial) -> bytes | Refusal:
     try:
         asked = OBJECT.decode(body)
     except _UNREADABLE:
-        return Refusal("the request is no JSON object")
+        return Refusal("the request is not a JSON object")
     if why := _obstacle(asked, partial):
         return Refusal(why)
     if not partial.tokens:

@@ -1,7 +1,7 @@
 """Reads a GGUF file's description of itself from its header alone: a 40 GB model costs a few megabytes of reading.
 
-``read_gguf`` is given the bytes (``read_at``) and the file's size, and never touches the world. What it accepts,
-llama.cpp's reader accepts; what it refuses raises ``GgufError`` with one line of text and nothing else.
+``read_gguf`` gets the bytes (``read_at``) and the file's size, and never touches the world. It accepts the files that
+llama.cpp's reader accepts. For any other it raises ``GgufError`` with one line of text and nothing else.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ class _Container(Struct):
 def apply_edits(text: bytes, edits: Iterable[Edit]) -> bytes:
     """Apply edits one after the other, reading the text once. Never raises; damaged JSON comes back as it is.
 
-    Text that is no object and no array (empty, a number, prose) is replaced by a new object when something is set.
+    Text that is neither an object nor an array (empty, a number, prose) is replaced by a new object when something is
+    set.
     """
     root = _Item(b"", None, b"", text)
     try:

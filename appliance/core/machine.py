@@ -78,7 +78,7 @@ class Detector(Struct, frozen=True, kw_only=True):
 
 
 class Capture(Struct, frozen=True, kw_only=True):
-    """How the facts were found."""
+    """The method by which the facts were found."""
 
     scope: str = "inference_host"
     method: str = "detected"

@@ -131,7 +131,9 @@ class _Program:
     def _check_vars(self) -> None:
         for var, model in self._vars.items():
             if not _VAR.fullmatch(var):
-                self._error(f"vars.{var}", "is no name for a var: 1 to 32 letters (a-z, A-Z), digits, dots or hyphens")
+                self._error(
+                    f"vars.{var}", "is not a name for a var: 1 to 32 letters (a-z, A-Z), digits, dots or hyphens"
+                )
             if model not in self._models:
                 hint = did_you_mean(model, self._models)
                 self._error(f"vars.{var}", f"there is no model '{model}', and an alias does not count{hint}")
@@ -158,7 +160,9 @@ class _Program:
             where = f"'{leaf.text}' at position {leaf.at}"
             if isinstance(leaf, Reference):
                 if leaf.text not in sets:
-                    self._error(path, f"'+{leaf.text}' at position {leaf.at} is no set{did_you_mean(leaf.text, sets)}")
+                    self._error(
+                        path, f"'+{leaf.text}' at position {leaf.at} is not a set{did_you_mean(leaf.text, sets)}"
+                    )
             elif leaf.text not in self._vars and leaf.text not in self._models:
                 hint = did_you_mean(leaf.text, [*self._vars, *self._models])
                 if not hint and leaf.text in sets:

@@ -1,4 +1,4 @@
-"""The expressions of matrix sets: text to a tree. What a tree means is ``core.matrix``'s.
+"""The expressions of matrix sets: text to a tree. ``core.matrix`` gives a tree its meaning.
 
     or   := and ('|' and)*
     and  := atom ('&' atom)*

@@ -54,7 +54,7 @@ class Node:
 
 
 class Question:
-    """What one decision asks of many sets; holds the answers for the nodes that they share.
+    """One decision's question to many sets; holds the answers for the nodes that they share.
 
     ``costs`` are those of the running models, each at least 1; ``target`` is the bit of a model that does not run, or
     0. In the methods, ``must`` is that bit or 0: alternatives without it are left out; the node then has it somewhere.

@@ -39,9 +39,9 @@ class GroupPolicy:
     """Groups of llama-swap (0bdb3720). A model without a group is in ``(default)``, and so is one that no file names.
 
     A target displaces the others of its group if that group swaps, and the members of other groups if its group is
-    exclusive and theirs is not persistent. Nothing else: a model of a group that is not exclusive displaces no other
-    group, even an exclusive one that runs. That is one-sided, and files rely on it. It holds for a target that runs
-    already, too.
+    exclusive and theirs is not persistent. It displaces nothing else: a model of a group that is not exclusive
+    displaces no other group, even an exclusive one that runs. That is one-sided, and files rely on it. It also applies
+    to a target that is already running.
     """
 
     def __init__(self, groups: Mapping[str, Group]) -> None:

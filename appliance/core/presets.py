@@ -142,6 +142,6 @@ def _clashes(everywhere: Choices, sections: Mapping[str, Choices], places: Mappi
     for name, choices in sections.items():
         for alias in listed(_stacked(everywhere, choices), "--alias"):
             if (owner := owners.setdefault(alias, name)) != name:
-                what = f"the alias '{alias}' is the name or an alias of model '{owner}', too; give it to one of them"
+                what = f"the alias '{alias}' is also the name or an alias of model '{owner}'; give it to one of them"
                 problems.append(Problem(message=what, path=f"[{name}]", at=places[name]))
     return problems

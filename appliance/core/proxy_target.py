@@ -151,7 +151,7 @@ class Reach:
                 self._names.append(text)
             else:
                 raise BadTarget(
-                    f"'{entry}' is no name, address or network such as localhost, 192.168.1.5 or 10.0.0.0/8"
+                    f"'{entry}' is not a name, address or network such as localhost, 192.168.1.5 or 10.0.0.0/8"
                 )
 
     def allows(self, host: str, addresses: Sequence[str], *, led: bool = False) -> bool:

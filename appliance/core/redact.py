@@ -1,8 +1,8 @@
 """Removes private content from texts: keys, passwords, prompts and answers, the names of user and machine.
 
-It knows secrets by where they stand (the value of something called a key, token or password; a flag; a header; an
-address), by what they look like (``hf_...``, ``sk-...``), and by being told. What stands somewhere as a secret is taken
-out everywhere. The rest of a text, and the number of its lines, stays as it is.
+It recognises secrets by their place (the value of something called a key, token or password; a flag; a header; an
+address), by their form (``hf_...``, ``sk-...``), and from a list. A text that is a secret in one place is removed
+everywhere. The rest of a text, and the number of its lines, stays as it is.
 """
 
 from __future__ import annotations

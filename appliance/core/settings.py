@@ -38,7 +38,7 @@ Listen = tuple[str, int] | UnixSocket
 
 
 class HttpSettings(Struct, frozen=True, kw_only=True):
-    """How the program listens, which callers it accepts, and its limits. Times in seconds, sizes in bytes."""
+    """Addresses to listen on, callers to accept, and limits. Times in seconds, sizes in bytes."""
 
     listen: tuple[Listen, ...] = ((DEFAULT_HOST, DEFAULT_PORT),)
     tls: tuple[str, str] | None = None
@@ -121,7 +121,7 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
 
 
 class ToolSettings(Struct, frozen=True, kw_only=True):
-    """What clients and models may do on this machine; nothing by default."""
+    """The tools that clients and models may use on this machine; none by default."""
 
     builtin: tuple[str, ...] = ()
     """Names of built-in tools, all of them known."""

@@ -1,9 +1,9 @@
-"""Slash commands: the plugins that a request names at the head of its newest text.
+r"""Slash commands: the plugins that a request names at the head of its newest text.
 
-``/rag /parallel Hello`` names two, to be run in this order; what the model gets is ``Hello``. A word is a command only
-while every word before it was one: in ``/unknown /rag hi`` there is none, and the text stays as it is. ``\\/rag`` is no
-command either, and loses its backslash. The text is that of the last message of the user, or the prompt; nothing
-earlier is looked at, and no result of a tool.
+``/rag /parallel Hello`` names two plugins, to be run in this order; the model gets ``Hello``. A word is a command only
+while every word before it was one: ``/unknown /rag hi`` contains none, and the text stays as it is. ``\/rag`` is not a
+command either, and loses its backslash. The text is that of the last message of the user, or the prompt; earlier
+messages and results of tools are not examined.
 """
 
 from __future__ import annotations

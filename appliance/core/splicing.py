@@ -26,7 +26,7 @@ _MOST_HELD = 64
 
 
 class Seam(Struct, frozen=True, kw_only=True):
-    """Where the halves meet: the seats of both, the reason for two, and the time of the first half."""
+    """The place where the halves meet: the seats of both, the reason for two, and the time of the first half."""
 
     origin: str
     on: str

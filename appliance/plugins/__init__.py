@@ -7,8 +7,8 @@ A plugin is a folder with ``agent.py`` and ``config.json``; the folder's name is
     async def on_response(response: Response, context: Context) -> Response | None
     async def on_stream(events: AsyncIterator[Event], context: Context) -> AsyncIterator[Event]     # a generator
 
-None means "as I changed it". The first two may be plain functions; they then run in a worker thread. What a hook raises
-ends the request with a 502 that names the plugin. Refuses to import anything above core.
+None means "as I changed it". The first two may be plain functions; they then run in a worker thread. An exception of a
+hook ends the request with a 502 that names the plugin. Refuses to import anything above core.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def read_manifest(data: bytes) -> Told:
         raise BadManifest(f"config.json: {_lower(str(error))}") from None
     for path in manifest.end_points:
         if family_of(path) is None:
-            raise BadManifest(f"config.json: end_point '{path}' is no route with a prompt; these are: {PROMPTS}")
+            raise BadManifest(f"config.json: end_point '{path}' is not a route with a prompt; these are: {PROMPTS}")
     names = tuple(str(name) for name in given) if isinstance(given, dict) else ()  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     warnings = tuple(_unknown(name) for name in names if name not in KEYS)
     return Told(manifest=manifest, keys=names, warnings=warnings)

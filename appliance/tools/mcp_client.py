@@ -159,7 +159,7 @@ class McpClient:
                 raise SessionLost("it did not answer 'tools/list' in time")
             page = read_tools(self.name, answer.result) if answer.result is not None else None
             if page is None:
-                why = answer.error.message if answer.error is not None else "its answer is no list of tools"
+                why = answer.error.message if answer.error is not None else "its answer is not a list of tools"
                 raise SessionLost(f"'tools/list' failed: {why}")
             for warning in page.warnings:
                 log.warning("%s", warning)

@@ -175,7 +175,7 @@ class HttpSession:
                     case _:
                         pass
             if noise > MAX_NOISE:
-                raise self._lose(f"it sent {MAX_NOISE >> 20} MiB that were no answer")
+                raise self._lose(f"it sent {MAX_NOISE >> 20} MiB without an answer")
         raise self._lose("its stream of events ended without the answer")
 
     async def _deliver(self, message: bytes) -> None:

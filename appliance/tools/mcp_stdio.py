@@ -123,7 +123,7 @@ class StdioSession:
                     await self._take(line)
                 if self._noise > MAX_NOISE:
                     log.warning("MCP server '%s' is ended: it floods its standard output", self._name)
-                    self.lose(f"it wrote {MAX_NOISE >> 20} MiB in a row that were no answer")
+                    self.lose(f"it wrote {MAX_NOISE >> 20} MiB in a row without an answer")
                     return
         except trio.BrokenResourceError:
             pass

@@ -173,7 +173,7 @@ class Runtime:
         """Raises the error for the exit status of a script that did not do its work."""
         match ended.status:
             case scripts.NOT_REGULAR:
-                raise FileProblem(f"it is no regular file: {path}")
+                raise FileProblem(f"it is not a regular file: {path}")
             case scripts.NO_FOLDER:
                 raise FileProblem(f"the working directory does not exist: {self._cwd}")
             case scripts.NO_INPUT:

@@ -1,8 +1,8 @@
 """A process that searches and can be killed: the other side of `tools.searching`.
 
-It is apart because a regular expression may take for ever, and Python's `re` holds the whole interpreter meanwhile; a
-walk over many files would slow down everybody's answers, too. It reads one `Job` from standard input, writes what it
-finds as it finds it, and ends. It knows no event loop, and imports little so that it starts at once.
+It is separate because a regular expression may take for ever, and Python's `re` holds the whole interpreter meanwhile;
+a walk over many files would also slow down everybody's answers. It reads one `Job` from standard input, writes its
+results as it finds them, and ends. It has no event loop, and imports little so that it starts at once.
 """
 
 from __future__ import annotations

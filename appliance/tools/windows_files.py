@@ -30,7 +30,7 @@ def real_root(path: str) -> str:
     """Return a root for comparisons with paths in it. Raises OSError."""
     real = os.path.realpath(path, strict=True)
     if not os.path.isdir(real):  # noqa: PTH112
-        raise NotADirectoryError(20, "it is no folder", path)
+        raise NotADirectoryError(20, "it is not a folder", path)
     return real
 
 
@@ -56,7 +56,7 @@ def open_regular(path: str, root: str | None, *, write: bool = False) -> Generat
     fd = os.open(path, os.O_BINARY | os.O_NOINHERIT | (os.O_WRONLY | os.O_CREAT if write else os.O_RDONLY), 0o666)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise BadPath(f"it is no regular file: {path}")
+            raise BadPath(f"it is not a regular file: {path}")
         if root is not None:
             _check_inside(root, _final_path(fd), path)
         yield fd
@@ -70,7 +70,7 @@ def open_folder(path: str, root: str | None) -> Generator[str]:
     if root is not None:
         _check_inside(root, os.path.realpath(path), path)
     if not os.path.isdir(path):  # noqa: PTH112
-        raise NotADirectoryError(20, "it is no folder", path)
+        raise NotADirectoryError(20, "it is not a folder", path)
     yield path
 
 

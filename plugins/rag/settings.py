@@ -39,7 +39,7 @@ class Settings:
 
     @property
     def recipe(self) -> str:
-        """How files become chunks; chunks made by another recipe are made again."""
+        """The recipe that makes chunks of files; chunks made by another recipe are made again."""
         return f"1 {self.chunk_chars} {self.overlap_chars} {self.max_file_mb:g}"
 
     def places(self, data: Path) -> list[Path]:

@@ -54,8 +54,9 @@ class Reader:
     async def context_unless_fits(self, messages: Sequence[JSON]) -> int | None:
         """Return the length of the model's context; None when the chat fits.
 
-        Found out by sending it: an engine refuses a prompt that is too long at once and says what would fit, and one
-        that fits is read now and need not be read again for the answer. Raises Refused where no number is told.
+        The plugin finds out by sending it: an engine refuses at once a prompt that is too long and says how much would
+        fit, and one that fits is read now and need not be read again for the answer. Raises Refused if no number is
+        given.
         """
         try:
             await self._post(CHAT, {**self._sampling, "messages": [*messages], "max_tokens": 1})

@@ -181,9 +181,9 @@ def test_images_that_cannot_be_served(
 @pytest.mark.parametrize(
     ("realm", "token", "message"),
     [
-        ("", "x\r\nX-Evil: 1", "what it gives out is no token"),
-        ("", "", "what it gives out is no token"),
-        ("file:///etc/passwd?", TOKEN, "it sent us to something that is no address"),
+        ("", "x\r\nX-Evil: 1", "its token cannot be used"),
+        ("", "", "its token cannot be used"),
+        ("file:///etc/passwd?", TOKEN, "it sent us to something that is not an address"),
     ],
 )
 def test_a_registry_that_gives_out_nonsense(

@@ -14,8 +14,8 @@ from appliance.core.engines.choice import Ranked
 from appliance.core.engines.machine import NOTHING, Look
 
 Answer = Literal["answers", "absent", "refused", "other", "failed"]
-"""What answers at the server's address: this program; nothing; this program, which wants another key; another program;
-something that accepts a connection and gives no useful answer.
+"""The server's address is answered by this program; by nothing; by this program, which wants another key; by another
+program; by something that accepts a connection and gives no useful answer.
 """
 
 

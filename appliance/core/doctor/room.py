@@ -22,7 +22,7 @@ def examination(facts: DoctorFacts) -> Iterator[Finding]:
             severity="warning",
             title=f"The doctor could not look at {part}",
             evidence=(why or "it gave no reason",),
-            advice="What it would have shown is missing from this page.",
+            advice="Its results are missing from this page.",
             commands=("llama-appliance doctor --json",),
         )
 
@@ -82,7 +82,7 @@ def too_large(facts: DoctorFacts) -> Iterator[Finding]:
             severity="warning",
             title="Some models are too large for this machine",
             evidence=some(f"{one.id}: {one.why or size(one.size)}" for one in misfits),
-            advice="Take a smaller model, or the same with fewer bits; a smaller context needs less, too.",
+            advice="Take a smaller model, or the same with fewer bits; a smaller context also needs less.",
             commands=("llama-appliance ls",),
         )
     if partly:

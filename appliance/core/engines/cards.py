@@ -1,10 +1,9 @@
-"""Which card is behind a device that an engine lists.
+"""Finds the card behind a device that an engine lists.
 
-An engine tells a name and a size, and numbers devices in its own way: CUDA puts the fastest card first, Vulkan's loader
-has its own order, and variables hide some. The machine's look (`Look.gpus`) knows places, numbers and drivers. The two
-are matched by vendor, name, target and memory. Cards that are alike in all of that are taken in the order of the bus,
-which is the order that CUDA and HIP give equals. What stays in doubt is not filled in: no place is better than a wrong
-one.
+An engine reports a name and a size, and numbers devices in its own way: CUDA puts the fastest card first, Vulkan's
+loader has its own order, and variables hide some. The machine's look (`Look.gpus`) knows places, numbers and drivers.
+The two are matched by vendor, name, target and memory. Cards that agree in all of these are taken in the order of the
+bus, as CUDA and HIP do. A doubtful place stays empty: no place is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ HIDING = {"CUDA": ("CUDA_VISIBLE_DEVICES",), "ROCm": ("ROCR_VISIBLE_DEVICES", "H
 
 
 def identify(devices: Sequence[Device], look: Look, targets: Mapping[str, str] = NO_TARGETS) -> tuple[Device, ...]:
-    """The same devices with what their cards' drivers tell: place, UUID, driver's version, integrated or not.
+    """Return the same devices with their cards' place, UUID and driver's version, and whether they are integrated.
 
-    ``targets`` is `Listing.targets`. The look's software renderers are no cards, and devices of other machines (RPC)
-    have none here.
+    ``targets`` is `Listing.targets`. The look's software renderers are not cards, and devices of other machines (RPC)
+    have no card here.
     """
     found: dict[str, Gpu] = {}
     for backend in dict.fromkeys(backend_of(device) for device in devices):

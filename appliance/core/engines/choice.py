@@ -1,9 +1,9 @@
-"""Which seat serves: candidates in, an order with reasons out.
+"""Chooses the seat: candidates in, an order with reasons out.
 
-A *seat* is a build on the devices that it is given. The rules, first difference decides:
+A *seat* is a build on the devices that it gets. The rules, in which the first difference decides:
 
-1. What the user asked for (a seat, a build, or a backend, for all models or for one) goes first; `Wanted.only` leaves
-   the others out.
+1. The user's choice (a seat, a build, or a backend, for all models or for one) goes first; `Wanted.only` leaves the
+   others out.
 2. Damaged builds and seats that failed their proof are out. A pair on probation goes last, and is still tried when
    nothing else is left.
 3. Software renderers go behind all others. Proven seats go before those that nobody has tried; among those the

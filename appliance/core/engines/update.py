@@ -84,11 +84,11 @@ def given_up(changes: Changes) -> Changes:
 
 
 def recover(changes: Changes, *, staged: Collection[str], placed: Collection[str], now: float) -> list[Effect]:
-    """What is to be done, in this order, after a program ended in the middle of an update; again does no harm.
+    """Return the work left over, in order, after a program ended in the middle of an update; repeating it does no harm.
 
-    ``staged`` are the builds that lie whole in the staging folder, ``placed`` those in their place. What was not yet
-    known to work is thrown away, with everything that is staged; what had passed every test is brought to its end, and
-    so is an installation, which needs none.
+    ``staged`` are the complete builds in the staging folder, ``placed`` those in their place. Builds not yet known to
+    work are thrown away, with everything that is staged. An update that had passed every test is completed, and so is
+    an installation, which needs no test.
     """
     journal = changes.journal
     if journal is None:  # an installation is cut short when its build is whole: nothing is left to be tried first

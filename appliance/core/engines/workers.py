@@ -80,7 +80,7 @@ def split_endpoint(text: str) -> tuple[str, int]:
         )
     host, colon, port = written.partition(":")
     if not _HOST.fullmatch(host):
-        raise UsageError(f"'{text}' is no address of a worker; write HOST:PORT, as in 192.168.1.5:{DEFAULT_PORT}")
+        raise UsageError(f"'{text}' is not the address of a worker; write HOST:PORT, as in 192.168.1.5:{DEFAULT_PORT}")
     if colon and not (re.fullmatch(r"\d{1,5}", port, re.ASCII) and 0 < int(port) <= LAST_PORT):
         raise UsageError(f"'{text}' has no port from 1 to {LAST_PORT}; write HOST:PORT, as in {host}:{DEFAULT_PORT}")
     return host.lower(), int(port) if colon else DEFAULT_PORT
@@ -142,10 +142,10 @@ def lost_worker(lines: Iterable[str]) -> bool:
 
 
 def room_of(workers: Sequence[Worker]) -> Mapping[str, int]:
-    """Free bytes by device, ``rpc0``, ``rpc1`` ... in the order in which llama-server numbers them.
+    """Return free bytes by device, ``rpc0``, ``rpc1`` ... in the order in which llama-server numbers them.
 
-    Workers on one host each claim all that the host has: devices of one size that different workers have there count as
-    one, in equal parts. What a worker on this machine has is part of what this machine has.
+    Workers on one host each claim all of the host's memory: devices of one size that different workers have there count
+    as one, in equal parts. The memory of a worker on this machine is part of this machine's memory.
     """
     claims: dict[tuple[str, int, int], dict[str, int]] = defaultdict(dict)
     number = 0

@@ -1,11 +1,11 @@
-"""How to start a model in the free memory: the places of its parts, its context, and whether it fits at all.
+"""The plan to start a model in the free memory: the places of its parts, its context, and whether it fits at all.
 
-Theory. llama-server (b11434) fits a model itself (``--fit``, on unless somebody turns it off): of what nobody said it
-lowers the context, down to 4096, and then moves layers to main memory, and for experts single tensors, which it does
-better than a rule from outside. So the layers are left to it, with the reserve as its target, and are only foretold
-here. It does not do three things, which are done here: it counts the memory that a machine *has* where there is no GPU,
-not what is free beside other models; it never lowers the number of slots; and it knows nothing of a reserve in main
-memory. What somebody said is kept, whatever comes of it.
+Theory. llama-server (b11434) fits a model itself (``--fit``, on unless somebody turns it off): if nobody set the
+context, it lowers it, down to 4096, and then moves layers to main memory, and for experts single tensors, which it does
+better than a rule from outside. So the layers are left to it, with the reserve as its target, and are only predicted
+here. It does not do three things, which are done here: without a GPU it counts the memory that a machine *has*, not the
+memory that other models leave free; it never lowers the number of slots; and it has no reserve in main memory. A user's
+setting is always kept.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ def chosen_tools(words: Iterable[str], *, runtime: str, root: str, mcp: McpServe
         )
     if root and SHELL in asked:
         raise UsageError(
-            f"{SHELL} cannot be confined to a folder: a command can reach whatever its user can; leave it out, or let "
-            "the tools run in a container (a tool runtime) in place of the root"
+            f"{SHELL} cannot be confined to a folder: a command can reach everything that its user can; "
+            "leave it out, or let the tools run in a container (a tool runtime) instead of the root"
         )
     if runtime:
         try:

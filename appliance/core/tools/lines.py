@@ -8,8 +8,11 @@ TRUNCATED = "[output truncated]"
 
 
 class LineWindow:
-    """The lines from ``first`` to ``last`` (1-based, both included; None: to the end) of what is fed, at most
-    `MAX_OUTPUT` bytes of them. Every line ends with a line feed, the last one of a file without one, too."""
+    """The lines from ``first`` to ``last`` (1-based, both included; None: to the end) of the input, at most
+    `MAX_OUTPUT` bytes.
+
+    Every line ends with a line feed, even the last one of a file without one.
+    """
 
     def __init__(self, first: int = 1, last: int | None = None, *, numbered: bool = False) -> None:
         self._first = max(first, 1)

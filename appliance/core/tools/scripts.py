@@ -1,4 +1,4 @@
-"""What is run by ``sh`` where a tool runtime is: POSIX alone, since that may be busybox in a container.
+"""The scripts for ``sh`` in a tool runtime: only POSIX, because that may be busybox in a container.
 
 Each script gets its words as ``$1`` and so on, never as text of its own. `CD` goes before all of them and takes ``$1``,
 the working directory, away. Exit statuses above 60 are the scripts' own words, as in sysexits.h.

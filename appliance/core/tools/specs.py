@@ -109,7 +109,7 @@ SPECS = (
     ToolSpec(
         name="write_file",
         display_name="Write file",
-        description="Write a file, new or in place of what is there; missing folders are made.",
+        description="Write a file: create it, or replace its content; missing folders are created.",
         parameters=_parameters(
             ("path", "content"), path=("string", "The file"), content=("string", "All that it is to hold")
         ),
