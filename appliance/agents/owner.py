@@ -106,7 +106,7 @@ class Agents:
         run = self.find(run_id)
         pending = [call.id for call in run.pending()] if isinstance(run, Run) else []
         if not isinstance(run, Run) or not pending:
-            raise Conflict(f"run {run_id} waits for no tool results; 'pending_tool_calls' of GET /api/runs/ID tells")
+            raise Conflict(f"run {run_id} does not wait for tool results; see 'pending_tool_calls' in GET /api/runs/ID")
         if unknown := [call_id for call_id in results if call_id not in pending]:
             raise BadRequest(
                 f"call '{unknown[0]}' is not pending; run {run_id} waits for {', '.join(pending)}", param="results"

@@ -126,7 +126,7 @@ class Catalog:
             if is_speakable(model.id):
                 strongest.setdefault(model.id, model)
             else:
-                notes.append(f"a model whose name cannot be written down was passed over: {model.id!r}")
+                notes.append(f"a model whose name cannot be written down was skipped: {model.id!r}")
         wanted = list(strongest.values())
         if self._layers is not None:
             wanted = with_presets(wanted, self._layers, notes, self.sources.lookup)
@@ -196,7 +196,7 @@ class Catalog:
             return None
         header = self._headers.read(path)
         if header.error:
-            notes.append(f"model '{model_id}' goes without {path}: {header.error}")
+            notes.append(f"model '{model_id}' is used without {path}: {header.error}")
         return header.info
 
 
@@ -260,7 +260,7 @@ def _sum_up(found: Found, headers: list[Header]) -> tuple[GgufInfo | None, str |
         return info, reason
     parts = info.split_count or 1
     if parts != total:
-        return info, f"it belongs to a model of {parts} parts, but by its name of {total}; give it back its own name"
+        return info, f"it belongs to a model of {parts} parts, but by its name of {total}; restore its original name"
     if not info.tensor_count:
         return info, "it holds a vocabulary and no weights"
     return info, None

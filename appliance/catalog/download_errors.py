@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.errors import Conflict, Forbidden, ModelError, NotFound, PeerFailed
 
-LOG_IN = "set HF_TOKEN to a token that may, or log in with 'hf auth login'"
+LOG_IN = "set HF_TOKEN to a token with access, or log in with 'hf auth login'"
 
 
 class HubFailed(PeerFailed):
@@ -30,7 +30,7 @@ class RepoNotFound(NotFound):
     reason = "repository_not_found"
 
     def __init__(self, repo: str, host: str, *, token: bool) -> None:
-        private = "the token in use may not see it" if token else LOG_IN
+        private = "the token in use has no access" if token else LOG_IN
         super().__init__(
             f"there is no repository {repo} on {host}; check how it is written, and if it is private: {private}"
         )

@@ -94,12 +94,12 @@ async def _complete(transfer: Transfer, repo: str, file: PlannedFile, partial: P
             if not failure.passing or attempt >= ATTEMPTS:
                 raise
             delay = transfer.delay(attempt, failure.retry_after)
-            log.info("%s: %s; going on in %.0f s", file.path, failure, delay)
+            log.info("%s: %s; continuing in %.0f s", file.path, failure, delay)
         except _Outdated as cause:
             attempt += 1
             if attempt >= ATTEMPTS or before == 0:
-                raise DownloadFailed(file.path, f"{cause}; it has changed since it was listed: ask again") from None
-            log.info("%s: %s; beginning it again", file.path, cause)
+                raise DownloadFailed(file.path, f"{cause}; it has changed since it was listed: try again") from None
+            log.info("%s: %s; starting it again", file.path, cause)
             await trio.to_thread.run_sync(partial.start_over)
             delay = 0.0
         await trio.sleep(delay)
@@ -125,7 +125,7 @@ async def _note_source(answer: Answer, partial: PartialFile) -> None:
     source = PartialSource(answer.host, etag)
     known = partial.source
     if partial.length and known and known.etag and etag and known.host == source.host and known.etag != etag:
-        raise _Outdated("the server has another version of it than the one that was begun")
+        raise _Outdated("the server has another version of it than the unfinished one")
     await trio.to_thread.run_sync(partial.came_from, source)
 
 

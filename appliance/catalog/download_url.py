@@ -61,6 +61,6 @@ async def _headers(hub: Hub, url: str) -> tuple[int, str]:
         found = _SHA256.fullmatch(answer.headers.get(b"x-linked-etag", b"").decode("latin-1"))
     if not size.isdigit() or int(size) == 0:
         raise NotFound(
-            f"{host} does not tell the size of {shown}; download it yourself, and name the file with --model"
+            f"{host} does not report the size of {shown}; download it yourself, and name the file with --model"
         )
     return int(size), found[1] if found else ""

@@ -139,7 +139,7 @@ class Download:
             self.error = _disk_failed(self.model, error)
         except Exception:
             # Nobody foresaw it, and no model that runs shall end because of a download.
-            log.exception("the download of %s ended by a bug", self.model)
+            log.exception("a bug ended the download of %s", self.model)
             self.error = DownloadFailed(self.model, "this is a bug; the log says more")
         if self.error:
             self._end("failed")
@@ -313,7 +313,7 @@ class Downloads:
 
 def _disk_failed(what: str, error: OSError) -> DownloadFailed:
     where = f" ({error.filename})" if error.filename else ""
-    return DownloadFailed(what, f"{error.strerror or error}{where}; what has come is kept")
+    return DownloadFailed(what, f"{error.strerror or error}{where}; the part so far is kept")
 
 
 @asynccontextmanager

@@ -174,7 +174,7 @@ class Hub:
                     yield answer
                     return
             url = self._redirected(url, location or b"")
-        raise HubFailed(self.host, f"it sent us on more than {MAX_REDIRECTS} times", passing=False)
+        raise HubFailed(self.host, f"it redirected us more than {MAX_REDIRECTS} times", passing=False)
 
     def refusal(self, answer: Answer, repo: str) -> ApplianceError:
         """Return the meaning of a status of 400 and more, by the hub's own error codes if there are any."""
@@ -189,7 +189,7 @@ class Hub:
         if code == "RepoNotFound" or (own and not code and answer.status in (401, 404)):
             return RepoNotFound(repo, self.host, token=token)
         if code in ("EntryNotFound", "RevisionNotFound") or (own and answer.status == 404):
-            return NotFound(f"{repo} has lost the file since it was listed; ask again")
+            return NotFound(f"{repo} has lost the file since it was listed; try again")
         if own and answer.status in (401, 403):
             return GatedRepo(repo, f"{self._access.endpoint}/{repo}", token=token)
         # A content server that refuses (an address that has expired) is asked again by a new address.
@@ -240,9 +240,9 @@ class Hub:
             found = urljoin(url, location.decode("ascii"))
             scheme = _origin(found)[0]
         except (UsageError, UnicodeDecodeError, ValueError):
-            raise HubFailed(self.host, "it sent us to something that is not an address", passing=False) from None
+            raise HubFailed(self.host, "it redirected us to something that is not an address", passing=False) from None
         if scheme != "https" and self._origin[0] == "https":
-            raise HubFailed(self.host, f"it sent us to {_origin(found)[1]} without encryption", passing=False)
+            raise HubFailed(self.host, f"it redirected us to {_origin(found)[1]} without encryption", passing=False)
         return found
 
 

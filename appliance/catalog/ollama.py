@@ -92,12 +92,12 @@ def scan_ollama(root: Path, notes: list[str]) -> Iterator[Found]:
     same: dict[tuple[object, ...], list[Found]] = {}
     for number, (name, path) in enumerate(_manifests(root / "manifests", notes)):
         if number == MAX_MANIFESTS:
-            notes.append(f"only the first {MAX_MANIFESTS} models of Ollama in {root} were looked at")
+            notes.append(f"only the first {MAX_MANIFESTS} models of Ollama in {root} were read")
             break
         try:
             found = _model(root, name, path, notes)
         except _Unusable as error:
-            notes.append(f"the model '{name}' of Ollama was passed over: {error} ({path})")
+            notes.append(f"the model '{name}' of Ollama was skipped: {error} ({path})")
         else:
             same.setdefault((found.files, found.mmproj, found.args), []).append(found)
     for tags in same.values():
@@ -169,7 +169,7 @@ def _model(root: Path, name: str, path: Path, notes: list[str]) -> Found:
     if not weights:
         raise _Unusable("it has no GGUF weights here; it runs elsewhere, or is in another format")
     if len(weights) > 1:
-        raise _Unusable("its weights are in several parts, which the engine cannot be given under these names")
+        raise _Unusable("its weights are in several parts, which the engine cannot open under these names")
     args: list[str] = []
     for layer in manifest.of("params")[:1]:
         args += engine_args(_read(_blob(root, layer), "its parameters"))
@@ -190,7 +190,7 @@ def _projector(root: Path, name: str, manifest: Manifest, notes: list[str]) -> s
         try:
             return str(_blob(root, layer))
         except _Unusable as error:
-            notes.append(f"the model '{name}' of Ollama goes without its projector: {error}")
+            notes.append(f"the model '{name}' of Ollama is used without its projector: {error}")
     return None
 
 
@@ -207,7 +207,7 @@ def _blob(root: Path, layer: Layer) -> Path:
     except OSError as error:
         raise _Unusable(f"its file {name} cannot be used: {why(error)}") from None
     if layer.size > 0 and size != layer.size:
-        raise _Unusable(f"its file {name} has {size} bytes and should have {layer.size}; pull it again")
+        raise _Unusable(f"its file {name} has {size} bytes instead of {layer.size}; pull it again")
     return path
 
 

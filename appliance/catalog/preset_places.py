@@ -42,7 +42,7 @@ def placed(model: Found, definition: Definition, cache: Path | None) -> Found:
             args += [DRAFT_REPO, definition.draft_repo]
             fetch.append(guesses)
     if fetch and "--offline" in args:
-        error = f"{fetch[0]} is not in the cache, and offline forbids to download it; take offline away once"
+        error = f"{fetch[0]} is not in the cache, and 'offline' forbids downloading it; remove that once"
         model = structs.replace(model, error=model.error or error)
     return structs.replace(
         model,

@@ -76,7 +76,7 @@ def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}; check {named_by}") from None
     if len(data) > LARGEST:
-        raise UsageError(f"{file} is larger than {LARGEST >> 20} MiB, which no such file is; check {named_by}")
+        raise UsageError(f"{file} is larger than {LARGEST >> 20} MiB, which is too large for presets; check {named_by}")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -158,7 +158,7 @@ def _free(aliases: Iterable[str], model_id: str, taken: set[str], notes: list[st
     free: list[str] = []
     for alias in aliases:
         if alias in taken:
-            notes.append(f"model '{model_id}' goes without the alias '{alias}', which is another model's name")
+            notes.append(f"model '{model_id}' does not get the alias '{alias}', which is another model's name")
         else:
             taken.add(alias)
             free.append(alias)

@@ -110,7 +110,7 @@ async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:
         raise HubFailed(registry.host, "its answer is not that of a registry", passing=False) from None
     models = [layer for layer in manifest.layers if "gguf" in layer.media_type and PROJECTOR not in layer.media_type]
     if len(models) != 1:
-        what = "no GGUF file" if not models else f"a model in {len(models)} parts, which this program cannot tell apart"
+        what = "no GGUF file" if not models else f"a model in {len(models)} parts, which this program does not support"
         raise NotFound(f"{image} is {what}; look for the same model on Hugging Face, for --hf-repo")
     projectors = [layer for layer in manifest.layers if PROJECTOR in layer.media_type][:1]
     folder = join_inside(cache, image.folder)

@@ -49,10 +49,10 @@ def _obstacle(asked: JsonObject, partial: Partial) -> str:
     for name in _COUNTS:
         count = asked.get(name)
         if isinstance(count, int) and count > 1:
-            return f"several answers were asked for ('{name}')"
+            return f"several answers were requested ('{name}')"
     for name in _PROBABILITIES:
         if asked.get(name):
-            return f"'{name}' was asked for"
+            return f"'{name}' was requested"
     formats = {
         "response_format": asked.get("response_format"),
         "text.format": object_of(asked.get("text")).get("format"),
@@ -67,14 +67,14 @@ def _obstacle(asked: JsonObject, partial: Partial) -> str:
     choice = asked.get("tool_choice")
     word = choice.get("type") if isinstance(choice, dict) else choice
     if word not in (None, "auto", "none"):
-        return "a tool call was demanded ('tool_choice')"
+        return "a tool call was required ('tool_choice')"
     for name in _FORCED:
         if asked.get(name) is not None:
-            return f"the request itself goes on with a text ('{name}')"
+            return f"the request itself continues a text ('{name}')"
     if asked.get("echo"):
-        return "'echo' was asked for"
+        return "'echo' was requested"
     if partial.family is Family.CHAT and partial.text.lstrip().startswith(_THOUGHT_MARKS):
-        return "its text holds its thoughts"
+        return "its text includes the reasoning"
     return ""
 
 
@@ -113,11 +113,11 @@ def _appended(name: str, asked: JsonObject, added: list[JsonObject], *, asks: bo
     if isinstance(given, str):
         edits.append(_edit([{"role": "user", "content": given}], name))
     elif not isinstance(given, list) or not given:
-        return Refusal(f"the request has no '{name}' to go on from")
+        return Refusal(f"the request has no '{name}' to continue")
     else:
         last = object_of(given[-1])
         if last.get("role") == "assistant" or last.get("type") in ("reasoning", "function_call"):
-            return Refusal("the request itself goes on with a text of the assistant")
+            return Refusal("the request itself continues a text of the assistant")
     edits += [Edit(Path((Step(name.encode()), _APPENDED)), msgspec.json.encode(one)) for one in added]
     if asks:
         edits += [_edit(True, "continue_final_message"), _edit(False, "add_generation_prompt")]
@@ -134,7 +134,7 @@ def _longer_prompt(prompt: JSON, text: str) -> list[Edit] | Refusal:
         return [_edit([only + text], "prompt")]
     if isinstance(prompt, list) and any(isinstance(part, int) for part in prompt):
         return [Edit(Path((Step(b"prompt"), _APPENDED)), msgspec.json.encode(text))]
-    return Refusal("its prompt is not one text")
+    return Refusal("its prompt is not a single text")
 
 
 def _edit(value: object, *names: str) -> Edit:

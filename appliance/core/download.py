@@ -203,7 +203,7 @@ def judge(status: int, headers: Mapping[bytes, bytes], have: int, size: int) -> 
     if status == 206:
         match = _RANGE.fullmatch(headers.get(b"content-range", b"").decode("latin-1").strip())
         if match is None or int(match[1]) != have:
-            return StartOver("it sends another part of the file than was asked for")
+            return StartOver("it sends the wrong part of the file")
         if match[3] != "*" and int(match[3]) != size:
             return StartOver(f"its file has {match[3]} bytes, not {size}")
         return Continue()

@@ -99,7 +99,7 @@ def parse_location(url: str, path: str | None) -> Location | Wanted:
     """Read an address; one on the hub is a file there, whose hash is known. Raises UsageError."""
     parts = urlsplit(url)
     if parts.username is not None:
-        raise UsageError(f"{shown_url(url)!r} was given a user name, which this program sends nowhere; leave it out")
+        raise UsageError(f"{shown_url(url)!r} contains a user name, which this program never sends; leave it out")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"{shown_url(url)!r} is not the address of a file; write http:// or https://, host and path")
     name = _name_of(url)

@@ -166,7 +166,7 @@ def unique(pages: Sequence[tuple[ToolSpec, str]], taken: set[str]) -> tuple[list
     warnings: list[str] = []
     for spec, name in pages:
         if spec.name in taken:
-            warnings.append(f"tool '{name}' of MCP server '{spec.server}' is skipped: '{spec.name}' is there already")
+            warnings.append(f"tool '{name}' of MCP server '{spec.server}' is skipped: '{spec.name}' exists already")
         else:
             taken.add(spec.name)
             kept.append((spec, name))

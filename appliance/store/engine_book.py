@@ -146,7 +146,7 @@ class BookFile:
         if not self._told:
             self._told = True
             log.warning(
-                "%s cannot be written (%s): what is learnt of engines is forgotten when the program ends",
+                "%s cannot be written (%s): results about engines are forgotten when the program ends",
                 self.path,
                 cause.strerror or cause,
             )

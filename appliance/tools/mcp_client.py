@@ -167,7 +167,7 @@ class McpClient:
                 size += spec.size
                 if len(found) == MAX_TOOLS or size > MAX_LIST:
                     log.warning(
-                        "MCP server '%s' has more than %d tools, or tells more than %d MiB of them; the others are "
+                        "MCP server '%s' has more than %d tools, or describes them in more than %d MiB; the others are "
                         "left out",
                         self.name,
                         MAX_TOOLS,

@@ -89,7 +89,7 @@ class HttpSession:
         except ApplianceError as error:
             raise self._lose(_why(error), unsent=isinstance(error, ConnectFailed)) from None
         if not isinstance(message, Answer) or message.id != self.last:
-            raise SessionLost("its answer is not the answer to what it was asked")
+            raise SessionLost("its answer does not belong to the question")
         return message
 
     async def tell(self, method: str, params: object = None) -> None:

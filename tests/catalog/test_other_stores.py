@@ -177,7 +177,7 @@ def test_a_missing_projector_costs_only_itself(store: Path) -> None:
     pulled(store, "llava:7b", layer(store, "model", gguf(store)), lost)
     snapshot = ollama(store)
     assert only(snapshot).mmproj is None
-    assert "goes without its projector" in snapshot.notes[0]
+    assert "is used without its projector" in snapshot.notes[0]
 
 
 def test_weights_that_are_no_gguf_say_so(store: Path) -> None:

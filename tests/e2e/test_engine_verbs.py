@@ -100,7 +100,7 @@ def test_words_that_mean_nothing_are_told_with_what_there_is(machine: Machine, t
     assert "no build 'nonsense' here" in machine.bad("forget", "nonsense")
     assert "nothing to go back to" in machine.bad("rollback")
     assert "'nonsense' is not a build that was installed here" in machine.bad("remove", "nonsense")
-    assert "names no build; write a backend" in machine.bad("install", "nonsense")
+    assert "is not a build; write a backend" in machine.bad("install", "nonsense")
     assert "no such file or folder" in machine.bad("install", "cpu", "--from", "nowhere")
     assert "give its sum with --sha256" in machine.bad("install", "cpu/b1", "--from", "http://localhost:1/a.zip")
     assert "64 digits" in machine.bad("install", "cpu/b1", "--from", "http://localhost:1/a.zip", "--sha256", "1")

@@ -53,6 +53,6 @@ def tidied(finding: Finding) -> Finding:
     return structs.replace(
         finding,
         title=one_line(finding.title),
-        evidence=evidence or ("no more is known",),
+        evidence=evidence or ("nothing more is known",),
         commands=tuple(one_line(" ".join(command.splitlines())) for command in finding.commands),
     )

@@ -35,7 +35,7 @@ def old_processor(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="no-avx2",
             severity="note",
-            title="This processor has no AVX2, so that models run several times slower on it",
+            title="This processor has no AVX2, so models run several times slower on it",
             evidence=(f"{seen.cpu or 'the processor'}: {seen.cpu_level}",),
             advice="In a virtual machine, pass the host's processor through (host CPU model). Else small models, with "
             "few parameters and 4-bit weights, are what it is good for.",
@@ -64,7 +64,7 @@ def memory_limit(facts: DoctorFacts) -> Iterator[Finding]:
         severity="note",
         title=f"Only {size(seen.memory_total)} of the machine's {size(of_machine)} of memory may be used",
         evidence=(f"the group's limit is {size(seen.memory_total)}; {size(seen.memory_available)} are free",),
-        advice="Raise the limit (docker run --memory, MemoryMax= of the service) where models do not fit.",
+        advice="Raise the limit (docker run --memory, MemoryMax= of the service) if models do not fit.",
     )
 
 
@@ -82,16 +82,16 @@ def too_large(facts: DoctorFacts) -> Iterator[Finding]:
             severity="warning",
             title="Some models are too large for this machine",
             evidence=some(f"{one.id}: {one.why or size(one.size)}" for one in misfits),
-            advice="Take a smaller model, or the same with fewer bits; a smaller context also needs less.",
+            advice="Choose a smaller model, or the same one with fewer bits; a smaller context also needs less.",
             commands=("llama-appliance ls",),
         )
     if partly:
         yield Finding(
             id="model-partly-on-gpu",
             severity="note",
-            title="Some models have room for a part of their layers on the graphics card alone",
+            title="Some models fit only partly on the graphics card",
             evidence=some(f"{one.id}: {one.why or 'partly'}" for one in partly),
-            advice="The rest is computed on the processor. A smaller context or fewer bits let more layers in.",
+            advice="The processor computes the rest. A smaller context or fewer bits lets more layers fit.",
             commands=("llama-appliance ls",),
         )
 
@@ -137,7 +137,7 @@ def few_files(facts: DoctorFacts) -> Iterator[Finding]:
             severity="warning",
             title="The server may have few files and connections open",
             evidence=(f"at most {allowed} for this user",),
-            advice="Raise it for the service with LimitNOFILE=65536, or in the shell that starts the server.",
+            advice="Raise the limit with LimitNOFILE=65536 for the service, or in the shell that starts the server.",
             commands=("ulimit -Hn",),
         )
 

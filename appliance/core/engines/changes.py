@@ -131,7 +131,7 @@ def rolled_back(changes: Changes, name: str, why: str, now: float) -> Changes:
     if line is None or not line.previous:
         raise UsageError(
             f"there is nothing to go back to: no update of {name} is remembered; "
-            "'llama-appliance engines use BUILD' takes another build"
+            "'llama-appliance engines use BUILD' switches to another build"
         )
     back, *rest = line.previous
     withdrawn = {one: reason for one, reason in changes.withdrawn.items() if one != back} | {line.current: why}
@@ -174,7 +174,7 @@ def check_removable(
             "others, 'llama-appliance engines install' installs one"
         )
     if build in wanted:
-        raise Conflict(f"'{build}' is what 'engines use' or 'engines pin' asks for; 'engines use auto' ends that")
+        raise Conflict(f"'{build}' was chosen with 'engines use' or 'engines pin'; 'engines use auto' ends that")
     if build in running and not force:
         raise Conflict(
             f"a running model uses '{build}'; unload it first ('llama-appliance unload MODEL'), or add --force"

@@ -67,7 +67,9 @@ def parse_listing(output: str, log: str = "") -> Listing:
         if name in HELPERS:
             continue
         if not NAME.fullmatch(name) or name.lower() in NOT_NAMES:
-            return Listing(fault="list", why=f"it lists a device with the name '{printable(name, 60)}', which none has")
+            return Listing(
+                fault="list", why=f"it lists a device with the name '{printable(name, 60)}', which no device has"
+            )
         if absurd := _absurd(name, total, free):
             return Listing(fault="memory", why=absurd)
         if len(devices) == MAX_DEVICES:
@@ -85,7 +87,7 @@ def parse_listing(output: str, log: str = "") -> Listing:
             )
     if HEAD not in output:
         said = next((line.strip() for line in output[:MAX_TEXT].splitlines() if line.strip()), "nothing")
-        return Listing(fault="list", why=f"it printed no list of devices but: {printable(said)}")
+        return Listing(fault="list", why=f"it printed this instead of a list of devices: {printable(said)}")
     told, targets = _told(log[:MAX_TEXT])
     why = "" if devices else next((printable(line) for line in _lines(log[:MAX_TEXT]) if EXCUSES.search(line)), "")
     return Listing(devices=tuple(_with(device, told) for device in devices), targets=targets, why=why)

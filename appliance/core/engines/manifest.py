@@ -73,7 +73,7 @@ def parse_asked(word: str, platform: str) -> Asked:
     backend = kind[len(prefix) + 1 :] if prefix else kind
     if backend not in BACKENDS or (slash and not _WORD.fullmatch(build)):
         raise UsageError(
-            f"'{word}' names no build; write a backend ({', '.join(BACKENDS)}), or a build such as vulkan/b11434"
+            f"'{word}' is not a build; write a backend ({', '.join(BACKENDS)}), or a build such as vulkan/b11434"
         )
     return Asked(platform=prefix or platform, backend=backend, build=build or None)
 
@@ -89,12 +89,12 @@ def find_entry(entries: Sequence[Entry], asked: Asked) -> Entry:
         builds = ", ".join(sorted({one.build for one in kind}, key=numbers_of))
         raise UsageError(
             f"there is no {asked.backend}/{asked.build} for {asked.platform}; there is "
-            f"{builds}; another one is installed from a file by --from"
+            f"{builds}; --from installs another one from a file"
         )
     others = ", ".join(sorted({one.backend for one in here})) or "nothing"
     raise UsageError(
         f"no {asked.backend} build for {asked.platform} is listed; there is {others}; "
-        "one of your own is installed by --from, or made by 'python llama-builds/build.py'"
+        "--from installs your own build; you can make one with 'python llama-builds/build.py'"
     )
 
 

@@ -83,4 +83,4 @@ def _libraries(needs: Wants, backend: str, look: Look) -> list[str]:
 
 def _processor(needs: Wants, look: Look) -> list[str]:
     missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
-    return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} has not"] if missing else []
+    return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} lacks"] if missing else []

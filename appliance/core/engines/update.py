@@ -56,7 +56,7 @@ def begin(changes: Changes, build: str, old: str, now: float, held: Collection[s
     if changes.journal is not None:
         raise Conflict(
             f"an update to {changes.journal.build} was begun and not finished; "
-            "'llama-appliance engines probe' clears it up"
+            "'llama-appliance engines probe' completes or removes it"
         )
     return structs.replace(
         changes, journal=Journal(line=line_of(build), build=build, old=old, step="stage", began=now, held=tuple(held))
@@ -113,6 +113,6 @@ def canary_failure(old: Speeds | None, new: Speeds) -> str:
     reached = 100 * old.nominal_seconds / new.nominal_seconds
     return (
         f"it reaches {reached:.0f} % of the speed of the build in use (at least "
-        f"{100 * SPEED_KEPT:.0f} % are wanted): {new.prompt:.0f} and {new.generation:.0f} tokens/s, "
+        f"{100 * SPEED_KEPT:.0f} % are required): {new.prompt:.0f} and {new.generation:.0f} tokens/s, "
         f"not {old.prompt:.0f} and {old.generation:.0f}"
     )

@@ -76,7 +76,7 @@ def split_endpoint(text: str) -> tuple[str, int]:
     written = text.strip()
     if written.startswith("[") or written.count(":") > 1:
         raise UsageError(
-            f"'{text}' is an IPv6 address, and llama.cpp's RPC speaks IPv4 alone; write an IPv4 address or a name"
+            f"'{text}' is an IPv6 address, and llama.cpp's RPC supports only IPv4; write an IPv4 address or a name"
         )
     host, colon, port = written.partition(":")
     if not _HOST.fullmatch(host):
@@ -90,7 +90,7 @@ def endpoints_of(text: str) -> tuple[str, ...]:
     """Read the value of ``--rpc``, each endpoint once. Raises UsageError."""
     found = tuple(dict.fromkeys(endpoint_of(part) for part in text.split(",") if part.strip()))
     if not found:
-        raise UsageError(f"'{text}' names no worker; write HOST:PORT, as in 192.168.1.5:{DEFAULT_PORT}")
+        raise UsageError(f"'{text}' does not name a worker; write HOST:PORT, as in 192.168.1.5:{DEFAULT_PORT}")
     if len(found) > MAX_WORKERS:
         raise UsageError(f"{len(found)} workers are named, and llama.cpp takes {MAX_WORKERS} at most")
     return found
@@ -103,14 +103,14 @@ def agree(build_rpc: str | None, worker: Worker) -> str:
     """
     if build_rpc is None:
         return (
-            "the engine speaks no RPC; install a build that does ('llama-appliance engines install cpu', or "
+            "the engine has no RPC; install a build that has it ('llama-appliance engines install cpu', or "
             "'python3 llama-builds/build.py'), or choose one with engine:"
         )
     if worker.state != "ready":
         return worker.why
     if worker.version != build_rpc:
         return (
-            f"worker {worker.endpoint} speaks RPC {worker.version}, and the engine here {build_rpc}; "
+            f"worker {worker.endpoint} has RPC {worker.version}, but the engine here has {build_rpc}; "
             "install the same build on both machines"
         )
     return ""

@@ -56,7 +56,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
             )
     changed = _replaced(text, cuts, edits)
     if changed == text:
-        raise EditProblem("no changes made: the replacements are what is there already")
+        raise EditProblem("no changes made: the replacements equal the existing text")
     return changed
 
 
@@ -114,7 +114,7 @@ class _Plain:
         span = _only(self._text, wanted, index) if wanted.strip() else None
         if span is None:
             raise EditProblem(
-                f"could not find edits[{index}].old_text; it must match what is in the file now: read it again"
+                f"could not find edits[{index}].old_text; it must match the file's current text: read the file again"
             )
         return self._original(span[0]), self._original(span[1])
 
