@@ -72,7 +72,7 @@ class Execution:
             self._trouble(clocks, clocks.model, clocks.pid, failure.detail, useless)
 
     def _was_stopped(self, clocks: Clocks) -> bool:
-        """Somebody unloaded the model under the turn."""
+        """True if somebody unloaded the model under the turn."""
         if clocks.model is None:
             return False
         status = self._fleet.known(clocks.model)

@@ -53,7 +53,7 @@ class Run:
         self.scope = trio.CancelScope()
         self.todo: deque[Generate | RunTools | AskClient] = deque()
         self.clocks: Clocks | None = None
-        """The text of the current turn."""
+        """The clocks of the current turn."""
         self.over = False
         self.changes = 0
         """Counts events; whoever saves the run compares it."""
@@ -137,7 +137,7 @@ class Run:
         )
 
     def _carry_out(self, commands: list[RunCommand]) -> bool:
-        """Carry out immediate commands; the rest is left to the owner."""
+        """Carry out immediate commands; the rest is left to the owner. Returns True if the run goes on."""
         goes_on = not self.over
         for command in commands:
             match command:

@@ -293,7 +293,7 @@ class Downloads:
             await download.wait()
 
     def _settle(self, plan: Plan) -> None:
-        """In a thread: the next listing has the model."""
+        """Runs in a thread: after it, the next listing has the model."""
         plan.settle()
         self._rescan()
 

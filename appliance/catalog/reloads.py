@@ -112,7 +112,7 @@ class Reloads:
 
 
 def _tell(error: ApplianceError) -> None:
-    """Yield one record for each line, as a log wants it."""
+    """Log one record for each line, as a log wants it."""
     log.warning("the presets were not read again, the old ones stay")
     for mistake in error.problems if isinstance(error, InvalidConfig) else (error,):
         log.warning("%s", mistake)

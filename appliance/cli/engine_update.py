@@ -171,7 +171,7 @@ def _wanted(entry: Entry, old: str, withdrawn: str | None, force: bool) -> bool:
 
 
 async def _agreed(entry: Entry, old: str) -> bool:
-    """Ask the user. Raises UsageError if there is nobody to ask."""
+    """Return the user's answer. Raises UsageError if there is nobody to ask."""
     if not sys.stdin.isatty():
         raise UsageError(f"{entry.id} would replace {old}; add --yes to do it")
     size = f", {human_size(entry.size)} to download" if entry.size else ""

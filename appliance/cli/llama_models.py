@@ -51,7 +51,7 @@ class Needs(Struct, frozen=True, kw_only=True):
 
 
 def needs_of(options: Sequence[Option]) -> Needs:
-    """Raises UsageError for names that cannot belong to a repository."""
+    """Return what the options need. Raises UsageError for names that cannot belong to a repository."""
     repo = llama_flags.last(options, "--hf-repo")
     draft = llama_flags.last(options, "--spec-draft-hf")
     seeing = llama_flags.last(options, "--mmproj-url")

@@ -50,7 +50,7 @@ class Later(Struct, frozen=True):
     """A server whose models have to be fetched before the program knows what kind of server it is."""
 
     prepare: Callable[[], Awaitable[AppSettings | int]]
-    """Return the settings, or the exit status if the program ends before."""
+    """Returns the settings, or the exit status if the program ends before."""
 
 
 Program = AppSettings | Later | AsyncCommand

@@ -42,7 +42,7 @@ class Image(Struct, frozen=True, kw_only=True):
 
     @property
     def endpoint(self) -> str:
-        """True for hosts without TLS: only this machine, as in Docker."""
+        """The registry's address: without TLS only on this machine, as in Docker."""
         plain = self.host.rpartition(":")[0] in _LOOPBACK or self.host in _LOOPBACK
         return f"{'http' if plain else 'https'}://{self.host}"
 

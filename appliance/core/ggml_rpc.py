@@ -18,7 +18,7 @@ HELLO, DEVICE_COUNT, DEVICE_MEMORY = 14, 15, 11
 CAPABILITIES = bytes(24)
 """The greeting's list of transports faster than TCP: none."""
 LONGEST_HELLO = 64
-"""Smallest answer to a greeting, in bytes; 28 in 7.0.0, 3 in the first versions that had one."""
+"""Longest answer to a greeting, in bytes; it has 28 in 7.0.0, and had 3 in the first versions with a greeting."""
 MAX_DEVICES = 64
 MAX_MEMORY = 1 << 52
 """Four pebibytes: a device that claims more is not believed."""

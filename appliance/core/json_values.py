@@ -11,4 +11,4 @@ JsonObject = dict[str, JSON]
 
 # A cast, because msgspec cannot follow a type that refers to itself; what it decodes untyped is of this type.
 OBJECT = cast("msgspec.json.Decoder[JsonObject]", msgspec.json.Decoder(dict[str, object]))
-"""Decode an object; raises MsgspecError and UnicodeDecodeError for anything else, RecursionError."""
+"""Decodes an object; raises MsgspecError and UnicodeDecodeError for anything else, RecursionError."""

@@ -215,7 +215,7 @@ def stamped(result: Mapping[str, object], server: Mapping[str, str]) -> dict[str
 
 
 def cached() -> dict[str, object]:
-    """Say how long a list may be kept: by its client only."""
+    """Return how long a list may be kept: by its client only."""
     return {"ttlMs": TOOLS_TTL, "cacheScope": "private"}
 
 

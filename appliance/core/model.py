@@ -51,7 +51,7 @@ class Model(Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
     """Engine flags for this model only."""
     tags: tuple[str, ...] = ()
-    """A description for people."""
+    """Words about it, for people."""
     hidden: bool = False
     """Not listed, but served when named: a preset stands for it."""
     load_on_startup: bool = False

@@ -107,7 +107,7 @@ def _is_public_4(address: IPv4Address) -> bool:
 
 
 def _is_public_6(address: IPv6Address) -> bool:
-    """Treat an address that carries an IPv4 address as that one."""
+    """True for a public address; one that carries an IPv4 address is as public as that."""
     if address in _NAT64:
         return _is_public_4(IPv4Address(int(address) & 0xFFFFFFFF))
     if address not in _GLOBAL_6 or not address.is_global:

@@ -128,7 +128,7 @@ def _tells(secret: str) -> bool:
 
 
 def _is_mixed(word: str) -> bool:
-    """Letters and digits, and no path."""
+    """True for a mix of letters and digits that is not a path."""
     return any(c.isdigit() for c in word) and any(c.isalpha() for c in word) and "/" not in word
 
 

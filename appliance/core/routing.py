@@ -153,7 +153,7 @@ class TargetState(Struct, frozen=True):
     """A selector's questions about a target."""
 
     state: Literal["stopped", "starting", "ready", "stopping"]
-    """True if a local model's process is ready; it is not asked for a peer's model."""
+    """The state of a local model's process; unused for a peer's model."""
     reserved: int = 0
     """Number of requests that this selector gave to the target and that are not over."""
     remote: bool = False

@@ -160,7 +160,7 @@ _LATEST = validators.Draft202012Validator
 
 
 def _of_one_dialect(schema: JsonObject) -> JsonObject:
-    """Drop ``$schema``: a part in another dialect would be checked by all keywords of that one."""
+    """Return the schema without ``$schema``: a part in another dialect would be checked by all keywords of that one."""
     return {name: _in_parts(value) for name, value in schema.items() if name != "$schema" or not isinstance(value, str)}
 
 

@@ -126,7 +126,7 @@ class Splicer:
         return "" if not is_text and first.text and said == before else said
 
     def _retime(self, record: JsonObject) -> None:
-        """Return llama-server's ``timings`` for both halves; for the prompt only the second engine's."""
+        """Change llama-server's ``timings`` to cover both halves; for the prompt only the second engine's count."""
         timings = record.get("timings")
         if not isinstance(timings, dict):
             return

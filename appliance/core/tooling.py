@@ -41,16 +41,16 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     runtime: str | None = None
     """Where commands run and files are, in llama-server's words: ``docker-container:<id>``, ``ssh:<target>``."""
     base64: bool = False
-    """Return file content as base64, for files that are not text."""
+    """Wants file content as base64, for files that are not text."""
 
 
 class ToolOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of one use. A tool that failed at its task gives an ``error``, not an exception."""
 
     body: bytes
-    """Return the JSON object with which ``POST /tools`` answers."""
+    """The JSON object with which ``POST /tools`` answers."""
     text: str
-    """Return the text for the model."""
+    """The text for the model."""
     error: str | None = None
 
 

@@ -36,7 +36,7 @@ class _Entry(Struct, frozen=True):
 
     @property
     def elsewhere(self) -> bool:
-        """The server would have to ask a peer of its own, which may well be this program."""
+        """True if the server would have to ask a peer of its own, which may well be this program."""
         marks = (self.meta or {}).get("llamaswap")
         return isinstance(marks, dict) and "peerID" in marks
 

@@ -15,7 +15,7 @@ VERSION = 1
 """Kept in ``user_version``; a later program wrote a file with a higher one. llama-swap leaves it at 0."""
 
 BUSY_MS = 2000
-"""Seconds that a statement waits for another process that writes to the same file."""
+"""Milliseconds that a statement waits for another process that writes to the same file."""
 
 _SCHEMA = """
 CREATE TABLE activity (

@@ -77,7 +77,7 @@ class RunStore:
         return written
 
     def _write(self, batch: Mapping[str, tuple[float, bytes] | None]) -> bool:
-        """In the worker thread, one at a time."""
+        """Write rows in the worker thread, one call at a time; True if that worked."""
         gone = [(run_id,) for run_id, row in batch.items() if row is None]
         rows = [(run_id, *row) for run_id, row in batch.items() if row is not None]
         try:

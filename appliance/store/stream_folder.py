@@ -40,7 +40,7 @@ class _File(Struct):
     about: About
     path: Path
     size: int = 0
-    """Bytes of the stream in it, now or soon."""
+    """Size of the file's part of the stream in bytes, including the bytes that wait."""
     waiting: list[bytes] = []
 
 

@@ -228,7 +228,7 @@ def _folded(name: str) -> str:
 
 
 def _printable(path: str) -> str:
-    """Return whether a name is UTF-8; others cannot be reported as they are."""
+    """Return the name in UTF-8; other names cannot be reported as they are."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

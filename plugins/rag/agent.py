@@ -31,10 +31,10 @@ class Shown:
     counts: Counts
     settings: Settings
     body: JsonObject
-    """The text of the request, after other plugins' changes."""
+    """The request's body, after other plugins' changes."""
 
     def footer(self, answer: str) -> str:
-        """True for an answer in prose; one with a prescribed form has no footer."""
+        """The text below an answer in prose; an answer with a prescribed form has none."""
         form = self.body.get("response_format")
         free = not isinstance(form, dict) or form.get("type") == "text"
         plain = free and not self.body.get("json_schema") and not self.body.get("grammar")

@@ -18,7 +18,7 @@ from .store import Counts, Known, Store, open_store
 from .vectors import pack
 
 TOO_LARGE = (400, 413, 500)
-"""Engines' message for a text with more tokens than they take at once; llama-server says 500."""
+"""Engines' statuses for a text with more tokens than they take at once; llama-server says 500."""
 SHORTEST = 200
 """In characters; such a short text is not refused because of its length."""
 TELL_EVERY = 5.0

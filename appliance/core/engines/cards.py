@@ -107,7 +107,9 @@ def _visible(look: Look, backend: str) -> Sequence[Gpu]:
 
 
 def _has_uuid(gpu: Gpu, word: str) -> bool:
-    """CUDA accepts the beginning of a UUID; HIP's are ``GPU-`` and the number that the driver reports."""
+    """True if the word means this card: CUDA accepts the beginning of a UUID; HIP's are ``GPU-`` and a driver's
+    number.
+    """
     uuid, wanted = (gpu.uuid or "").lower(), word.lower()
     return bool(uuid) and not word.isdecimal() and (uuid.startswith(wanted) or f"gpu-{uuid}" == wanted)
 

@@ -48,7 +48,7 @@ def _cards(needs: Wants, backend: str, look: Look) -> list[str]:
 
 
 def _has_driver(gpu: Gpu, least: str) -> bool:
-    """Accept an unknown version: the proof will show."""
+    """True for an unknown version as well: the proof will show."""
     return not least or not gpu.driver_version or numbers_of(gpu.driver_version) >= numbers_of(least)
 
 
@@ -57,14 +57,14 @@ def _driver_problem(gpu: Gpu, least: str) -> str:
 
 
 def _has_compute(gpu: Gpu, made_for: tuple[str, ...]) -> bool:
-    """Accept an unknown capability as well."""
+    """True for an unknown capability as well."""
     if gpu.compute is None:
         return True
     return any(runs_on(one, gpu.compute) for one in made_for)
 
 
 def runs_on(made_for: str, has: str) -> bool:
-    """A later compute capability of the same major version runs builds for an earlier one."""
+    """True for a later compute capability of the same major version, which runs builds for an earlier one."""
     made, card = numbers_of(made_for), numbers_of(has)
     return bool(made and card) and made[0] == card[0] and made <= card
 

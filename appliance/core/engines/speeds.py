@@ -19,7 +19,7 @@ up.
 MOST_TOKENS = 1e6
 """Largest number of tokens of one request; no measurement asks for as many."""
 QUICKEST, SLOWEST = 1e-3, 1e9
-"""Largest number of milliseconds for a part of a request."""
+"""Shortest and longest plausible time for a part of a request, in milliseconds."""
 BUDGET = 6.0
 """Seconds that measuring may take after the first request; a slow machine computes fewer tokens."""
 

@@ -28,7 +28,7 @@ class Glob:
         self._tokens = _tokens(pattern)
 
     def matches(self, path: str) -> bool:
-        """Match the last name of the path if the pattern has no slash, else all of it."""
+        """True if the last name of the path matches or, for a pattern with a slash, all of it."""
         text = path.rpartition("/")[2] if self._basename else path
         states = self._reached({0})
         for char in text:
