@@ -66,7 +66,7 @@ class McpServers(Struct, frozen=True, kw_only=True):
         names = {server.name for server in self.servers}
         new = tuple(server for server in more.servers if server.name not in names)
         twice = tuple(
-            f"MCP server '{s.name}' is there twice; the first one counts" for s in more.servers if s not in new
+            f"MCP server '{s.name}' appears twice; the first one counts" for s in more.servers if s not in new
         )
         return McpServers(servers=self.servers + new, warnings=self.warnings + more.warnings + twice)
 
@@ -79,7 +79,7 @@ def parse_mcp_servers(text: str, where: str) -> McpServers:
         found: dict[str, object] = {}
         for name, value in pairs:
             if name in found:
-                warnings.append(f"{where}: '{name}' is there twice; the first one counts")
+                warnings.append(f"{where}: '{name}' appears twice; the first one counts")
             else:
                 found[name] = value
         return found
@@ -128,7 +128,7 @@ def _server(name: str, entry: Mapping[str, object], place: str, warnings: list[s
         warnings.append(f"{place} is skipped: {skipped}")
         return None
     known = (_HTTP_KEYS if kind in _HTTP_TYPES else _STDIO_KEYS) + _COMMON_KEYS
-    warnings += [f"{place}: '{key}' is not known and does nothing" for key in entry if key not in known]
+    warnings += [f"{place}: '{key}' is unknown and has no effect" for key in entry if key not in known]
     timeout = _timeout(entry, place)
     if kind in _HTTP_TYPES:
         url = _url(entry, place)
@@ -149,7 +149,7 @@ def _why_skipped(name: str, kind: str, entry: Mapping[str, object]) -> str:
     if kind in _HTTP_TYPES:
         return "" if entry.get("url") else "it has no url"
     if kind != "stdio":
-        return f"type '{kind}' is not spoken here; types are 'stdio' and 'http'"
+        return f"type '{kind}' is not supported; the types are 'stdio' and 'http'"
     return "" if entry.get("command") else "it has no command"
 
 
@@ -186,7 +186,7 @@ def _headers(entry: Mapping[str, object], place: str) -> Iterable[tuple[str, str
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(text):
             raise UsageError(f"{place}.headers: {name!r} and its value cannot be an HTTP header")
         if name.lower() in _OWN_HEADERS:
-            raise UsageError(f"{place}.headers: '{name}' is said by the program itself; leave it out")
+            raise UsageError(f"{place}.headers: '{name}' is set by the program itself; leave it out")
         yield name, text
 
 

@@ -35,7 +35,7 @@ META_SERVER = "io.modelcontextprotocol/serverInfo"
 TOOLS_TTL = 60_000
 """Milliseconds for which a client may keep the list of tools."""
 INSTRUCTIONS = (
-    "Runs language models on the machine it is installed on. 'list_models' tells what there is, 'chat' asks one of "
+    "Runs language models on the machine it is installed on. 'list_models' lists the models, 'chat' asks one of "
     "them. A model that is not loaded yet is loaded first, which can take a minute."
 )
 
@@ -182,7 +182,7 @@ def _mistake_of_modern(
     except _UNREADABLE:
         return _refuse(number, INVALID_PARAMS, f"'{META_VERSION}' is not a text", 400)
     if twice := fields.twice():
-        return _refuse(number, HEADER_MISMATCH, f"the header {twice} is there twice", 400)
+        return _refuse(number, HEADER_MISMATCH, f"the header {twice} appears twice", 400)
     wanted = [(VERSION_HEADER, version), (METHOD_HEADER, method)]
     if method == "tools/call":
         wanted.append((NAME_HEADER, params.name))
@@ -191,7 +191,7 @@ def _mistake_of_modern(
         if name == NAME_HEADER:
             given = _decoded(given)
         if given != value:
-            return _refuse(number, HEADER_MISMATCH, f"the header {name.decode()} does not say what the body says", 400)
+            return _refuse(number, HEADER_MISMATCH, f"the header {name.decode()} contradicts the body", 400)
     return None if version in MODERN_VERSIONS else _unsupported(number, version)
 
 

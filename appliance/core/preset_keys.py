@@ -122,7 +122,7 @@ def read_key(key: str, value: str, origin: str) -> Choice | str:
     if flag.kind is Kind.REMOVED:
         return f"{key} has been removed from llama-server; use {REPLACEMENT[flag.name].replace('--', '')}"
     if flag.name in ENDS_AT_ONCE:
-        return f"with {key} llama-server ends at once; it has no place in a preset"
+        return f"with {key} llama-server ends at once; remove it from the preset"
     if flag.kind is Kind.PAIR:
         return f"{key} takes two values, which presets cannot hold; give {flag.name} on the command line"
     if flag.arity == 0:

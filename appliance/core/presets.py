@@ -111,7 +111,7 @@ def _understand(section: Section, problems: list[Problem], strange: bool) -> Cho
             message = f"{setting.key} is not taken from a repository; to trust the file, give it with --models-preset"
             problems.append(Problem(message=message, path=path, at=at))
         elif choice.name in FRONTS_OWN:
-            message = f"{setting.key} is for the server, not for a model, and passed over; give it on the command line"
+            message = f"{setting.key} is for the server, not for a model, and is ignored; give it on the command line"
             problems.append(Problem(message=message, path=path, at=at, level="warning"))
         else:
             if before := said_by.get(choice.name):
@@ -125,7 +125,7 @@ def _understand(section: Section, problems: list[Problem], strange: bool) -> Cho
 def _repeated(section: Section, last: Mapping[str, Setting]) -> list[Problem]:
     return [
         Problem(
-            message=f"{setting.key} is said again in line {last[setting.key].at.line}, which counts; remove one",
+            message=f"{setting.key} is repeated in line {last[setting.key].at.line}, which counts; remove one",
             path=f"[{section.name}]",
             at=setting.at,
             level="warning",

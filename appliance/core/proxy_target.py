@@ -62,7 +62,7 @@ def parse_target(url: str) -> Target:
     if len(url) > MAX_URL:
         raise BadTarget("is too long")
     if any(character < " " or character == "\x7f" for character in url):
-        raise BadTarget("holds control characters")
+        raise BadTarget("contains control characters")
     try:
         parts = urlsplit(url.strip(" "))
         port = parts.port
@@ -73,7 +73,7 @@ def parse_target(url: str) -> Target:
     if parts.scheme not in PORTS:
         raise BadTarget("does not begin with http:// or https://")
     if parts.username is not None or parts.password is not None:
-        raise BadTarget("holds a user name or password")
+        raise BadTarget("contains a user name or password")
     if not _HOST.fullmatch(host) or port == 0:
         raise BadTarget("has no usable host and port")
     path = quote(parts.path or "/", safe=_PATH_SAFE)

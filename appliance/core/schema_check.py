@@ -65,7 +65,7 @@ class ArgumentCheck:
             return f"they are {error}"
         if self._schema is None:
             if wrong := schema_problem(self._parameters):
-                return f"the tool's own schema is none: {wrong}"
+                return f"the tool's own schema is invalid: {wrong}"
             self._schema = Bounded(_read_object(self._parameters))
         try:
             mistake = self._schema.mistake(value)

@@ -82,7 +82,7 @@ def scan(choice: Choice) -> Scan:
         try:
             inside = sorted(path for path in folder.iterdir() if _is_plugin(path))
         except OSError as error:
-            why = "there is no such folder" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+            why = "no such folder" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
             problems.append(f"plugins in {folder} cannot be used: {why}")
             continue
         for path in inside:

@@ -46,7 +46,7 @@ class PluginStep:
         model = request.body.get("model")
         changed = await self._whole("on_request", self.hooks.on_request, request)
         if changed.body.get("model") != model:
-            self.fail("on_request", "it changed 'model', which is chosen before plugins run and stays")
+            self.fail("on_request", "it changed 'model', which is fixed before plugins run")
         return changed, self._encoded("on_request", changed.body)
 
     async def response(self, response: Response) -> Response:
@@ -101,7 +101,7 @@ class PluginStep:
         try:
             return msgspec.json.encode(body)
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
-            self.fail(hook, f"what it made is not JSON: {error}")
+            self.fail(hook, f"its result is not JSON: {error}")
 
 
 class Replayed:

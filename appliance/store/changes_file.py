@@ -38,7 +38,7 @@ class ChangesFile:
             return Changes()
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as cause:
             if not self._told:
-                log.warning("%s is damaged (%s), and counts for nothing", self.path, cause)
+                log.warning("%s is damaged (%s) and is ignored", self.path, cause)
             self._told = True
             return Changes()
 

@@ -55,7 +55,7 @@ class McpClient:
             except Unavailable:
                 return []
             except SessionLost as lost:
-                log.warning("MCP server '%s' gives no tools: %s", self.name, lost.why)
+                log.warning("MCP server '%s' provides no tools: %s", self.name, lost.why)
                 return []
             finally:
                 if self._session is not None:

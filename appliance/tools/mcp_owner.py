@@ -82,7 +82,7 @@ async def _warm_up(clients: Sequence[McpClient]) -> list[tuple[McpClient, Tools]
         with trio.move_on_after(WARM_UP_TIME) as limit:
             found[client.name] = await client.list_tools()
         if limit.cancelled_caught:
-            log.warning("MCP server '%s' gives no tools: it took more than %g s", client.name, WARM_UP_TIME)
+            log.warning("MCP server '%s' provides no tools: it took more than %g s", client.name, WARM_UP_TIME)
         await client.wait_gone()
 
     async with trio.open_nursery() as nursery:

@@ -211,7 +211,7 @@ async def _spawn(server: StdioServer, children: Children) -> Child:
 def _find(server: StdioServer, env: Mapping[str, str]) -> str:
     """Return the program's file: by name on the PATH, by path relative to its working folder. Raises SessionLost."""
     if server.cwd is not None and not Path(server.cwd).is_dir():
-        raise SessionLost(f"its folder {server.cwd} is not there")
+        raise SessionLost(f"its folder {server.cwd} does not exist")
     command = server.command
     if Path(command).name != command and server.cwd is not None:
         command = str(Path(server.cwd, command).absolute())

@@ -55,7 +55,7 @@ def open_regular(path: str, root: str | None, *, write: bool = False) -> Generat
         fd = os.open(path, flags, 0o666)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise BadPath(f"it is {_kind(os.fstat(fd).st_mode)} and no regular file: {path}")
+            raise BadPath(f"it is {_kind(os.fstat(fd).st_mode)}, not a regular file: {path}")
         yield fd
     finally:
         os.close(fd)
@@ -141,7 +141,7 @@ def _refuse_devices(path: str, folder: int | None) -> None:
     except FileNotFoundError:
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-        raise BadPath(f"it is {_kind(mode)} and no regular file: {path}")
+        raise BadPath(f"it is {_kind(mode)}, not a regular file: {path}")
 
 
 def _kind(mode: int) -> str:

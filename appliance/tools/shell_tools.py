@@ -80,7 +80,7 @@ async def _run(children: Children, place: Place, asked: ExecShellCommand, take: 
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise FileProblem(f"the working directory cannot be used: {command.cwd} ({error.strerror})") from None
     except ValueError:
-        raise FileProblem("the command holds a zero byte") from None
+        raise FileProblem("the command contains a zero byte") from None
     except OSError as error:
         raise ToolProblem(SHELL, f"no command can be started: {error}") from None
 

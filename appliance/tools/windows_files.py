@@ -48,7 +48,7 @@ def resolved(cwd: str | None, path: str, root: str | None) -> str:
 def open_regular(path: str, root: str | None, *, write: bool = False) -> Generator[int]:
     """As on POSIX. Raises OSError and BadPath."""
     if path.startswith(_DEVICES):
-        raise BadPath(f"it is a device and no regular file: {path}")
+        raise BadPath(f"it is a device, not a regular file: {path}")
     if root is not None:
         _check_inside(root, os.path.realpath(path), path)
     if write:

@@ -78,7 +78,7 @@ def _only(text: str, old: str, index: int) -> tuple[int, int] | None:
     if at < 0:
         return None
     if text.find(old, at + 1) >= 0:
-        raise EditProblem(f"edits[{index}].old_text is there more than once; it must be unique: add lines around it")
+        raise EditProblem(f"edits[{index}].old_text occurs more than once; it must be unique: add lines around it")
     return at, at + len(old)
 
 
