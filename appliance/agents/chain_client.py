@@ -103,7 +103,7 @@ class ChainClient:
 
 
 class _Events:
-    """Return the events of an answer, as they come."""
+    """The events of an answer, as they come."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply

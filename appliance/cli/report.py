@@ -112,7 +112,7 @@ def _configuration(wish: Wish) -> Iterator[Part]:
 
 
 class _Logs:
-    """Return the program's log, then those of models, if a server runs."""
+    """The program's log, then those of models, if a server runs."""
 
     def __init__(self, wish: Wish, facts: DoctorFacts) -> None:
         self._server = wish.server

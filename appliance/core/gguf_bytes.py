@@ -250,7 +250,7 @@ class Cursor:
 
 
 class _Strings:
-    """Return how many more array strings this header may have."""
+    """Counts how many more array strings this header may have."""
 
     def __init__(self) -> None:
         self.left = MAX_STRINGS

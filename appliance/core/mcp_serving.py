@@ -230,7 +230,7 @@ def _refuse(number: Id | None, code: int, message: str, status: int) -> Immediat
 
 
 class _Fields:
-    """Return the request headers that must repeat the body's content."""
+    """The request headers that must repeat the body's content."""
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
         names = (VERSION_HEADER, METHOD_HEADER, NAME_HEADER)

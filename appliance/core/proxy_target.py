@@ -129,7 +129,8 @@ def _is_loopback(address: str) -> bool:
 
 
 class Reach:
-    """Read the targets to allow besides the internet: names, addresses, networks, `LOOPBACK`, or ``*`` for everything.
+    """The targets that are allowed besides the internet: names, addresses, networks, `LOOPBACK`, or ``*`` for
+    everything.
 
     Raises BadTarget for any other entry.
     """

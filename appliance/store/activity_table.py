@@ -173,7 +173,7 @@ def _text(text: str) -> str:
 
 
 class _Stored(Struct, array_like=True, frozen=True):
-    """Return a row as the table has it, in the order of COLUMNS."""
+    """A row as the table has it, in the order of COLUMNS."""
 
     id: int
     ts_created: int

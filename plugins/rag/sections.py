@@ -107,7 +107,7 @@ def _underlines(line: str, width: int) -> bool:
 
 
 class _Page(HTMLParser):
-    """Read the text of a page by its headings; scripts and styles are not text."""
+    """Reads the text of a page by its headings; scripts and styles are not text."""
 
     HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
     HIDDEN = ("script", "style", "template", "noscript", "svg")

@@ -75,7 +75,7 @@ def asked_of(
 
 
 class _Words:
-    """Return the last value of each option. A value that is not a number counts as unset: the engine will refuse it."""
+    """The last value of each option. A value that is not a number counts as unset: the engine will refuse it."""
 
     def __init__(self, said: Sequence[Option]) -> None:
         self._said = said

@@ -181,9 +181,7 @@ def with_parts(shape: Shape, parts: Iterable[Part]) -> Shape:
 
 
 class _Keys:
-    """Return the numbers under one architecture's name; a value that is absent, negative, too large or not a number is
-    0.
-    """
+    """The numbers under one architecture's name; a value that is absent, negative, too large or not a number is 0."""
 
     def __init__(self, architecture: str, values: Mapping[str, Value]) -> None:
         self.architecture = architecture
