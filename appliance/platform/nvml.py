@@ -47,7 +47,7 @@ class Memory(Protocol):
 
 
 class PciInfo(Protocol):
-    """Where a device is: ``00000000:01:00.0``."""
+    """The place of a device: ``00000000:01:00.0``."""
 
     busId: str
 
