@@ -13,7 +13,7 @@ from msgspec import Struct
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-9][0-9][0-9])(?: [^\x00\r\n]*)?\r\n")
+_STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9][0-9])(?: [^\x00\r\n]*)?\r\n")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*\r\n")
 _END = b"\r\n"
 
@@ -27,6 +27,7 @@ class ResponseHead(Struct, frozen=True):
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
+    version: bytes = b"1.1"
 
 
 def write_request(method: str, target: str, headers: Headers) -> bytes:
@@ -52,4 +53,4 @@ def read_response(head: bytes) -> ResponseHead:
         at = field.end()
     if head[at:] != _END:
         raise HeadError("a header line is malformed")
-    return ResponseHead(int(line[1]), headers)
+    return ResponseHead(int(line[2]), headers, line[1])
