@@ -34,7 +34,7 @@ from appliance.engines.updating import recover
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed
 from appliance.fleet.owner import open_fleet
 from appliance.http.bytes.listening import url_of
-from appliance.http.bytes.server import serve
+from appliance.http.server import serve
 from appliance.http.way.front import Owners, model_states
 from appliance.http.way.inward import Inward
 from appliance.peers.owner import open_peers
@@ -59,6 +59,7 @@ from appliance.upkeep import (
     reloads_of,
     telling_console,
 )
+from appliance.upstream.pool import open_pool
 
 NEST = 100
 """Groups of exceptions within each other that are shown; Python leaves out what is deeper than ten, the bug itself."""
@@ -96,6 +97,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
     downloading, inward = _downloading(settings), Inward()
     await _finish_update()
     async with (
+        open_pool() as pool,
         open_own_tools(settings.tools) as tools,
         open_activity(*_activity_log(config)) as activity,
         _scanning(catalog) as scanned,
@@ -138,6 +140,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
             plugins=plugins,
             downloads=downloads if settings.sources.lookup is not None else None,
             tools=tools,
+            pool=pool,
             configuration=configuration,
             reloads=reloads,
         )

@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -65,10 +65,10 @@ class Entry:
     Nothing is put into words before somebody reads it: most requests come and go while nobody looks.
     """
 
-    def __init__(self, owner: InFlight, request_id: str, asked: Asked, scope: trio.CancelScope) -> None:
+    def __init__(self, owner: InFlight, request_id: str, asked: Asked, cancel: Callable[[Exception], None]) -> None:
         self.id = request_id
         self.told_at = trio.current_time()
-        self.scope = scope
+        self.cancel = cancel
         self._owner = owner
         self._asked = asked
         self._began = self.told_at
@@ -118,7 +118,13 @@ class InFlight:
 
     @contextmanager
     def begin(
-        self, request: Request, model: str, remote_ip: str, metadata: Mapping[str, str] | None = None
+        self,
+        request: Request,
+        model: str,
+        remote_ip: str,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        cancel: Callable[[Exception], None],
     ) -> Generator[Entry]:
         """Show the request for the length of the block; what is added to ``metadata`` meanwhile shows, too.
 
@@ -126,24 +132,21 @@ class InFlight:
         """
         request_id = str(next(self._ids))
         asked = Asked(request, model, remote_ip, metadata, time.time())
-        with trio.CancelScope() as scope:
-            entry = self._entries[request_id] = Entry(self, request_id, asked, scope)
-            self.tell(entry)
-            try:
-                yield entry
-            finally:
-                del self._entries[entry.id]
-                self._late.pop(entry.id, None)
-                self._add(entry.id)
-        if scope.cancelled_caught:
-            raise RequestCancelled
+        entry = self._entries[request_id] = Entry(self, request_id, asked, cancel)
+        self.tell(entry)
+        try:
+            yield entry
+        finally:
+            del self._entries[entry.id]
+            self._late.pop(entry.id, None)
+            self._add(entry.id)
 
     def cancel(self, request_id: str) -> bool:
         """End a request; its client gets an error, in its stream where that has begun. False: there is none such."""
         entry = self._entries.get(request_id)
         if entry is None:
             return False
-        entry.scope.cancel()
+        entry.cancel(RequestCancelled())
         return True
 
     def snapshot(self) -> list[InFlightRequest]:

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Protocol
 
 import trio
 
+from appliance.errors import ShuttingDown
+
+
+class Cancellable(Protocol):
+    """A request under way."""
+
+    def cancel(self, why: Exception) -> None: ...
+
 
 class Lifetime:
-    """Cancel scopes of the requests under way. Followers (endless log streams) end first, requests after the grace."""
+    """The requests under way. Followers (endless log streams) end first, requests after the grace."""
 
     def __init__(self) -> None:
-        self._requests: set[trio.CancelScope] = set()
+        self._requests: set[Cancellable] = set()
         self._followers: set[trio.CancelScope] = set()
         self._followers_ended = False
         self._requests_ended = False
 
-    @contextmanager
-    def request(self) -> Generator[trio.CancelScope]:
-        """The block is cancelled at the end of the grace."""
-        with trio.CancelScope() as scope:
-            self._requests.add(scope)
-            try:
-                if self._requests_ended:
-                    scope.cancel()
-                yield scope
-            finally:
-                self._requests.discard(scope)
+    def begin(self, request: Cancellable) -> None:
+        """It is cancelled with ShuttingDown at the end of the grace, which may be now."""
+        self._requests.add(request)
+        if self._requests_ended:
+            request.cancel(ShuttingDown())
+
+    def end(self, request: Cancellable) -> None:
+        """It is over."""
+        self._requests.discard(request)
 
     @contextmanager
     def follower(self) -> Generator[trio.CancelScope]:
@@ -48,5 +55,5 @@ class Lifetime:
 
     def end_requests(self) -> None:
         self._requests_ended = True
-        for scope in self._requests:
-            scope.cancel()
+        for request in list(self._requests):
+            request.cancel(ShuttingDown())

@@ -59,11 +59,11 @@ class RecordingSink(Passing):
         self._headers: Headers = ()
         self._content_type = ""
 
-    async def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers) -> None:
         self._headers = headers
         self._content_type = _value(headers, b"content-type")
         encoding = _value(headers, b"content-encoding") or None
-        await self.inner.start(status, headers)
+        self.inner.start(status, headers)
         if status == 200:
             self._counter = TokenCounter(
                 self._record.path, streaming=self.inner.event_stream, content_encoding=encoding
@@ -75,7 +75,7 @@ class RecordingSink(Passing):
         if self._record.entry is not None:
             self._record.entry.started(headers)
 
-    async def write(self, data: bytes) -> None:
+    def push(self, data: bytes) -> bool:
         record = self._record
         if record.first_byte_at is None:
             record.first_byte_at = trio.current_time()
@@ -87,13 +87,13 @@ class RecordingSink(Passing):
             self._writer.feed(data)
         if record.entry is not None:
             record.entry.wrote(len(data))
-        await self.inner.write(data)
+        return self.inner.push(data)
 
-    async def write_aside(self, data: bytes) -> None:
+    def push_aside(self, data: bytes) -> bool:
         """What the program itself tells a waiting client: no part of the model's answer."""
         if self._record.entry is not None:
             self._record.entry.wrote(len(data))
-        await self.inner.write(data)
+        return self.inner.push(data)
 
     def row(self, status: int, seconds: float) -> Row:
         """What the activity log keeps of the request, now that it is over."""
@@ -136,8 +136,8 @@ class Aside(Passing):
         super().__init__(sink)
         self._sink = sink
 
-    async def write(self, data: bytes) -> None:
-        await self._sink.write_aside(data)
+    def push(self, data: bytes) -> bool:
+        return self._sink.push_aside(data)
 
 
 def aside(sink: Sink) -> Sink:

@@ -17,7 +17,7 @@ from functools import partial
 
 import trio
 
-from appliance.platform.poller import Poller
+from appliance.platform.poller import Poller, open_poller
 from appliance.upstream.address import Address
 from appliance.upstream.wire import PlainWire
 
@@ -78,10 +78,11 @@ def _key(address: Address) -> _Key:
 
 
 @asynccontextmanager
-async def open_pool(poller: Poller) -> AsyncGenerator[Pool]:
-    """Leaving the block closes what waits."""
-    pool = Pool(poller)
-    try:
-        yield pool
-    finally:
-        pool.close()
+async def open_pool() -> AsyncGenerator[Pool]:
+    """Own the program's poller, too. Leaving the block closes what waits."""
+    async with open_poller() as poller:
+        pool = Pool(poller)
+        try:
+            yield pool
+        finally:
+            pool.close()

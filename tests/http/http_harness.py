@@ -27,7 +27,7 @@ from appliance.engines.chooser import Chooser
 from appliance.engines.found import Engine
 from appliance.engines.owner import open_engines
 from appliance.fleet.owner import open_fleet
-from appliance.http.bytes.server import serve
+from appliance.http.server import serve
 from appliance.http.way.front import Owners, model_states
 from appliance.http.way.inward import Inward
 from appliance.peers.owner import open_peers
@@ -40,6 +40,7 @@ from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox
 from appliance.traffic.program_log import ProgramLog
 from appliance.upkeep import configuration_of, following_plugins, logging_into, reloads_of
+from appliance.upstream.pool import open_pool
 
 LOCAL = (("127.0.0.1", 0),)
 CHAT = "/v1/chat/completions"
@@ -280,6 +281,7 @@ async def open_appliance(
     runs_config = runs or (configured.runs if configured is not None else RunsConfig())
     store = Path(configured.store.path) if configured is not None and configured.store is not None else None
     async with (
+        open_pool() as pool,
         open_activity(store, 1000) as activity,
         open_samples(None) as samples,
         open_engines(
@@ -314,6 +316,7 @@ async def open_appliance(
             downloads=coming if downloads is not None else None,
             configuration=configuration,
             reloads=reloads,
+            pool=pool,
             tools=tools or Toolbox(),
         )
 

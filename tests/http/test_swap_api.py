@@ -21,7 +21,7 @@ from appliance.core.machine import Hardware
 from appliance.core.model import Model
 from appliance.errors import ApplianceError
 from appliance.http.control.record_routes import RecordRoutes, Records
-from appliance.http.way.errors import describe
+from appliance.http.errors import describe
 from appliance.platform.hardware import detect
 from appliance.platform.samples import open_samples
 from appliance.store.activity import open_activity

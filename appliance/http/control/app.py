@@ -27,6 +27,7 @@ from appliance.errors import (
     RouteNotFound,
     UpstreamFailed,
 )
+from appliance.http import errors
 from appliance.http.bytes.listening import shown
 from appliance.http.control import page
 from appliance.http.control.agent_routes import add_agent_routes
@@ -42,7 +43,6 @@ from appliance.http.control.swap_api import SwapApi, add_routes
 from appliance.http.control.view import View
 from appliance.http.feeds.events import Sources
 from appliance.http.feeds.stream_routes import add_stream_routes
-from appliance.http.way import errors
 from appliance.http.way.front import Front
 from appliance.platform.hardware import detect
 from appliance.traffic.choice import find_model, refresh

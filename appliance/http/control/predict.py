@@ -10,13 +10,12 @@ import trio
 from msgspec import Raw
 
 from appliance.errors import ApplianceError, BadRequest, UsageError
-from appliance.http.bytes.body import BodyReader
-from appliance.http.bytes.tasks import Inbox
-from appliance.http.way import errors
+from appliance.http import errors
 from appliance.http.way.front import Front
 from appliance.http.way.routes import POSTED
-from appliance.traffic.request import PUBLIC_PATHS, Request
-from appliance.traffic.sink import Sink, send_whole
+from appliance.http.way.visit import Visit
+from appliance.traffic.request import PUBLIC_PATHS
+from appliance.traffic.sink import send_whole
 
 FORMAT = "@requestFormat"
 MAX_INSTANCES = 128
@@ -42,19 +41,18 @@ class Predict:
         # Of two routes with one alias the one with a version is meant.
         self._formats = {alias_of(path): path for path in sorted(POSTED)} | {path: path for path in POSTED}
 
-    async def answer(self, request: Request, reader: BodyReader, client: Inbox, sink: Sink) -> None:
+    async def answer(self, visit: Visit) -> None:
         """All at once; a failure of one is its prediction. Raises BadRequest for the whole, and ClientLeft."""
-        instances = _instances(await reader.read(request, client.receive))
+        instances = _instances(await visit.read_body())
         predictions: list[object] = [None] * len(instances)
 
         async def predict(number: int, instance: Raw) -> None:
             predictions[number] = await self._predict(instance)
 
-        with client.staying():
-            async with trio.open_nursery() as nursery:
-                for number, instance in enumerate(instances):
-                    nursery.start_soon(predict, number, instance)
-        await send_whole(sink, 200, (errors.JSON_TYPE,), msgspec.json.encode({"predictions": predictions}))
+        async with trio.open_nursery() as nursery:
+            for number, instance in enumerate(instances):
+                nursery.start_soon(predict, number, instance)
+        await send_whole(visit.sink, 200, (errors.JSON_TYPE,), msgspec.json.encode({"predictions": predictions}))
 
     async def _predict(self, instance: Raw) -> object:
         try:

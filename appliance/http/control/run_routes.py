@@ -19,10 +19,10 @@ from appliance.agents.record import RunResult, RunStatus, result_of, status_of
 from appliance.agents.run import Asked, Run
 from appliance.agents.workers import WorkerStatus
 from appliance.errors import BadRequest, BodyTooLarge, NotReady
+from appliance.http import errors
 from appliance.http.control.answers import endless_answer, json_answer
 from appliance.http.control.run_request import read_results, read_run
 from appliance.http.feeds.stream_routes import CONTENT_TYPE, StreamBody, read_offset
-from appliance.http.way import errors
 from appliance.http.way.front import Front
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import trio
 from msgspec import Struct
 
 from appliance.errors import ApplianceError, BadRequest
+from appliance.http.errors import describe
 from appliance.http.sockets.websocket import Receive, Send
-from appliance.http.way.errors import describe
 from appliance.http.way.resumable import find_stream
 from appliance.streams.generation import Generation
 from appliance.streams.owner import Streams

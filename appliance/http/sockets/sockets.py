@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
+from appliance.core.http_request import Head
 from appliance.core.model import Model
-from appliance.errors import Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
+from appliance.errors import Conflict, ModelNotLoaded, RouteNotFound
+from appliance.http.bytes.connection import Connection
 from appliance.http.feeds.stream_socket import serve_stream_socket
 from appliance.http.sockets.link import serve_link
-from appliance.http.sockets.websocket import Receive, Send, refuse_websocket, relay_websocket, waiting_client
+from appliance.http.sockets.websocket import Receive, Send, relay_websocket, waiting_client
 from appliance.http.way.front import Front
 from appliance.http.way.outgoing import reached, renamed, sent_headers
 from appliance.http.way.peer_relay import join_peers
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.resumable import SOCKET
 from appliance.http.way.routes import is_passed
-from appliance.http.way.telling import outcome
 from appliance.peers.link import LINK_PATH
-from appliance.traffic.request import Request, read_request
+from appliance.traffic.request import Request
 from appliance.traffic.targets import Target
 from appliance.upstream.client import Address
 
@@ -39,15 +39,8 @@ class Sockets:
         self._front = front
         self._pipeline = pipeline
 
-    async def answer(self, scope: WebsocketScope, receive: Receive, send: Send) -> None:
-        """The same checks as for any request come first; a refusal is the answer to the handshake."""
-        request = read_request(scope, self._front.settings.api_prefix)
-        with self._front.lifetime.request() as life:
-            failure = await outcome(partial(self._answer, request, scope, receive, send))
-            if failure is not None:
-                await refuse_websocket(send, failure)
-        if life.cancelled_caught:
-            await send({"type": "websocket.close", "code": GOING_AWAY, "reason": str(ShuttingDown())})
+    async def answer(self, request: Request, connection: Connection, head: Head) -> None:
+        raise RouteNotFound("WEBSOCKET", request.path)
 
     async def _answer(self, request: Request, scope: WebsocketScope, receive: Receive, send: Send) -> None:
         self._front.guard.check_place(request)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import trio
 
 from appliance.errors import ApplianceError
-from appliance.http.way.errors import body, describe, headers
+from appliance.http.errors import body, describe, headers
 from appliance.upstream.address import Address, Headers
 from appliance.upstream.client import Response
 from appliance.upstream.websocket import BROKEN, CLOSE_TIME, Close, UpstreamWebsocket, open_upstream_websocket

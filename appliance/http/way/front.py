@@ -22,6 +22,7 @@ from appliance.fleet.owner import Fleet
 from appliance.http.bytes.body import Bodies
 from appliance.http.way.guard import Guard
 from appliance.http.way.inward import Inward
+from appliance.http.way.pings import Pings
 from appliance.peers.listing import ModelState
 from appliance.peers.owner import Peers
 from appliance.platform.samples import Samples
@@ -37,6 +38,7 @@ from appliance.traffic.program_log import LogFeeds, ProgramLog
 from appliance.traffic.record import Recorder
 from appliance.traffic.rows import ActivityRows
 from appliance.traffic.targets import Targets
+from appliance.upstream.pool import Pool
 
 
 class Owners(Struct, frozen=True, kw_only=True):
@@ -56,6 +58,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     downloads: Downloads | None = None
     """None where nothing is ever downloaded. Without a cache that is served it is only what presets name."""
     configuration: Configuration | None = None
+    pool: Pool
     tools: Toolbox = field(default_factory=Toolbox)
     """Empty where no tool was switched on."""
     reloads: Reloads
@@ -92,6 +95,7 @@ class Front:
         self.bodies = Bodies(settings)
         self.metrics = Metrics(self.bodies)
         self.inflight = InFlight()
+        self.pings = Pings(settings.ping_after)
         self.profile = ActiveProfile()
         self.rows = ActivityRows()
         self.recorder = Recorder(owners.activity, self.metrics, self.rows)

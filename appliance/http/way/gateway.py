@@ -1,4 +1,4 @@
-"""The ASGI callable: lets a request in or not, and hands it to the pipeline or to the program's own routes."""
+"""Lets a request in or not, and hands it to the pipeline or to the program's own routes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 import trio
 from msgspec import structs
 
+from appliance.core.http_request import Head
 from appliance.core.log_lines import is_quiet, request_line
-from appliance.errors import BadRequest, RouteNotFound, ShuttingDown
-from appliance.http.bytes.body import BodyReader, Receive
-from appliance.http.bytes.tasks import Inbox
+from appliance.errors import ApplianceError, RouteNotFound
+from appliance.http.bytes.answer import HttpSink
+from appliance.http.bytes.body import Body
+from appliance.http.bytes.connection import Connection
 from appliance.http.control.cors_proxy import CORS_PROXY, CorsProxy
 from appliance.http.control.predict import Predict
 from appliance.http.control.static_files import StaticFiles
 from appliance.http.control.tool_routes import TOOLS, ToolRoutes
 from appliance.http.sockets.sockets import Sockets
-from appliance.http.way.explaining import explaining
+from appliance.http.way.explaining import explain
 from appliance.http.way.front import Front
+from appliance.http.way.handover import Handover
 from appliance.http.way.pipeline import Pipeline
-from appliance.http.way.resumable import STREAM
 from appliance.http.way.routes import (
     MCP,
     OTHER,
@@ -31,75 +33,113 @@ from appliance.http.way.routes import (
     passed_route,
     single_route,
 )
+from appliance.http.way.visit import Visit
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import PAGE_PATHS, Request, read_request
-from appliance.traffic.sink import AsgiSink, Sink, send_whole
+from appliance.traffic.sink import send_whole
 
 if TYPE_CHECKING:
-    from hypercorn.typing import ASGIReceiveEvent, ASGISendCallable, HTTPScope, Scope
-    from quart_trio import QuartTrio
-
+    from appliance.http.control.quart_behind import QuartBehind
     from appliance.http.mcp.server import McpServer
 
 OWN = "own"
 HEALTH = "/health"
-FOLLOWED = ("/logs/stream", "/api/events", "/api/runs/", "/models/sse", f"{STREAM}/")
-"""Answers without an end: whoever writes them has to notice that the client leaves."""
+WEBSOCKET = b"websocket"
 
 
 class Gateway:
-    """One server's front door. Made by `server.serve`; keeps no task of its own."""
+    """One server's front door. Keeps no task of its own."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
         self._settings = front.settings
         self._guard = front.guard
-        self._pipeline = Pipeline(front)
-        front.inward.attach(front, self._pipeline)
+        self._lifetime = front.lifetime
+        self._metrics = front.metrics
+        self._recorder = front.recorder
+        self._bodies = front.bodies
+        self._pipeline = Pipeline(front, front.bodies)
+        front.inward.attach(self.answer_inward)
         self._sockets = Sockets(front, self._pipeline)
         self._files = StaticFiles(front.settings.static) if front.settings.static is not None else None
         self._cors_proxy = CorsProxy(front.settings)
         self._mcp = _mcp_server(front) if front.settings.mcp_server else None
         self._tools = ToolRoutes(front.owners.tools, front.lifetime)
         self._predict = Predict(front)
-        self._control: QuartTrio | None = None
+        self._control: QuartBehind | None = None
         self._making_control = trio.Lock()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: ASGISendCallable) -> None:
-        match scope["type"]:
-            case "http":
-                await self._answer(scope, send)
-            case "websocket":
-                await self._sockets.answer(scope, receive, send)
-            case "lifespan":
-                return
-
-    async def _answer(self, scope: HTTPScope, send: ASGISendCallable) -> None:
+    async def answer(self, connection: Connection, head: Head) -> bool:
+        """See `Answers`. Whatever goes wrong becomes an answer here."""
         began = trio.current_time()
-        request = read_request(scope, self._settings.api_prefix)
+        request = read_request(head, self._settings.api_prefix, connection.peer)
         if self._settings.health is not None and request.path == self._settings.health:
             request = structs.replace(request, path=HEALTH, target=HEALTH)
-        state = scope["state"]
-        client: Inbox = state["client"]
-        can_chunk = request.http_version == "1.1" and request.method != "HEAD"
-        write_wire = state["write"] if can_chunk else None
-        own = AsgiSink(send, state["abort"], self._guard.cors_headers(request), write_wire)
+        if WEBSOCKET in head.upgrade and request.method == "GET":
+            await self._sockets.answer(request, connection, head)
+            return False
         route = self._route(request)
         record = Record(request, route.name if route is not None else request.path)
-        metered = route is not None and route.metered
-        sink: Sink = self._front.recorder.watch(record, own) if metered else own
-        metrics = self._front.metrics
-        metrics.under_way += 1
-        left = False
+        body = Body(self._bodies, head.length, connection)
+        own = HttpSink(connection, head, body, self._guard.cors_headers(request))
+        sink = self._recorder.watch(record, own) if route is not None and route.metered else own
+        visit = Visit(request, route, sink, record, body, connection)
+        self._metrics.under_way += 1
+        self._lifetime.begin(visit)
         try:
-            left = not await self._answer_or_explain(scope, request, route, client, own, sink, record)
+            with visit.scope:
+                if await self._let_in(visit):
+                    record.admitted = True
+                    if route is None:
+                        await self._answer_itself(visit, own, connection, head)
+                    elif is_passed(request.path) and not self._settings.single:
+                        await self._pipeline.pass_through(visit)
+                    else:
+                        await self._pipeline.answer(visit)
+            if visit.why is not None and visit.scope.cancelled_caught:
+                raise visit.why
+        except Exception as error:  # noqa: BLE001  it becomes an answer, and a bug a line in the log
+            await explain(visit, error)
         finally:
-            metrics.under_way -= 1
-            status = CLIENT_LEFT if left or own.status is None else own.status
-            metrics.count(route.name if route else OWN, status, own.sent)
+            connection.leaving = None
+            self._lifetime.end(visit)
+            body.release()
+            if not body.complete:
+                connection.owe()
+            self._metrics.under_way -= 1
+            status = CLIENT_LEFT if visit.left or own.status is None else own.status
+            self._metrics.count(route.name if route else OWN, status, own.sent)
             if isinstance(sink, RecordingSink) and route is not None and record.admitted and not record.outlives:
-                self._front.recorder.finish(record, sink, route.name, status)
+                self._recorder.finish(record, sink, route.name, status)
             self._note(request, status, own.sent, trio.current_time() - began)
+        return own.stays and own.ended
+
+    async def answer_inward(self, request: Request, record: Record, content: bytes, handover: Handover) -> None:
+        """Have a request of the program itself answered, without a connection; see `http.way.inward`."""
+        route = self._route(request)
+        record.path = route.name if route is not None else record.path
+        sink = self._recorder.watch(record, handover) if route is not None and route.metered else handover
+        body = Body(self._bodies, len(content), _Given(content))
+        visit = Visit(request, route, sink, record, body)
+        self._lifetime.begin(visit)
+        try:
+            with visit.scope:
+                if route is None:
+                    raise RouteNotFound(request.method, request.path)
+                await self._pipeline.answer(visit)
+            if visit.why is not None and visit.scope.cancelled_caught:
+                raise visit.why
+        except Exception as error:  # noqa: BLE001  as above
+            if isinstance(error, ApplianceError):
+                handover.fail(error)
+            await explain(visit, error)
+        finally:
+            self._lifetime.end(visit)
+            body.release()
+            if isinstance(sink, RecordingSink) and route is not None:
+                status = handover.status if handover.ended and handover.status is not None else CLIENT_LEFT
+                self._recorder.finish(record, sink, route.name, status)
+            handover.close()
 
     def _route(self, request: Request) -> Route | None:
         """How a request for a model is treated; None for the program's own routes."""
@@ -127,59 +167,18 @@ class Gateway:
         )
         self._front.owners.program_log.say("info", line)
 
-    async def _answer_or_explain(
-        self,
-        scope: HTTPScope,
-        request: Request,
-        route: Route | None,
-        client: Inbox,
-        own: AsgiSink,
-        sink: Sink,
-        record: Record,
-    ) -> bool:
-        """Whatever goes wrong becomes an answer here. False: the client left before it had one."""
-        with self._front.bodies.reading() as reader:
-
-            async def work() -> None:
-                with self._front.lifetime.request() as life:
-                    if await self._let_in(request, route, own):
-                        record.admitted = True
-                        if route is not None:
-                            await self._pass_on(request, route, reader, client, sink, record)
-                        elif (here := self._answered_here(request)) is not None:
-                            await here.answer(request, reader, client, own)
-                        else:
-                            await self._answer_itself(scope, request, client.receive, own)
-                if life.cancelled_caught:
-                    raise ShuttingDown
-
-            return await explaining(work, sink, request, reader)
-
-    def _answered_here(self, request: Request) -> CorsProxy | McpServer | Predict | ToolRoutes | None:
-        """Who answers without Quart: because of a body larger than its, or of a client whose leaving has to be seen."""
-        if request.path == CORS_PROXY:
-            return self._cors_proxy
-        if request.path == TOOLS:
-            return self._tools
-        if request.path == self._predict.path and request.method == "POST":
-            return self._predict
-        if request.path == MCP:
-            self._mcp = self._mcp or _mcp_server(self._front)
-            return self._mcp
-        return None
-
-    async def _let_in(self, request: Request, route: Route | None, sink: AsgiSink) -> bool:
+    async def _let_in(self, visit: Visit) -> bool:
         """False when it has its answer already. Raises what is wrong with the request or its sender."""
+        request = visit.request
         if request.method == "OPTIONS":
-            await send_whole(sink, 200, ((b"Content-Type", b"text/html"),))
+            await send_whole(visit.sink, 200, ((b"Content-Type", b"text/html"),))
             return False
-        if request.http_version not in ("1.0", "1.1"):
-            raise BadRequest(f"HTTP/{request.http_version} is not spoken here; use HTTP/1.1")
         self._guard.check_place(request)
+        files = self._files
         if (
-            self._files is not None
-            and await self._may_be_file(request, route)
-            and await self._files.answer(request, sink)
+            files is not None
+            and await self._may_be_file(request, visit.route)
+            and await files.answer(request, visit.sink)
         ):
             return False
         if not request.public:
@@ -193,32 +192,33 @@ class Gateway:
         if request.public or (route is not None and route.name != OTHER):
             return False
         control = self._control or await self._make_control()
-        return not control.url_map.bind("").test(request.path, request.method)
+        return not control.has_route(request)
 
-    async def _pass_on(
-        self, request: Request, route: Route, reader: BodyReader, client: Inbox, sink: Sink, record: Record
-    ) -> None:
-        if is_passed(request.path) and not self._settings.single:
-            await self._pipeline.pass_through(request, route, reader, client, sink, record)
+    async def _answer_itself(self, visit: Visit, own: HttpSink, connection: Connection, head: Head) -> None:
+        """The program's own routes: those with bodies too large for Quart, or whose client's leaving matters, first."""
+        request = visit.request
+        if request.path == CORS_PROXY:
+            await self._cors_proxy.answer(visit)
+        elif request.path == TOOLS:
+            await self._tools.answer(visit)
+        elif request.path == self._predict.path and request.method == "POST":
+            await self._predict.answer(visit)
+        elif request.path == MCP:
+            self._mcp = self._mcp or _mcp_server(self._front)
+            await self._mcp.answer(visit)
+        elif not request.path:
+            raise RouteNotFound(request.method, request.path or "/")
         else:
-            await self._pipeline.answer(request, route, reader, client, sink, record)
+            control = self._control or await self._make_control()
+            await control.answer(visit, own, connection, head)
 
-    async def _answer_itself(self, scope: HTTPScope, request: Request, receive: Receive, sink: AsgiSink) -> None:
-        scope["state"]["trusted"] = self._guard.knows(request)
-        scope["path"] = request.path or "/"
-        if not request.path:
-            raise RouteNotFound(request.method, scope["path"])
-        control = self._control or await self._make_control()
-        follows = request.path.startswith(FOLLOWED) or request.path == STREAM
-        await control(scope, receive if follows else _without_farewell(receive), sink.pass_on)
-
-    async def _make_control(self) -> QuartTrio:
+    async def _make_control(self) -> QuartBehind:
         """Import and build the Quart application, in a thread: it takes a tenth of a second."""
 
-        def make() -> QuartTrio:
-            from appliance.http.control.app import create_app
+        def make() -> QuartBehind:
+            from appliance.http.control.quart_behind import QuartBehind
 
-            return create_app(self._front)
+            return QuartBehind(self._front)
 
         async with self._making_control:
             if self._control is None:
@@ -226,25 +226,18 @@ class Gateway:
         return self._control
 
 
+class _Given:
+    """A body that is there."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def read_body(self, body: Body) -> bytes:
+        return self._content
+
+
 def _mcp_server(front: Front) -> McpServer:
     """Imported where it is switched on, or asked for. Raises BadRequest for a tool of the settings that is missing."""
     from appliance.http.mcp.server import McpServer
 
     return McpServer(front)
-
-
-def _without_farewell(receive: Receive) -> Receive:
-    """For short answers: a client that has closed its sending side may well still wait for one (``nc -N`` does)."""
-    more = True
-
-    async def receive_body() -> ASGIReceiveEvent:
-        nonlocal more
-        event = await receive()
-        if event["type"] != "http.request":
-            if not more:
-                await trio.sleep_forever()
-        else:
-            more = event["more_body"]
-        return event
-
-    return receive_body

@@ -13,6 +13,7 @@ from appliance.http.way.resumable import without_conversation
 from appliance.peers.owner import Peers
 from appliance.traffic.sink import Sink
 from appliance.upstream.client import ConnectFailed, Headers, Progress, exchange, forwardable_to_peer
+from appliance.upstream.pool import Pool
 
 if TYPE_CHECKING:
     from hypercorn.typing import WebsocketScope
@@ -45,6 +46,7 @@ async def answer_from_peers(
     *,
     answering: Callable[[str], None] = _nothing,
     progress: Progress | None = None,
+    pool: Pool | None = None,
 ) -> None:
     """Ask ``candidates``, pairs of peer id and model, best first, until one takes the request, and pass its answer on.
 
@@ -57,7 +59,7 @@ async def answer_from_peers(
     async def ask(peer_id: str, model: str) -> None:
         body = body_for(peer_id, model)
         address = peers.address(peer_id)
-        async with exchange(address, method, target, passed, body, progress=progress) as response:
+        async with exchange(address, method, target, passed, body, progress=progress, pool=pool) as response:
             peers.answered(peer_id)
             answering(peer_id)
             await relay(response, sink, dialect)

@@ -5,93 +5,196 @@ from __future__ import annotations
 from functools import partial
 from urllib.parse import unquote
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from appliance.agents.chain import Chains
 from appliance.core import head as heads
 from appliance.core.head import RequestHead
 from appliance.core.model import Model
-from appliance.errors import (
-    BadRequest,
-    Conflict,
-    ModelLoading,
-    ModelNotLoaded,
-    RouteNotFound,
-)
-from appliance.http.bytes.body import BodyReader, Receive
-from appliance.http.bytes.tasks import Inbox
-from appliance.http.chat.chained import through_plugins
+from appliance.core.slash import Plan
+from appliance.errors import BadRequest, Conflict, ModelLoading, ModelNotLoaded, RouteNotFound
+from appliance.http.bytes.body import Bodies
+from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChats
+from appliance.http.chat.tool_chat import ToolChat
 from appliance.http.control.listing import state_of
 from appliance.http.way.asking import Asking
-from appliance.http.way.explaining import explaining
+from appliance.http.way.explaining import explain
 from appliance.http.way.fallback import wish_of
 from appliance.http.way.front import Front
 from appliance.http.way.job import Job
-from appliance.http.way.outgoing import JSON, Format, edited, format_of, head_of, reached, renamed
+from appliance.http.way.outgoing import JSON, Format, edited, format_of, head_of, reached, renamed, sent_headers
 from appliance.http.way.peer_relay import answer_from_peers
 from appliance.http.way.relay import relay
 from appliance.http.way.resumable import be_first_reader, conversation_of, interrupted_record
-from appliance.http.way.routes import COMFY, COMFY_MODEL, UPSTREAM, Route, below
-from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
+from appliance.http.way.routes import COMFY, COMFY_MODEL, UPSTREAM, below
+from appliance.http.way.visit import Visit
+from appliance.traffic.record import CLIENT_LEFT, RecordingSink
 from appliance.traffic.request import Request
 from appliance.traffic.sink import Sink, send_whole
 from appliance.traffic.targets import Target
 from appliance.upstream.client import exchange
 
 
+class Question(Struct, frozen=True):
+    """About a model as it runs now; it loads none, and counts as no use of it."""
+
+    model: Model
+
+
+class Plain(Struct, frozen=True):
+    """Asked of the model's process."""
+
+    model: Model
+
+
+class AtPeers(Struct, frozen=True):
+    """Asked of the peers that have the model."""
+
+
+class WithTools(Struct, frozen=True):
+    """A chat whose tools are used here, between turns of the model."""
+
+    chat: ToolChat
+
+
+class WithPlugins(Struct, frozen=True):
+    """A request that names plugins."""
+
+    plan: Plan
+
+
+class Lasting(Struct, frozen=True):
+    """A generation that outlives the request, kept under an id."""
+
+    conversation: str
+
+
+Way = Question | Plain | AtPeers | WithTools | WithPlugins
+
+
 class Pipeline:
-    """Answers the requests that belong to a model's process or a peer."""
+    """Answers the requests that belong to a model's process or a peer.
 
-    def __init__(self, front: Front) -> None:
+    A request is read once, its way is decided once, from values, and one function takes it there.
+    """
+
+    def __init__(self, front: Front, bodies: Bodies) -> None:
         self._front = front
+        self._bodies = bodies
         self._settings = front.settings
-        self._asking = Asking(front)
-        self._chains = Chains(front.owners.plugins, front.inward, front.targets.names)
-        self._tool_chats = ToolChats(front.owners.tools, front.owners.agents, front.settings.ping_after)
+        self._targets = front.targets
+        self._inflight = front.inflight
+        owners = front.owners
+        self._asking = Asking(
+            front.settings, front.fleet, front.targets, front.guard, front.pings, owners.pool, owners.configuration
+        )
+        self._plugins = PluginChains(owners.plugins, front.inward, front.targets.names, front.pings)
+        self._tools = ToolChats(owners.tools, owners.agents, front.settings.ping_after)
 
-    async def answer(
-        self, request: Request, route: Route, reader: BodyReader, client: Inbox, sink: Sink, record: Record
-    ) -> None:
+    async def answer(self, visit: Visit) -> None:
         """Raises ApplianceError for what cannot be answered, also after the answer has begun; ClientLeft."""
-        body = await _read(request, reader, client.receive)
-        record.body = body
+        job = await self.read(visit)
+        conversation = conversation_of(job.request) if job.route.streams else None
+        if conversation is None:
+            await self.serve(visit, job)
+        else:
+            await self._serve_lastingly(conversation, visit, job)
+
+    async def read(self, visit: Visit) -> Job:
+        """The request with its body, and what the body says of it. Raises BadRequest, and as `Visit.read_body`."""
+        request, record, route = visit.request, visit.record, visit.route
+        assert route is not None
+        record.body = body = await visit.read_body()
         form, head = self._read_head(request, body)
         record.model = name = self._name(head)
-        job = Job(
+        return Job(
             request=request,
             route=route,
+            name=name,
             body=body,
             format=form,
             streams=head.stream and route.streams,
             path=request.target.removeprefix(route.strip),
-            sink=sink,
+            sink=visit.sink,
             record=record,
         )
-        conversation = conversation_of(request) if route.streams else None
-        if conversation is not None:
-            await self._answer_lastingly(conversation, name, job, reader, client)
-            return
-        async with self._front.targets.chosen(name) as target:
-            await self._serve(job, target, client)
 
-    async def _answer_lastingly(
-        self, conversation: str, name: str, job: Job, reader: BodyReader, client: Inbox
-    ) -> None:
+    async def serve(self, visit: Visit, job: Job) -> None:
+        """Take the request to its target, and the answer to ``job.sink``. Raises as `answer`."""
+        async with self._targets.chosen(job.name) as target:
+            await self._take(visit, job, target)
+
+    async def _take(self, visit: Visit, job: Job, target: Target) -> None:
+        wish_of(job.request)  # a mistake is told whoever answers
+        record = job.record
+        record.model, record.known = target.label, True
+        if target.selector is not None:
+            record.metadata["selector"] = target.selector
+        job, way = self._decide(job, target)
+        if isinstance(way, Question):
+            await self._ask_running(way.model, job)
+            return
+        with self._inflight.begin(
+            job.request, target.label, job.request.client, record.metadata, cancel=visit.cancel
+        ) as record.entry:
+            match way:
+                case Plain(model=model):
+                    await self._asking.ask(job, target, model)
+                case AtPeers():
+                    await self._ask_peers(job, target)
+                case WithTools(chat=chat):
+                    await self._tools.run(chat, job, partial(self._ask, target))
+                case WithPlugins(plan=plan):
+                    name = target.model.id if target.model is not None else target.requested
+                    await self._plugins.run(plan, job, name, partial(self._ask_with_tools, target))
+
+    def _decide(self, job: Job, target: Target) -> tuple[Job, Way]:
+        """Which way a request takes, and the request without what only decided that. Raises BadRequest, Forbidden."""
+        model = target.model
+        if model is not None and not (job.route.loads and self.may_load(model, job.request)):
+            return job, Question(model)
+        if job.edits and job.format == JSON and job.request.method == "POST":
+            if (plan := self._plugins.plan(job)) is not None:
+                if plan.commands:
+                    return job, WithPlugins(plan)
+                job = structs.replace(job, body=plan.body)
+            job, chat = self._tools.read(job)
+            if chat is not None:
+                return job, WithTools(chat)
+        return job, AtPeers() if model is None else Plain(model)
+
+    async def _ask(self, target: Target, job: Job) -> None:
+        if target.model is None:
+            await self._ask_peers(job, target)
+        else:
+            await self._asking.ask(job, target, target.model)
+
+    async def _ask_with_tools(self, target: Target, job: Job) -> None:
+        """What plugins make of a request may still use tools of this server."""
+        job, chat = self._tools.read(job)
+        if chat is None:
+            await self._ask(target, job)
+        else:
+            await self._tools.run(chat, job, partial(self._ask, target))
+
+    async def _serve_lastingly(self, conversation: str, visit: Visit, job: Job) -> None:
         """Under the owner of streams, with this request as the first reader. Raises as `answer`."""
         front, request, record = self._front, job.request, job.record
 
         async def generate(ring: Sink) -> None:
             sink = front.recorder.watch(record, ring)
-
-            async def work() -> None:
-                async with front.targets.chosen(name) as target:
-                    await self._serve(structs.replace(job, sink=sink), target, Inbox())  # of a client that never leaves
-
+            inner = Visit(request, job.route, sink, record, visit.body)
+            front.lifetime.begin(inner)
             try:
-                await explaining(work, sink, request)
+                with inner.scope:
+                    await self.serve(inner, structs.replace(job, sink=sink))
+                if inner.scope.cancelled_caught and inner.why is not None:
+                    raise inner.why
+            except Exception as error:  # noqa: BLE001  it becomes an answer
+                await explain(inner, error)
             finally:
-                front.bodies.release(reserved)
+                front.lifetime.end(inner)
+                self._bodies.release(reserved)
                 front.recorder.finish(record, sink, job.route.name, ring.status or CLIENT_LEFT)
 
         def loading() -> bool:
@@ -104,24 +207,31 @@ class Pipeline:
             loading=loading,
             interrupted=interrupted_record(job.route.dialect),
         )
-        reserved, record.outlives = reader.hand_over(), True
-        first = job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink
-        with client.staying():
-            await be_first_reader(generation, first)
+        reserved, record.outlives = visit.body.hand_over(), True
+        await be_first_reader(generation, job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink)
 
-    async def pass_through(
-        self, request: Request, route: Route, reader: BodyReader, client: Inbox, sink: Sink, record: Record
-    ) -> None:
+    async def pass_through(self, visit: Visit) -> None:
         """``/upstream/<model>/<rest>`` and ``/comfyui/<rest>``: as it is, to the model's server. Raises as `answer`."""
+        request, record, route = visit.request, visit.record, visit.route
+        assert route is not None
         record.model = unquote(below(request).partition("/")[0])
         target, path = await self.passed_target(request)
-        body = await _read(request, reader, client.receive)
+        body = await visit.read_body()
         if not path.startswith("/"):
-            await self._move(request, sink)
+            await self._move(request, visit.sink)
             return
         record.body = body
-        job = Job(request=request, route=route, body=body, edits=False, path=path, sink=sink, record=record)
-        await self._serve(job, target, client)
+        job = Job(
+            request=request,
+            route=route,
+            name=target.requested,
+            body=body,
+            edits=False,
+            path=path,
+            sink=visit.sink,
+            record=record,
+        )
+        await self._take(visit, job, target)
 
     async def _move(self, request: Request, sink: Sink) -> None:
         """To the same with a slash behind it: pages there name what belongs to them relative to it."""
@@ -139,12 +249,12 @@ class Pipeline:
         _, mark, query = request.target.partition("?")
         rest = below(request)
         if request.path.startswith(UPSTREAM):
-            target, path = await self._front.targets.upstream(rest)
+            target, path = await self._targets.upstream(rest)
             starts, why = not self._front.is_ignored(unquote(path)), "upstream.ignorePaths"
         else:
             if self._front.catalog.snapshot.find(COMFY_MODEL) is None:
                 raise RouteNotFound(request.method, request.path)
-            target, path = await self._front.targets.upstream(COMFY_MODEL + rest)
+            target, path = await self._targets.upstream(COMFY_MODEL + rest)
             starts, why = path in ("", "/"), f"only {COMFY} does"
         if not starts and target.model is not None and not self._front.fleet.is_ready(target.model.id):
             raise Conflict(f"model '{target.label}' is not ready, and {path} does not start it ({why})")
@@ -174,30 +284,6 @@ class Pipeline:
             )
         return known[0]
 
-    async def _serve(self, job: Job, target: Target, client: Inbox) -> None:
-        wish_of(job.request)  # a mistake is told whoever answers
-        record = job.record
-        record.model, record.known = target.label, True
-        if target.selector is not None:
-            record.metadata["selector"] = target.selector
-        if target.model is not None and not (job.route.loads and self.may_load(target.model, job.request)):
-            with client.staying():
-                await self._ask(target.model, job)
-            return
-        with self._front.inflight.begin(job.request, target.label, job.request.client, record.metadata) as entry:
-            record.entry = entry
-
-            async def ask(job: Job) -> None:
-                if target.model is None:
-                    await self._ask_peers(job, target)
-                else:
-                    await self._asking.ask(job, target, target.model)
-
-            name = target.model.id if target.model is not None else target.requested
-            ask_with_tools = partial(self._tool_chats.answer, ask)
-            with client.staying():
-                await through_plugins(self._chains, job, name, self._settings.ping_after, ask_with_tools)
-
     def may_load(self, model: Model, request: Request) -> bool:
         """Whether the request may start the model, or finds it running: ``?autoload=`` decides, else the setting."""
         asked = request.query.get("autoload")
@@ -205,17 +291,21 @@ class Pipeline:
             return True
         return state_of(self._front.fleet.known(model.id)) != "unloaded"
 
-    async def _ask(self, model: Model, job: Job) -> None:
-        """Ask a running model; never load one, never count as a use of it."""
+    async def _ask_running(self, model: Model, job: Job) -> None:
         ready = self._front.fleet.lease_nowait(model.id)
         if ready is None:
             raise ModelLoading if self._settings.single else ModelNotLoaded(model.id)
         await self._front.fleet.wait_quiet(model.id)
         request = job.request
+        headers = sent_headers(request, model, keys_are_ours=self._front.guard.asks_for_key)
         with ready as address:
-            address = reached(address, model, request)
             async with exchange(
-                address, request.method, job.path, self._asking.headers(job, model), job.body
+                reached(address, model, request),
+                request.method,
+                job.path,
+                headers,
+                job.body,
+                pool=self._front.owners.pool,
             ) as response:
                 await relay(response, job.sink)
 
@@ -223,7 +313,7 @@ class Pipeline:
         def body_for(peer_id: str, model: str) -> bytes:
             if not job.edits:
                 return job.body
-            return edited(job.format, job.body, self._front.targets.peer_edits(peer_id), target.requested, model)
+            return edited(job.format, job.body, self._targets.peer_edits(peer_id), target.requested, model)
 
         def answering(peer_id: str) -> None:
             job.record.metadata["peer"] = peer_id
@@ -234,18 +324,12 @@ class Pipeline:
             self._front.peers,
             target.peers,
             request.method,
-            renamed(job.path, self._front.targets.sent_name(target)) if job.edits else job.path,
+            renamed(job.path, self._targets.sent_name(target)) if job.edits else job.path,
             request.headers,
             body_for,
             job.sink,
             job.route.dialect,
             answering=answering,
             progress=watch,
+            pool=self._front.owners.pool,
         )
-
-
-async def _read(request: Request, reader: BodyReader, receive: Receive) -> bytes:
-    if request.header(b"content-length") is None and request.header(b"transfer-encoding") is None:
-        reader.complete = True
-        return b""
-    return await reader.read(request, receive)
