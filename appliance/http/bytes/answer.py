@@ -80,7 +80,7 @@ class HttpSink:
         if head.count(b"\n") != len(lines) + _OWN.more or head.count(b"\r") != head.count(b"\n"):
             raise ValueError("a header of an answer holds a line break")
         self._held = head + b"\r\n"
-        if self._left is None:
+        if self._left is None or self._bodiless:
             held, self._held = self._held, b""
             self._connection.push(held)
 

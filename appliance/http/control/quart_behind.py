@@ -76,11 +76,12 @@ class QuartBehind:
                 event["headers"] = headers
             elif event["type"] == "http.response.body":
                 own.sent += len(event["body"])
+                if not event["more_body"]:
+                    # Hypercorn does not wait for another request then, but closes `_Lent`. It has to know before: the
+                    # application may be cancelled in the middle of its last word, which is sent all the same.
+                    own.ended = True
+                    await context.terminated.set()
             await send(event)
-            if event["type"] == "http.response.body" and not event["more_body"]:
-                own.ended = not connection.gone
-                await context.terminated.set()  # Hypercorn is not to wait for another request
-                lent.over.set()
 
         async def app(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
             if scope["type"] != "http":
@@ -92,6 +93,7 @@ class QuartBehind:
 
         stream = cast("trio.SSLStream[trio.SocketStream]", lent)  # it asks for less: see `_Lent`
         await TCPServer(ASGIWrapper(app), self._config, context, {}, stream).run()
+        own.ended = own.ended and not connection.gone
 
 
 class _Lent:
