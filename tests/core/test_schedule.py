@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
+from typing import cast
 
 import pytest
 from hypothesis import strategies as st
@@ -104,6 +106,24 @@ class Fleet(RuleBasedStateMachine):
         self.number += 1
         self.waiting[self.number] = model
         self.perform(self.schedule.request(self.number, model, TERMS[model], self.now))
+        return self.number
+
+    @rule(target=tickets, model=st.sampled_from(MODELS))
+    def request_by_taking(self, model: str) -> int:
+        """As the fleet asks: `take`, and `request` only where that answers False."""
+        self.number += 1
+        self.waiting[self.number] = model
+        alike = deepcopy(self.schedule, {id(self.policy): self.policy})
+        deadline = alike.deadline(self.now)
+        taken = self.schedule.take(self.number, model, self.now)
+        assert taken == (inside(alike) != inside(self.schedule)), "a ticket that is not taken has changed something"
+        if taken:
+            assert alike.request(self.number, model, TERMS[model], self.now) == [Grant(self.number, model)]
+            assert inside(alike) == inside(self.schedule)
+            assert self.schedule.deadline(self.now) >= deadline, "a lease makes no deadline earlier"
+            self.perform([Grant(self.number, model)])
+        else:
+            self.perform(self.schedule.request(self.number, model, TERMS[model], self.now))
         return self.number
 
     @rule(ticket=tickets)
@@ -221,6 +241,13 @@ class Fleet(RuleBasedStateMachine):
                 self.release(ticket)
             self.time_passes(1.0)
         assert not self.waiting, "somebody waits for ever"
+
+
+def inside(thing: object) -> object:
+    """Everything that a schedule remembers, as values that can be compared."""
+    if isinstance(thing, dict):
+        return [(key, inside(value)) for key, value in cast("dict[object, object]", thing).items()]
+    return inside(vars(thing)) if type(thing).__module__ == Schedule.__module__ else thing
 
 
 TestFleet = Fleet.TestCase
