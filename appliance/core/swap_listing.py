@@ -26,6 +26,7 @@ _SWAP_STATES: dict[str, SwapState] = {
     "sleeping": "ready",
     "stopping": "stopping",
 }
+NO_CAPABILITIES = Capabilities()
 _FROM_CAPABILITIES = ("architecture", "capabilities", "supported_parameters", "context_length")
 
 
@@ -62,7 +63,12 @@ class _Rendered(Struct, frozen=True):
         return found
 
 
+_NOTHING = _Rendered({}, {}, 0)
+
+
 def _render(told: Capabilities) -> _Rendered:
+    if told == NO_CAPABILITIES:
+        return _NOTHING
     pairs = {
         "audio_transcriptions": ("audio", "text"),
         "audio_speech": ("text", "audio"),
