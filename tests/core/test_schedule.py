@@ -534,6 +534,41 @@ def test_a_model_takes_no_more_requests_than_its_limit() -> None:
     assert schedule.request(4, "a", terms) == [Grant(4, "a")]
 
 
+def test_only_a_ready_model_with_room_that_does_not_yield_is_taken() -> None:
+    schedule = schedule_of(1)
+    assert not schedule.take(1, "a"), "it is not there"
+    assert schedule.request(1, "a", Terms(limit=2)) == [Start("a")]
+    assert not schedule.take(2, "a"), "it starts"
+    schedule.ready("a")
+    assert schedule.take(2, "a")
+    assert schedule.leases("a") == 2
+    assert not schedule.take(3, "a"), "it has as many as it may have"
+    (effect,) = schedule.request(3, "a", Terms(limit=9))
+    assert isinstance(effect, Refuse), "the limit of a process is what it was told last"
+    schedule.release(2)
+    assert schedule.request(4, "b", Terms(patience=1)) == []
+    assert schedule.take(5, "a", 0.5), "nobody is overdue"
+    schedule.release(5, 0.6)
+    schedule.tick(1)
+    assert not schedule.take(6, "a", 1), "it yields"
+    assert schedule.release(4, 1) == []
+    assert schedule.take(6, "a", 1), "nobody waits any more"
+    with pytest.raises(RuntimeError):
+        schedule.take(6, "a", 1)
+    assert schedule.unload("a") == [Drain("a")]
+    assert not schedule.take(7, "a", 1), "it is going"
+
+
+def test_after_close_a_ready_model_is_not_lent_any_more() -> None:
+    schedule = schedule_of(1)
+    started(schedule, "a")
+    assert schedule.close() == []
+    assert not schedule.take(1, "a")
+    (effect,) = schedule.request(1, "a")
+    assert isinstance(effect, Refuse)
+    assert isinstance(effect.error, ShuttingDown)
+
+
 def test_a_full_queue_refuses() -> None:
     schedule = Schedule(Limits(capacity=1, queue=2), FreePolicy())
     ready(schedule, "a")
