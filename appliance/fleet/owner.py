@@ -243,10 +243,9 @@ class Fleet:
     async def unload(self, model_id: str, *, wait: bool = True) -> bool:
         """Stop the model's process, letting its requests finish within the stop timeout. False: it had none."""
         running = self._schedule.state(model_id) is not None or self._schedule.waiting(model_id) > 0
-        run = self._runs.get(model_id)
         self._perform(self._schedule.unload(model_id, _now()))
-        if wait and run is not None:
-            await run.gone.wait()
+        if wait:
+            await self.wait_gone(model_id)
         return running
 
     def plan(self, model: Model) -> Plan | None:
@@ -348,8 +347,13 @@ class Fleet:
         return following.seat if following is not None and elsewhere else None
 
     async def wait_changed(self) -> None:
-        """Wait until any model's state has changed."""
+        """Wait until anything in `status` has changed; every lease is a change."""
         await self._changed.wait()
+
+    async def wait_gone(self, model_id: str) -> None:
+        """Wait until the process that the model has now is gone; at once where it has none."""
+        if (run := self._runs.get(model_id)) is not None:
+            await run.gone.wait()
 
     def _status(self, model_id: str) -> ChildStatus:
         return status_of(model_id, self._schedule, self._runs.get(model_id), self._last.get(model_id))

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
-from trio.testing import assert_no_checkpoints
+from trio.testing import assert_no_checkpoints, wait_all_tasks_blocked
 
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
@@ -119,6 +119,27 @@ async def test_a_lease_loads_and_the_model_stays(world: World) -> None:
             assert pid_of(fleet, "a") == pid
         assert fleet.lease_nowait("b") is None
     assert not psutil.pid_exists(pid)
+
+
+async def test_the_end_of_a_process_is_waited_for_however_often_it_is_used(world: World) -> None:
+    async with world.fleet() as fleet, trio.open_nursery() as nursery:
+        await fleet.wait_gone("a")  # it has none
+        model = world.model("a")
+        await fleet.load(model)
+        pid, gone = pid_of(fleet, "a"), trio.Event()
+
+        async def wait_gone() -> None:
+            await fleet.wait_gone("a")
+            gone.set()
+
+        nursery.start_soon(wait_gone)
+        for _ in range(3):
+            async with fleet.lease(model):
+                await wait_all_tasks_blocked(0.01)
+        assert not gone.is_set()
+        psutil.Process(pid).kill()
+        await gone.wait()
+        assert state_of(fleet, "a") == "unloaded"
 
 
 async def test_a_child_lets_nobody_else_in(world: World) -> None:
