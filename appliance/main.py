@@ -188,8 +188,7 @@ async def _serve_single(model: str, owners: Owners) -> ApplianceError | None:
             return error
         say("main: model loaded")
         loaded_at = trio.current_time()
-        while fleet.is_ready(model):
-            await fleet.wait_changed()
+        await fleet.wait_gone(model)
         status = fleet.known(model)
         why = status.error if status is not None and status.error else "it ended"
         if trio.current_time() < loaded_at + LIVED:

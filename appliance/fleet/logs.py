@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-import trio
+from appliance.trio_parts import Changed
 
 MODEL_LIMIT = 256 * 1024
 """Characters of log kept for each model; llama-server prints about 10 KiB while it starts."""
@@ -63,7 +63,7 @@ class Logs:
         self._all = _Ring(TOTAL_LIMIT)
         self._by_model: dict[str, _Ring] = {}
         self._next = 0
-        self._news = trio.Event()
+        self._news = Changed()
 
     def append(self, model: str, text: str) -> None:
         """Add one line without its end."""
@@ -73,8 +73,7 @@ class Logs:
         self._next += 1
         self._all.append(line)
         self._by_model.setdefault(model, _Ring(MODEL_LIMIT)).append(line)
-        self._news.set()
-        self._news = trio.Event()
+        self._news.wake()
 
     def knows(self, model: str) -> bool:
         """Whether the model has ever printed anything."""
