@@ -18,9 +18,11 @@ MAX_FIELDS = 128
 MAX_LENGTH_DIGITS = 15
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
-_HEAD = re.compile(
-    rb"(" + _TOKEN + rb") (/[!\"$-~]*+|\*) HTTP/1\.([01])\r\n(?:" + _TOKEN + rb":[\t -~\x80-\xff]*+\r\n)*+\r\n"
-)
+_LINE = rb"(" + _TOKEN + rb") (/[!\"$-~]*+|\*) HTTP/1\.([01])\r\n"
+_VALUE = rb"[\t -~\x80-\xff]*+"
+_HEAD = re.compile(_LINE + rb"(?:" + _TOKEN + rb":" + _VALUE + rb"(?<![\t ])\r\n)*+\r\n")
+_PADDED = re.compile(_LINE + rb"(?:" + _TOKEN + rb":" + _VALUE + rb"\r\n)*+\r\n")
+"""The same with white space behind values, which costs a second pass over them and which hardly any client sends."""
 _NAME = re.compile(_TOKEN)
 _FIELD = re.compile(rb"\r\n([^:\r\n]+):[\t ]*([^\r\n]*)")
 _HOST = re.compile(rb"(?:\[[0-9A-Za-z:.%_~-]+\]|[0-9A-Za-z._~%!$&'()*+;=-]*)(?::[0-9]*)?")
@@ -72,7 +74,7 @@ class _Fields:
 
 def read_request(head: bytes) -> Head:
     """``head`` is everything up to and with the empty line; the caller has bounded its size. Raises RequestError."""
-    line = _HEAD.fullmatch(head)
+    line = _HEAD.fullmatch(head) or _PADDED.fullmatch(head)
     if line is None:
         raise _fault(head)
     method, target, minor = line.groups()
@@ -87,7 +89,7 @@ def read_request(head: bytes) -> Head:
         _understand(method, target, minor, _FIELD.findall(head))  # says it better
         raise RequestError(400, f"the request head is malformed: {cause}") from None
     headers = fields.headers
-    if b" \r" in head or b"\t\r" in head:  # llhttp leaves white space behind a value
+    if line.re is _PADDED:  # llhttp leaves white space behind a value
         headers = [(name, value.rstrip(b" \t")) for name, value in headers]
     return _understand(method, target, minor, headers)
 
