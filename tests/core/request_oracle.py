@@ -78,7 +78,7 @@ def by_h11(data: bytes) -> Reading:
     except h11.RemoteProtocolError as error:
         return Refused(str(error))
     rest = connection.trailing_data[0]
-    connection.send(h11.Response(status_code=200, headers=[("Content-Length", "0")]))
+    connection.send(h11.Response(status_code=404, headers=[("Content-Length", "0")]))
     connection.send(h11.EndOfMessage())
     keep_alive = connection.our_state is not h11.MUST_CLOSE
     version = request.http_version.decode()
@@ -196,6 +196,12 @@ STRICTER = [
         rb"(?s)\n0+[^\n]*\n.*(?:\n[ \t]|[\x01-\x08\x0e-\x1f\x7f]|(?<!\r)\n)",
         get(CHUNKS, body=b"0\r\nA: b\r\n folded\r\n\r\n"),
         "as in a head",
+    ),
+    Stricter(
+        "or is one that belongs in the head",
+        rb"(?is)\n0.*\n(?:transfer-encoding|content-length|host):",
+        get(CHUNKS, body=b"0\r\nContent-Length: 5\r\n\r\n"),
+        "a proxy may move it into the head (RFC 9110 section 6.5.1)",
     ),
     Stricter(
         "its trailers are too long",

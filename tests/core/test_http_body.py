@@ -135,6 +135,7 @@ def test_garbage_raises_nothing_else(data: bytes) -> None:
         (b"5;a\rb", "bare CR or LF"),
         (b"5;a\nb\r\nhello\r\n", "no valid size"),
         (b"0\r\nGET / HTTP/1.1\r\n\r\n", "not a header line"),
+        (b"0\r\ncontent-length: 5\r\n\r\n", "belongs in the head"),
         (b"0\r\nA: b\r\n folded: c\r\n\r\n", "not a header line"),
         (b"0\r\nA: b\nC: d\r\n\r\n", "not a header line"),
     ],
