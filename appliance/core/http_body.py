@@ -15,7 +15,7 @@ MAX_LINE = 4096
 MAX_TRAILERS = 16384
 MAX_SIZE_DIGITS = 15
 
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,%d})[ \t]*(?:;[\t -~\x80-\xff]*)?" % MAX_SIZE_DIGITS)
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,%d})(?:;[\t -~\x80-\xff]*)?" % MAX_SIZE_DIGITS)
 _TRAILER = re.compile(
     rb"(?i)(?!(?:transfer-encoding|content-length|host):)[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*"
 )

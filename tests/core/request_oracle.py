@@ -181,9 +181,9 @@ STRICTER = [
     ),
     Stricter(
         "a chunk has no valid size",
-        rb"\n(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]+[ \t]*;[^\n]*[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|[^\n]*\r[^\n])",
+        rb"\n(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]+[ \t]|[0-9A-Fa-f]+;[^\n]*[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|[^\n]*\r[^\n])",
         get(CHUNKS, body=b"5;a\rb\r\nhello\r\n0\r\n\r\n"),
-        "a reader may end the line at the control character",
+        "a reader may end the number at the white space or the line at the control character; large numbers overflow",
     ),
     Stricter(
         "a line between its chunks is too long",
