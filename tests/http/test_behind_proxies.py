@@ -29,6 +29,8 @@ START = 10.0
 QUIET = 0.5
 """Seconds without a byte after which a client takes its request for answered."""
 STUCK = 5.0
+PAUSE = 0.05
+"""Seconds between the head and the rest, for a proxy that does not wait for it."""
 WHERE = os.pathsep.join((os.environ["PATH"], "/usr/sbin"))
 
 NGINX = """daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
@@ -288,21 +290,29 @@ async def proxied(proxy: Proxy, ours: Ours, port: int, folder: Path) -> AsyncGen
             nursery.cancel_scope.cancel()
 
 
-async def ask(port: int, number: int, payload: bytes, got: dict[int, list[bytes]]) -> None:
+async def receive(stream: trio.SocketStream, patience: float) -> bytes:
+    with trio.move_on_after(patience):
+        return bytes(await stream.receive_some(65536))
+    return b""
+
+
+async def ask(port: int, number: int, case: bytes, got: dict[int, list[bytes]], pause: float) -> None:
     """Send one case, and then a plain request on the same connection; note the answers that were ours."""
+    head, end, rest = case.replace(b"%d", b"%d" % number).partition(b"\r\n\r\n")
     stream = await trio.open_tcp_stream(HOST, port)
     received = b""
     async with stream:
-        for data, patience in ((payload, QUIET), (AFTER % number, STUCK)):
-            try:
-                await stream.send_all(data)
-                while True:
-                    with trio.fail_after(patience):
-                        if not (more := await stream.receive_some(65536)):
-                            break
-                    received += more
-            except (trio.TooSlowError, trio.BrokenResourceError):
-                pass
+        try:
+            await stream.send_all(head + end)
+            await trio.sleep(pause)
+            await stream.send_all(rest)
+            while more := await receive(stream, QUIET):
+                received += more
+            await stream.send_all(AFTER % number)
+            while more := await receive(stream, STUCK):
+                received += more
+        except trio.BrokenResourceError:
+            pass
     got[number] = re.findall(rb"X-Saw: ([^\r\n]*)", received, re.IGNORECASE)
 
 
@@ -315,7 +325,7 @@ async def test_a_proxy_sees_the_requests_that_we_see(proxy: Proxy, free_port, tm
     port = free_port()
     async with proxied(proxy, ours, port, tmp_path), trio.open_nursery() as clients:
         for number, case in enumerate(CASES):
-            clients.start_soon(ask, port, number, case.replace(b"%d", b"%d" % number), got)
+            clients.start_soon(ask, port, number, case, got, 0 if proxy.whole else PAUSE)
     for number, case in enumerate(CASES):
         assert got[number] == ours.answered.pop(number, []), case
     assert not ours.answered, "something without a number was taken for a request"
