@@ -118,7 +118,10 @@ def _understand(method: bytes, target: bytes, minor: bytes, headers: list[tuple[
     elif not _HOST.fullmatch(host):
         raise RequestError(400, "the Host header is not a host and a port")
     keep_alive, upgrade, expects = newer, b"", False
-    if (connection := found.get(b"connection")) is not None:
+    connection = found.get(b"connection")
+    if connection == b"keep-alive":  # most clients send this, and it need not be taken apart
+        keep_alive = True
+    elif connection is not None:
         options = _options(connection)
         keep_alive = b"close" not in options and (newer or b"keep-alive" in options)
         if newer and b"upgrade" in options:
