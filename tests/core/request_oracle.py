@@ -138,6 +138,12 @@ STRICTER = [
         "the classic of request smuggling: readers differ in which of them counts (RFC 9112 section 6.1)",
     ),
     Stricter(
+        "the only Transfer-Encoding understood here is chunked",
+        rb"(?i)\ntransfer-encoding:[ \t]*chunked[ \t]*\t[ \t]*\r",
+        get(b"Transfer-Encoding: chunked\t", body=b"0\r\n\r\n"),
+        "llhttp: to some readers the tab belongs to the value, so that it is another coding",
+    ),
+    Stricter(
         "HTTP/1.0 has no Transfer-Encoding",
         rb"(?is)HTTP/1\.0\r.*\ntransfer-encoding:",
         get(CHUNKS, version=b"1.0", body=b"0\r\n\r\n"),

@@ -42,6 +42,7 @@ WORDS = [
 ]
 ONCE_FAILED = [
     b"GET / HTTP/1.1\r\nHost: x\r\nExpect: 100-Continue\r\nExpect: 100-Continue\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\t\r\n\r\n0\r\n\r\n",
     b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nTransfer-Encoding: x\r\n\r\n",
     b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5 ;a=b\r\nhello\r\n0\r\n\r\n",
 ]
