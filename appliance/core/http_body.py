@@ -15,8 +15,10 @@ MAX_LINE = 4096
 MAX_TRAILERS = 16384
 MAX_SIZE_DIGITS = 15
 
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,%d})[ \t]*(?:;[\t -~\x80-\xff]*)?" % MAX_SIZE_DIGITS)
-_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,%d})(?:;[\t -~\x80-\xff]*)?" % MAX_SIZE_DIGITS)
+_TRAILER = re.compile(
+    rb"(?i)(?!(?:transfer-encoding|content-length|host):)[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*"
+)
 
 
 class BodyError(ValueError):
@@ -149,7 +151,7 @@ class Chunked:
             if self._trailers > MAX_TRAILERS:
                 raise BodyError("its trailers are too long")
             if line and not _TRAILER.fullmatch(line):
-                raise BodyError("a trailer is not a header line")
+                raise BodyError("a trailer is not a header line, or is one that belongs in the head")
             self.complete = not line
         else:
             size = _SIZE.fullmatch(line)

@@ -117,20 +117,25 @@ def _understand(method: bytes, target: bytes, minor: bytes, headers: list[tuple[
             raise RequestError(400, "the request has no Host header")
     elif not _HOST.fullmatch(host):
         raise RequestError(400, "the Host header is not a host and a port")
-    keep_alive, upgrade = newer, b""
-    if (connection := found.get(b"connection")) is not None:
-        options = connection.lower()
-        if options == b"keep-alive":  # what most clients send is not taken apart
-            keep_alive = True
-        else:
-            tokens = [token.strip(b" \t") for token in options.split(b",")]
-            keep_alive = b"close" not in tokens and (newer or b"keep-alive" in tokens)
-            if newer and b"upgrade" in tokens:
-                upgrade = found.get(b"upgrade", b"").lower()
-    expects = newer and found.get(b"expect", b"").lower() == b"100-continue"
+    keep_alive, upgrade, expects = newer, b"", False
+    connection = found.get(b"connection")
+    if connection == b"keep-alive":  # most clients send this, and it need not be taken apart
+        keep_alive = True
+    elif connection is not None:
+        options = _options(connection)
+        keep_alive = b"close" not in options and (newer or b"keep-alive" in options)
+        if newer and b"upgrade" in options:
+            upgrade = found.get(b"upgrade", b"").lower()
+    if newer and (expect := found.get(b"expect")) is not None:
+        expects = b"100-continue" in _options(expect)
     return Head(
         method.decode(), target, "1.1" if newer else "1.0", headers, _length(found, newer), keep_alive, upgrade, expects
     )
+
+
+def _options(value: bytes) -> list[bytes]:
+    """The parts of a list that do not depend on case."""
+    return [option.strip(b" \t") for option in value.lower().split(b",")]
 
 
 def _length(found: dict[bytes, bytes], newer: bool) -> int | None:
