@@ -19,6 +19,10 @@ LINE_LIMIT = 8 * 1024
 """Longer lines are cut: the log is for people."""
 
 
+Echo = Callable[[str, str], None]
+"""Hears model and text of every line, before anything else is done about it."""
+
+
 class Line(NamedTuple):
     """``number`` counts all lines of the program's life, from 0."""
 
@@ -57,9 +61,8 @@ class _Ring:
 class Logs:
     """All log lines of the fleet, by model and together."""
 
-    def __init__(self) -> None:
-        self.echo: Callable[[str, str], None] | None = None
-        """Told model and text of every line, before anything else is done about it."""
+    def __init__(self, echo: Echo | None = None) -> None:
+        self._echo = echo
         self._all = _Ring(TOTAL_LIMIT)
         self._by_model: dict[str, _Ring] = {}
         self._next = 0
@@ -67,8 +70,8 @@ class Logs:
 
     def append(self, model: str, text: str) -> None:
         """Add one line without its end."""
-        if self.echo is not None:
-            self.echo(model, text)
+        if self._echo is not None:
+            self._echo(model, text)
         line = Line(self._next, model, text[:LINE_LIMIT])
         self._next += 1
         self._all.append(line)

@@ -28,7 +28,7 @@ from appliance.fleet.launch import (
 )
 from appliance.fleet.launches import Launches
 from appliance.fleet.lease import Lease
-from appliance.fleet.logs import Logs
+from appliance.fleet.logs import Echo, Logs
 from appliance.fleet.measure import keep_measuring
 from appliance.fleet.place import Place
 from appliance.fleet.run import Ended, ModelRun
@@ -59,13 +59,20 @@ class Fleet:
     """
 
     def __init__(
-        self, settings: FleetSettings, chooser: Chooser | None, children: Children, nursery: trio.Nursery
+        self,
+        settings: FleetSettings,
+        chooser: Chooser | None,
+        children: Children,
+        nursery: trio.Nursery,
+        *,
+        supply: Supply | None,
+        observer: Observer | None,
+        echo: Echo | None,
     ) -> None:
-        self.logs = Logs()
+        self.logs = Logs(echo)
         self.closing = False
-        self.observer: Observer | None = None
-        self.supply: Supply | None = None
-        """Fetches what a model lacks before it is started; without one its engine has to."""
+        self.observer = observer
+        self._supply = supply
         self._config: Config | None = None
         self._settings = settings
         self._budgets = Budgets(settings)
@@ -164,10 +171,10 @@ class Fleet:
     async def supply_for(self, lease: Lease) -> None:
         """See `Lender`. A failure is kept in `status`, too: not everybody who has it loaded waits for it."""
         model = lease.model
-        if not model.fetch or self.supply is None or self.is_ready(model.id):
+        if not model.fetch or self._supply is None or self.is_ready(model.id):
             return
         try:
-            lease.model = await self.supply(model)
+            lease.model = await self._supply(model)
         except ApplianceError as error:
             if not isinstance(error, ModelUnloaded):
                 self._last[model.id] = Ended(how="failed", error=error, why=str(error))
@@ -479,14 +486,22 @@ def _now() -> float:
 
 
 @asynccontextmanager
-async def open_fleet(settings: FleetSettings, engines: Chooser | Engine | None) -> AsyncGenerator[Fleet]:
+async def open_fleet(
+    settings: FleetSettings,
+    engines: Chooser | Engine | None,
+    *,
+    supply: Supply | None = None,
+    observer: Observer | None = None,
+    echo: Echo | None = None,
+) -> AsyncGenerator[Fleet]:
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
 
-    Without engines only configured models can be started.
+    Without engines only configured models can be started. ``supply`` fetches what a model lacks before it is started;
+    without one its engine has to. ``observer`` counts what happens; ``echo`` hears every line that a process prints.
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
-        fleet = Fleet(settings, chooser, children, nursery)
+        fleet = Fleet(settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo)
         nursery.start_soon(fleet.keep_time)
         yield fleet
         nursery.cancel_scope.deadline = _now() + fleet.close()

@@ -32,10 +32,9 @@ log = logging.getLogger(__name__)
 class Samples:
     """The last hour of samples, oldest first. Made and filled by `open_samples`."""
 
-    def __init__(self, every: float | None) -> None:
+    def __init__(self, every: float | None, tell: Callable[[Sample], None] | None = None) -> None:
         self.enabled = every is not None
-        self.tell: Callable[[Sample], None] = lambda sample: None
-        """Hears every new sample."""
+        self._tell = tell
         self._ring: deque[Sample] = deque(maxlen=math.ceil(KEPT / every) if every else 0)
 
     @property
@@ -54,7 +53,8 @@ class Samples:
     def add(self, sample: Sample) -> None:
         """Append the newest sample; the oldest makes room for it."""
         self._ring.append(sample)
-        self.tell(sample)
+        if self._tell is not None:
+            self._tell(sample)
 
     def _newer(self, after: datetime | None) -> Iterator[Sample]:
         return (sample for sample in self._ring if after is None or sample.system.timestamp > after)
@@ -101,12 +101,16 @@ def new_sampler() -> Sampler:
 
 
 @asynccontextmanager
-async def open_samples(every: float | None) -> AsyncGenerator[Samples]:
+async def open_samples(
+    every: float | None, tell: Callable[[Sample], None] | None = None
+) -> AsyncGenerator[Samples]:
     """Own the one task that samples every so many seconds, for the length of the block. None: no samples at all.
+
+    ``tell`` hears every new sample.
 
     Owns the process that asks NVIDIA's driver as well, which others ask through `platform.gpus`.
     """
-    samples = Samples(every)
+    samples = Samples(every, tell)
     async with open_gpus() as gpus, trio.open_nursery() as nursery:
         if every is not None:
             nursery.start_soon(_fill, samples, every, gpus)

@@ -94,8 +94,8 @@ def state_of(fleet: Fleet, model: str) -> str:
 
 
 async def test_a_loaded_model_is_lent_without_a_checkpoint_and_given_back_so(world: World) -> None:
-    async with world.fleet() as fleet:
-        fleet.observer = waits = Waits()
+    waits = Waits()
+    async with world.fleet(observer=waits) as fleet:
         model = world.model("a")
         async with fleet.lease(model) as first:
             pass

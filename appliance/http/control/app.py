@@ -191,7 +191,7 @@ def create_app(front: Front) -> QuartTrio:
 
 def _engine_routes(front: Front) -> EngineRoutes:
     changes = Shelf(installed_folder()).changes
-    return EngineRoutes(front.owners.engines, changes.read, lambda: seats_in_use(front.fleet.status()))
+    return EngineRoutes(front.owners.engines, changes.read, lambda: seats_in_use(front.fleet.status()), front.fleet.see_machine)
 
 
 def _swap_api(front: Front, view: View) -> SwapApi:
