@@ -58,31 +58,76 @@ class _Metrics(Struct):
     speculative_decoding: Loose = None
 
 
-_ABSENT = Raw()
+_NO_TIMINGS, _NO_METRICS = _Timings(), _Metrics()
 
 
 class _Holder(Struct):
-    usage: Raw = _ABSENT
+    usage: _UsageObject | None = None
 
 
-class _Record(_Holder):
-    timings: Raw = _ABSENT
-    metrics: Raw = _ABSENT
-    response: Raw = _ABSENT
-    message: Raw = _ABSENT
+class Report(_Holder):
+    """What one JSON object says that an answer cost; of ``response`` and ``message`` it is what streams hold there."""
 
+    timings: _Timings | None = None
+    metrics: _Metrics | None = None
+
+
+class _Record(Report):
+    response: _Holder | None = None
+    message: _Holder | None = None
+
+
+class _RawHolder(Struct):
+    usage: Raw = Raw(b"null")
+
+
+class _RawRecord(_RawHolder):
+    timings: Raw = Raw(b"null")
+    metrics: Raw = Raw(b"null")
+    response: Raw = Raw(b"null")
+    message: Raw = Raw(b"null")
+
+
+_REPORT = msgspec.json.Decoder(Report)
+_RECORD = msgspec.json.Decoder(_Record)
+_INFILL = msgspec.json.Decoder(list[Raw])
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _T = TypeVar("_T", bound=Struct)
 
 
 def decode_loosely(raw: bytes | Raw, kind: type[_T]) -> _T | None:
-    """The text as ``kind``, or None for what is not JSON, not an object, or not there at all."""
-    if raw is _ABSENT:
-        return None
+    """The text as ``kind``, or None for what is not JSON, or not an object."""
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         return None
+
+
+def read_report(text: bytes | Raw) -> Report | None:
+    """What the object that the text is says; a member of a strange type costs only itself. None: it is no object."""
+    try:
+        return _REPORT.decode(text)
+    except _UNREADABLE:
+        raw = decode_loosely(text, _RawRecord)
+    return None if raw is None else _piecemeal(raw)
+
+
+def read_last_report(text: bytes) -> Report | None:
+    """The same of the last element of the array that the text is."""
+    try:
+        elements = _INFILL.decode(text)
+    except _UNREADABLE:
+        return None
+    return read_report(elements[-1]) if elements else None
+
+
+def _piecemeal(raw: _RawRecord) -> Report:
+    return Report(
+        usage=decode_loosely(raw.usage, _UsageObject),
+        timings=decode_loosely(raw.timings, _Timings),
+        metrics=decode_loosely(raw.metrics, _Metrics),
+    )
 
 
 def _count(*values: Loose) -> int:
@@ -111,16 +156,49 @@ def _member(value: Loose, name: str) -> Loose:
 class Ledger:
     """What has been reported so far."""
 
+    __slots__ = ("_cached", "_input", "_metrics", "_output", "_timings")
+
     def __init__(self) -> None:
         self._input = -1
         self._output = -1
         self._cached = -1
-        self._timings = _Timings()
-        self._metrics = _Metrics()
+        self._timings = _NO_TIMINGS
+        self._metrics = _NO_METRICS
 
-    def usage(self, raw: bytes | Raw) -> None:
-        """A later positive number replaces an earlier one: streams report in parts, and repeat themselves with 0."""
-        if (said := decode_loosely(raw, _UsageObject)) is None:
+    def add(self, report: Report) -> None:
+        """A later positive number of usage replaces an earlier one: streams report in parts, and repeat themselves
+        with 0. Timings and metrics are replaced as a whole."""
+        self._use(report)
+        self._timings = report.timings or self._timings
+        self._metrics = report.metrics or self._metrics
+
+    def record(self, data: bytes) -> None:
+        """One data line of a stream."""
+        try:
+            record = _RECORD.decode(data)
+        except _UNREADABLE:
+            self._record_piecemeal(data)
+            return
+        self._use(record)
+        for holder in (record.response, record.message):
+            if holder is not None:
+                self._use(holder)
+        self._timings = record.timings or self._timings
+        self._metrics = record.metrics or self._metrics
+
+    def _record_piecemeal(self, data: bytes) -> None:
+        if (raw := decode_loosely(data, _RawRecord)) is None:
+            return
+        report = _piecemeal(raw)
+        self._use(report)
+        for part in (raw.response, raw.message):
+            if (holder := decode_loosely(part, _RawHolder)) is not None:
+                self._use(_Holder(decode_loosely(holder.usage, _UsageObject)))
+        self._timings = report.timings or self._timings
+        self._metrics = report.metrics or self._metrics
+
+    def _use(self, holder: _Holder) -> None:
+        if (said := holder.usage) is None:
             return
         self._input = _later(self._input, _count(said.prompt_tokens, said.input_tokens))
         self._output = _later(self._output, _count(said.completion_tokens, said.output_tokens))
@@ -130,23 +208,6 @@ class Ledger:
             _member(said.prompt_tokens_details, "cached_tokens"),
         )
         self._cached = _later(self._cached, cached)
-
-    def timings(self, raw: bytes | Raw) -> None:
-        self._timings = decode_loosely(raw, _Timings) or self._timings
-
-    def metrics(self, raw: bytes | Raw) -> None:
-        self._metrics = decode_loosely(raw, _Metrics) or self._metrics
-
-    def record(self, data: bytes) -> None:
-        """One data line of a stream."""
-        if (record := decode_loosely(data, _Record)) is None:
-            return
-        self.usage(record.usage)
-        for part in (record.response, record.message):
-            if holder := decode_loosely(part, _Holder):
-                self.usage(holder.usage)
-        self.timings(record.timings)
-        self.metrics(record.metrics)
 
     def balance(self) -> Usage:
         timings = self._timings

@@ -16,7 +16,7 @@ from swap_harness import Configure, configure
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.config.types import Config, ModelConfig, Peer
-from appliance.http import events
+from appliance.http.feeds import events
 
 FIRST = ["logData", "logData", "modelStatus", "uiConfig", "profileChanged", "inflight"]
 

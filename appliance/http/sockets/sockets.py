@@ -7,8 +7,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+import trio
+
 from appliance.core.model import Model
-from appliance.errors import Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
+from appliance.errors import Conflict, ModelNotLoaded, RequestCancelled, RouteNotFound, ShuttingDown
 from appliance.http.feeds.stream_socket import serve_stream_socket
 from appliance.http.sockets.link import serve_link
 from appliance.http.sockets.websocket import Receive, Send, refuse_websocket, relay_websocket, waiting_client
@@ -64,11 +66,14 @@ class Sockets:
             if target.model is not None and _is_no_use(target.model):
                 await self._join_model(target.model, path, request, scope, receive, send)
                 return
-            with self._front.inflight.begin(request, target.label, request.client):
+            begin = self._front.inflight.begin
+            with trio.CancelScope() as joined, begin(request, target.label, cancel=lambda _: joined.cancel()):
                 if target.model is not None:
                     await self._join_model(target.model, path, request, scope, receive, send)
                 else:
                     await self._join_peers(target, path, request, scope, receive, send)
+            if joined.cancelled_caught:
+                raise RequestCancelled
 
     @asynccontextmanager
     async def _target(self, request: Request) -> AsyncGenerator[tuple[Target, str]]:

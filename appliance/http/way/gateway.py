@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import trio
 from msgspec import structs
 
-from appliance.core.log_lines import is_quiet, request_line
 from appliance.errors import BadRequest, RouteNotFound, ShuttingDown
 from appliance.http.bytes.body import BodyReader, Receive
 from appliance.http.bytes.tasks import Inbox
@@ -113,19 +112,7 @@ class Gateway:
 
     def _note(self, request: Request, status: int, sent: int, seconds: float) -> None:
         """The line of the request in the program's log; never what was said in it."""
-        if is_quiet(request.path):
-            return
-        line = request_line(
-            address=request.client,
-            method=request.method,
-            path=request.path,
-            protocol=f"HTTP/{request.http_version}",
-            status=status,
-            size=sent,
-            agent=request.header(b"user-agent") or "",
-            seconds=seconds,
-        )
-        self._front.owners.program_log.say("info", line)
+        self._front.owners.program_log.answered(request, status, sent, seconds)
 
     async def _answer_or_explain(
         self,

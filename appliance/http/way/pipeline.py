@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from urllib.parse import unquote
 
+import trio
 from msgspec import structs
 
 from appliance.agents.chain import Chains
@@ -16,6 +17,7 @@ from appliance.errors import (
     Conflict,
     ModelLoading,
     ModelNotLoaded,
+    RequestCancelled,
     RouteNotFound,
 )
 from appliance.http.bytes.body import BodyReader, Receive
@@ -184,7 +186,12 @@ class Pipeline:
             with client.staying():
                 await self._ask(target.model, job)
             return
-        with self._front.inflight.begin(job.request, target.label, job.request.client, record.metadata) as entry:
+        with (
+            trio.CancelScope() as scope,
+            self._front.inflight.begin(
+                job.request, target.label, record.metadata, cancel=lambda _: scope.cancel()
+            ) as entry,
+        ):
             record.entry = entry
 
             async def ask(job: Job) -> None:
@@ -197,6 +204,8 @@ class Pipeline:
             ask_with_tools = partial(self._tool_chats.answer, ask)
             with client.staying():
                 await through_plugins(self._chains, job, name, self._settings.ping_after, ask_with_tools)
+        if scope.cancelled_caught:
+            raise RequestCancelled
 
     def may_load(self, model: Model, request: Request) -> bool:
         """Whether the request may start the model, or finds it running: ``?autoload=`` decides, else the setting."""
