@@ -127,19 +127,14 @@ class _BodyReader:
     def end(self) -> None:
         """The body is over, in whatever way."""
         last = b"".join(self._last)
-        whole = not self._beginning and len(last) <= 2 * MAX_HELD
-        if whole and (_first_mark(last, len(last)) < 0 or self._read_whole(last)):
-            return
+        if not self._beginning and len(last) <= 2 * MAX_HELD:
+            report = read_last_report(last) if self._of_last else None
+            if (report := report or read_report(last)) is not None:
+                self._ledger.add(report)
+                return
+        # Too long to be read as a whole, or no JSON as far as can be told: an engine may write NaN into it.
         self._read_beginning(self._beginning or last[:MAX_HELD])
         self._read_end(last[-MAX_HELD:].rstrip())
-
-    def _read_whole(self, text: bytes) -> bool:
-        """False for what is no JSON as far as can be told: an engine may write NaN into it."""
-        report = read_last_report(text) if self._of_last else None
-        report = report or read_report(text)
-        if report is not None:
-            self._ledger.add(report)
-        return report is not None
 
     def _read_beginning(self, text: bytes) -> None:
         """Members of the outermost object: what stands before one is an object, once it is closed."""
@@ -199,10 +194,10 @@ class TokenCounter:
             self._reader = _StreamReader(self._ledger)
         else:
             self._reader = _BodyReader(self._ledger, of_last=path.rstrip("/").endswith("/infill"))
-        self._decoder = ContentDecoder(content_encoding)
+        self._decoder = ContentDecoder(content_encoding) if content_encoding else None
 
     def feed(self, chunk: bytes) -> None:
-        if self._decoder.plain:
+        if self._decoder is None:
             self._reader.feed(chunk)
             return
         for piece in self._decoder.feed(chunk):
@@ -212,6 +207,17 @@ class TokenCounter:
         """The answer is over, in whatever way."""
         self._reader.end()
         return self._ledger.balance()
+
+
+def count_whole(path: str, body: bytes) -> Usage:
+    """What `TokenCounter` says of a body that is there as a whole and in no coding; most are, and it costs a third."""
+    if len(body) <= 2 * MAX_HELD and (report := read_report(body)) is not None:
+        ledger = Ledger()
+        ledger.add(report)
+        return ledger.balance()
+    counter = TokenCounter(path, streaming=False)
+    counter.feed(body)
+    return counter.end()
 
 
 class ErrorText:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -86,16 +87,15 @@ class Packing(NamedTuple):
 
 
 class Body:
-    """One answer's body: its pieces as they come, in their content coding. One that outgrows ``limit`` is given up.
+    """One long answer's body: its pieces as they come. One that outgrows ``limit`` is given up.
 
     A long one may be compressed while it still comes: its `packing` takes what has come so far. After `close` it never
     changes again.
     """
 
-    __slots__ = ("_limit", "_size", "blocks", "closed", "coding", "held", "pieces", "raw")
+    __slots__ = ("_limit", "_size", "blocks", "closed", "held", "pieces", "raw")
 
-    def __init__(self, limit: int, coding: str | None = None) -> None:
-        self.coding = coding
+    def __init__(self, limit: int) -> None:
         self.blocks: list[bytes] = []
         """The beginning, compressed block by block."""
         self.pieces: list[bytes] = []
@@ -145,27 +145,6 @@ class Body:
         return Packing(size, lambda: zlib.compress(b"".join(pieces), 1), put)
 
 
-class Exchange(NamedTuple):
-    """What is to be kept of one request, as it is; a part that is None is not kept."""
-
-    path: str
-    request_headers: Headers
-    request_body: bytes | None = None
-    response_headers: Headers | None = None
-    response_body: Body | None = None
-
-    @property
-    def held(self) -> int:
-        """Bytes that it takes."""
-        headers = [*self.request_headers, *(self.response_headers or ())]
-        held = _ENTRY + _PIECE * 3 * len(headers) + sum(map(len, chain.from_iterable(headers)))
-        if self.request_body is not None:
-            held += len(self.request_body)
-        if self.response_body is not None:
-            held += self.response_body.held
-        return held
-
-
 class _Told(Struct, array_like=True):
     """What is compressed of an exchange: all but those blocks of the answer that are already."""
 
@@ -179,29 +158,91 @@ class _Told(Struct, array_like=True):
 _TOLD = msgspec.msgpack.Decoder(_Told)
 
 
-def _told(exchange: Exchange) -> _Told:
-    body, answered = exchange.response_body, exchange.response_headers
+_Raw = tuple[str, Headers, bytes | None, Headers | None, Body | bytes | None]
+"""An exchange as it passed: the arguments of `Exchange`."""
+
+
+def _told(raw: _Raw) -> _Told:
+    path, request_headers, request_body, response_headers, answer = raw
+    if isinstance(answer, Body):
+        answer = None if answer.given_up else b"".join(answer.pieces)
     return _Told(
-        path=exchange.path,
-        request_headers=captured_headers(exchange.request_headers),
-        request_body=exchange.request_body,
-        response_headers=None if answered is None else captured_headers(answered, decoded=True),
-        response_end=None if body is None or body.given_up else b"".join(body.pieces),
+        path=path,
+        request_headers=captured_headers(request_headers),
+        request_body=request_body,
+        response_headers=None if response_headers is None else captured_headers(response_headers, decoded=True),
+        response_end=answer,
     )
 
 
-class _Kept:
-    """One capture. ``exchange`` until it is compressed, ``packed`` from then on."""
+class Exchange:
+    """What is kept of one request; a part that is None is not kept.
 
-    __slots__ = ("blocks", "coding", "exchange", "held", "packed")
+    ``response_body`` is in this content ``coding``; one that came in several pieces is closed with it.
+    """
 
-    def __init__(self, exchange: Exchange) -> None:
-        body = exchange.response_body
-        self.exchange: Exchange | None = exchange
-        self.packed = b""
-        self.blocks: Sequence[bytes] = body.blocks if body is not None else ()
-        self.coding = body.coding if body is not None else None
-        self.held = exchange.held
+    __slots__ = ("_blocks", "_coding", "_packed", "held", "raw")
+
+    def __init__(
+        self,
+        path: str,
+        request_headers: Headers,
+        request_body: bytes | None = None,
+        response_headers: Headers | None = None,
+        response_body: Body | bytes | None = None,
+        coding: str | None = None,
+    ) -> None:
+        self.raw: _Raw | None = (path, request_headers, request_body, response_headers, response_body)
+        """None once it is compressed."""
+        self._packed = b""
+        self._blocks: Sequence[bytes] = ()
+        self._coding = coding
+        held = _ENTRY + _held(request_headers)
+        if request_body is not None:
+            held += len(request_body)
+        if response_headers is not None:
+            held += _held(response_headers)
+        if isinstance(response_body, Body):
+            response_body.close()
+            held += response_body.held
+            self._blocks = response_body.blocks
+        elif response_body is not None:
+            held += len(response_body)
+        self.held = held
+        """Bytes that it takes."""
+
+    def packing(self, put: Callable[[bytes], None]) -> Packing:
+        """Compress it, and ``put`` the result, which is for `pack`."""
+        raw = self.raw
+        assert raw is not None, "nothing is compressed twice"
+        return Packing(self.held, lambda: zlib.compress(msgspec.msgpack.encode(_told(raw)), 1), put)
+
+    def pack(self, packed: bytes) -> None:
+        """It has been compressed."""
+        self.raw, self._packed = None, packed
+        self.held = _ENTRY + len(packed) + sum(map(len, self._blocks))
+
+    def reading(self, id: int, limit: int) -> Callable[[], Capture]:
+        """What tells it to the person who looks; see `CaptureBuffer.find`."""
+        raw, packed, blocks, coding = self.raw, self._packed, self._blocks, self._coding
+
+        def read() -> Capture:
+            told = _told(raw) if raw is not None else _TOLD.decode(zlib.decompress(packed))
+            end = told.response_end
+            return Capture(
+                id=id,
+                req_path=told.path,
+                req_headers=dict(told.request_headers),
+                req_body=told.request_body,
+                resp_headers=None if told.response_headers is None else dict(told.response_headers),
+                resp_body=None if end is None else _decoded([*map(zlib.decompress, blocks), end], coding, limit),
+            )
+
+        return read
+
+
+def _held(headers: Headers) -> int:
+    return _PIECE * 3 * len(headers) + sum(map(len, chain.from_iterable(headers)))
 
 
 class CaptureBuffer:
@@ -211,22 +252,19 @@ class CaptureBuffer:
         self.limit = limit
         """Bytes; 0 keeps nothing."""
         self.used = 0
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
-        self._raw: OrderedDict[int, _Kept] = OrderedDict()
+        self._kept: OrderedDict[int, Exchange] = OrderedDict()
+        self._raw: dict[int, Exchange] = {}  # those that are not compressed
 
     def add(self, id: int, exchange: Exchange) -> bool:
         """Keep it, at the expense of the oldest; False, and nothing has changed, when it alone is too large."""
-        if exchange.response_body is not None:
-            exchange.response_body.close()
-        kept = _Kept(exchange)
-        if kept.held > self.limit:
+        if exchange.held > self.limit:
             return False
         if id in self._kept:
             self._drop(id)
-        self.used += kept.held
+        self.used += exchange.held
         while self.used > self.limit:
             self._drop(next(iter(self._kept)))
-        self._kept[id] = self._raw[id] = kept
+        self._kept[id] = self._raw[id] = exchange
         return True
 
     def has(self, id: int) -> bool:
@@ -234,47 +272,25 @@ class CaptureBuffer:
 
     def find(self, id: int) -> Callable[[], Capture] | None:
         """What makes the capture of this row, as it is now; it may take a while, in any thread."""
-        kept = self._kept.get(id)
-        if kept is None:
-            return None
-        exchange, packed, blocks, coding, most = kept.exchange, kept.packed, kept.blocks, kept.coding, self.limit
-
-        def read() -> Capture:
-            told = _told(exchange) if exchange is not None else _TOLD.decode(zlib.decompress(packed))
-            end = told.response_end
-            return Capture(
-                id=id,
-                req_path=told.path,
-                req_headers=dict(told.request_headers),
-                req_body=told.request_body,
-                resp_headers=None if told.response_headers is None else dict(told.response_headers),
-                resp_body=None if end is None else _decoded([*map(zlib.decompress, blocks), end], coding, most),
-            )
-
-        return read
+        exchange = self._kept.get(id)
+        return None if exchange is None else exchange.reading(id, self.limit)
 
     def waiting(self, most: int) -> list[Packing]:
         """What was kept first and is not compressed yet, until it is ``most`` bytes together."""
         found: list[Packing] = []
-        for id, kept in self._raw.items():
+        for id, exchange in self._raw.items():
             if most <= 0:
                 break
-            most -= kept.held
-            found.append(self._packing(id, kept))
+            most -= exchange.held
+            found.append(exchange.packing(partial(self._pack, id, exchange)))
         return found
 
-    def _packing(self, id: int, kept: _Kept) -> Packing:
-        exchange = kept.exchange
-        assert exchange is not None, "it is among the raw ones"
-
-        def put(packed: bytes) -> None:
-            if self._raw.get(id) is kept:
-                del self._raw[id]
-                held = _ENTRY + len(packed) + sum(map(len, kept.blocks))
-                self.used += held - kept.held
-                kept.exchange, kept.packed, kept.held = None, packed, held
-
-        return Packing(kept.held, lambda: zlib.compress(msgspec.msgpack.encode(_told(exchange)), 1), put)
+    def _pack(self, id: int, exchange: Exchange, packed: bytes) -> None:
+        if self._raw.get(id) is exchange:  # it is not gone meanwhile
+            del self._raw[id]
+            self.used -= exchange.held
+            exchange.pack(packed)
+            self.used += exchange.held
 
     def _drop(self, id: int) -> None:
         self.used -= self._kept.pop(id).held

@@ -130,22 +130,17 @@ def _piecemeal(raw: _RawRecord) -> Report:
     )
 
 
-def _count(*values: Loose) -> int:
-    """The first of the values that is there, as a count; -1 where none is, or it is not a count."""
-    for value in values:
-        if value is not None:
-            break
-    else:
-        return -1
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX:
-        return -1
-    return int(value)
+def _count(value: Loose) -> int:
+    """The value as a count; -1 where it is none."""
+    if (type(value) is int or type(value) is float) and 0 <= value < _MAX:
+        return int(value)
+    return -1
 
 
 def _rate(value: Loose) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX:
-        return -1.0
-    return float(value)
+    if (type(value) is float or type(value) is int) and 0 <= value < _MAX:
+        return float(value)
+    return -1.0
 
 
 def _member(value: Loose, name: str) -> Loose:
@@ -200,43 +195,38 @@ class Ledger:
     def _use(self, holder: _Holder) -> None:
         if (said := holder.usage) is None:
             return
-        self._input = _later(self._input, _count(said.prompt_tokens, said.input_tokens))
-        self._output = _later(self._output, _count(said.completion_tokens, said.output_tokens))
-        cached = _count(
-            said.cache_read_input_tokens,
-            _member(said.input_tokens_details, "cached_tokens"),
-            _member(said.prompt_tokens_details, "cached_tokens"),
-        )
-        self._cached = _later(self._cached, cached)
+        prompt = said.input_tokens if said.prompt_tokens is None else said.prompt_tokens
+        completion = said.output_tokens if said.completion_tokens is None else said.completion_tokens
+        cached = said.cache_read_input_tokens
+        for details in (said.input_tokens_details, said.prompt_tokens_details):
+            if cached is None and details is not None:
+                cached = _member(details, "cached_tokens")
+        self._input = _later(self._input, _count(prompt))
+        self._output = _later(self._output, _count(completion))
+        self._cached = _later(self._cached, _count(cached))
 
     def balance(self) -> Usage:
+        """What it comes to. Timings override usage, and metrics fill what neither says."""
         timings = self._timings
-        input_tokens = _known(_count(timings.prompt_n), self._input)
-        cached = _known(_count(timings.cache_n), self._cached)
-        drafted, accepted = self._drafts()
+        drafted, accepted = _both(timings.draft_n, timings.draft_n_accepted)
+        prompt_rate, token_rate = _rate(timings.prompt_per_second), _rate(timings.predicted_per_second)
+        if self._metrics is not _NO_METRICS:
+            if drafted < 0:
+                said = self._metrics.speculative_decoding
+                drafted, accepted = _both(_member(said, "num_draft_tokens"), _member(said, "num_accepted_draft_tokens"))
+            prompt_rate = _known(prompt_rate, self._prefill_rate())
+            token_rate = _known(token_rate, self._token_rate())
         tokens = Tokens(
-            cache_tokens=cached,
+            cache_tokens=_known(_count(timings.cache_n), self._cached),
             draft_tokens=drafted,
             draft_acc_tokens=accepted,
-            input_tokens=input_tokens,
+            input_tokens=_known(_count(timings.prompt_n), self._input),
             output_tokens=_known(_count(timings.predicted_n), self._output),
-            prompt_per_second=_known(_rate(timings.prompt_per_second), self._prefill_rate()),
-            tokens_per_second=_known(_rate(timings.predicted_per_second), self._token_rate()),
+            prompt_per_second=prompt_rate,
+            tokens_per_second=token_rate,
         )
         engine_ms = max(_rate(timings.prompt_ms), 0.0) + max(_rate(timings.predicted_ms), 0.0)
         return Usage(tokens=tokens, engine_ms=engine_ms)
-
-    def _drafts(self) -> tuple[int, int]:
-        """Drafted and accepted tokens; one without the other says nothing."""
-        speculative = self._metrics.speculative_decoding
-        for drafted, accepted in (
-            (self._timings.draft_n, self._timings.draft_n_accepted),
-            (_member(speculative, "num_draft_tokens"), _member(speculative, "num_accepted_draft_tokens")),
-        ):
-            counts = _count(drafted), _count(accepted)
-            if min(counts) >= 0:
-                return counts
-        return -1, -1
 
     def _prefill_rate(self) -> float:
         """vLLM gives the time to the first token: what was not in the cache has been read in it."""
@@ -248,6 +238,14 @@ class Ledger:
         """vLLM gives the mean time between two tokens."""
         milliseconds = _rate(self._metrics.mean_itl_ms)
         return 1000 / milliseconds if milliseconds > 0 else -1.0
+
+
+def _both(drafted: Loose, accepted: Loose) -> tuple[int, int]:
+    """Drafted and accepted tokens; one without the other says nothing."""
+    if drafted is None or accepted is None:
+        return -1, -1
+    counts = _count(drafted), _count(accepted)
+    return counts if min(counts) >= 0 else (-1, -1)
 
 
 def _later(before: int, now: int) -> int:

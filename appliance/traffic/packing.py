@@ -40,15 +40,15 @@ class Packer:
             await self._wake.wait()
             self._wake = trio.Event()
             await trio.sleep(PAUSE)
-            while batch := self._next():
+            while batch := self.batch():
                 began = time.monotonic()
                 packed = await trio.to_thread.run_sync(_pack, batch, abandon_on_cancel=True)
                 for packing, result in zip(batch, packed, strict=True):
                     packing.put(result)
                 await trio.sleep((SHARE - 1) * (time.monotonic() - began))
 
-    def _next(self) -> list[Packing]:
-        """Answers under way first: what is held of them counts for no budget but their own."""
+    def batch(self) -> list[Packing]:
+        """What is to be done next. Answers under way first: what is held of them counts for no budget but their own."""
         opened = [body.packing() for body in self._open if not body.closed and not body.given_up]
         self._open.clear()
         return opened + self.captures.waiting(BATCH - sum(packing.size for packing in opened))

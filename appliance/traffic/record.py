@@ -16,10 +16,11 @@ from datetime import UTC, datetime
 import trio
 from msgspec import UNSET
 
-from appliance.core.accounting import ErrorText, TokenCounter
+from appliance.core.accounting import ErrorText, TokenCounter, count_whole
 from appliance.core.activity import Query, with_captures
 from appliance.core.captures import Body, CaptureBuffer, Exchange, captured_parts
 from appliance.core.inward import UNWATCHED, Watch
+from appliance.core.usage import Usage
 from appliance.store.activity import Activity
 from appliance.traffic.inflight import Entry
 from appliance.traffic.metrics import Metrics
@@ -100,15 +101,16 @@ class RecordingSink(Passing):
         self._status = 0
         self._headers: Headers = ()
         self._streaming = False
-        self._content_type = ""
+        self._coding: str | None = None
         self._reader: TokenCounter | ErrorText | None = None
-        self._kept: Body | None = None
+        self._answer: Body | bytes | None = None  # for the capture
 
     async def start(self, status: int, headers: Headers) -> None:
         await self.inner.start(status, headers)
         self._status = status
         self._headers = headers
         self._streaming = self.inner.event_stream
+        self._coding = _value(headers, b"content-encoding")
         if self._record.entry is not None:
             self._record.entry.started(headers, self)
 
@@ -142,69 +144,80 @@ class RecordingSink(Passing):
                 self._next_look = self.passed + LOOK_EVERY
                 return
         self._next_look = self.passed + LOOK_EVERY
-        self._take()
+        if self._reader is None:
+            self._reader = self._new_reader()
+            if self._status == 200 and captured_parts(self._record.path).response:
+                self._answer = Body(self._packer.captures.limit)
+        piece = self._piece()
+        self._reader.feed(piece)
+        if isinstance(self._answer, Body) and self._answer.feed(piece):
+            self._packer.open(self._answer)
 
-    def _take(self) -> TokenCounter | ErrorText:
-        """Read what has not been looked at, and keep it for the capture."""
-        reader = self._reader or self._begin()
-        if self._fresh:
-            piece = b"".join(self._fresh)
-            self._fresh.clear()
-            reader.feed(piece)
-            if self._kept is not None and self._kept.feed(piece):
-                self._packer.open(self._kept)
-        return reader
+    def _piece(self) -> bytes:
+        """What has not been looked at."""
+        piece = b"".join(self._fresh)
+        self._fresh.clear()
+        return piece
 
-    def _begin(self) -> TokenCounter | ErrorText:
-        coding = None
-        for name, value in self._headers:
-            lowered = name.lower()
-            if lowered == b"content-type":
-                self._content_type = self._content_type or value.decode("latin-1")
-            elif lowered == b"content-encoding":
-                coding = coding or value.decode("latin-1")
+    def _new_reader(self) -> TokenCounter | ErrorText:
         if self._status != 200:
-            self._reader = ErrorText(coding)
-            return self._reader
-        if (limit := self._packer.captures.limit) and captured_parts(self._record.path).response:
-            self._kept = Body(limit, coding)
-        self._reader = TokenCounter(self._record.path, streaming=self._streaming, content_encoding=coding)
-        return self._reader
+            return ErrorText(self._coding)
+        return TokenCounter(self._record.path, streaming=self._streaming, content_encoding=self._coding)
 
     def row(self, status: int, seconds: float, ended: float) -> Row:
         """What the activity log keeps of the request, now that it is over. ``ended`` is in Unix seconds."""
-        record, error, tokens, milliseconds = self._record, None, NO_TOKENS, round(seconds * 1000)
+        error, tokens, milliseconds = UNSET, NO_TOKENS, round(seconds * 1000)
         if self._status:
-            reader = self._take()
-            if isinstance(reader, ErrorText):
-                error = reader.end(status)
+            told = self._told(status)
+            if isinstance(told, str):
+                error = told
             elif status == 200:
-                usage = reader.end()
-                tokens, milliseconds = usage.tokens, usage.duration_ms(seconds * 1000)
+                tokens, milliseconds = told.tokens, told.duration_ms(seconds * 1000)
         if status == CLIENT_LEFT:
             error = "the client left before the answer was complete"
+        record = self._record
         return Row(
             timestamp=datetime.fromtimestamp(ended, UTC),
             model=record.model,
             req_path=record.path,
-            resp_content_type=self._content_type,
+            resp_content_type=_value(self._headers, b"content-type") or "",
             resp_status_code=status,
             tokens=tokens,
             duration_ms=milliseconds,
-            error_msg=error or UNSET,
+            error_msg=error,
             metadata=record.metadata or UNSET,
         )
 
+    def _told(self, status: int) -> Usage | str:
+        """What the answer cost, or what the error says."""
+        piece = self._piece()
+        if isinstance(self._answer, Body):
+            self._answer.feed(piece)
+        reader = self._reader
+        if reader is None:
+            self._answer = piece
+            if status == 200 and not self._streaming and self._coding is None:
+                return count_whole(self._record.path, piece)
+            reader = self._new_reader()
+        reader.feed(piece)
+        return reader.end(status) if isinstance(reader, ErrorText) else reader.end()
+
     def exchange(self, status: int) -> Exchange:
         """What the captures keep of it, once its `row` is made; of a failure only the request."""
-        record = self._record
-        return Exchange(
-            path=record.path,
-            request_headers=record.request.headers,
-            request_body=record.body if captured_parts(record.path).request else None,
-            response_headers=self._headers if status == 200 else None,
-            response_body=self._kept if status == 200 else None,
-        )
+        record, parts = self._record, captured_parts(self._record.path)
+        body = record.body if parts.request else None
+        if status != 200:
+            return Exchange(record.path, record.request.headers, body)
+        answer = self._answer if parts.response else None
+        return Exchange(record.path, record.request.headers, body, self._headers, answer, self._coding)
+
+
+def _value(headers: Headers, name: bytes) -> str | None:
+    """The first header of this (lower-case) name."""
+    for key, value in headers:
+        if len(key) == len(name) and key.lower() == name:
+            return value.decode("latin-1")
+    return None
 
 
 class Aside(Passing):
@@ -248,6 +261,7 @@ class Recorder:
 
     @captures.setter
     def captures(self, captures: CaptureBuffer) -> None:
+        self.settle()
         self._packer.captures = captures
 
     def watch(self, record: Record, sink: Sink) -> RecordingSink:

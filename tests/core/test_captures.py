@@ -34,21 +34,16 @@ def noise(size: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-def passed(*pieces: bytes, limit: int = BIG, coding: str | None = None) -> Body:
-    body = Body(limit, coding)
+def passed(*pieces: bytes, limit: int = BIG) -> Body:
+    body = Body(limit)
     for piece in pieces:
         body.feed(piece)
     return body
 
 
-def exchange(body: bytes | None = b"{}", answer: Body | None = None) -> Exchange:
-    return Exchange(
-        path="/v1/completions",
-        request_headers=[(b"accept", b"*/*")],
-        request_body=body,
-        response_headers=None if answer is None else [(b"x", b"y")],
-        response_body=answer,
-    )
+def exchange(body: bytes | None = b"{}", answer: Body | bytes | None = None, coding: str | None = None) -> Exchange:
+    answered = None if answer is None else [(b"x", b"y")]
+    return Exchange("/v1/completions", [(b"accept", b"*/*")], body, answered, answer, coding)
 
 
 def read(buffer: CaptureBuffer, id: int) -> Capture | None:
@@ -133,7 +128,7 @@ def test_a_body_survives_however_it_comes_and_is_compressed_and_is_shown_decoded
     chunks: list[bytes], encoded: bool, compressed_at: set[int]
 ):
     whole = b"".join(chunks)
-    body = Body(BIG, "gzip" if encoded else None)
+    body = Body(BIG)
     for number, chunk in enumerate([gzip.compress(whole)] if encoded else chunks):
         body.feed(chunk)
         if number in compressed_at:
@@ -142,7 +137,7 @@ def test_a_body_survives_however_it_comes_and_is_compressed_and_is_shown_decoded
     assert body.raw == sum(map(len, body.pieces))
     assert body.held >= body.raw + sum(map(len, body.blocks))
     buffer = CaptureBuffer(BIG)
-    buffer.add(1, exchange(None, body))
+    buffer.add(1, exchange(None, body, "gzip" if encoded else None))
     for _ in range(2):
         found = read(buffer, 1)
         assert found is not None
@@ -197,7 +192,7 @@ def test_what_a_few_bytes_decode_to_is_bounded_too():
     limit = 1 << 14
     for size, whole in ((limit * MAX_RATIO, True), (limit * MAX_RATIO + 1, False)):
         buffer = CaptureBuffer(limit)
-        assert buffer.add(1, exchange(None, passed(gzip.compress(bytes(size)), limit=limit, coding="gzip")))
+        assert buffer.add(1, exchange(None, gzip.compress(bytes(size)), "gzip"))
         found = read(buffer, 1)
         assert found is not None
         assert found.resp_body == (bytes(size) if whole else None)
