@@ -49,6 +49,17 @@ class Sources:
         self.inflight = inflight
         self.recorder = recorder
         self.lifetime = lifetime
+        self._states: bytes | None = None
+
+    def states(self) -> bytes:
+        """The message of the models' states, made once for all feeds that look after the same change."""
+        if self._states is None:
+            self._states = _message("modelStatus", msgspec.json.encode(self.view.model_status()))
+        return self._states
+
+    def states_changed(self) -> None:
+        """Make the message anew for whoever looks next."""
+        self._states = None
 
 
 class EventFeed(ResponseBody):
@@ -146,12 +157,14 @@ class EventFeed(ResponseBody):
         self._looked = trio.Event()
 
     def _tell_states(self) -> None:
-        view = self._sources.view
-        self._models, self._states_due = view.catalog.snapshot, False
-        states = msgspec.json.encode(view.model_status())
+        models = self._sources.view.catalog.snapshot
+        if models is not self._models:  # for this no bell rings
+            self._sources.states_changed()
+        self._models, self._states_due = models, False
+        states = self._sources.states()
         if states != self._states:
             self._states = states
-            self._messages.append(_message("modelStatus", states))
+            self._messages.append(states)
 
     def _tell_log(self, source: str, reader: LogReader) -> None:
         text = _text(reader.take())
@@ -189,6 +202,7 @@ class EventFeed(ResponseBody):
             await looked.wait()
 
     def _ring_for_states(self) -> None:
+        self._sources.states_changed()
         self._states_due = True
         self._bell.set()
 
