@@ -79,7 +79,7 @@ class Record:
         """Hears how far it is: who asks from inside the program."""
         self.outlives = False
         """Its generation goes on without its client, and is written down when that ends."""
-        self.began = trio.current_time()
+        self.began = time.perf_counter()
         self.first_byte_at: float | None = None
 
 
@@ -139,7 +139,7 @@ class RecordingSink(Passing):
 
     def _look(self) -> None:
         if self._record.first_byte_at is None:
-            self._record.first_byte_at = trio.current_time()
+            self._record.first_byte_at = time.perf_counter()
             if len(self._fresh[0]) < LOOK_EVERY:
                 self._next_look = self.passed + LOOK_EVERY
                 return
@@ -237,7 +237,7 @@ def aside(sink: Sink) -> Sink:
 
 
 _Ended = tuple[Record, RecordingSink, str, int, float, float]
-"""A request that is over and not written down yet: with its route, its status, Trio's time, and Unix time."""
+"""A request that is over and not written down yet: with its route, its status, when it ended, and that in Unix time."""
 
 
 class Recorder:
@@ -271,7 +271,7 @@ class Recorder:
         """The request is over; it is written down later."""
         if record.body is not None and len(record.body) > self._packer.captures.limit:
             record.body = None
-        self._ended.append((record, sink, route, status, trio.current_time(), time.time()))
+        self._ended.append((record, sink, route, status, time.perf_counter(), time.time()))
         self._wake.set()
 
     def settle(self, most: int | None = None) -> None:
@@ -321,10 +321,12 @@ class Recorder:
         seconds = now - record.began
         row = sink.row(status, seconds, at)
         row_id = self._activity.add(row)
-        if self.captures.limit and self.captures.add(row_id, sink.exchange(status)):
+        captures = self._packer.captures
+        if captures.limit and captures.add(row_id, sink.exchange(status)):
             self._packer.wake()
-        for heard in tuple(self._listeners):
-            heard(row_id)
+        if self._listeners:
+            for heard in tuple(self._listeners):
+                heard(row_id)
         if record.known:
             first = None if record.first_byte_at is None else record.first_byte_at - record.began
             self.metrics.request_done(record.model, route, status, seconds, first)
