@@ -132,8 +132,13 @@ class RecordingSink(Passing):
             self._look()
         await self.inner.write(data)
 
+    def push_aside(self, data: bytes) -> bool:
+        """What the program itself tells a waiting client: no part of the model's answer. As `push`."""
+        self.passed += len(data)
+        return self.inner.push(data)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+
     async def write_aside(self, data: bytes) -> None:
-        """What the program itself tells a waiting client: no part of the model's answer."""
+        """As `push_aside`, and `write`."""
         self.passed += len(data)
         await self.inner.write(data)
 
@@ -226,6 +231,9 @@ class Aside(Passing):
     def __init__(self, sink: RecordingSink) -> None:
         super().__init__(sink)
         self._sink = sink
+
+    def push(self, data: bytes) -> bool:
+        return self._sink.push_aside(data)
 
     async def write(self, data: bytes) -> None:
         await self._sink.write_aside(data)

@@ -174,7 +174,8 @@ async def test_what_is_told_to_a_waiting_client_is_no_part_of_the_answer():
         recorder.captures = CaptureBuffer(MIB)
         record, sink = begin(recorder, streaming=True)
         await sink.start(200, EVENTS)
-        await aside(sink).write(b": loading\n\n")
+        await aside(sink).write(b": load")
+        assert aside(sink).push(b"ing\n\n")
         assert record.first_byte_at is None
         sink.push(b"data: [DONE]\n\n")
         assert record.first_byte_at is not None
