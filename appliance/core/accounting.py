@@ -81,10 +81,19 @@ class _StreamReader:
         end = len(chunk) if chunk.endswith(b"\n") else chunk.rfind(b"\n") + 1
         if (mark := _first_mark(chunk, end)) >= 0:
             begin = chunk.rfind(b"\n", 0, mark) + 1
-            for line in chunk[begin:end].split(b"\n"):
-                self._line(line)
+            self._lines(chunk[begin:end])
         if end < len(chunk):
             self._hold(chunk[end:])
+
+    def _lines(self, text: bytes) -> None:
+        """Of timings, which llama-server may write into every record, only the last ones count: the search for them
+        goes backwards, and ends there. Usage is reported in parts, so all of it is read."""
+        lines = text.split(b"\n")
+        if b'"usage"' in text or b'"metrics"' in text:
+            for line in lines:
+                self._line(line)
+        else:
+            any(map(self._line, reversed(lines)))
 
     def _hold(self, part: bytes) -> None:
         if not self._passing_over:
@@ -98,9 +107,11 @@ class _StreamReader:
         self._held.clear()
         self._passing_over = False
 
-    def _line(self, line: bytes) -> None:
+    def _line(self, line: bytes) -> bool:
+        """True for one with timings."""
         if len(line) <= MAX_LINE and line.startswith(b"data:") and _first_mark(line, len(line)) >= 0:
-            self._ledger.record(line[5:])
+            return self._ledger.record(line[5:])
+        return False
 
 
 class _BodyReader:

@@ -167,23 +167,23 @@ class Ledger:
         self._timings = report.timings or self._timings
         self._metrics = report.metrics or self._metrics
 
-    def record(self, data: bytes) -> None:
-        """One data line of a stream."""
+    def record(self, data: bytes) -> bool:
+        """One data line of a stream. True: it had timings."""
         try:
             record = _RECORD.decode(data)
         except _UNREADABLE:
-            self._record_piecemeal(data)
-            return
+            return self._record_piecemeal(data)
         self._use(record)
         for holder in (record.response, record.message):
             if holder is not None:
                 self._use(holder)
         self._timings = record.timings or self._timings
         self._metrics = record.metrics or self._metrics
+        return record.timings is not None
 
-    def _record_piecemeal(self, data: bytes) -> None:
+    def _record_piecemeal(self, data: bytes) -> bool:
         if (raw := decode_loosely(data, _RawRecord)) is None:
-            return
+            return False
         report = _piecemeal(raw)
         self._use(report)
         for part in (raw.response, raw.message):
@@ -191,6 +191,7 @@ class Ledger:
                 self._use(_Holder(decode_loosely(holder.usage, _UsageObject)))
         self._timings = report.timings or self._timings
         self._metrics = report.metrics or self._metrics
+        return report.timings is not None
 
     def _use(self, holder: _Holder) -> None:
         if (said := holder.usage) is None:

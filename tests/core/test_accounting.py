@@ -225,6 +225,18 @@ def test_a_stream_counts_as_its_whole_text_does(records: list[dict[str, object]]
     assert count(cut(text.encode(), at), streaming=True).tokens == whole_stream(text)
 
 
+@given(CUTS)
+def test_the_last_timings_count_that_can_be_read(at: list[int]):
+    told = [
+        b'{"timings":{"prompt_n":1}}',
+        b'{"timings":{"prompt_n":2}}',
+        b'{"x":{"timings":{"prompt_n":3}}}',
+        b'{"timings":{',
+    ]
+    whole = b"".join(b"data: " + one + b"\n\n" for one in told)
+    assert count(cut(whole, at), streaming=True).tokens == Tokens(input_tokens=2)
+
+
 PIECES = st.lists(
     st.sampled_from([b"data: ", b'{"usage":{"prompt_tokens":3}}', b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":"])
     | st.sampled_from([b"\n", b"\r\n", b'"usage"', b'"timings"', b'{"prompt_n":2}', b" ", b"\xff"])
