@@ -49,9 +49,14 @@ class Packer:
 
     def batch(self) -> list[Packing]:
         """What is to be done next. Answers under way first: what is held of them counts for no budget but their own."""
-        opened = [body.packing() for body in self._open if not body.closed and not body.given_up]
-        self._open.clear()
-        return opened + self.captures.waiting(BATCH - sum(packing.size for packing in opened))
+        batch, left = list[Packing](), BATCH
+        while self._open and left > 0:
+            body = next(iter(self._open))
+            del self._open[body]
+            if not body.closed and not body.given_up:
+                batch.append(body.packing())
+                left -= body.raw
+        return batch + self.captures.waiting(left)
 
 
 def _pack(batch: Sequence[Packing]) -> list[bytes]:

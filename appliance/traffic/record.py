@@ -151,8 +151,9 @@ class RecordingSink(Passing):
         self._next_look = self.passed + LOOK_EVERY
         if self._reader is None:
             self._reader = self._new_reader()
-            if self._status == 200 and captured_parts(self._record.path).response:
-                self._answer = Body(self._packer.captures.limit)
+            limit = self._packer.captures.limit
+            if limit and self._status == 200 and captured_parts(self._record.path).response:
+                self._answer = Body(limit)
         piece = self._piece()
         self._reader.feed(piece)
         if isinstance(self._answer, Body) and self._answer.feed(piece):
