@@ -49,6 +49,7 @@ from appliance.store.runs import open_run_store
 from appliance.streams.owner import check_streams, open_streams
 from appliance.tools.owner import open_own_tools
 from appliance.traffic.program_log import ProgramLog
+from appliance.traffic.record import open_recorder
 from appliance.upkeep import (
     configuration_of,
     echoing_engine_log,
@@ -100,6 +101,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
         open_pool() as pool,
         open_own_tools(settings.tools) as tools,
         open_activity(*_activity_log(config)) as activity,
+        open_recorder(activity) as recorder,
         _scanning(catalog) as scanned,
         open_samples(_sampling(config)) as samples,
         open_engines(
@@ -131,7 +133,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
             fleet=fleet,
             catalog=catalog,
             peers=peers,
-            activity=activity,
+            recorder=recorder,
             samples=samples,
             program_log=ProgramLog(fleet.logs),
             streams=streams,

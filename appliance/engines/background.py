@@ -30,9 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def keeping_up(
-    engines: Engines, busy: Callable[[], bool], settled: Callable[[], None]
-) -> AsyncGenerator[None]:
+async def keeping_up(engines: Engines, busy: Callable[[], bool], settled: Callable[[], None]) -> AsyncGenerator[None]:
     """Find out beside the block. ``busy`` tells whether requests are under way: then nothing is tried.
 
     ``settled`` is called now and then while none is: the best seat may be another one than before.

@@ -101,9 +101,7 @@ def new_sampler() -> Sampler:
 
 
 @asynccontextmanager
-async def open_samples(
-    every: float | None, tell: Callable[[Sample], None] | None = None
-) -> AsyncGenerator[Samples]:
+async def open_samples(every: float | None, tell: Callable[[Sample], None] | None = None) -> AsyncGenerator[Samples]:
     """Own the one task that samples every so many seconds, for the length of the block. None: no samples at all.
 
     ``tell`` hears every new sample.

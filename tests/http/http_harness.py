@@ -39,6 +39,7 @@ from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox
 from appliance.traffic.program_log import ProgramLog
+from appliance.traffic.record import open_recorder
 from appliance.upkeep import configuration_of, following_plugins, logging_into, reloads_of
 from appliance.upstream.pool import open_pool
 
@@ -283,6 +284,7 @@ async def open_appliance(
     async with (
         open_pool() as pool,
         open_activity(store, 1000) as activity,
+        open_recorder(activity) as recorder,
         open_samples(None) as samples,
         open_engines(
             lambda: [engine] if engine else [], BookFile(model_file.parent / BOOK), starter=STARTER, only=True
@@ -306,7 +308,7 @@ async def open_appliance(
             fleet=owner,
             catalog=catalog,
             peers=peers,
-            activity=activity,
+            recorder=recorder,
             samples=samples,
             program_log=ProgramLog(owner.logs),
             streams=kept,

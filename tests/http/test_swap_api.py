@@ -16,7 +16,6 @@ from quart import Response
 from quart_trio import QuartTrio
 from swap_harness import Configure, configure
 
-from appliance.core.captures import CaptureBuffer
 from appliance.core.machine import Hardware
 from appliance.core.model import Model
 from appliance.errors import ApplianceError
@@ -25,6 +24,7 @@ from appliance.http.errors import describe
 from appliance.platform.hardware import detect
 from appliance.platform.samples import open_samples
 from appliance.store.activity import open_activity
+from appliance.traffic.record import open_recorder
 from appliance.traffic.request import PUBLIC_PATHS
 
 
@@ -330,8 +330,12 @@ async def records(
         return str(error), describe(error).code
 
     app.register_error_handler(ApplianceError, refuse)
-    async with open_activity(None, 10) as activity, open_samples(every) as samples:
-        told = RecordRoutes(Records(activity, lambda: CaptureBuffer(0), samples, detect))
+    async with (
+        open_activity(None, 10) as activity,
+        open_recorder(activity) as recorder,
+        open_samples(every) as samples,
+    ):
+        told = RecordRoutes(Records(recorder, samples, detect))
         app.add_url_rule("/api/performance", "performance", told.performance)
         app.add_url_rule("/api/hardware", "hardware", told.hardware)
         yield app.test_client().get

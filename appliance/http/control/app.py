@@ -138,9 +138,16 @@ class Control:
         return json_answer(router_props(self._fleet, self._settings))
 
     async def metrics(self) -> Response:
-        machine = self._front.owners.samples.latest
-        text = await trio.to_thread.run_sync(self._front.metrics.render, self._fleet.status(), machine)
-        return Response(text, content_type=CONTENT_TYPE)
+        front = self._front
+        front.recorder.settle()
+        children, machine, held = self._fleet.status(), front.owners.samples.latest, front.bodies.held
+
+        def render() -> str:
+            from appliance.traffic.exposition import exposition  # its library takes 25 ms, and few ask
+
+            return exposition(front.metrics, children, machine, bodies_held=held)
+
+        return Response(await trio.to_thread.run_sync(render), content_type=CONTENT_TYPE)
 
     async def slots(self) -> Response:
         """The slots of every loaded model, each with its model's id. Wakes and loads nothing."""
@@ -191,13 +198,15 @@ def create_app(front: Front) -> QuartTrio:
 
 def _engine_routes(front: Front) -> EngineRoutes:
     changes = Shelf(installed_folder()).changes
-    return EngineRoutes(front.owners.engines, changes.read, lambda: seats_in_use(front.fleet.status()), front.fleet.see_machine)
+    return EngineRoutes(
+        front.owners.engines, changes.read, lambda: seats_in_use(front.fleet.status()), front.fleet.see_machine
+    )
 
 
 def _swap_api(front: Front, view: View) -> SwapApi:
     owners = front.owners
-    sources = Sources(view, front.logs, front.inflight, front.rows, front.lifetime)
-    records = Records(owners.activity, lambda: front.recorder.captures, owners.samples, detect)
+    sources = Sources(view, front.logs, front.inflight, front.recorder, front.lifetime)
+    records = Records(front.recorder, owners.samples, detect)
     return SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None)
 
 

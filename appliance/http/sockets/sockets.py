@@ -57,7 +57,7 @@ class Sockets:
             if target.model is not None and _is_no_use(target.model):
                 await self._join_model(target.model, path, request, scope, receive, send)
                 return
-            with self._front.inflight.begin(request, target.label, request.client):
+            with self._front.inflight.begin(request, target.label, cancel=lambda _: None):
                 if target.model is not None:
                     await self._join_model(target.model, path, request, scope, receive, send)
                 else:

@@ -27,16 +27,13 @@ from appliance.peers.listing import ModelState
 from appliance.peers.owner import Peers
 from appliance.platform.samples import Samples
 from appliance.plugins.registry import Plugins
-from appliance.store.activity import Activity
 from appliance.streams.owner import Streams
 from appliance.tools.box import Toolbox
 from appliance.traffic.inflight import InFlight
 from appliance.traffic.lifetime import Lifetime
-from appliance.traffic.metrics import Metrics
 from appliance.traffic.profile import ActiveProfile
 from appliance.traffic.program_log import LogFeeds, ProgramLog
 from appliance.traffic.record import Recorder
-from appliance.traffic.rows import ActivityRows
 from appliance.traffic.targets import Targets
 from appliance.upstream.pool import Pool
 
@@ -48,7 +45,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     fleet: Fleet
     catalog: Catalog
     peers: Peers
-    activity: Activity
+    recorder: Recorder
     samples: Samples
     program_log: ProgramLog
     streams: Streams
@@ -93,12 +90,11 @@ class Front:
         self.lifetime = Lifetime()
         self.guard = Guard(settings, bound)
         self.bodies = Bodies(settings)
-        self.metrics = Metrics(self.bodies)
+        self.recorder = owners.recorder
+        self.metrics = owners.recorder.metrics
         self.inflight = InFlight()
         self.pings = Pings(settings.ping_after)
         self.profile = ActiveProfile()
-        self.rows = ActivityRows()
-        self.recorder = Recorder(owners.activity, self.metrics, self.rows)
         self.targets = Targets(owners.catalog, owners.fleet, owners.peers, self.profile)
         self.logs = LogFeeds(owners.program_log, owners.fleet.logs, self._log_to_stdout)
         self._ignored: list[re.Pattern[str]] = []

@@ -8,7 +8,6 @@ import trio
 from msgspec import structs
 
 from appliance.core.http_request import Head
-from appliance.core.log_lines import is_quiet, request_line
 from appliance.errors import ApplianceError, RouteNotFound
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Body
@@ -85,7 +84,7 @@ class Gateway:
         sink = self._recorder.watch(record, own) if route is not None and route.metered else own
         visit = Visit(request, route, sink, record, body, connection)
         self._metrics.under_way += 1
-        self._lifetime.begin(visit)
+        self._lifetime.requests.begin(visit.cancel)
         try:
             with visit.scope:
                 if await self._let_in(visit):
@@ -102,7 +101,7 @@ class Gateway:
             await explain(visit, error)
         finally:
             connection.leaving = None
-            self._lifetime.end(visit)
+            self._lifetime.requests.end(visit.cancel)
             body.release()
             if not body.complete:
                 connection.owe()
@@ -121,7 +120,7 @@ class Gateway:
         sink = self._recorder.watch(record, handover) if route is not None and route.metered else handover
         body = Body(self._bodies, len(content), _Given(content))
         visit = Visit(request, route, sink, record, body)
-        self._lifetime.begin(visit)
+        self._lifetime.requests.begin(visit.cancel)
         try:
             with visit.scope:
                 if route is None:
@@ -134,7 +133,7 @@ class Gateway:
                 handover.fail(error)
             await explain(visit, error)
         finally:
-            self._lifetime.end(visit)
+            self._lifetime.requests.end(visit.cancel)
             body.release()
             if isinstance(sink, RecordingSink) and route is not None:
                 status = handover.status if handover.ended and handover.status is not None else CLIENT_LEFT
@@ -153,19 +152,7 @@ class Gateway:
 
     def _note(self, request: Request, status: int, sent: int, seconds: float) -> None:
         """The line of the request in the program's log; never what was said in it."""
-        if is_quiet(request.path):
-            return
-        line = request_line(
-            address=request.client,
-            method=request.method,
-            path=request.path,
-            protocol=f"HTTP/{request.http_version}",
-            status=status,
-            size=sent,
-            agent=request.header(b"user-agent") or "",
-            seconds=seconds,
-        )
-        self._front.owners.program_log.say("info", line)
+        self._front.owners.program_log.answered(request, status, sent, seconds)
 
     async def _let_in(self, visit: Visit) -> bool:
         """False when it has its answer already. Raises what is wrong with the request or its sender."""

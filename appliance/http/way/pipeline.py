@@ -134,9 +134,7 @@ class Pipeline:
         if isinstance(way, Question):
             await self._ask_running(way.model, job)
             return
-        with self._inflight.begin(
-            job.request, target.label, job.request.client, record.metadata, cancel=visit.cancel
-        ) as record.entry:
+        with self._inflight.begin(job.request, target.label, record.metadata, cancel=visit.cancel) as record.entry:
             match way:
                 case Plain(model=model):
                     await self._asking.ask(job, target, model)
@@ -184,7 +182,7 @@ class Pipeline:
         async def generate(ring: Sink) -> None:
             sink = front.recorder.watch(record, ring)
             inner = Visit(request, job.route, sink, record, visit.body)
-            front.lifetime.begin(inner)
+            front.lifetime.requests.begin(inner.cancel)
             try:
                 with inner.scope:
                     await self.serve(inner, structs.replace(job, sink=sink))
@@ -193,7 +191,7 @@ class Pipeline:
             except Exception as error:  # noqa: BLE001  it becomes an answer
                 await explain(inner, error)
             finally:
-                front.lifetime.end(inner)
+                front.lifetime.requests.end(inner.cancel)
                 self._bodies.release(reserved)
                 front.recorder.finish(record, sink, job.route.name, ring.status or CLIENT_LEFT)
 
