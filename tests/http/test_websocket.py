@@ -7,35 +7,31 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from asgi_harness import Handler, echo, serving, websocket_server
+from connection_harness import Gateway, Handler, echo, serving, websocket_server
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_client_stream
 
-from appliance.errors import ApplianceError
-from appliance.http.sockets.websocket import refuse_websocket, relay_websocket, waiting_client
+from appliance.http.sockets.handshake import Handshake
+from appliance.http.sockets.websocket import relay_websocket
+from appliance.traffic.request import Request
 from appliance.upstream.client import Address, forwardable
 
 LARGE = 1 << 27
 
 
-def relaying_to(port: int):
-    """The least that a gateway does."""
-    address = Address("127.0.0.1", port, "child-key", "alpha")
+class Relaying(Gateway):
+    """Joins every websocket with a server's."""
 
-    async def app(scope, receive, send) -> None:
-        try:
-            async with waiting_client(receive) as answering:
-                headers = forwardable(scope["headers"])
-                await relay_websocket(scope, receive, send, address, scope["path"], headers, answering=answering)
-        except ApplianceError as error:
-            await refuse_websocket(send, error)
+    def __init__(self, port: int) -> None:
+        self._address = Address("127.0.0.1", port, "child-key", "alpha")
 
-    return app
+    async def join(self, request: Request, handshake: Handshake) -> None:
+        await relay_websocket(handshake, self._address, request.path, forwardable(request.headers))
 
 
 @asynccontextmanager
 async def relayed(handler: Handler, target: str = "/", **options) -> AsyncGenerator[WebSocketConnection]:
     """A client's websocket, through the relay, to ``handler``."""
-    async with websocket_server(handler) as server, serving(relaying_to(server)) as port:
+    async with websocket_server(handler) as server, serving(Relaying(server)) as port:
         with trio.fail_after(20):
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as nursery:
                 yield await wrap_client_stream(nursery, stream, "localhost", target, max_message_size=LARGE, **options)
@@ -146,7 +142,7 @@ async def test_a_refusal_passes_with_its_status_and_body():
     async def refuse(request: WebSocketRequest) -> None:
         await request.reject(418, body=b"no tea", extra_headers=[(b"X-Why", b"1")])
 
-    async with websocket_server(refuse) as server, serving(relaying_to(server)) as port:
+    async with websocket_server(refuse) as server, serving(Relaying(server)) as port:
         head, content = await refused(port)
     assert head.startswith(b"HTTP/1.1 418 ")
     assert b"\r\nx-why: 1" in head
@@ -154,7 +150,7 @@ async def test_a_refusal_passes_with_its_status_and_body():
 
 
 async def test_a_server_that_is_not_there_is_an_error_with_words(free_port: Callable[[], int]):
-    async with serving(relaying_to(free_port())) as port:
+    async with serving(Relaying(free_port())) as port:
         head, content = await refused(port)
     assert head.startswith(b"HTTP/1.1 502 ")
     assert b"'alpha' failed: it does not accept connections" in content
@@ -168,7 +164,7 @@ async def test_a_client_that_leaves_before_the_server_answers():
         await request._connection._close_handshake.wait()  # set when the connection breaks, too
         left.set()
 
-    async with websocket_server(consider) as server, serving(relaying_to(server)) as port:
+    async with websocket_server(consider) as server, serving(Relaying(server)) as port:
         with trio.fail_after(5):
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 await stream.send_all(HANDSHAKE.encode())
@@ -177,7 +173,7 @@ async def test_a_client_that_leaves_before_the_server_answers():
 
 
 async def test_a_handshake_of_another_version_is_refused():
-    async with websocket_server(echo) as server, serving(relaying_to(server)) as port:
+    async with websocket_server(echo) as server, serving(Relaying(server)) as port:
         head, _ = await refused(port, HANDSHAKE.replace("13", "12"))
     assert head.startswith(b"HTTP/1.1 400 ")
 
