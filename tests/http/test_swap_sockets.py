@@ -248,7 +248,7 @@ async def test_the_end_of_the_server_refuses_who_waits(open_server: OpenServer, 
         server.connect() as client,
     ):
         await client.send("GET", "/upstream/slow/ws", headers=HANDSHAKE)
-        await wait_until(lambda: bool(server.fleet.known("slow").waiting))
+        await wait_until(lambda: server.state("slow") == "loading")
         server.shutdown.set()
         with trio.fail_after(2):
             answer = await client.answer()

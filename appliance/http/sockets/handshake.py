@@ -61,7 +61,11 @@ class Handshake:
         self._connection.leaving = self._client_left
         stream = _Stream(self._connection, self._offer.written())
         request = await wrap_server_stream(
-            self._nursery, stream, max_message_size=MAX_MESSAGE, receive_buffer_size=RECEIVE_SIZE
+            self._nursery,
+            stream,
+            message_queue_size=0,
+            max_message_size=MAX_MESSAGE,
+            receive_buffer_size=RECEIVE_SIZE,
         )
         try:
             connection = await request.accept(subprotocol=subprotocol, extra_headers=list(headers))
