@@ -53,7 +53,7 @@ class Client:
     def sent(self) -> int:
         return sum(map(len, self.got))
 
-    async def start(self, status: int, headers: object) -> None:
+    def start(self, status: int, headers: object) -> None:
         self.status = status
 
     def push(self, data: bytes) -> bool:
@@ -84,7 +84,7 @@ def begin(
 async def answer(recorder: Recorder, *pieces: bytes, body: bytes = b'{"model":"m"}', status: int = 200) -> None:
     """One whole request."""
     record, sink = begin(recorder, body)
-    await sink.start(status, JSON)
+    sink.start(status, JSON)
     for piece in pieces:
         sink.push(piece)
     recorder.finish(record, sink, "chat", status)
@@ -153,7 +153,7 @@ async def test_what_cannot_be_written_down_takes_nothing_with_it(caplog: pytest.
         recorder.captures = CaptureBuffer(MIB)
         record, sink = begin(recorder)
         record.path = ["no route"]  # pyright: ignore[reportAttributeAccessIssue]  such a thing does not exist
-        await sink.start(200, JSON)
+        sink.start(200, JSON)
         recorder.finish(record, sink, "chat", 200)
         await answer(recorder, ANSWER)
         recorder.settle()
@@ -173,7 +173,7 @@ async def test_what_is_told_to_a_waiting_client_is_no_part_of_the_answer():
     async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
         recorder.captures = CaptureBuffer(MIB)
         record, sink = begin(recorder, streaming=True)
-        await sink.start(200, EVENTS)
+        sink.start(200, EVENTS)
         await aside(sink).write(b": load")
         assert aside(sink).push(b"ing\n\n")
         assert record.first_byte_at is None
@@ -204,7 +204,7 @@ def test_however_a_stream_passes_the_same_is_noted(records: list[bytes], at: lis
         async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
             recorder.captures = CaptureBuffer(MIB)
             record, sink = begin(recorder, streaming=True)
-            await sink.start(200, EVENTS)
+            sink.start(200, EVENTS)
             for a, b in pairwise(places):
                 if push:
                     assert sink.push(whole[a:b])
@@ -249,7 +249,7 @@ async def test_an_open_stream_holds_little_more_than_its_data():
             before, _ = tracemalloc.get_traced_memory()
             open_ones = [begin(recorder, streaming=True) for _ in range(count)]
             for _, sink in open_ones:
-                await sink.start(200, EVENTS)
+                sink.start(200, EVENTS)
                 for chunk in chunks:
                     sink.push(bytes(bytearray(chunk)))
                 sink.inner.got.clear()
@@ -297,7 +297,7 @@ async def test_a_long_answer_is_compressed_while_it_comes():
     packer = Packer()
     packer.captures = CaptureBuffer(4 * BLOCK)
     sink = RecordingSink(Client(event_stream=True), Record(REQUEST, CHAT), packer)
-    await sink.start(200, EVENTS)
+    sink.start(200, EVENTS)
     whole, batches = b"", 0
     while len(whole) < 8 * BLOCK:
         for chunk in tokens(200):

@@ -174,6 +174,11 @@ class Connection:
                 self._lose()
                 return b""
 
+    def rest(self) -> bytes:
+        """Take what has come already behind the head of the request."""
+        rest, self._buffer = self._buffer, b""
+        return rest
+
     def overdue(self) -> None:
         """What is waited for comes too late: `receive` raises Overdue."""
         self.due = math.inf
