@@ -84,6 +84,11 @@ class Targets:
         self._known: dict[str, Target] = {}
         self._known_on: tuple[object, object, object] = (None, None, None)
 
+    @property
+    def config(self) -> Config | None:
+        """The configuration in force, None where there is none."""
+        return self._catalog.snapshot.config
+
     def chosen(self, name: str) -> Chosen:
         """``async with`` gives the target of a request for ``name``; a selector counts it for as long as that lasts.
 

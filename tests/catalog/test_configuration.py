@@ -25,8 +25,7 @@ class Followed:
     def __init__(self, config: Path | None, folder: Path | None = None) -> None:
         files = Files(config=config, config_dir=folder)
         read = files.read()
-        self.configuration = Configuration(files, read.require(), read.ports)
-        self.configuration.followers.append(self.follow)
+        self.configuration = Configuration(files, read.require(), read.ports, (self.follow,))
         self.seen: list[list[str]] = []
         self.refuse: UsageError | None = None
         self._news = trio.Event()

@@ -215,7 +215,7 @@ async def test_one_reload_at_a_time(open_server: OpenServer, configured: Configu
 async def test_the_combined_log(open_server: OpenServer, configured: Configure, mode: str | None):
     file = configured({"alpha": {}}, logToStdout=mode) if mode else None
     async with open_server(config=file) as server:
-        server.owners.program_log.say("warn", "begin")
+        server.traffic.program_log.say("warn", "begin")
         server.fleet.logs.append("alpha", "printed")
         answer = await server.ask("GET", "/logs")
         text = answer.body.decode()
@@ -244,7 +244,7 @@ async def test_log_streams(
     async with open_server(config=file) as server, server.connect() as reader:
 
         def say(text: str) -> None:
-            server.owners.program_log.say("warn", text)
+            server.traffic.program_log.say("warn", text)
             server.fleet.logs.append("org/beta", text)
 
         say("old")

@@ -11,7 +11,6 @@ from typing import assert_never
 import trio
 from msgspec import structs
 
-from appliance.agents.owner import Agents
 from appliance.agents.use import MAX_PARALLEL, use_tool
 from appliance.core.chat_answer import ChatAnswer, ToolActivity
 from appliance.core.chat_events import ChatEvents, refusal
@@ -47,11 +46,11 @@ Give = Callable[[bytes], Awaitable[None]]
 
 
 class ToolChats:
-    """Asks a model, with tools where the request wants them. One use may take as long as in a run of ``agents``."""
+    """Asks a model, with tools where the request wants them. ``timeout`` tells how many seconds one use may take."""
 
-    def __init__(self, toolbox: Toolbox, agents: Agents, ping_after: float) -> None:
+    def __init__(self, toolbox: Toolbox, timeout: Callable[[], float], ping_after: float) -> None:
         self._toolbox = toolbox
-        self._agents = agents
+        self._timeout = timeout
         self._ping_after = ping_after
 
     def read(self, job: Job) -> tuple[Job, ToolChat | None]:
@@ -61,7 +60,7 @@ class ToolChats:
 
     async def run(self, chat: ToolChat, job: Job, ask: Ask) -> None:
         """Do ``ask`` once for each turn. Raises what it does, and ToolLoopFailed."""
-        turns = _Turns(self._toolbox, self._agents.settings.tool_timeout, ask, job, chat)
+        turns = _Turns(self._toolbox, self._timeout(), ask, job, chat)
         if chat.stream:
             await _stream(turns, job, self._ping_after)
         else:

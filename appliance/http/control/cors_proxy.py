@@ -33,7 +33,6 @@ from appliance.traffic.sink import Sink
 from appliance.upstream.address import HOP_BY_HOP
 from appliance.upstream.client import Address, ConnectFailed, Response, exchange
 
-CORS_PROXY = "/cors-proxy"
 PREFIX = b"x-llama-server-proxy-header-"
 """Before the name of each request header that is to be passed on; all others stay here."""
 METHODS = ("GET", "HEAD", "POST")

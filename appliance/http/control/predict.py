@@ -9,9 +9,9 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from appliance.core.inward import Asker
 from appliance.errors import ApplianceError, BadRequest, UsageError
 from appliance.http import errors
-from appliance.http.way.front import Front
 from appliance.http.way.routes import POSTED
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import PUBLIC_PATHS
@@ -33,9 +33,9 @@ def alias_of(path: str) -> str:
 class Predict:
     """Answers the route. Raises UsageError when its path is another route's."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
-        self.path = front.settings.predict
+    def __init__(self, path: str | None, inward: Asker) -> None:
+        self.path = path
+        self._inward = inward
         if self.path is not None and (self.path in PUBLIC_PATHS or self.path in POSTED):
             raise UsageError(f"AIP_PREDICT_ROUTE={self.path} is a route of the server already; choose another path")
         # Of two routes with one alias the one with a version is meant.
@@ -57,7 +57,7 @@ class Predict:
     async def _predict(self, instance: Raw) -> object:
         try:
             path, body = self._inner(instance)
-            async with self._front.inward.ask(path, body, origin="predict") as reply:
+            async with self._inward.ask(path, body, origin="predict") as reply:
                 answer = await reply.read(MAX_PREDICTION)
         except ApplianceError as error:
             return Raw(errors.body(errors.describe(error)))

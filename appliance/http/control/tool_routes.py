@@ -18,7 +18,6 @@ from appliance.traffic.lifetime import Lifetime
 from appliance.traffic.request import Request
 from appliance.traffic.sink import EVENTS, Sink, send_whole
 
-TOOLS = "/tools"
 METHODS = ("GET", "HEAD", "POST")
 MAX_AT_ONCE = 64
 """Each may be a process."""

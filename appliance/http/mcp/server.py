@@ -9,19 +9,23 @@ from __future__ import annotations
 import trio
 
 from appliance import __version__
+from appliance.core.inward import Asker
 from appliance.core.mcp_messages import INVALID_PARAMS, RpcError, notification, refusal, result
 from appliance.core.mcp_serving import Accepted, Call, Immediate, Listing, cached, read_request, stamped
+from appliance.core.settings import HttpSettings
 from appliance.core.sse import PING, ErrorInfo, Event, encode
 from appliance.errors import Busy, Forbidden
 from appliance.http import errors
 from appliance.http.mcp.models import Result
 from appliance.http.mcp.offer import Offer, Offered, used
+from appliance.http.owners import Owners
 from appliance.http.way.explaining import refuse
-from appliance.http.way.front import Front
+from appliance.http.way.guard import Guard
 from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import Request
 from appliance.traffic.sink import Headers, Sink, send_whole
+from appliance.traffic.traffic import Traffic
 
 MAX_AT_ONCE = 64
 SERVER = {"name": "llama-appliance", "title": "Llama Appliance", "version": __version__}
@@ -44,10 +48,10 @@ STREAM: Headers = (EVENT_STREAM, *UNBUFFERED)
 class McpServer:
     """Answers the route. Raises BadRequest for a tool in the settings that there is not."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
-        self._settings = front.settings
-        self._offer = Offer(front, self._settings.mcp_server_tools) if self._settings.mcp_server else None
+    def __init__(self, settings: HttpSettings, guard: Guard, traffic: Traffic, owners: Owners, inward: Asker) -> None:
+        self._settings = settings
+        self._guard = guard
+        self._offer = Offer(owners, traffic, inward, settings.mcp_server_tools) if settings.mcp_server else None
         self._under_way = 0
 
     async def answer(self, visit: Visit) -> None:
@@ -55,7 +59,7 @@ class McpServer:
         request, sink = visit.request, visit.sink
         if self._offer is None:
             await refuse(sink, errors.disabled("--mcp-server"))
-        elif not self._front.guard.asks_for_key and not self._settings.mcp_server_open:
+        elif not self._guard.asks_for_key and not self._settings.mcp_server_open:
             raise Forbidden("the MCP server needs an API key, and the configuration in force has none; add one")
         elif request.method != "POST":
             await refuse(sink, NO_METHOD, ((b"Allow", b"POST"),))

@@ -9,12 +9,14 @@ from functools import partial
 from appliance.core.http_request import Head
 from appliance.core.model import Model
 from appliance.errors import Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
+from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection
 from appliance.http.feeds.stream_socket import serve_stream_socket
+from appliance.http.owners import Owners
 from appliance.http.sockets.handshake import Handshake, answer_handshake, websocket_visit
 from appliance.http.sockets.link import serve_link
 from appliance.http.sockets.websocket import join_peers, relay_websocket
-from appliance.http.way.front import Front
+from appliance.http.way.guard import Guard
 from appliance.http.way.outgoing import reached, renamed, sent_headers
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.resumable import SOCKET
@@ -23,34 +25,38 @@ from appliance.http.way.visit import Visit
 from appliance.peers.link import LINK_PATH
 from appliance.traffic.request import Request
 from appliance.traffic.targets import Target
+from appliance.traffic.traffic import Traffic
 from appliance.upstream.client import Address
 
 
 class Sockets:
     """Answers websocket handshakes."""
 
-    def __init__(self, front: Front, pipeline: Pipeline) -> None:
-        self._front = front
+    def __init__(self, guard: Guard, traffic: Traffic, bodies: Bodies, owners: Owners, pipeline: Pipeline) -> None:
+        self._guard = guard
+        self._traffic = traffic
+        self._bodies = bodies
+        self._owners = owners
         self._pipeline = pipeline
 
     async def answer(self, request: Request, connection: Connection, head: Head) -> None:
         """The same checks as for any request come first; a refusal is the answer to the handshake."""
-        visit = websocket_visit(request, connection, head, self._front.bodies)
-        self._front.lifetime.requests.begin(visit.cancel)
+        visit = websocket_visit(request, connection, head, self._bodies)
+        self._traffic.lifetime.requests.begin(visit.cancel)
         try:
             await answer_handshake(visit, connection, head, partial(self._serve, visit))
         finally:
-            self._front.lifetime.requests.end(visit.cancel)
+            self._traffic.lifetime.requests.end(visit.cancel)
 
     async def _serve(self, visit: Visit, handshake: Handshake) -> None:
         request = visit.request
-        self._front.guard.check_place(request)
-        self._front.guard.check_key(request)
+        self._guard.check_place(request)
+        self._guard.check_key(request)
         if request.path == LINK_PATH:
             await self._link(request, handshake)
             return
         if request.path == SOCKET:
-            await serve_stream_socket(handshake, self._front.streams)
+            await serve_stream_socket(handshake, self._owners.streams)
             return
         async with self._target(request) as (target, path):
             model = target.model
@@ -59,11 +65,11 @@ class Sockets:
             if model is not None and _is_no_use(model):
                 await self._join_model(model, path, request, handshake)
                 return
-            with self._front.inflight.begin(request, target.label, cancel=visit.cancel):
+            with self._traffic.inflight.begin(request, target.label, cancel=visit.cancel):
                 if model is not None:
                     await self._join_model(model, path, request, handshake)
                 else:
-                    await join_peers(self._front.peers, target.peers, handshake, path, request.headers)
+                    await join_peers(self._owners.peers, target.peers, handshake, path, request.headers)
 
     @asynccontextmanager
     async def _target(self, request: Request) -> AsyncGenerator[tuple[Target, str]]:
@@ -71,32 +77,32 @@ class Sockets:
             target, path = await self._pipeline.passed_target(request)
             yield target, path if path.startswith("/") else f"/{path}"
         elif name := request.query.get("model"):
-            async with self._front.targets.chosen(name) as target:
-                yield target, renamed(request.target, self._front.targets.sent_name(target))
+            async with self._traffic.targets.chosen(name) as target:
+                yield target, renamed(request.target, self._traffic.targets.sent_name(target))
         else:
             raise RouteNotFound("WEBSOCKET", request.path)
 
     async def _join_model(self, model: Model, path: str, request: Request, handshake: Handshake) -> None:
-        headers = sent_headers(request, model, keys_are_ours=self._front.guard.asks_for_key)
+        headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
         async with self._lease(model) as address:
             await relay_websocket(handshake, reached(address, model, request), path, headers)
 
     def _lease(self, model: Model) -> AbstractAsyncContextManager[Address]:
         """Raises Conflict for a model whose websockets are no use of it, and that does not run."""
-        return self._borrow(model) if _is_no_use(model) else self._front.fleet.lease(model)
+        return self._borrow(model) if _is_no_use(model) else self._owners.fleet.lease(model)
 
     @asynccontextmanager
     async def _borrow(self, model: Model) -> AsyncGenerator[Address]:
-        ready = self._front.fleet.lease_nowait(model.id)
+        ready = self._owners.fleet.lease_nowait(model.id)
         if ready is None:
             raise Conflict(f"model '{model.id}' is not ready, and its websockets do not start it (ignoreWebsockets)")
         with ready as address:
             yield address
 
     async def _link(self, request: Request, handshake: Handshake) -> None:
-        front = self._front
-        with front.peers.guest(request.client) as heard, front.lifetime.follower() as following:
-            await serve_link(handshake, front.owners.model_states, front.fleet.wait_changed, heard)
+        owners = self._owners
+        with owners.peers.guest(request.client) as heard, self._traffic.lifetime.follower() as following:
+            await serve_link(handshake, owners.model_states, owners.fleet.wait_changed, heard)
         if following.cancelled_caught:
             raise ShuttingDown
 

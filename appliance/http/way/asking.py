@@ -8,10 +8,9 @@ import msgspec
 import trio
 from msgspec import Raw, Struct
 
-from appliance.catalog.configuration import Configuration
 from appliance.core.model import Model
 from appliance.core.settings import HttpSettings
-from appliance.errors import UpstreamFailed
+from appliance.errors import ModelLoading, ModelNotLoaded, UpstreamFailed
 from appliance.fleet.owner import Fleet
 from appliance.fleet.place import Place
 from appliance.http.way.fallback import Course
@@ -19,9 +18,11 @@ from appliance.http.way.guard import Guard
 from appliance.http.way.job import Job
 from appliance.http.way.loading import LoadingStream
 from appliance.http.way.outgoing import edited, reached, renamed, sent_headers
+from appliance.http.way.peer_relay import answer_from_peers
 from appliance.http.way.pings import Pings
 from appliance.http.way.relay import relay
 from appliance.http.way.telling import told_meanwhile
+from appliance.peers.owner import Peers
 from appliance.traffic.record import aside
 from appliance.traffic.targets import Target, Targets
 from appliance.upstream.client import exchange
@@ -29,25 +30,25 @@ from appliance.upstream.pool import Pool
 
 
 class Asking:
-    """Asks the processes of one server's models."""
+    """Asks the processes of one server's models, and its peers."""
 
     def __init__(
         self,
         settings: HttpSettings,
-        fleet: Fleet,
-        targets: Targets,
         guard: Guard,
-        pings: Pings,
+        targets: Targets,
+        fleet: Fleet,
+        peers: Peers,
         pool: Pool,
-        configuration: Configuration | None,
+        pings: Pings,
     ) -> None:
         self._settings = settings
-        self._fleet = fleet
-        self._targets = targets
         self._guard = guard
-        self._pings = pings
+        self._targets = targets
+        self._fleet = fleet
+        self._peers = peers
         self._pool = pool
-        self._configuration = configuration
+        self._pings = pings
 
     async def ask(self, job: Job, target: Target, model: Model) -> None:
         """Pass the model's answer on to its end. Raises what `Fleet.lease` does, UpstreamFailed and BadRequest."""
@@ -96,9 +97,58 @@ class Asking:
             if not await course.fall(failure):
                 return
 
+    async def ask_running(self, model: Model, job: Job) -> None:
+        """Ask a model as it runs now. Never loads one, never counts as a use of it.
+
+        Raises ModelNotLoaded, or ModelLoading where there is only one, and UpstreamFailed.
+        """
+        ready = self._fleet.lease_nowait(model.id)
+        if ready is None:
+            raise ModelLoading if self._settings.single else ModelNotLoaded(model.id)
+        await self._fleet.wait_quiet(model.id)
+        request = job.request
+        headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
+        with ready as address:
+            async with exchange(
+                reached(address, model, request),
+                request.method,
+                job.path,
+                headers,
+                job.body,
+                pool=self._pool,
+            ) as response:
+                await relay(response, job.sink)
+
+    async def ask_peers(self, job: Job, target: Target) -> None:
+        """Ask the peers that have the model, and pass on the answer. Raises PeerFailed and Busy."""
+
+        def body_for(peer_id: str, model: str) -> bytes:
+            if not job.edits:
+                return job.body
+            return edited(job.format, job.body, self._targets.peer_edits(peer_id), target.requested, model)
+
+        def answering(peer_id: str) -> None:
+            job.record.metadata["peer"] = peer_id
+
+        request, watch = job.request, job.record.watch
+        watch.granted(None)
+        await answer_from_peers(
+            self._peers,
+            target.peers,
+            request.method,
+            renamed(job.path, self._targets.sent_name(target)) if job.edits else job.path,
+            request.headers,
+            body_for,
+            job.sink,
+            job.route.dialect,
+            answering=answering,
+            progress=watch,
+            pool=self._pool,
+        )
+
     def _loading_stream(self, job: Job, model: Model, place: Place) -> LoadingStream | None:
         """Who tells the client of a stream how the load goes, where the configuration wants that."""
-        config = self._configuration.current if self._configuration is not None else None
+        config = self._targets.config
         own = model.config or config
         wanted = own is not None and own.send_loading_state is True and job.route.loading_state
         if config is None or not wanted or self._fleet.is_ready(model.id):

@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 from appliance.core.head import read_query
 from appliance.core.inward import UNWATCHED, Watch
-from appliance.errors import Busy
 from appliance.http.way.handover import Handover, Reply, handed_over
 from appliance.traffic.record import Record
 from appliance.traffic.request import Request
@@ -17,22 +16,18 @@ from appliance.traffic.request import Request
 JSON_TYPE = b"application/json"
 
 
-Answer = Callable[["Request", Record, bytes, Handover], Awaitable[None]]
+Answer = Callable[[Request, Record, bytes, Handover], Awaitable[None]]
 """Has a request answered into a handover, as a client's would be; never raises an ApplianceError."""
 
 
 class Inward:
-    """Asks the server that it is attached to; the `Asker` of `core.inward`. Made before the server, lives after it.
+    """The `Asker` of `core.inward`: asks through ``answer``, the pipeline of clients' requests.
 
     Such a request has ``inward`` set: no slash command and no ``appliance`` member of its body is honoured, nothing
     is told while it waits, and no conversation id makes it outlive who asked.
     """
 
-    def __init__(self) -> None:
-        self._answer: Answer | None = None
-
-    def attach(self, answer: Answer) -> None:
-        """Ask this server from now on; see `http.way.gateway`."""
+    def __init__(self, answer: Answer) -> None:
         self._answer = answer
 
     @asynccontextmanager
@@ -41,11 +36,9 @@ class Inward:
     ) -> AsyncGenerator[Reply]:
         """POST the JSON ``body``. Raises what the pipeline raises before the answer's head; later, `Reply` does.
 
-        Raises Busy while there is no server, RouteNotFound for a path that belongs to no model. Leaving the block
-        cancels the request; when the end of the answer has been received, its lease has been given back.
+        Raises RouteNotFound for a path that belongs to no model. Leaving the block cancels the request; when the end
+        of the answer has been received, its lease has been given back.
         """
-        if self._answer is None:
-            raise Busy("the server does not take requests yet")
         request = _request(path, body, origin)
         record = Record(request, request.path)
         record.admitted, record.watch = True, watch or UNWATCHED

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from urllib.parse import unquote
 
 from msgspec import Struct, structs
 
+from appliance.catalog.catalog import Catalog
 from appliance.core import head as heads
 from appliance.core.head import RequestHead
 from appliance.core.model import Model
+from appliance.core.settings import HttpSettings
 from appliance.core.slash import Plan
-from appliance.errors import BadRequest, Conflict, ModelLoading, ModelNotLoaded, RouteNotFound
-from appliance.http.bytes.body import Bodies
+from appliance.errors import ApplianceError, BadRequest, Conflict, RouteNotFound
+from appliance.fleet.owner import Fleet
+from appliance.http.bytes.body import Bodies, Body
 from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChats
 from appliance.http.chat.tool_chat import ToolChat
@@ -20,19 +24,33 @@ from appliance.http.control.listing import state_of
 from appliance.http.way.asking import Asking
 from appliance.http.way.explaining import explain
 from appliance.http.way.fallback import wish_of
-from appliance.http.way.front import Front
+from appliance.http.way.handover import Handover
+from appliance.http.way.inward import Inward
 from appliance.http.way.job import Job
-from appliance.http.way.outgoing import JSON, Format, edited, format_of, head_of, reached, renamed, sent_headers
-from appliance.http.way.peer_relay import answer_from_peers
-from appliance.http.way.relay import relay
-from appliance.http.way.resumable import be_first_reader, conversation_of, interrupted_record
-from appliance.http.way.routes import COMFY, COMFY_MODEL, UPSTREAM, below
+from appliance.http.way.lasting import Lasting
+from appliance.http.way.outgoing import JSON, Format, format_of, head_of
+from appliance.http.way.pings import Pings
+from appliance.http.way.resumable import conversation_of
+from appliance.http.way.routes import (
+    COMFY,
+    COMFY_MODEL,
+    CORS_PROXY,
+    TOOLS,
+    UPSTREAM,
+    Route,
+    below,
+    is_passed,
+    model_route,
+    passed_route,
+    single_route,
+)
 from appliance.http.way.visit import Visit
-from appliance.traffic.record import CLIENT_LEFT, RecordingSink
+from appliance.plugins.registry import Plugins
+from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request
 from appliance.traffic.sink import Sink, send_whole
 from appliance.traffic.targets import Target
-from appliance.upstream.client import exchange
+from appliance.traffic.traffic import Traffic
 
 
 class Question(Struct, frozen=True):
@@ -63,12 +81,6 @@ class WithPlugins(Struct, frozen=True):
     plan: Plan
 
 
-class Lasting(Struct, frozen=True):
-    """A generation that outlives the request, kept under an id."""
-
-    conversation: str
-
-
 Way = Question | Plain | AtPeers | WithTools | WithPlugins
 
 
@@ -78,29 +90,56 @@ class Pipeline:
     A request is read once, its way is decided once, from values, and one function takes it there.
     """
 
-    def __init__(self, front: Front, bodies: Bodies) -> None:
-        self._front = front
+    def __init__(
+        self,
+        settings: HttpSettings,
+        traffic: Traffic,
+        bodies: Bodies,
+        catalog: Catalog,
+        fleet: Fleet,
+        asking: Asking,
+        lasting: Lasting,
+        plugins: Plugins,
+        tools: ToolChats,
+        pings: Pings,
+    ) -> None:
+        self.inward = Inward(self._answer_inward)
+        """How the program asks itself."""
+        self._settings = settings
+        self._traffic = traffic
+        self._targets = traffic.targets
+        self._inflight = traffic.inflight
         self._bodies = bodies
-        self._settings = front.settings
-        self._targets = front.targets
-        self._inflight = front.inflight
-        owners = front.owners
-        self._asking = Asking(
-            front.settings, front.fleet, front.targets, front.guard, front.pings, owners.pool, owners.configuration
-        )
-        self._plugins = PluginChains(owners.plugins, front.inward, front.targets.names, front.pings)
-        self._tools = ToolChats(owners.tools, owners.agents, front.settings.ping_after)
+        self._catalog = catalog
+        self._fleet = fleet
+        self._asking = asking
+        self._lasting = lasting
+        self._plugins = PluginChains(plugins, self.inward, traffic.targets.names, pings)
+        self._tools = tools
+
+    def route(self, request: Request) -> Route | None:
+        """How a request for a model is treated; None for the program's own routes."""
+        if self._settings.single:
+            answered_here = (CORS_PROXY, TOOLS, self._settings.predict)
+            return single_route(request) if request.path not in answered_here else None
+        if is_passed(request.path):
+            ours = request.path.startswith(UPSTREAM)
+            return passed_route(request.method, self._targets.rest_of(below(request)) if ours else "")
+        return model_route(request)
 
     async def answer(self, visit: Visit) -> None:
         """Raises ApplianceError for what cannot be answered, also after the answer has begun; ClientLeft."""
-        job = await self.read(visit)
+        if is_passed(visit.request.path) and not self._settings.single:
+            await self._pass_through(visit)
+            return
+        job = await self._read(visit)
         conversation = conversation_of(job.request) if job.route.streams else None
         if conversation is None:
-            await self.serve(visit, job)
+            await self._serve(visit, job)
         else:
-            await self._serve_lastingly(conversation, visit, job)
+            await self._lasting.serve(conversation, visit, job, self._serve)
 
-    async def read(self, visit: Visit) -> Job:
+    async def _read(self, visit: Visit) -> Job:
         """The request with its body, and what the body says of it. Raises BadRequest, and as `Visit.read_body`."""
         request, record, route = visit.request, visit.record, visit.route
         assert route is not None
@@ -119,7 +158,7 @@ class Pipeline:
             record=record,
         )
 
-    async def serve(self, visit: Visit, job: Job) -> None:
+    async def _serve(self, visit: Visit, job: Job) -> None:
         """Take the request to its target, and the answer to ``job.sink``. Raises as `answer`."""
         async with self._targets.chosen(job.name) as target:
             await self._take(visit, job, target)
@@ -132,14 +171,14 @@ class Pipeline:
             record.metadata["selector"] = target.selector
         job, way = self._decide(job, target)
         if isinstance(way, Question):
-            await self._ask_running(way.model, job)
+            await self._asking.ask_running(way.model, job)
             return
         with self._inflight.begin(job.request, target.label, record.metadata, cancel=visit.cancel) as record.entry:
             match way:
                 case Plain(model=model):
                     await self._asking.ask(job, target, model)
                 case AtPeers():
-                    await self._ask_peers(job, target)
+                    await self._asking.ask_peers(job, target)
                 case WithTools(chat=chat):
                     await self._tools.run(chat, job, partial(self._ask, target))
                 case WithPlugins(plan=plan):
@@ -163,7 +202,7 @@ class Pipeline:
 
     async def _ask(self, target: Target, job: Job) -> None:
         if target.model is None:
-            await self._ask_peers(job, target)
+            await self._asking.ask_peers(job, target)
         else:
             await self._asking.ask(job, target, target.model)
 
@@ -175,40 +214,7 @@ class Pipeline:
         else:
             await self._tools.run(chat, job, partial(self._ask, target))
 
-    async def _serve_lastingly(self, conversation: str, visit: Visit, job: Job) -> None:
-        """Under the owner of streams, with this request as the first reader. Raises as `answer`."""
-        front, request, record = self._front, job.request, job.record
-
-        async def generate(ring: Sink) -> None:
-            sink = front.recorder.watch(record, ring)
-            inner = Visit(request, job.route, sink, record, visit.body)
-            front.lifetime.requests.begin(inner.cancel)
-            try:
-                with inner.scope:
-                    await self.serve(inner, structs.replace(job, sink=sink))
-                if inner.scope.cancelled_caught and inner.why is not None:
-                    raise inner.why
-            except Exception as error:  # noqa: BLE001  it becomes an answer
-                await explain(inner, error)
-            finally:
-                front.lifetime.requests.end(inner.cancel)
-                self._bodies.release(reserved)
-                front.recorder.finish(record, sink, job.route.name, ring.status or CLIENT_LEFT)
-
-        def loading() -> bool:
-            return front.fleet.known(record.model) is not None and not front.fleet.is_ready(record.model)
-
-        generation = front.streams.begin(
-            conversation,
-            generate,
-            streams=job.streams,
-            loading=loading,
-            interrupted=interrupted_record(job.route.dialect),
-        )
-        reserved, record.outlives = visit.body.hand_over(), True
-        await be_first_reader(generation, job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink)
-
-    async def pass_through(self, visit: Visit) -> None:
+    async def _pass_through(self, visit: Visit) -> None:
         """``/upstream/<model>/<rest>`` and ``/comfyui/<rest>``: as it is, to the model's server. Raises as `answer`."""
         request, record, route = visit.request, visit.record, visit.route
         assert route is not None
@@ -248,13 +254,13 @@ class Pipeline:
         rest = below(request)
         if request.path.startswith(UPSTREAM):
             target, path = await self._targets.upstream(rest)
-            starts, why = not self._front.is_ignored(unquote(path)), "upstream.ignorePaths"
+            starts, why = not self._ignores(unquote(path)), "upstream.ignorePaths"
         else:
-            if self._front.catalog.snapshot.find(COMFY_MODEL) is None:
+            if self._catalog.snapshot.find(COMFY_MODEL) is None:
                 raise RouteNotFound(request.method, request.path)
             target, path = await self._targets.upstream(COMFY_MODEL + rest)
             starts, why = path in ("", "/"), f"only {COMFY} does"
-        if not starts and target.model is not None and not self._front.fleet.is_ready(target.model.id):
+        if not starts and target.model is not None and not self._fleet.is_ready(target.model.id):
             raise Conflict(f"model '{target.label}' is not ready, and {path} does not start it ({why})")
         return target, f"{path}{mark}{query}"
 
@@ -273,7 +279,7 @@ class Pipeline:
         """Raises BadRequest when the request leaves the choice open."""
         if name := self._settings.single or head.model:
             return name
-        snapshot = self._front.catalog.snapshot
+        snapshot = self._catalog.snapshot
         known = list(snapshot.config.models) if snapshot.config is not None else []
         known = known or [model.id for model in snapshot.models]
         if len(known) != 1:
@@ -287,47 +293,47 @@ class Pipeline:
         asked = request.query.get("autoload")
         if self._settings.autoload if asked is None else asked in ("true", "1"):
             return True
-        return state_of(self._front.fleet.known(model.id)) != "unloaded"
+        return state_of(self._fleet.known(model.id)) != "unloaded"
 
-    async def _ask_running(self, model: Model, job: Job) -> None:
-        ready = self._front.fleet.lease_nowait(model.id)
-        if ready is None:
-            raise ModelLoading if self._settings.single else ModelNotLoaded(model.id)
-        await self._front.fleet.wait_quiet(model.id)
-        request = job.request
-        headers = sent_headers(request, model, keys_are_ours=self._front.guard.asks_for_key)
-        with ready as address:
-            async with exchange(
-                reached(address, model, request),
-                request.method,
-                job.path,
-                headers,
-                job.body,
-                pool=self._front.owners.pool,
-            ) as response:
-                await relay(response, job.sink)
+    def _ignores(self, path: str) -> bool:
+        """Whether ``/upstream/<model>`` with this rest never starts the model (``upstream.ignorePaths``)."""
+        config = self._targets.config
+        return config is not None and any(re.search(pattern, path) for pattern in config.upstream.ignore_paths)
 
-    async def _ask_peers(self, job: Job, target: Target) -> None:
-        def body_for(peer_id: str, model: str) -> bytes:
-            if not job.edits:
-                return job.body
-            return edited(job.format, job.body, self._targets.peer_edits(peer_id), target.requested, model)
+    async def _answer_inward(self, request: Request, record: Record, content: bytes, handover: Handover) -> None:
+        """Have a request of the program itself answered, without a connection; see `http.way.inward`."""
+        route = self.route(request)
+        record.path = route.name if route is not None else record.path
+        recorder, requests = self._traffic.recorder, self._traffic.lifetime.requests
+        sink = recorder.watch(record, handover) if route is not None and route.metered else handover
+        body = Body(self._bodies, len(content), _Given(content))
+        visit = Visit(request, route, sink, record, body)
+        requests.begin(visit.cancel)
+        try:
+            with visit.scope:
+                if route is None:
+                    raise RouteNotFound(request.method, request.path)
+                await self.answer(visit)
+            if visit.why is not None and visit.scope.cancelled_caught:
+                raise visit.why
+        except Exception as error:  # noqa: BLE001  it becomes an answer, and a bug a line in the log
+            if isinstance(error, ApplianceError):
+                handover.fail(error)
+            await explain(visit, error)
+        finally:
+            requests.end(visit.cancel)
+            body.release()
+            if isinstance(sink, RecordingSink) and route is not None:
+                status = handover.status if handover.ended and handover.status is not None else CLIENT_LEFT
+                recorder.finish(record, sink, route.name, status)
+            handover.close()
 
-        def answering(peer_id: str) -> None:
-            job.record.metadata["peer"] = peer_id
 
-        request, watch = job.request, job.record.watch
-        watch.granted(None)
-        await answer_from_peers(
-            self._front.peers,
-            target.peers,
-            request.method,
-            renamed(job.path, self._targets.sent_name(target)) if job.edits else job.path,
-            request.headers,
-            body_for,
-            job.sink,
-            job.route.dialect,
-            answering=answering,
-            progress=watch,
-            pool=self._front.owners.pool,
-        )
+class _Given:
+    """A body that is there."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def read_body(self, body: Body) -> bytes:
+        return self._content
