@@ -9,8 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.core.config.load import Loaded, Source, load
-from appliance.core.config.macros import NO_PORTS
+from appliance.core.config.loaded import NO_PORTS, Loaded, Source
 from appliance.errors import UsageError
 
 ENDINGS = (".yml", ".yaml")
@@ -97,6 +96,9 @@ class Files(Struct, frozen=True, kw_only=True):
 
     def read(self, ports: Mapping[str, int] = NO_PORTS) -> Loaded:
         """Read and understand the files. ``ports``: what models have now and keep. Raises UsageError."""
+        # Reading is thirty modules, which a program without a configuration saves.
+        from appliance.core.config.load import load
+
         sources = read_sources(self.config, self.config_dir)
         return load(sources, os.environ, windows=sys.platform == "win32", ports=dict(ports))
 

@@ -4,46 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct
-
 from appliance.core.config import nodes
 from appliance.core.config.decode import decode
-from appliance.core.config.macros import NO_PORTS, expand
+from appliance.core.config.loaded import NO_PORTS, Loaded, Source
+from appliance.core.config.macros import expand
 from appliance.core.config.merge import merge
 from appliance.core.config.nodes import Position, Problem
 from appliance.core.config.types import Config
 from appliance.core.config.validate import normalise
-from appliance.errors import InvalidConfig
-
-
-class Source(Struct, frozen=True):
-    """One file; ``file`` is its name in messages."""
-
-    file: str
-    text: str
-
-
-class Loaded(Struct, frozen=True):
-    """``config`` is None when there are errors. Problems are in the order of the files."""
-
-    config: Config | None
-    problems: tuple[Problem, ...]
-    ports: Mapping[str, int] = NO_PORTS
-    """What each model that uses ``${PORT}`` was given."""
-
-    @property
-    def errors(self) -> tuple[Problem, ...]:
-        return tuple(problem for problem in self.problems if problem.level == "error")
-
-    @property
-    def warnings(self) -> tuple[Problem, ...]:
-        return tuple(problem for problem in self.problems if problem.level == "warning")
-
-    def require(self) -> Config:
-        """The configuration. Raises InvalidConfig with every error."""
-        if self.config is None:
-            raise InvalidConfig(self.errors)
-        return self.config
 
 
 def load(

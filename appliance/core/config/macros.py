@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
+from appliance.core.config.loaded import NO_PORTS
 from appliance.core.config.macro_scope import MAX_TEXT, REFERENCE, Macro, Scope, TooLong, declared
 from appliance.core.config.nodes import Entry, Mapping, Node, Position, Problem, Scalar, Sequence
 from appliance.core.config.scalars import text_of
@@ -20,9 +21,6 @@ _KNOWN_KEYS = frozenset(field.encode_name for field in structs.fields(Config))
 _FIRST_PORT = next(field.default for field in structs.fields(Config) if field.encode_name == "startPort")
 _LAST_PORT = 65535
 _Path = tuple[str, ...]
-
-
-NO_PORTS: dict[str, int] = {}
 
 
 def expand(root: Mapping, ports: dict[str, int] = NO_PORTS) -> tuple[Mapping, list[Problem], dict[str, int]]:
