@@ -22,6 +22,7 @@ KEPT = 3600.0
 FIRST = 1.0
 """Seconds to the first sample: how busy a processor is shows only between two looks."""
 
+
 class Samples:
     """The last hour of samples, oldest first. Made and filled by `open_samples`."""
 

@@ -12,6 +12,7 @@ from appliance.core.config.merge import merge
 from appliance.core.config.nodes import Position, Problem
 from appliance.core.config.types import Config
 from appliance.core.config.validate import normalise
+from appliance.core.config.yaml import parse
 
 
 def load(
@@ -40,11 +41,11 @@ def load(
 
 def _read(source: Source, env: Mapping[str, str]) -> tuple[nodes.Node | None, list[Problem]]:
     """The tree of one file; None for an empty file, and for one that cannot be read, which then has an error."""
-    # The YAML library is two megabytes, which a program without a configuration saves.
-    from appliance.core.config.env import substitute_env
-    from appliance.core.config.yaml import parse
+    text, problems = source.text, list[Problem]()
+    if "${env." in text:
+        from appliance.core.config.env import substitute_env  # its patterns take longer than a file without it
 
-    text, problems = substitute_env(source.text, source.file, env)
+        text, problems = substitute_env(text, source.file, env)
     root, found = parse(text, source.file)
     return root, [*problems, *found]
 
