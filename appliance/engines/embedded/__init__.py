@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 WHEEL = "xllamacpp"
 
@@ -23,6 +22,8 @@ def version() -> str:
     The name of the folder of its metadata says it. The standard library's way to ask is thirty modules and twelve
     milliseconds, in which the program would not listen yet; it is taken where there is not just that one folder.
     """
+    from pathlib import Path  # five milliseconds, which the engine's own process does without
+
     spec = find_spec(WHEEL)
     if spec is not None and spec.origin is not None:
         found = list(Path(spec.origin).parents[1].glob(f"{WHEEL}-*.dist-info"))

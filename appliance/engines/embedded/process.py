@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
-import threading
 from collections.abc import Iterator
 from types import FrameType, ModuleType
 from typing import NoReturn
@@ -36,6 +34,8 @@ def serve(native: ModuleType, target: Target) -> int:
         print("error: the server did not start; the log above says why", file=sys.stderr)
         return 1
     if commands is not None:
+        import threading  # as all that is imported in here: the model is loaded by now, and nobody waits any more
+
         threading.Thread(target=_obey, args=(commands,), daemon=True).start()
     _wait_for_signal()
     del server  # not reached: it has to stay referenced to live
@@ -54,6 +54,8 @@ def _wait_for_signal() -> NoReturn:
 
     A signal between the last look at pending ones and a wait in `signal.pause()` would be noted and not wake it.
     """
+    import socket  # see `serve`
+
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.fileno())
