@@ -14,7 +14,6 @@ from appliance.cli.mcp_options import mcp_server_options, with_mcp_server
 from appliance.cli.model_options import catalog_options, source_options, sources_beside, sources_of
 from appliance.cli.plan import AppSettings
 from appliance.cli.plugin_options import named, no_plugins_option, plugin_option
-from appliance.cli.router_mode import presets_of
 from appliance.cli.status import say
 from appliance.cli.tool_options import ToolOptions, tool_options
 from appliance.cli.values import (
@@ -219,6 +218,8 @@ def serve(
     else:
         sources = sources_beside(config, models, models_dir, no_starter, stores)
     if models_preset is not None:
+        from appliance.cli.router_mode import presets_of  # with another front's command line
+
         sources = structs.replace(sources, presets=presets_of(models_preset))
     return AppSettings(
         http=http,
