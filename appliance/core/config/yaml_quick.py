@@ -42,6 +42,8 @@ _ESCAPE = re.compile(r"\\(.)")
 _LONGEST_KEY = 1000
 """Characters; the library takes 1,024."""
 _DEEPEST = 50
+_LONGEST_TEXT = 1 << 20
+"""Characters; two thousand models take half of it. The library's events come one by one, and these all at once."""
 _END = Event("end", 0, 0)
 """Nobody asks where a collection ends."""
 
@@ -103,7 +105,7 @@ class _Lines:
 
     def __init__(self, text: str) -> None:
         # Printable is less than what YAML allows. Tabs are not, nor is what only YAML takes for the end of a line.
-        if not text.replace("\n", "").isprintable() or _MARKER.search(text):
+        if len(text) > _LONGEST_TEXT or not text.replace("\n", "").isprintable() or _MARKER.search(text):
             raise _Unusual
         self.lines = text.split("\n")
         self.count = len(self.lines)
