@@ -30,7 +30,6 @@ from appliance.engines.found import NO_GPUS, Engine
 from appliance.engines.integrity import check_build
 from appliance.engines.looking import look
 from appliance.engines.probing import list_devices
-from appliance.engines.proving import prove
 from appliance.engines.shelf import CHANGES
 from appliance.engines.succession import Succession
 from appliance.platform.children import Children, open_children
@@ -258,6 +257,8 @@ class Engines:
             proof = Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=damage, at=time.time())
             tell(proof)
             return proof
+        from appliance.engines.proving import prove  # seven modules, for what is done in the background
+
         proof = await prove(engine, device, self._starter, children, key=key, build=seat.build, now=time.time())
         self.change(lambda book: book.with_proof(proof))
         said = "is proven" if proof.ok else f"failed its proof: {proof.why}"

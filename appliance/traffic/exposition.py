@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from appliance import __version__
 from appliance.core.machine import MIB, GpuSample, Sample, SystemSample
 from appliance.fleet.owner import ChildStatus
-from appliance.platform.samples import resident_bytes
+from appliance.platform.memory import resident_bytes
 from appliance.traffic.metrics import BUCKETS, Durations, Metrics, ModelCounts
 
 STATES = ("queued", "loading", "loaded", "sleeping", "stopping")
