@@ -45,7 +45,6 @@ UNREAD = {
     "appliance/core/http_body.py",
     "appliance/core/http_head.py",
     "appliance/core/http_request.py",
-    "appliance/core/json_members.py",
     "appliance/core/schedule.py",
     "appliance/core/swap_listing.py",
     "appliance/core/usage.py",

@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 import io
 import sys
+from typing import TYPE_CHECKING
 
-from appliance.cli.app import run
-from appliance.cli.plan import AppSettings, Later, Program
+if TYPE_CHECKING:
+    from appliance.cli.plan import Program
 
 
 def main() -> None:
     """The installed command. Exit status: 0 done, 1 our fault, 2 the user's mistake, 70 a bug, 130 interrupted."""
+    gc.disable()  # what modules consist of stays: looking for garbage in it was a quarter of the start
+    from appliance.cli.app import run  # hence not before the line above
+
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may say what the terminal cannot show
@@ -20,8 +24,9 @@ def main() -> None:
 
 def start(program: Program) -> int:
     """Run a server, or a command that needs the event loop, to its end."""
-    gc.disable()  # what modules consist of stays: looking for garbage in it was a quarter of the start
     import trio  # a tenth of a second that `--help` and `version` do without
+
+    from appliance.cli.plan import AppSettings, Later  # see `main`
 
     if not isinstance(program, AppSettings | Later):
         gc.enable()

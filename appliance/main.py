@@ -8,55 +8,35 @@ import sys
 import traceback
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import trio
 
 from appliance import __version__
-from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import STARTER_ID, Catalog
-from appliance.catalog.downloads import DownloadSettings, open_downloads
+from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import hub_access
 from appliance.catalog.hub_cache import cache_directory
-from appliance.catalog.sources import STARTER
-from appliance.catalog.supply import Supply
 from appliance.cli.plan import AppSettings
-from appliance.cli.plugin_options import choice_of
 from appliance.cli.status import EXIT_BUG, EXIT_OURS, PROGRAM, say
 from appliance.cli.version import in_words
-from appliance.core.config.types import Config, StreamsConfig
-from appliance.core.config.units import parse_duration
+from appliance.composition import Appliance, Places, open_appliance
+from appliance.core.config.types import Config
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
-from appliance.engines.owner import open_engines
 from appliance.engines.shelf import Shelf
 from appliance.engines.updating import recover
-from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed
-from appliance.fleet.owner import open_fleet
+from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
 from appliance.http.bytes.listening import url_of
-from appliance.http.bytes.server import serve
-from appliance.http.way.front import Owners, model_states
-from appliance.http.way.inward import Inward
-from appliance.peers.owner import open_peers
+from appliance.http.owners import Owners
 from appliance.platform.limits import raise_open_files
-from appliance.platform.samples import open_samples
 from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
-from appliance.plugins.registry import open_plugins
-from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.engine_book import BOOK, BookFile
-from appliance.store.runs import open_run_store
-from appliance.streams.owner import check_streams, open_streams
-from appliance.tools.owner import open_own_tools
-from appliance.traffic.program_log import ProgramLog
+from appliance.streams.owner import check_streams
 from appliance.upkeep import (
-    configuration_of,
     echoing_engine_log,
     following_files,
-    following_plugins,
-    gpu_memory,
     logging_into,
-    reloads_of,
     telling_console,
 )
 
@@ -90,78 +70,51 @@ async def run_server(settings: AppSettings) -> int:
 
 
 async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Stop) -> None:
-    """The nest. What fails as expected leaves it as a value, so that a group of exceptions always means a bug."""
+    """Serve, and do what is done beside serving. What fails as expected leaves every nursery as a value."""
     failure: ApplianceError | None = None
-    config = settings.config
-    downloading, inward = _downloading(settings), Inward()
     await _finish_update()
-    async with (
-        open_own_tools(settings.tools) as tools,
-        open_activity(*_activity_log(config)) as activity,
-        _scanning(catalog) as scanned,
-        open_samples(_sampling(config)) as samples,
-        open_engines(
-            found.find,
-            BookFile(installed_folder() / BOOK),
-            starter=STARTER,
-            only=found.only,
-            background=not settings.echo,
-        ) as engines,
-        open_fleet(settings.fleet, engines) as fleet,
-        open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
-        open_streams(config.streams if config is not None else StreamsConfig()) as streams,
-        open_downloads(downloading, partial(catalog.refresh, 0.0)) as downloads,
-        open_plugins(choice_of(config, settings.plugins), default_data(), watch=settings.watch_config) as plugins,
-        open_run_store(_activity_log(config)[0]) as run_store,
-        open_agents(
-            (config or Config()).runs, inward, tools, fleet, run_store, ping_after=settings.http.ping_after
-        ) as agents,
-    ):
-        fleet.supply = Supply(catalog, downloads)
-        engines.busy, engines.settled = lambda: fleet.busy, fleet.see_machine
-        fleet.see_machine()
-        samples.tell = lambda sample: fleet.see_gpus(gpu_memory(sample))
-        configuration = configuration_of(settings, fleet, catalog, peers)
-        reloads = reloads_of(configuration, fleet, catalog)
-        following_plugins(plugins, reloads, settings, configuration)
-        owners = Owners(
-            engines=engines,
-            fleet=fleet,
+    async with echoing_engine_log(settings) as echo, _scanning(catalog) as scanned:
+        places = Places(
             catalog=catalog,
-            peers=peers,
-            activity=activity,
-            samples=samples,
-            program_log=ProgramLog(fleet.logs),
-            streams=streams,
-            inward=inward,
-            agents=agents,
-            plugins=plugins,
-            downloads=downloads if settings.sources.lookup is not None else None,
-            tools=tools,
-            configuration=configuration,
-            reloads=reloads,
+            found=found,
+            book=BookFile(installed_folder() / BOOK),
+            downloading=_downloading(settings),
+            plugin_data=default_data(),
+            learns=not settings.echo,
+            echo=echo,
         )
-        with logging_into(owners.program_log):
-            async with (
-                telling_console(owners),
-                echoing_engine_log(fleet, settings),
-                following_files(reloads, watch=settings.watch_config),
-                trio.open_nursery() as serving,
-            ):
-                try:
-                    bound = await serving.start(partial(serve, settings.http, owners, shutdown=stop.asked))
-                except ApplianceError as error:
-                    failure = error
-                else:
-                    where = " and ".join(url_of(each, tls=settings.http.tls is not None) for each in bound)
-                    say(f"{PROGRAM} {__version__} listening on {where}")
-                    async with _until(stop.asked):
-                        await scanned.wait()
-                        failure = await _beside_serving(settings, owners)
-                    if failure is not None:
-                        stop.asked.set()
+        try:
+            async with open_appliance(settings, places) as appliance:
+                failure = await _serve(settings, appliance, scanned, stop)
+        except UsageError as error:  # of what is listened on, before anything else is opened
+            failure = error
     if failure is not None:
         raise failure
+
+
+async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Event, stop: Stop) -> ApplianceError | None:
+    """Until told to stop; the error that ended it before."""
+    failure: ApplianceError | None = None
+    owners, traffic = appliance.owners, appliance.traffic
+    with logging_into(traffic.program_log):
+        async with (
+            telling_console(traffic.logs if owners.configuration is not None else None),
+            following_files(owners.reloads, watch=settings.watch_config),
+            trio.open_nursery() as serving,
+        ):
+            try:
+                bound = await serving.start(appliance.server.serve, stop.asked)
+            except ApplianceError as error:
+                failure = error
+            else:
+                where = " and ".join(url_of(each, tls=settings.http.tls is not None) for each in bound)
+                say(f"{PROGRAM} {__version__} listening on {where}")
+                async with _until(stop.asked):
+                    await scanned.wait()
+                    failure = await _beside_serving(settings, owners)
+                if failure is not None:
+                    stop.asked.set()
+    return failure
 
 
 async def _beside_serving(settings: AppSettings, owners: Owners) -> ApplianceError | None:
@@ -185,8 +138,7 @@ async def _serve_single(model: str, owners: Owners) -> ApplianceError | None:
             return error
         say("main: model loaded")
         loaded_at = trio.current_time()
-        while fleet.is_ready(model):
-            await fleet.wait_changed()
+        await fleet.wait_gone(model)
         status = fleet.known(model)
         why = status.error if status is not None and status.error else "it ended"
         if trio.current_time() < loaded_at + LIVED:
@@ -220,24 +172,11 @@ async def _finish_update() -> None:
         logging.getLogger(__name__).warning("what an update of engines left cannot be cleared up: %s", cause)
 
 
-def _activity_log(config: Config | None) -> tuple[Path | None, int]:
-    """Where the activity log is kept, and how many rows of it where that is memory."""
-    if config is None:
-        return None, DEFAULT_KEEP
-    return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
-
-
 def _downloading(settings: AppSettings) -> DownloadSettings:
     """Where downloads come from and go to. Raises UsageError for an endpoint in the environment that is no address."""
     hub = hub_access(os.environ, token=settings.hub_token)
     cache = settings.sources.cache or cache_directory(os.environ, Path.home()).absolute()
     return DownloadSettings(cache=cache, models_dir=settings.sources.models_dir, hub=hub)
-
-
-def _sampling(config: Config | None) -> float | None:
-    """Seconds between samples of the machine, None for none at all."""
-    performance = Config().performance if config is None else config.performance
-    return None if performance.disabled else parse_duration(performance.every)
 
 
 def _stop_time(config: Config | None) -> float:

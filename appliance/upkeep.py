@@ -10,26 +10,15 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
-from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.catalog.configuration import Configuration
 from appliance.catalog.reloads import Reloads
 from appliance.cli.plan import AppSettings
-from appliance.cli.plugin_options import choice_of
 from appliance.cli.status import say
-from appliance.cli.values import refuse_open_door
-from appliance.core.config.nodes import Problem
-from appliance.core.config.types import Config
-from appliance.core.fit.budgets import GpuMemory
-from appliance.core.machine import MIB, Sample
-from appliance.fleet.owner import Fleet
-from appliance.http.way.front import Owners
-from appliance.peers.owner import Peers
-from appliance.plugins.registry import Plugins
+from appliance.fleet.logs import Echo
 from appliance.traffic.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
 
 ROOT = "appliance"
@@ -39,65 +28,6 @@ LAST_LINES = 0.5
 FULL_PAUSE = 0.05
 MAX_WAITING = 10_000
 """Lines of model processes kept for a standard error that does not take them; beyond that the oldest are lost."""
-
-
-def configuration_of(settings: AppSettings, fleet: Fleet, catalog: Catalog, peers: Peers) -> Configuration | None:
-    """The owner of the configuration in force, which fleet, catalog and peers follow; None where there is none."""
-    if settings.files is None or settings.config is None:
-        return None
-    configuration = Configuration(settings.files, settings.config, settings.ports)
-    configuration.followers += [_door(settings), _peers(peers), _models(fleet, catalog)]
-    fleet.adopt(settings.config, catalog.snapshot.models)
-    return configuration
-
-
-def _door(settings: AppSettings) -> Callable[[Config], Sequence[str]]:
-    """Refuses a configuration whose keys were what kept other machines out, and that has none any more."""
-
-    def check(config: Config) -> Sequence[str]:
-        if not settings.allow_unauthenticated:
-            refuse_open_door(settings.http, config.api_keys)
-        return ()
-
-    return check
-
-
-def _peers(peers: Peers) -> Callable[[Config], Sequence[str]]:
-    def adopt(config: Config) -> Sequence[str]:
-        peers.adopt(config)
-        return ()
-
-    return adopt
-
-
-def _models(fleet: Fleet, catalog: Catalog) -> Callable[[Config], Sequence[str]]:
-    def adopt(config: Config) -> Sequence[str]:
-        catalog.adopt(config)
-        return fleet.adopt(config, catalog.snapshot.models)
-
-    return adopt
-
-
-def reloads_of(configuration: Configuration | None, fleet: Fleet, catalog: Catalog) -> Reloads:
-    """Everything that can be read again; the fleet follows the presets in it."""
-
-    def follow(snapshot: Snapshot) -> Sequence[str]:
-        return fleet.adopt(snapshot.config, snapshot.models)
-
-    return Reloads(configuration, catalog, follow)
-
-
-def following_plugins(
-    plugins: Plugins, reloads: Reloads, settings: AppSettings, configuration: Configuration | None
-) -> None:
-    """Look for plugins again with every reload, with what the configuration says by then."""
-
-    async def look() -> Sequence[Problem]:
-        plugins.choice = choice_of(configuration.current if configuration is not None else None, settings.plugins)
-        await plugins.look()
-        return plugins.unknown
-
-    reloads.beside.append(look)
 
 
 @asynccontextmanager
@@ -121,15 +51,6 @@ async def _reload_on_hangup(reloads: Reloads) -> None:
             await reloads.reload_quietly()
 
 
-def gpu_memory(sample: Sample) -> Mapping[str, GpuMemory]:
-    """What a sample tells of the GPUs' memory, by what budgets call them."""
-    return {
-        f"gpu{gpu.id}": GpuMemory(gpu.mem_used_mb * MIB, gpu.mem_total_mb * MIB)
-        for gpu in sample.gpus
-        if gpu.mem_used_mb is not None and gpu.mem_total_mb
-    }
-
-
 @contextmanager
 def logging_into(program_log: ProgramLog) -> Generator[None]:
     """The program's log records go into its log for the length of the block."""
@@ -146,16 +67,14 @@ def logging_into(program_log: ProgramLog) -> Generator[None]:
 
 
 @asynccontextmanager
-async def telling_console(owners: Owners) -> AsyncGenerator[None]:
-    """For the length of the block: standard output gets what ``logToStdout`` says; nothing without a configuration."""
-    if owners.configuration is None:
+async def telling_console(logs: LogFeeds | None) -> AsyncGenerator[None]:
+    """For the length of the block: standard output gets what ``logToStdout`` says; nothing without ``logs``."""
+    if logs is None:
         yield
         return
-    configuration = owners.configuration
-    feeds = LogFeeds(owners.program_log, owners.fleet.logs, lambda: configuration.current.log_to_stdout)
     ended = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_write_lines, feeds.combined(), ended)
+        nursery.start_soon(_write_lines, logs.combined(), ended)
         yield
         ended.set()
         nursery.cancel_scope.deadline = trio.current_time() + LAST_LINES
@@ -201,14 +120,14 @@ def _print(text: str) -> bool:
 
 
 @asynccontextmanager
-async def echoing_engine_log(fleet: Fleet, settings: AppSettings) -> AsyncGenerator[None]:
-    """For the length of the block: model processes' output on standard error, where users of llama-server look for it.
+async def echoing_engine_log(settings: AppSettings) -> AsyncGenerator[Echo | None]:
+    """What puts model processes' output on standard error, where users of llama-server look for it; for the block.
 
-    Behind the model's name where there are several; nothing for `serve`. A line is there before anything that its
-    process does later can be noticed, unless standard error is slow.
+    Behind the model's name where there are several; None for `serve`. A line is there before anything that its process
+    does later can be noticed, unless standard error is slow.
     """
     if not settings.echo:
-        yield
+        yield None
         return
     echo = _Echo()
 
@@ -217,9 +136,7 @@ async def echoing_engine_log(fleet: Fleet, settings: AppSettings) -> AsyncGenera
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(echo.catch_up)
-        fleet.logs.echo = say_line
-        yield
-        fleet.logs.echo = None
+        yield say_line
         nursery.cancel_scope.cancel()
 
 

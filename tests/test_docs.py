@@ -13,7 +13,7 @@ from appliance.cli.llama_front import FRONT
 from appliance.cli.llama_models import REMOTE
 from appliance.cli.llama_server import ANSWERED_BY_ENGINE
 from appliance.errors import ApplianceError
-from appliance.http.way import errors as http_errors
+from appliance.http import errors as http_errors
 from appliance.http.way import resumable, routes
 
 ROOT = Path(__file__).parents[1]

@@ -7,16 +7,14 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 from msgspec import structs
 
-from appliance.agents.clocks import Clocks
-from appliance.agents.execution import Execution
 from appliance.agents.past import PastRun
 from appliance.agents.record import RunRecord
-from appliance.agents.run import Asked, Run
 from appliance.agents.workers import Worker, WorkerState, WorkerStatus
 from appliance.core.config.types import RunsConfig
 from appliance.core.inward import Asker
@@ -24,6 +22,10 @@ from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, Worke
 from appliance.fleet.owner import Fleet
 from appliance.store.runs import RunStore
 from appliance.tools.box import Toolbox
+
+if TYPE_CHECKING:
+    from appliance.agents.clocks import Clocks
+    from appliance.agents.run import Asked, Run
 
 SAVE_EVERY = 1.0
 """Seconds between two looks for runs whose output has grown."""
@@ -54,7 +56,7 @@ class Agents:
         self._fleet = fleet
         self._store = store
         self._nursery = nursery
-        self._execution = Execution(asker, toolbox, fleet, self._admit, self._trouble)
+        self._asker = asker
         self._runs: dict[str, Run] = {}
         self._past: dict[str, PastRun] = {}  # oldest end first
         self._workers: dict[str, Worker] = {}
@@ -67,6 +69,8 @@ class Agents:
         if self._nursery.cancel_scope.cancel_called:
             raise ShuttingDown
         self._prune()
+        from appliance.agents.run import Run  # with the loop of runs: fifteen modules that a server without runs saves
+
         run = Run(f"run_{secrets.token_hex(8)}", asked, self.settings.event_bytes)
         begins = self._worker(asked.worker).enter(run.id, self.settings)
         self._runs[run.id] = run
@@ -93,7 +97,7 @@ class Agents:
     def cancel(self, run_id: str) -> None:
         """Cancel a run. A run that has ended stays as it is. Raises NotFound."""
         run = self.find(run_id)
-        if isinstance(run, Run):
+        if not isinstance(run, PastRun):
             run.cancel()
             if run.id in self._worker(run.asked.worker).waiting:
                 self._ended(run)
@@ -104,8 +108,8 @@ class Agents:
         Raises NotFound, Conflict for a run that waits for nothing, and BadRequest for a call that is not pending.
         """
         run = self.find(run_id)
-        pending = [call.id for call in run.pending()] if isinstance(run, Run) else []
-        if not isinstance(run, Run) or not pending:
+        pending = [call.id for call in run.pending()] if not isinstance(run, PastRun) else []
+        if isinstance(run, PastRun) or not pending:
             raise Conflict(f"run {run_id} does not wait for tool results; see 'pending_tool_calls' in GET /api/runs/ID")
         if unknown := [call_id for call_id in results if call_id not in pending]:
             raise BadRequest(
@@ -161,10 +165,13 @@ class Agents:
 
     async def _own(self, run: Run) -> None:
         """The single task of a run."""
+        from appliance.agents.execution import Execution  # as in `submit`
+
+        execution = Execution(self._asker, self.toolbox, self._fleet, self._admit, self._trouble)
         settings = self.settings
         try:
             with run.scope:
-                await self._execution.execute(run, settings.tool_timeout, settings.caller_timeout)
+                await execution.execute(run, settings.tool_timeout, settings.caller_timeout)
         except Exception:
             bug = secrets.token_hex(4)
             log.exception("internal error %s in run %s; this is a bug", bug, run.id)

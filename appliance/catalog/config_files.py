@@ -9,8 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.core.config.load import Loaded, Source, load
-from appliance.core.config.macros import NO_PORTS
+from appliance.core.config.loaded import NO_PORTS, Loaded, Source
 from appliance.errors import UsageError
 
 ENDINGS = (".yml", ".yaml")
@@ -89,16 +88,41 @@ def _read(path: Path) -> Source:
         raise UsageError(f"{path}:{line}: is not UTF-8 text; save the file as UTF-8") from None
 
 
-class Files(Struct, frozen=True, kw_only=True):
-    """Where a configuration is read from; at least one of them is given."""
+class _Reading(Struct, frozen=True):
+    """What was read, with all that decides what it means."""
 
-    config: Path | None = None
-    config_dir: Path | None = None
+    sources: list[Source]
+    environ: Mapping[str, str]
+    loaded: Loaded
+
+    def holds(self, sources: list[Source], environ: Mapping[str, str], ports: Mapping[str, int]) -> bool:
+        """Whether reading ``sources`` would give the same: each model keeps the port that it was given then."""
+        kept = self.loaded.ports.items() <= ports.items()
+        return kept and sources == self.sources and environ == self.environ
+
+
+class Files:
+    """Where a configuration is read from; at least one of them is given. Read by one thread at a time.
+
+    The last reading without a mistake is kept: files that are read again without a change are not understood again.
+    """
+
+    def __init__(self, *, config: Path | None = None, config_dir: Path | None = None) -> None:
+        self.config = config
+        self.config_dir = config_dir
+        self._last: _Reading | None = None
 
     def read(self, ports: Mapping[str, int] = NO_PORTS) -> Loaded:
         """Read and understand the files. ``ports``: what models have now and keep. Raises UsageError."""
-        sources = read_sources(self.config, self.config_dir)
-        return load(sources, os.environ, windows=sys.platform == "win32", ports=dict(ports))
+        # Reading is thirty modules, which a program without a configuration saves.
+        from appliance.core.config.load import load
+
+        sources, environ = read_sources(self.config, self.config_dir), dict(os.environ)
+        if self._last is not None and self._last.holds(sources, environ, ports):
+            return self._last.loaded
+        loaded = load(sources, environ, windows=sys.platform == "win32", ports=dict(ports))
+        self._last = _Reading(sources, environ, loaded) if loaded.config is not None else None
+        return loaded
 
     def signature(self) -> tuple[tuple[str, int, int, int], ...]:
         """Changes when a file does; empty while there is none, as when an editor puts a new one into place."""

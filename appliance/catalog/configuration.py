@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -50,9 +50,11 @@ class Configuration:
     in the files: others then never listen where its last process may still do.
     """
 
-    def __init__(self, files: Files, config: Config, ports: Mapping[str, int]) -> None:
+    def __init__(
+        self, files: Files, config: Config, ports: Mapping[str, int], followers: Sequence[Follower] = ()
+    ) -> None:
         self.current = config
-        self.followers: list[Follower] = []
+        self._followers = followers
         self._files = files
         self._first = config
         self._ports = dict(ports)
@@ -111,7 +113,7 @@ class Configuration:
             return Reloaded(warnings=warnings, changed=())
         before, self.current = self.current, config
         try:
-            changed = [model for follower in self.followers for model in follower(config)]
+            changed = [model for follower in self._followers for model in follower(config)]
         except ApplianceError:
             self.current = before  # only the first ones refuse, and change nothing then
             raise
@@ -124,7 +126,7 @@ class Configuration:
 
 def _same(one: Config, other: Config) -> bool:
     """The order of keys counts, too: that of a matrix decides between sets that are equally good."""
-    return msgspec.json.encode(one) == msgspec.json.encode(other)
+    return one is other or msgspec.json.encode(one) == msgspec.json.encode(other)
 
 
 def _too_late(first: Config, now: Config) -> list[Problem]:

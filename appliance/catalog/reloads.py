@@ -19,15 +19,20 @@ Follow = Callable[[Snapshot], Iterable[str]]
 """Applies other models; returns the ids of those whose processes are replaced."""
 
 
+Beside = Callable[[], Awaitable[Sequence[Problem]]]
+"""Looks at something else again, whether or not the files have changed; returns its oddities."""
+
+
 class Reloads:
     """Reads both again, on demand or when a file changes; a mistake in one of them leaves it as it is."""
 
-    def __init__(self, configuration: Configuration | None, catalog: Catalog, follow: Follow) -> None:
+    def __init__(
+        self, configuration: Configuration | None, catalog: Catalog, follow: Follow, beside: Beside | None = None
+    ) -> None:
         self._configuration = configuration
         self._catalog = catalog
         self._follow = follow
-        self.beside: list[Callable[[], Awaitable[Sequence[Problem]]]] = []
-        """Other things to look at again, whether or not the files have changed; returns their oddities."""
+        self._beside = beside
 
     @property
     def presets(self) -> bool:
@@ -90,7 +95,7 @@ class Reloads:
         await self._look_beside()
 
     async def _look_beside(self) -> list[Problem]:
-        return [problem for look in self.beside for problem in await look()]
+        return [*await self._beside()] if self._beside is not None else []
 
     async def _watch_presets(self) -> None:
         presets = self._catalog.sources.presets

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from appliance.cli.config import loaded, source_options
+from appliance.cli.config import loaded
+from appliance.cli.model_options import source_options
 from appliance.cli.new_agent import write_agent
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.plugin_options import choice_of, existing, plugin_option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,10 +12,12 @@ import click
 from msgspec import Struct
 
 from appliance.catalog.config_files import read_sources
+from appliance.cli.model_options import source_options
 from appliance.cli.plugin_options import choice_of
 from appliance.cli.show import print_json
 from appliance.cli.status import EXIT_USER, say
-from appliance.core.config.load import Loaded, load
+from appliance.core.config.load import load
+from appliance.core.config.loaded import Loaded
 from appliance.core.config.nodes import Problem
 from appliance.core.config.show import schema as json_schema
 from appliance.core.config.show import shown
@@ -61,20 +63,6 @@ class Planned(Struct, frozen=True, kw_only=True):
     set: str | None
     target_set: tuple[str, ...]
     cost: int
-
-
-def source_options(command: Callable[..., T]) -> Callable[..., T]:
-    """``--config`` and ``--config-dir``: the arguments of `loaded`."""
-    for option in (
-        click.option(
-            "--config-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder with .yml and .yaml files."
-        ),
-        click.option(
-            "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="Configuration file."
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 @click.group()

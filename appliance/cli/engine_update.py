@@ -11,11 +11,12 @@ import click
 import trio
 
 from appliance.catalog.sources import STARTER
-from appliance.cli.config import loaded, source_options
+from appliance.cli.config import loaded
 from appliance.cli.engine_canary import models_to_try
 from appliance.cli.engine_fetch import fetch_archive
 from appliance.cli.engine_place import book_file, in_use, opened, own_shelf, say_proof, tell_server
 from appliance.cli.engine_sources import FROM_HELP, check_needs, sources_of
+from appliance.cli.model_options import source_options
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.show import human_size

@@ -16,6 +16,20 @@ from appliance.core.config.types import Config
 T = TypeVar("T")
 
 
+def source_options(command: Callable[..., T]) -> Callable[..., T]:
+    """``--config`` and ``--config-dir``: where a configuration is read from."""
+    for option in (
+        click.option(
+            "--config-dir", type=click.Path(path_type=Path), metavar="DIR", help="Folder with .yml and .yaml files."
+        ),
+        click.option(
+            "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="Configuration file."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def catalog_options(command: Callable[..., T]) -> Callable[..., T]:
     """``--model``, ``--models-dir``, ``--stores`` and ``--no-starter``: the arguments of `sources_of`."""
     for option in (

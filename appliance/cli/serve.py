@@ -10,12 +10,10 @@ import click
 from msgspec import structs
 
 from appliance.catalog.config_files import Files
-from appliance.cli.config import source_options
 from appliance.cli.mcp_options import mcp_server_options, with_mcp_server
-from appliance.cli.model_options import catalog_options, sources_beside, sources_of
+from appliance.cli.model_options import catalog_options, source_options, sources_beside, sources_of
 from appliance.cli.plan import AppSettings
 from appliance.cli.plugin_options import named, no_plugins_option, plugin_option
-from appliance.cli.router_mode import presets_of
 from appliance.cli.status import say
 from appliance.cli.tool_options import ToolOptions, tool_options
 from appliance.cli.values import (
@@ -29,8 +27,7 @@ from appliance.cli.values import (
 )
 from appliance.cli.web_options import WebOptions, web_options
 from appliance.core import llama_flags
-from appliance.core.config.load import Loaded
-from appliance.core.config.macros import NO_PORTS
+from appliance.core.config.loaded import NO_PORTS, Loaded
 from appliance.core.settings import (
     DEFAULT_HOST,
     DEFAULT_MODELS_MAX,
@@ -227,6 +224,8 @@ def serve(
     else:
         sources = sources_beside(config, models, models_dir, no_starter, stores)
     if models_preset is not None:
+        from appliance.cli.router_mode import presets_of  # with another front's command line
+
         sources = structs.replace(sources, presets=presets_of(models_preset))
     return AppSettings(
         http=http,

@@ -1,27 +1,27 @@
 """Reads an answer's bytes as they pass, for what the answer cost and for what an error says; holds no answer.
 
 Of an event stream only the current line is held, and a line is decoded only when it has the name of a member that
-matters in front of an object; of a JSON body only those members are held (``json_members``).
+matters in front of an object. Of a JSON body the beginning and the end are held, as they came: every engine writes
+what an answer cost first or last in it, and nothing is looked at before the answer is over.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from http import HTTPStatus
 from typing import Protocol
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from appliance.core.content_coding import ContentDecoder
-from appliance.core.json_members import MemberScanner
-from appliance.core.usage import Ledger, Loose, Usage, decode_loosely
+from appliance.core.usage import Ledger, Loose, Report, Usage, decode_loosely, read_last_report, read_report
 
 MAX_LINE = 1 << 20
 """Bytes of one line of a stream; a longer one is passed over. What carries usage is a few hundred bytes long."""
 
 MAX_HELD = 64 << 10
-"""Bytes of a JSON body that are looked through before they are read."""
+"""Bytes held of the beginning of a long JSON body, and as many of its end (and what else came in the same piece)."""
 
 MAX_ERROR = 64 << 10
 """Bytes of an error's body that its message is looked for in."""
@@ -29,8 +29,27 @@ MAX_ERROR = 64 << 10
 MAX_MESSAGE = 500
 """Characters of an error's message that a row keeps."""
 
-_MARK = re.compile(rb'"(?:usage|timings|metrics)"\s*+:\s*+\{')
-_MEMBERS = (b"usage", b"timings", b"metrics")
+_NAMES = (b'"usage"', b'"timings"', b'"metrics"')
+_OBJECT = re.compile(rb"\s*+:\s*+\{")
+
+_TRIES = 8
+"""How many places where a name stands are tried: all but one are inside something else, or there is none at all."""
+
+
+def _first_mark(text: bytes, end: int) -> int:
+    """Where, before ``end``, the first of the names stands in front of an object; -1 where none does.
+
+    The names are searched for one by one: a regular expression for all three is as slow for text without any, and far
+    slower for an engine that writes ``"usage":null`` into every record.
+    """
+    first = -1
+    for name in _NAMES:
+        at = text.find(name, 0, end)
+        while at >= 0 and not _OBJECT.match(text, at + len(name), end):
+            at = text.find(name, at + len(name), end)
+        if at >= 0:
+            first = end = at  # of interest is only what stands before it
+    return first
 
 
 class _Reader(Protocol):
@@ -42,6 +61,8 @@ class _Reader(Protocol):
 class _StreamReader:
     """An event stream, line by line: every engine writes a record's JSON on one data line, and so does llama-swap
     read it. Lines end with LF or CR LF; no engine uses a bare CR."""
+
+    __slots__ = ("_held", "_ledger", "_passing_over")
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -58,12 +79,21 @@ class _StreamReader:
             self.end()
             chunk = chunk[end:]
         end = len(chunk) if chunk.endswith(b"\n") else chunk.rfind(b"\n") + 1
-        if (mark := _MARK.search(chunk, 0, end)) is not None:
-            begin = chunk.rfind(b"\n", 0, mark.start()) + 1
-            for line in chunk[begin:end].split(b"\n"):
-                self._line(line)
+        if (mark := _first_mark(chunk, end)) >= 0:
+            begin = chunk.rfind(b"\n", 0, mark) + 1
+            self._lines(chunk[begin:end])
         if end < len(chunk):
             self._hold(chunk[end:])
+
+    def _lines(self, text: bytes) -> None:
+        """Of timings, which llama-server may write into every record, only the last ones count: the search for them
+        goes backwards, and ends there. Usage is reported in parts, so all of it is read."""
+        lines = text.split(b"\n")
+        if b'"usage"' in text or b'"metrics"' in text:
+            for line in lines:
+                self._line(line)
+        else:
+            any(map(self._line, reversed(lines)))
 
     def _hold(self, part: bytes) -> None:
         if not self._passing_over:
@@ -77,67 +107,86 @@ class _StreamReader:
         self._held.clear()
         self._passing_over = False
 
-    def _line(self, line: bytes) -> None:
-        if len(line) <= MAX_LINE and line.startswith(b"data:") and _MARK.search(line):
-            self._ledger.record(line[5:])
-
-
-class _Whole(Struct):
-    usage: Raw = Raw(b"")
-    timings: Raw = Raw(b"")
-    metrics: Raw = Raw(b"")
-
-
-_WHOLE = msgspec.json.Decoder(_Whole)
+    def _line(self, line: bytes) -> bool:
+        """True for one with timings."""
+        if len(line) <= MAX_LINE and line.startswith(b"data:") and _first_mark(line, len(line)) >= 0:
+            return self._ledger.record(line[5:])
+        return False
 
 
 class _BodyReader:
-    """A JSON body. /infill answers an array, and what it cost is in its last element.
+    """A JSON body. /infill answers an array, and what it cost is in its last element."""
 
-    Most bodies come in one small piece: that one is held, and decoded at the end; where it has nothing of interest it
-    is not read at all.
-    """
+    __slots__ = ("_beginning", "_last", "_ledger", "_of_last", "_size")
 
-    def __init__(self, ledger: Ledger, of_last: bool) -> None:
+    def __init__(self, ledger: Ledger, *, of_last: bool) -> None:
         self._ledger = ledger
         self._of_last = of_last
-        self._scanner: MemberScanner | None = None
-        self._held = b""
+        self._beginning = b""
+        self._last: deque[bytes] = deque()
+        self._size = 0  # of the last pieces
 
     def feed(self, chunk: bytes) -> None:
-        if self._scanner is None:
-            if not self._held and len(chunk) <= MAX_HELD:
-                self._held = chunk
-                return
-            self._scan().feed(self._held)
-            self._held = b""
-        self._scan().feed(chunk)
+        self._last.append(chunk)
+        self._size += len(chunk)
+        while self._size - len(self._last[0]) >= 2 * MAX_HELD:
+            gone = self._last.popleft()
+            self._size -= len(gone)
+            if len(self._beginning) < MAX_HELD:
+                self._beginning += gone[: MAX_HELD - len(self._beginning)]
 
     def end(self) -> None:
-        if self._held and _MARK.search(self._held):
-            try:
-                whole = _WHOLE.decode(self._held)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                self._scan().feed(self._held)
-            else:
-                self._tell(bytes(whole.usage), bytes(whole.timings), bytes(whole.metrics))
-        if self._scanner is not None:
-            found = self._scanner.found
-            self._tell(found.get(b"usage", b""), found.get(b"timings", b""), found.get(b"metrics", b""))
+        """The body is over, in whatever way."""
+        last = b"".join(self._last)
+        if not self._beginning and len(last) <= 2 * MAX_HELD:
+            report = read_last_report(last) if self._of_last else None
+            if (report := report or read_report(last)) is not None:
+                self._ledger.add(report)
+                return
+        # Too long to be read as a whole, or no JSON as far as can be told: an engine may write NaN into it.
+        self._read_beginning(self._beginning or last[:MAX_HELD])
+        self._read_end(last[-MAX_HELD:].rstrip())
 
-    def _tell(self, usage: bytes, timings: bytes, metrics: bytes) -> None:
-        for raw, take in (
-            (usage, self._ledger.usage),
-            (timings, self._ledger.timings),
-            (metrics, self._ledger.metrics),
-        ):
-            if raw:
-                take(raw)
+    def _read_beginning(self, text: bytes) -> None:
+        """Members of the outermost object: what stands before one is an object, once it is closed."""
+        if not text.lstrip().startswith(b"{"):
+            return
+        for name in _NAMES:
+            at = -1
+            for _ in range(_TRIES):
+                if (at := text.find(name, at + 1)) < 0:
+                    break
+                before = text[:at].rstrip().removesuffix(b",")
+                if read_report(before + b"}") is not None and (report := _value(text, at)) is not None:
+                    self._ledger.add(report)
+                    break
 
-    def _scan(self) -> MemberScanner:
-        if self._scanner is None:
-            self._scanner = MemberScanner(_MEMBERS, of_last=self._of_last)
-        return self._scanner
+    def _read_end(self, text: bytes) -> None:
+        """Members of the outermost object: with what follows one, up to the end, it is an object, once it is opened.
+
+        An escaped quote is the only other thing that a name with quotes around it can begin with.
+        """
+        if self._of_last and text.endswith(b"]"):
+            text = text[:-1]
+        for name in _NAMES:
+            at = len(text)
+            for _ in range(_TRIES):
+                if (at := text.rfind(name, 0, at)) < 0:
+                    break
+                if not text.endswith(b"\\", 0, at) and (report := read_report(b"{" + text[at:])) is not None:
+                    self._ledger.add(report)
+                    break
+
+
+def _value(text: bytes, at: int) -> Report | None:
+    """What the member at ``at`` says, whose value is an object with few others inside."""
+    end = at
+    for _ in range(_TRIES):
+        if (end := text.find(b"}", end) + 1) == 0:
+            return None
+        if (report := read_report(b"{" + text[at:end] + b"}")) is not None:
+            return report
+    return None
 
 
 class TokenCounter:
@@ -147,6 +196,8 @@ class TokenCounter:
     be decoded, or is not JSON, leaves everything unknown.
     """
 
+    __slots__ = ("_decoder", "_ledger", "_reader")
+
     def __init__(self, path: str, *, streaming: bool, content_encoding: str | None = None) -> None:
         self._ledger = Ledger()
         self._reader: _Reader
@@ -154,10 +205,10 @@ class TokenCounter:
             self._reader = _StreamReader(self._ledger)
         else:
             self._reader = _BodyReader(self._ledger, of_last=path.rstrip("/").endswith("/infill"))
-        self._decoder = ContentDecoder(content_encoding)
+        self._decoder = ContentDecoder(content_encoding) if content_encoding else None
 
     def feed(self, chunk: bytes) -> None:
-        if self._decoder.plain:
+        if self._decoder is None:
             self._reader.feed(chunk)
             return
         for piece in self._decoder.feed(chunk):
@@ -167,6 +218,17 @@ class TokenCounter:
         """The answer is over, in whatever way."""
         self._reader.end()
         return self._ledger.balance()
+
+
+def count_whole(path: str, body: bytes) -> Usage:
+    """What `TokenCounter` says of a body that is there as a whole and in no coding; most are, and it costs a third."""
+    if len(body) <= 2 * MAX_HELD and (report := read_report(body)) is not None:
+        ledger = Ledger()
+        ledger.add(report)
+        return ledger.balance()
+    counter = TokenCounter(path, streaming=False)
+    counter.feed(body)
+    return counter.end()
 
 
 class ErrorText:

@@ -1,13 +1,18 @@
 """Requests and answers kept for the person who looks into them: in memory, within a budget of bytes, oldest out first.
 
-Bodies are compressed while they pass, so that neither a long answer is held whole nor its end costs a pause. What is
-kept of which route, and which headers are hidden, is llama-swap 0bdb3720's choice.
+Nothing is copied, compressed or put into words while a request is under way: what is kept are references to the bytes
+that pass anyway. The budget counts what is really held, so `waiting` tells what could be compressed meanwhile; a
+`Packing` is done in a thread, and put in place where the buffer lives. What is kept of which route, and which headers
+are hidden, is llama-swap 0bdb3720's choice.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -16,18 +21,22 @@ from msgspec import Struct
 from appliance.core.content_coding import ContentDecoder
 from appliance.wire.activity import Capture
 
+Headers = Sequence[tuple[bytes, bytes]]
+
 REDACTED = "[REDACTED]"
 _SECRET = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"x-api-key"})
 
 MAX_RATIO = 16
-"""How many times the budget a body may have before it is compressed: whoever looks at it gets it whole."""
+"""How many times the budget a body may be long, however well it packs: whoever looks at it gets it whole."""
 
-_BLOCK = 64 << 10
-"""Bytes collected before they are compressed: a record of a stream alone would cost a call for 200 bytes."""
-
+BLOCK = 64 << 10
+"""Bytes of an answer under way that are worth being compressed; what is compressed together never needs to be read
+alone, and more at once would hardly be smaller."""
 
 _ENTRY = 400
 """Bytes that one capture takes besides its contents, so that many small ones keep within the budget too."""
+_PIECE = 40
+"""Bytes that one piece of a body, or one header, takes besides its contents."""
 
 
 class Parts(NamedTuple):
@@ -69,90 +78,171 @@ def captured_headers(headers: Iterable[tuple[bytes, bytes]], *, decoded: bool = 
     return kept
 
 
-class PackedBody(NamedTuple):
-    """A body, compressed with zlib."""
+class Packing(NamedTuple):
+    """Something that can be compressed: ``work`` in a thread, then ``put`` with its result."""
 
-    packed: bytes
     size: int
-    """Bytes before compression."""
+    work: Callable[[], bytes]
+    put: Callable[[bytes], None]
 
 
-class CaptureWriter:
-    """Collects one body within a budget of ``limit`` compressed bytes; one that outgrows it is given up at once.
+class Body:
+    """One long answer's body: its pieces as they come. One that outgrows ``limit`` is given up.
 
-    Give every writer the budget of the whole buffer. Feeding it costs nothing after it has given up.
+    A long one may be compressed while it still comes: its `packing` takes what has come so far. After `close` it never
+    changes again.
     """
 
-    def __init__(self, limit: int, content_encoding: str | None = None) -> None:
+    __slots__ = ("_limit", "_size", "blocks", "closed", "held", "pieces", "raw")
+
+    def __init__(self, limit: int) -> None:
+        self.blocks: list[bytes] = []
+        """The beginning, compressed block by block."""
+        self.pieces: list[bytes] = []
+        """What follows."""
+        self.raw = 0
+        """Bytes of the pieces; -1 when it is given up."""
+        self.held = 0
+        """Bytes of blocks and pieces, and of what holds them."""
+        self.closed = False
         self._limit = limit
-        self._decoder = ContentDecoder(content_encoding)
-        self._compress = zlib.compressobj(level=1)
-        self._block = bytearray()
-        self._packed = bytearray()
         self._size = 0
-        self.given_up = limit <= 0
 
-    def feed(self, chunk: bytes) -> None:
-        if self.given_up:
-            return
-        for piece in self._decoder.feed(chunk):
-            self._add(piece)
-            if self.given_up:
-                return
+    def feed(self, piece: bytes) -> bool:
+        """Keep the next bytes; True: there are enough to be worth compressing. Costs nothing once it is given up."""
+        if self.raw < 0:
+            return False
+        size = len(piece)
+        self._size += size
+        self.raw += size
+        self.held += size + _PIECE
+        self.pieces.append(piece)
+        if self.held > self._limit or self._size > self._limit * MAX_RATIO:
+            self.pieces.clear()
+            self.blocks.clear()
+            self.raw, self.held = -1, 0
+        return self.raw >= BLOCK
 
-    def _add(self, piece: bytes) -> None:
-        self._size += len(piece)
-        self._block += piece
-        if len(self._block) >= _BLOCK:
-            self._packed += self._compress.compress(self._block)
-            self._block.clear()
-        if len(self._packed) > self._limit or self._size > self._limit * MAX_RATIO:
-            self._give_up()
+    @property
+    def given_up(self) -> bool:
+        return self.raw < 0
 
-    def _give_up(self) -> None:
-        self.given_up = True
-        self._block.clear()
-        self._packed.clear()
+    def close(self) -> None:
+        """Nothing follows, and nothing is compressed any more."""
+        self.closed = True
 
-    def end(self) -> PackedBody | None:
-        """What was collected, also of an answer that broke off; None when it was too large. Call it once."""
-        if self.given_up:
-            return None
-        self._packed += self._compress.compress(self._block) + self._compress.flush()
-        if len(self._packed) > self._limit:
-            self._give_up()
-            return None
-        return PackedBody(bytes(self._packed), self._size)
+    def packing(self) -> Packing:
+        """Compress what has come so far."""
+        pieces, size = tuple(self.pieces), self.raw
 
+        def put(block: bytes) -> None:
+            if not self.closed and not self.given_up:
+                del self.pieces[: len(pieces)]
+                self.blocks.append(block)
+                self.raw -= size
+                self.held += len(block) - size - _PIECE * (len(pieces) - 1)
 
-def pack(body: bytes, limit: int) -> PackedBody | None:
-    """A body that is there already; about 10 ms for each megabyte of text."""
-    writer = CaptureWriter(limit)
-    writer.feed(body)
-    return writer.end()
+        return Packing(size, lambda: zlib.compress(b"".join(pieces), 1), put)
 
 
-class Exchange(Struct, frozen=True, kw_only=True):
-    """What is to be kept of one request; a part that is None is not kept. The headers are redacted already."""
+class _Told(Struct, array_like=True):
+    """What is compressed of an exchange: all but those blocks of the answer that are already."""
 
-    req_path: str
-    req_headers: Mapping[str, str]
-    req_body: PackedBody | None = None
-    resp_headers: Mapping[str, str] | None = None
-    resp_body: PackedBody | None = None
-
-
-class _Head(Struct, array_like=True):
     path: str
-    request: Mapping[str, str]
-    response: Mapping[str, str] | None
+    request_headers: Mapping[str, str]
+    request_body: bytes | None
+    response_headers: Mapping[str, str] | None
+    response_end: bytes | None
 
 
-class _Kept(NamedTuple):
-    head: bytes
-    request: PackedBody | None
-    response: PackedBody | None
-    cost: int
+_TOLD = msgspec.msgpack.Decoder(_Told)
+
+
+_Raw = tuple[str, Headers, bytes | None, Headers | None, Body | bytes | None]
+"""An exchange as it passed: the arguments of `Exchange`."""
+
+
+def _told(raw: _Raw) -> _Told:
+    path, request_headers, request_body, response_headers, answer = raw
+    if isinstance(answer, Body):
+        answer = None if answer.given_up else b"".join(answer.pieces)
+    return _Told(
+        path=path,
+        request_headers=captured_headers(request_headers),
+        request_body=request_body,
+        response_headers=None if response_headers is None else captured_headers(response_headers, decoded=True),
+        response_end=answer,
+    )
+
+
+class Exchange:
+    """What is kept of one request; a part that is None is not kept.
+
+    ``response_body`` is in this content ``coding``; one that came in several pieces is closed with it.
+    """
+
+    __slots__ = ("_blocks", "_coding", "_packed", "held", "raw")
+
+    def __init__(
+        self,
+        path: str,
+        request_headers: Headers,
+        request_body: bytes | None = None,
+        response_headers: Headers | None = None,
+        response_body: Body | bytes | None = None,
+        coding: str | None = None,
+    ) -> None:
+        self.raw: _Raw | None = (path, request_headers, request_body, response_headers, response_body)
+        """None once it is compressed."""
+        self._packed = b""
+        self._blocks: Sequence[bytes] = ()
+        self._coding = coding
+        held = _ENTRY + _held(request_headers)
+        if request_body is not None:
+            held += len(request_body)
+        if response_headers is not None:
+            held += _held(response_headers)
+        if isinstance(response_body, Body):
+            response_body.close()
+            held += response_body.held
+            self._blocks = response_body.blocks
+        elif response_body is not None:
+            held += len(response_body)
+        self.held = held
+        """Bytes that it takes."""
+
+    def packing(self, put: Callable[[bytes], None]) -> Packing:
+        """Compress it, and ``put`` the result, which is for `pack`."""
+        raw = self.raw
+        assert raw is not None, "nothing is compressed twice"
+        return Packing(self.held, lambda: zlib.compress(msgspec.msgpack.encode(_told(raw)), 1), put)
+
+    def pack(self, packed: bytes) -> None:
+        """It has been compressed."""
+        self.raw, self._packed = None, packed
+        self.held = _ENTRY + len(packed) + sum(map(len, self._blocks))
+
+    def reading(self, id: int, limit: int) -> Callable[[], Capture]:
+        """What tells it to the person who looks; see `CaptureBuffer.find`."""
+        raw, packed, blocks, coding = self.raw, self._packed, self._blocks, self._coding
+
+        def read() -> Capture:
+            told = _told(raw) if raw is not None else _TOLD.decode(zlib.decompress(packed))
+            end = told.response_end
+            return Capture(
+                id=id,
+                req_path=told.path,
+                req_headers=dict(told.request_headers),
+                req_body=told.request_body,
+                resp_headers=None if told.response_headers is None else dict(told.response_headers),
+                resp_body=None if end is None else _decoded([*map(zlib.decompress, blocks), end], coding, limit),
+            )
+
+        return read
+
+
+def _held(headers: Headers) -> int:
+    return _PIECE * 3 * len(headers) + sum(map(len, chain.from_iterable(headers)))
 
 
 class CaptureBuffer:
@@ -161,49 +251,59 @@ class CaptureBuffer:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         """Bytes; 0 keeps nothing."""
-        self._used = 0
-        self._kept: dict[int, _Kept] = {}
+        self.used = 0
+        self._kept: OrderedDict[int, Exchange] = OrderedDict()
+        self._raw: dict[int, Exchange] = {}  # those that are not compressed
 
     def add(self, id: int, exchange: Exchange) -> bool:
         """Keep it, at the expense of the oldest; False, and nothing has changed, when it alone is too large."""
-        kept = _kept(exchange)
-        if kept.cost > self.limit:
+        if exchange.held > self.limit:
             return False
-        self._drop(id)
-        while self._used + kept.cost > self.limit:
+        if id in self._kept:
+            self._drop(id)
+        self.used += exchange.held
+        while self.used > self.limit:
             self._drop(next(iter(self._kept)))
-        self._kept[id] = kept
-        self._used += kept.cost
+        self._kept[id] = self._raw[id] = exchange
         return True
 
     def has(self, id: int) -> bool:
         return id in self._kept
 
-    def get(self, id: int) -> Capture | None:
-        if (kept := self._kept.get(id)) is None:
-            return None
-        head = msgspec.msgpack.decode(zlib.decompress(kept.head), type=_Head)
-        return Capture(
-            id=id,
-            req_path=head.path,
-            req_headers=dict(head.request),
-            req_body=_unpacked(kept.request),
-            resp_headers=None if head.response is None else dict(head.response),
-            resp_body=_unpacked(kept.response),
-        )
+    def find(self, id: int) -> Callable[[], Capture] | None:
+        """What makes the capture of this row, as it is now; it may take a while, in any thread."""
+        exchange = self._kept.get(id)
+        return None if exchange is None else exchange.reading(id, self.limit)
+
+    def waiting(self, most: int) -> list[Packing]:
+        """What was kept first and is not compressed yet, until it is ``most`` bytes together."""
+        found: list[Packing] = []
+        for id, exchange in self._raw.items():
+            if most <= 0:
+                break
+            most -= exchange.held
+            found.append(exchange.packing(partial(self._pack, id, exchange)))
+        return found
+
+    def _pack(self, id: int, exchange: Exchange, packed: bytes) -> None:
+        if self._raw.get(id) is exchange:  # it is not gone meanwhile
+            del self._raw[id]
+            self.used -= exchange.held
+            exchange.pack(packed)
+            self.used += exchange.held
 
     def _drop(self, id: int) -> None:
-        if (kept := self._kept.pop(id, None)) is not None:
-            self._used -= kept.cost
+        self.used -= self._kept.pop(id).held
+        self._raw.pop(id, None)
 
 
-def _kept(exchange: Exchange) -> _Kept:
-    head = _Head(exchange.req_path, exchange.req_headers, exchange.resp_headers)
-    packed = zlib.compress(msgspec.msgpack.encode(head), 1)
-    bodies = (body for body in (exchange.req_body, exchange.resp_body) if body is not None)
-    cost = _ENTRY + len(packed) + sum(len(body.packed) for body in bodies)
-    return _Kept(packed, exchange.req_body, exchange.resp_body, cost)
-
-
-def _unpacked(body: PackedBody | None) -> bytes | None:
-    return None if body is None else zlib.decompress(body.packed)
+def _decoded(parts: Sequence[bytes], coding: str | None, limit: int) -> bytes | None:
+    """The content; None for one that is too long for the person who looks."""
+    decoder = ContentDecoder(coding)
+    content = bytearray()
+    for part in parts:
+        for piece in decoder.feed(part):
+            content += piece
+            if len(content) > limit * MAX_RATIO:
+                return None
+    return bytes(content)

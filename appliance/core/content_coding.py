@@ -26,10 +26,11 @@ class ContentDecoder:
     the two, and beyond MAX_DECODED; nothing comes out after that.
     """
 
+    __slots__ = ("_coding", "_decoded", "_inflate", "broken", "plain")
+
     def __init__(self, content_encoding: str | None) -> None:
-        self._coding = _name(content_encoding or "")
-        self._inflate = zlib.decompressobj()
-        self._begun = False  # the format of ``_inflate`` is chosen by the first byte
+        self._coding = _name(content_encoding) if content_encoding else ""
+        self._inflate = None  # its format is chosen by the first byte
         self._decoded = 0
         self.plain = self._coding in _NOTHING
         """Nothing has to be undone: the bytes may be used as they are."""
@@ -41,8 +42,8 @@ class ContentDecoder:
             yield chunk
             return
         while chunk and not self.broken:
-            if not self._begun:
-                self._inflate, self._begun = zlib.decompressobj(self._window(chunk[0])), True
+            if self._inflate is None:
+                self._inflate = zlib.decompressobj(self._window(chunk[0]))
             try:
                 piece = self._inflate.decompress(chunk, PIECE)
             except zlib.error:
@@ -56,7 +57,7 @@ class ContentDecoder:
             if self._inflate.eof:
                 # A gzip body may be several members; after the end of a deflate one nothing is left to say.
                 chunk = self._inflate.unused_data if self._coding == "gzip" else b""
-                self._begun = False
+                self._inflate = None
 
     def _window(self, first: int) -> int:
         if self._coding == "gzip":

@@ -43,7 +43,7 @@ def read_query(query: bytes) -> dict[str, str]:
 
 def read_json(body: bytes) -> RequestHead:
     """Raises BadRequest that says what is wrong with the body, and where."""
-    if not body.strip():
+    if not body or body.isspace():
         raise BadRequest("the request body is empty; send a JSON object")
     try:
         found = _BODY.decode(body)

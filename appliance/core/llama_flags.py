@@ -3,7 +3,8 @@
 Source: `llama-server --help` of that release and the parsing rules behind it; --moe-cache-mib and the variable of
 --slot-save-path came later, with the release that the embedded engine is built from. --tools-root is this
 program's own. Users: the embedded engine, which carries these options itself, and the front that stands in for
-`llama-server`, which keeps some and passes the rest on.
+`llama-server`, which keeps some and passes the rest on. Only the standard library is imported: whoever waits for a
+model on the embedded engine waits for its process to import this file, and msgspec is 25 milliseconds.
 The file is long because the table is; the rules are the half below it.
 """
 
@@ -11,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
-
-import msgspec
+from typing import NamedTuple
 
 from appliance.errors import UsageError
 
@@ -316,7 +316,7 @@ TRUE_WORDS = frozenset({"on", "enabled", "true", "1"})
 FALSE_WORDS = frozenset({"off", "disabled", "false", "0"})
 
 
-class Flag(msgspec.Struct, frozen=True, kw_only=True):
+class Flag(NamedTuple):
     """One option. ``name`` is its last positive spelling, which llama.cpp's own router also writes."""
 
     name: str
@@ -339,7 +339,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
         return self.env.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
 
 
-class Option(msgspec.Struct, frozen=True, kw_only=True):
+class Option(NamedTuple):
     """One option as given: ``words`` is what was written, ``canonical`` and ``values`` what it means.
 
     ``on`` is false for a negative spelling. ``flag`` is the first word, or the variable's name.
@@ -348,8 +348,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     flag: str
     canonical: str
     values: tuple[str, ...]
-    on: bool = True
     words: tuple[str, ...]
+    on: bool = True
 
 
 def _flag(line: str) -> Flag:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import structs
-
 from appliance.core import llama_flags
 from appliance.core.llama_flags import Option
 
@@ -43,5 +41,5 @@ def spelled_out(options: Sequence[Option]) -> list[Option]:
         if (words := SHORTHANDS.get(option.canonical)) is None:
             told.append(option)
         else:
-            told += [structs.replace(each, flag=option.flag) for each in llama_flags.split(words.split())]
+            told += [each._replace(flag=option.flag) for each in llama_flags.split(words.split())]
     return told

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import TypeVar
 
 from msgspec import Struct
@@ -166,6 +165,8 @@ class Names:
     def near(self, name: str, count: int = 3) -> tuple[str, ...]:
         """Return known names that look like an unknown one, best first."""
         folded = name[:MAX_NAME].casefold()
+        from difflib import get_close_matches  # only on the way to an error
+
         found = get_close_matches(folded, list(self._folded)[:MAX_COMPARED], count, 0.6)
         for known in self._folded:
             shorter, longer = sorted((known, folded), key=len)

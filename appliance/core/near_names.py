@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 from itertools import islice
 
 LONGEST = 200
@@ -18,6 +17,8 @@ def near(name: str, known: Iterable[str]) -> str | None:
     """
     if len(name) > LONGEST:
         return None
+    from difflib import get_close_matches  # a millisecond, for mistakes only
+
     by_fold = {fold(candidate): candidate for candidate in known}
     found = get_close_matches(fold(name), by_fold, n=1, cutoff=0.6)
     return by_fold[found[0]] if found else None

@@ -52,6 +52,7 @@ LOOK_AHEAD = 8
 """Entries that cannot be served yet after which the rest of the queue waits, too; bounds the work of one event."""
 QUEUE_RETRY = 5.0
 """Seconds after which a client that found the queue full may try again."""
+NOBODY: frozenset[str] = frozenset()
 
 
 class _Process:
@@ -153,27 +154,50 @@ class Schedule:
 
     def deadline(self, now: float) -> float:
         """When `tick` is to be called at the latest; infinity when only events can change something."""
-        times = [entry.overdue_at() for entry in self._queue.values()]
+        earliest = math.inf
+        for entry in self._queue.values():
+            if now < (at := entry.overdue_at()) < earliest:
+                earliest = at
         for process in self._processes.values():
-            if process.state is State.READY:
-                if process.terms.ttl and not process.terms.pinned and not process.leases:
-                    times.append(process.used_at + process.terms.ttl)
-                if self._queue:
-                    times.append(process.ready_at + process.terms.min_loaded)
-        return min((time for time in times if time > now), default=math.inf)
+            terms = process.terms
+            if process.state is not State.READY:
+                continue
+            if terms.ttl and not process.leases and not terms.pinned and now < (at := process.used_at + terms.ttl):
+                earliest = min(earliest, at)
+            if self._queue and now < (at := process.ready_at + terms.min_loaded):
+                earliest = min(earliest, at)
+        return earliest
 
     # ---- what happens ------------------------------------------------------------------------------------------------
 
-    def request(self, ticket: int, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0) -> list[Effect]:
-        """Somebody wants the model. Tickets are never reused; ``terms`` count from the model's next start on."""
+    def take(self, ticket: int, model: str, now: float = 0.0) -> bool:
+        """The first half of rule 1, alone: True where `request` would answer with the ticket's Grant and nothing else.
+
+        The ticket is leased then. False changes nothing: call `request`, of which this is the first step, so that the
+        two cannot disagree. It is the way of nearly every request, and therefore needs no terms and makes no effects:
+        the limit of a READY model is what its process was told last.
+        """
         if ticket in self._holders:
             raise RuntimeError(f"ticket {ticket} is in use")
+        process = self._processes.get(model)
+        if process is None or process.state is not State.READY or self._closed or model in self._yielding:
+            return False
+        limit = process.terms.limit
+        if limit and len(process.leases) + self.waiting(model) >= limit:
+            return False
+        self._holders[ticket] = model
+        process.leases.add(ticket)
+        self._used(process, now)
+        return True
+
+    def request(self, ticket: int, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0) -> list[Effect]:
+        """Somebody wants the model. Tickets are never reused; ``terms`` count from the model's next start on."""
+        if self.take(ticket, model, now):
+            return [Grant(ticket, model)]
         if refusal := self._refusal(model, terms):
             return [Refuse(ticket, refusal)]
         self._holders[ticket] = model
         process = self._processes.get(model)
-        if process is not None and process.state is State.READY and model not in self._yielding:
-            return self._grant(process, model, [ticket], now)
         if process is not None and process.state is State.STARTING:
             process.waiting.append(ticket)
             return []
@@ -333,9 +357,10 @@ class Schedule:
         """Rule 1."""
         if self._closed:
             return ShuttingDown()
-        if terms.limit and self.leases(model) + self.waiting(model) >= terms.limit:
-            return TooManyRequests(model, terms.limit)
         process = self._processes.get(model)
+        limit = process.terms.limit if process is not None and process.state is State.READY else terms.limit
+        if limit and self.leases(model) + self.waiting(model) >= limit:
+            return TooManyRequests(model, limit)
         queues = process is None or process.state in GOING or model in self._yielding
         if queues and self.queued() >= self._limits.queue:
             return Busy(f"{self.queued()} requests wait for models already", retry_after=QUEUE_RETRY)
@@ -343,6 +368,9 @@ class Schedule:
 
     def _serve_queue(self, now: float) -> list[Effect]:
         """Rules 3 to 5."""
+        if not self._queue:
+            self._yielding = NOBODY
+            return []
         effects: list[Effect] = []
         yielding: set[str] = set()
         ahead: list[_Entry] = []

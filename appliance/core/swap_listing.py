@@ -6,13 +6,13 @@ what ``capabilities`` say. Names that stand for a model elsewhere (peers, select
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Literal
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Literal, cast
 
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.core.config.types import Capabilities, Config, ModelConfig, Profile, Selector
+from appliance.core.config.types import Capabilities, Config, ModelConfig, Selector
 from appliance.core.model import Model
 
 Object = dict[str, object]
@@ -26,6 +26,7 @@ _SWAP_STATES: dict[str, SwapState] = {
     "sleeping": "ready",
     "stopping": "stopping",
 }
+NO_CAPABILITIES = Capabilities()
 _FROM_CAPABILITIES = ("architecture", "capabilities", "supported_parameters", "context_length")
 
 
@@ -62,7 +63,12 @@ class _Rendered(Struct, frozen=True):
         return found
 
 
+_NOTHING = _Rendered({}, {}, 0)
+
+
 def _render(told: Capabilities) -> _Rendered:
+    if told == NO_CAPABILITIES:
+        return _NOTHING
     pairs = {
         "audio_transcriptions": ("audio", "text"),
         "audio_speech": ("text", "audio"),
@@ -82,53 +88,92 @@ def _render(told: Capabilities) -> _Rendered:
     return _Rendered(architecture, {name: True for name, on in flags.items() if on}, told.context)
 
 
-def complete(entry: Object, model: ModelConfig, identity: Object) -> Object:
-    """A model's entry of the list with all that its configuration adds. ``identity`` goes into ``meta.llamaswap``."""
-    rendered = _render(model.capabilities).entry
-    metadata = {key: value for key, value in model.metadata.items() if not (rendered and key in _FROM_CAPABILITIES)}
-    meta: Object = {**_object(entry.get("meta")), "llamaswap": {**metadata, **identity}}
+class _Added(Struct, frozen=True):
+    """What a configuration adds to a model's entry under one of its names; ``own`` replaces members of the entry."""
+
+    own: Object
+    architecture: Object
+    meta: Object
+
+    def to(self, entry: Object) -> Object:
+        """The entry with it; what the engine says of itself under ``meta`` and ``architecture`` stays beside."""
+        found = {**entry, **self.own}
+        found["meta"] = {**_object(entry["meta"]), **self.meta} if "meta" in entry else self.meta
+        if self.architecture:
+            found["architecture"] = {**_object(entry.get("architecture")), **self.architecture}
+        return found
+
+
+def _added(model: ModelConfig, identity: Object, renamed: Object | None = None) -> _Added:
+    rendered = _render(model.capabilities)
+    shown = rendered.entry
+    metadata = {key: value for key, value in model.metadata.items() if not (shown and key in _FROM_CAPABILITIES)}
+    meta: Object = {"llamaswap": {**metadata, **identity}}
     if model.capabilities.context:
         meta["n_ctx"] = model.capabilities.context
-    architecture: Object = {**_object(entry.get("architecture")), **_object(rendered.get("architecture"))}
-    return {
-        **entry,
-        **_named(model.name, model.description),
-        **rendered,
-        **({"architecture": architecture} if architecture else {}),
-        "meta": meta,
-    }
+    shown.pop("architecture", None)
+    own = {**(renamed or {}), **_named(model.name, model.description), **shown}
+    return _Added(own, rendered.architecture, meta)
 
 
-def list_entries(
-    base: Mapping[str, Object],
-    config: Config,
-    *,
-    profile: str | None,
-    now: int,
-    remote: Collection[str] = (),
-) -> list[Object]:
-    """The ``data`` of ``GET /v1/models``, sorted by id.
+class Listing:
+    """Lists models under one configuration, peers' models included. Immutable; made once, used for every list."""
 
-    ``base`` is llama-server's entry of every local model by id, its ``status`` included; one that the configuration
-    does not know stays as it is. ``config`` has the models of peers that list them themselves; ``remote`` are the full
-    names (``peer/model``) of those that a peer has loaded. ``now`` is ``created`` of what has no file, Unix seconds.
-    """
-    found: list[Object] = []
-    for model_id, entry in base.items():
-        model = config.models.get(model_id)
-        if model is None:
-            found.append(entry)
-        elif not model.unlisted:
-            found += _local(entry, model_id, model, aliases=config.include_aliases_in_list)
-    states = {model_id: _value(entry) for model_id, entry in base.items()}
-    names = _Names(config, states, remote)
-    for peer_id, name in _peer_models(config):
-        full, identity = f"{peer_id}/{name}", dict[str, object](type="peer", peerID=peer_id)
-        found.append(_virtual(full, "peer", now, names.value((full,)), identity, f"{peer_id}: {name}"))
-    for selector_id, selector in config.selectors.items():
-        found.append(_selector(selector_id, selector, now, names))
-    found += _pins(config.profiles.get(profile) if profile is not None else None, now, names)
-    return sorted(found, key=lambda entry: str(entry["id"]))
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._added = {model_id: _names_of(model_id, model, config) for model_id, model in config.models.items()}
+        self._full = {f"{peer_id}/{name}": (peer_id, name) for peer_id, name in _peer_models(config)}
+        self._ids = {alias: model_id for model_id, model in config.models.items() for alias in model.aliases}
+        self._ids |= {name: name for name in (*self._full, *config.models)}
+
+    def entries(
+        self, base: Mapping[str, Object], *, profile: str | None, now: int, remote: Collection[str] = ()
+    ) -> list[Object]:
+        """The ``data`` of ``GET /v1/models``, sorted by id.
+
+        ``base`` is llama-server's entry of every local model by id, its ``status`` included; one that the configuration
+        does not know stays as it is. ``remote`` are the full names (``peer/model``) of those that a peer has loaded.
+        ``now`` is ``created`` of what has no file, Unix seconds.
+        """
+        found: list[Object] = []
+        for model_id, entry in base.items():
+            added = self._added.get(model_id)
+            if added is None:
+                found.append(entry)
+            else:
+                found += [one.to(entry) for one in added]
+        found += self._virtual(_Loaded(self._ids, base, self._full.keys() & set(remote)), profile, now)
+        return sorted(found, key=_id_of)
+
+    def _virtual(self, loaded: _Loaded, profile: str | None, now: int) -> Iterator[Object]:
+        """The entries of names that have no process of their own here."""
+        for full, (peer_id, name) in self._full.items():
+            identity: Object = {"type": "peer", "peerID": peer_id}
+            yield _virtual(full, "peer", now, loaded.value((full,)), identity, f"{peer_id}: {name}")
+        for selector_id, selector in self._config.selectors.items():
+            yield _selector(selector_id, selector, now, loaded)
+        pins = self._config.profiles[profile].pins if profile in self._config.profiles else {}
+        for name, target in pins.items():
+            if target and name not in self._config.selectors and not loaded.knows(name):
+                yield _virtual(name, "profile", now, loaded.value((target,)), {"type": "profile"})
+
+
+def _id_of(entry: Object) -> str:
+    return str(entry["id"])
+
+
+def _names_of(model_id: str, model: ModelConfig, config: Config) -> list[_Added]:
+    """What is added to the model's entry under each name that is listed."""
+    if model.unlisted:
+        return []
+    identity: Object = {"type": "model"}
+    if model.aliases:
+        identity["aliases"] = list(model.aliases)
+    found = [_added(model, identity)]
+    if config.include_aliases_in_list:
+        identity = {"type": "alias", "modelID": model_id}
+        found += [_added(model, identity, {"id": alias, "aliases": []}) for alias in model.aliases]
+    return found
 
 
 def model_status(config: Config, states: Mapping[str, str]) -> list[Object]:
@@ -146,49 +191,35 @@ def _peer_models(config: Config) -> list[tuple[str, str]]:
     return [(peer_id, name) for peer_id, peer in config.peers.items() for name in peer.models]
 
 
-class _Names:
+class _Loaded:
     """Which names mean something, and whether it runs."""
 
-    def __init__(self, config: Config, states: Mapping[str, str], remote: Collection[str]) -> None:
-        peers = {f"{peer_id}/{name}" for peer_id, name in _peer_models(config)}
-        self._states = {**{name: "loaded" for name in peers.intersection(remote)}, **states}
-        self._ids = {alias: model_id for model_id, model in config.models.items() for alias in model.aliases}
-        self._ids |= {name: name for name in (*peers, *config.models, *states)}
-        self.taken = {*self._ids, *config.selectors}
+    def __init__(self, ids: Mapping[str, str], base: Mapping[str, Object], remote: Collection[str]) -> None:
+        self._ids = ids
+        self._base = base
+        self._remote = remote
+
+    def knows(self, name: str) -> bool:
+        return name in self._ids or name in self._base
 
     def value(self, names: Iterable[str]) -> str:
         """``loaded`` when one of them is loaded, or on its way there."""
-        states = (self._states.get(self._ids.get(name, ""), UNLOADED) for name in names)
-        return "loaded" if any(state in ("loading", "loaded", "sleeping") for state in states) else UNLOADED
+        return "loaded" if any(self._is_loaded(name) for name in names) else UNLOADED
+
+    def _is_loaded(self, name: str) -> bool:
+        model_id = name if name in self._base else self._ids.get(name, "")
+        if model_id in self._base:
+            return _object(self._base[model_id].get("status")).get("value") in ("loading", "loaded", "sleeping")
+        return model_id in self._remote
 
 
-def _local(entry: Object, model_id: str, model: ModelConfig, *, aliases: bool) -> list[Object]:
-    identity: Object = {"type": "model"}
-    if model.aliases:
-        identity["aliases"] = list(model.aliases)
-    found = [complete(entry, model, identity)]
-    if aliases:
-        identity = {"type": "alias", "modelID": model_id}
-        found += [complete({**entry, "id": alias, "aliases": []}, model, identity) for alias in model.aliases]
-    return found
-
-
-def _selector(selector_id: str, selector: Selector, now: int, names: _Names) -> Object:
+def _selector(selector_id: str, selector: Selector, now: int, loaded: _Loaded) -> Object:
     identity: Object = {"type": "selector", "strategy": selector.strategy, "targets": list(selector.targets)}
     if selector.strategy == "spillover":
         identity["spillover"] = selector.settings.spillover
     used = selector.targets[:1] if selector.strategy == "pin" else selector.targets
-    value = names.value(used)
+    value = loaded.value(used)
     return _virtual(selector_id, "selector", now, value, identity, selector.name, selector.description)
-
-
-def _pins(profile: Profile | None, now: int, names: _Names) -> list[Object]:
-    pins = profile.pins.items() if profile is not None else ()
-    return [
-        _virtual(name, "profile", now, names.value((target,)), {"type": "profile"})
-        for name, target in pins
-        if target and name not in names.taken
-    ]
 
 
 def _virtual(
@@ -246,12 +277,8 @@ def _named(name: str, description: str) -> Object:
     return {key: text for key, text in told.items() if text}
 
 
-def _value(entry: Object) -> str:
-    return str(_object(entry.get("status")).get("value", UNLOADED))
-
-
 def _object(value: object) -> Object:
     """A part of an entry as a mapping; the engine's own words come as raw JSON."""
     if isinstance(value, Raw):
         return dict(msgspec.json.decode(value, type=dict[str, Raw]))
-    return msgspec.convert(value, Object) if isinstance(value, dict) else {}
+    return cast("Object", value) if isinstance(value, dict) else {}  # what is no JSON was made here, with names

@@ -58,49 +58,89 @@ class _Metrics(Struct):
     speculative_decoding: Loose = None
 
 
-_ABSENT = Raw()
+_NO_TIMINGS, _NO_METRICS = _Timings(), _Metrics()
 
 
 class _Holder(Struct):
-    usage: Raw = _ABSENT
+    usage: _UsageObject | None = None
 
 
-class _Record(_Holder):
-    timings: Raw = _ABSENT
-    metrics: Raw = _ABSENT
-    response: Raw = _ABSENT
-    message: Raw = _ABSENT
+class Report(_Holder):
+    """What one JSON object says that an answer cost; of ``response`` and ``message`` it is what streams hold there."""
 
+    timings: _Timings | None = None
+    metrics: _Metrics | None = None
+
+
+class _Record(Report):
+    response: _Holder | None = None
+    message: _Holder | None = None
+
+
+class _RawHolder(Struct):
+    usage: Raw = Raw(b"null")
+
+
+class _RawRecord(_RawHolder):
+    timings: Raw = Raw(b"null")
+    metrics: Raw = Raw(b"null")
+    response: Raw = Raw(b"null")
+    message: Raw = Raw(b"null")
+
+
+_REPORT = msgspec.json.Decoder(Report)
+_RECORD = msgspec.json.Decoder(_Record)
+_INFILL = msgspec.json.Decoder(list[Raw])
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _T = TypeVar("_T", bound=Struct)
 
 
 def decode_loosely(raw: bytes | Raw, kind: type[_T]) -> _T | None:
-    """The text as ``kind``, or None for what is not JSON, not an object, or not there at all."""
-    if raw is _ABSENT:
-        return None
+    """The text as ``kind``, or None for what is not JSON, or not an object."""
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         return None
 
 
-def _count(*values: Loose) -> int:
-    """The first of the values that is there, as a count; -1 where none is, or it is not a count."""
-    for value in values:
-        if value is not None:
-            break
-    else:
-        return -1
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX:
-        return -1
-    return int(value)
+def read_report(text: bytes | Raw) -> Report | None:
+    """What the object that the text is says; a member of a strange type costs only itself. None: it is no object."""
+    try:
+        return _REPORT.decode(text)
+    except _UNREADABLE:
+        raw = decode_loosely(text, _RawRecord)
+    return None if raw is None else _piecemeal(raw)
+
+
+def read_last_report(text: bytes) -> Report | None:
+    """The same of the last element of the array that the text is."""
+    try:
+        elements = _INFILL.decode(text)
+    except _UNREADABLE:
+        return None
+    return read_report(elements[-1]) if elements else None
+
+
+def _piecemeal(raw: _RawRecord) -> Report:
+    return Report(
+        usage=decode_loosely(raw.usage, _UsageObject),
+        timings=decode_loosely(raw.timings, _Timings),
+        metrics=decode_loosely(raw.metrics, _Metrics),
+    )
+
+
+def _count(value: Loose) -> int:
+    """The value as a count; -1 where it is none."""
+    if (type(value) is int or type(value) is float) and 0 <= value < _MAX:
+        return int(value)
+    return -1
 
 
 def _rate(value: Loose) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MAX:
-        return -1.0
-    return float(value)
+    if (type(value) is float or type(value) is int) and 0 <= value < _MAX:
+        return float(value)
+    return -1.0
 
 
 def _member(value: Loose, name: str) -> Loose:
@@ -111,71 +151,83 @@ def _member(value: Loose, name: str) -> Loose:
 class Ledger:
     """What has been reported so far."""
 
+    __slots__ = ("_cached", "_input", "_metrics", "_output", "_timings")
+
     def __init__(self) -> None:
         self._input = -1
         self._output = -1
         self._cached = -1
-        self._timings = _Timings()
-        self._metrics = _Metrics()
+        self._timings = _NO_TIMINGS
+        self._metrics = _NO_METRICS
 
-    def usage(self, raw: bytes | Raw) -> None:
-        """A later positive number replaces an earlier one: streams report in parts, and repeat themselves with 0."""
-        if (said := decode_loosely(raw, _UsageObject)) is None:
+    def add(self, report: Report) -> None:
+        """A later positive number of usage replaces an earlier one: streams report in parts, and repeat themselves
+        with 0. Timings and metrics are replaced as a whole."""
+        self._use(report)
+        self._timings = report.timings or self._timings
+        self._metrics = report.metrics or self._metrics
+
+    def record(self, data: bytes) -> bool:
+        """One data line of a stream. True: it had timings."""
+        try:
+            record = _RECORD.decode(data)
+        except _UNREADABLE:
+            return self._record_piecemeal(data)
+        self._use(record)
+        for holder in (record.response, record.message):
+            if holder is not None:
+                self._use(holder)
+        self._timings = record.timings or self._timings
+        self._metrics = record.metrics or self._metrics
+        return record.timings is not None
+
+    def _record_piecemeal(self, data: bytes) -> bool:
+        if (raw := decode_loosely(data, _RawRecord)) is None:
+            return False
+        report = _piecemeal(raw)
+        self._use(report)
+        for part in (raw.response, raw.message):
+            if (holder := decode_loosely(part, _RawHolder)) is not None:
+                self._use(_Holder(decode_loosely(holder.usage, _UsageObject)))
+        self._timings = report.timings or self._timings
+        self._metrics = report.metrics or self._metrics
+        return report.timings is not None
+
+    def _use(self, holder: _Holder) -> None:
+        if (said := holder.usage) is None:
             return
-        self._input = _later(self._input, _count(said.prompt_tokens, said.input_tokens))
-        self._output = _later(self._output, _count(said.completion_tokens, said.output_tokens))
-        cached = _count(
-            said.cache_read_input_tokens,
-            _member(said.input_tokens_details, "cached_tokens"),
-            _member(said.prompt_tokens_details, "cached_tokens"),
-        )
-        self._cached = _later(self._cached, cached)
-
-    def timings(self, raw: bytes | Raw) -> None:
-        self._timings = decode_loosely(raw, _Timings) or self._timings
-
-    def metrics(self, raw: bytes | Raw) -> None:
-        self._metrics = decode_loosely(raw, _Metrics) or self._metrics
-
-    def record(self, data: bytes) -> None:
-        """One data line of a stream."""
-        if (record := decode_loosely(data, _Record)) is None:
-            return
-        self.usage(record.usage)
-        for part in (record.response, record.message):
-            if holder := decode_loosely(part, _Holder):
-                self.usage(holder.usage)
-        self.timings(record.timings)
-        self.metrics(record.metrics)
+        prompt = said.input_tokens if said.prompt_tokens is None else said.prompt_tokens
+        completion = said.output_tokens if said.completion_tokens is None else said.completion_tokens
+        cached = said.cache_read_input_tokens
+        for details in (said.input_tokens_details, said.prompt_tokens_details):
+            if cached is None and details is not None:
+                cached = _member(details, "cached_tokens")
+        self._input = _later(self._input, _count(prompt))
+        self._output = _later(self._output, _count(completion))
+        self._cached = _later(self._cached, _count(cached))
 
     def balance(self) -> Usage:
+        """What it comes to. Timings override usage, and metrics fill what neither says."""
         timings = self._timings
-        input_tokens = _known(_count(timings.prompt_n), self._input)
-        cached = _known(_count(timings.cache_n), self._cached)
-        drafted, accepted = self._drafts()
+        drafted, accepted = _both(timings.draft_n, timings.draft_n_accepted)
+        prompt_rate, token_rate = _rate(timings.prompt_per_second), _rate(timings.predicted_per_second)
+        if self._metrics is not _NO_METRICS:
+            if drafted < 0:
+                said = self._metrics.speculative_decoding
+                drafted, accepted = _both(_member(said, "num_draft_tokens"), _member(said, "num_accepted_draft_tokens"))
+            prompt_rate = _known(prompt_rate, self._prefill_rate())
+            token_rate = _known(token_rate, self._token_rate())
         tokens = Tokens(
-            cache_tokens=cached,
+            cache_tokens=_known(_count(timings.cache_n), self._cached),
             draft_tokens=drafted,
             draft_acc_tokens=accepted,
-            input_tokens=input_tokens,
+            input_tokens=_known(_count(timings.prompt_n), self._input),
             output_tokens=_known(_count(timings.predicted_n), self._output),
-            prompt_per_second=_known(_rate(timings.prompt_per_second), self._prefill_rate()),
-            tokens_per_second=_known(_rate(timings.predicted_per_second), self._token_rate()),
+            prompt_per_second=prompt_rate,
+            tokens_per_second=token_rate,
         )
         engine_ms = max(_rate(timings.prompt_ms), 0.0) + max(_rate(timings.predicted_ms), 0.0)
         return Usage(tokens=tokens, engine_ms=engine_ms)
-
-    def _drafts(self) -> tuple[int, int]:
-        """Drafted and accepted tokens; one without the other says nothing."""
-        speculative = self._metrics.speculative_decoding
-        for drafted, accepted in (
-            (self._timings.draft_n, self._timings.draft_n_accepted),
-            (_member(speculative, "num_draft_tokens"), _member(speculative, "num_accepted_draft_tokens")),
-        ):
-            counts = _count(drafted), _count(accepted)
-            if min(counts) >= 0:
-                return counts
-        return -1, -1
 
     def _prefill_rate(self) -> float:
         """vLLM gives the time to the first token: what was not in the cache has been read in it."""
@@ -187,6 +239,14 @@ class Ledger:
         """vLLM gives the mean time between two tokens."""
         milliseconds = _rate(self._metrics.mean_itl_ms)
         return 1000 / milliseconds if milliseconds > 0 else -1.0
+
+
+def _both(drafted: Loose, accepted: Loose) -> tuple[int, int]:
+    """Drafted and accepted tokens; one without the other says nothing."""
+    if drafted is None or accepted is None:
+        return -1, -1
+    counts = _count(drafted), _count(accepted)
+    return counts if min(counts) >= 0 else (-1, -1)
 
 
 def _later(before: int, now: int) -> int:

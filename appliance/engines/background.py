@@ -8,15 +8,14 @@ another try, it does as much of that again as is in doubt.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 
 import trio
 
 from appliance.core.engines.choice import Seat
+from appliance.engines.owner import Engines
 from appliance.platform.power import Suspends
-
-if TYPE_CHECKING:
-    from appliance.engines.owner import Engines
 
 QUIET = 3.0
 """Seconds without a request before something is tried: a proof measures speed, and takes a core."""
@@ -30,63 +29,78 @@ LOOK = 0.1
 log = logging.getLogger(__name__)
 
 
-async def keep_up(engines: Engines) -> None:
-    """Run for as long as the engines are used; cancelled at the end."""
-    suspends = Suspends()
-    while True:
-        await _wait_quiet(engines)
-        if engines.look is None or engines.unlisted:
-            await engines.probe()
-        for seat in engines.in_doubt():
-            await _prove_in_peace(engines, seat)
-        engines.settled()
-        await _wait_for_doubt(engines, suspends)
+@asynccontextmanager
+async def keeping_up(engines: Engines, busy: Callable[[], bool], settled: Callable[[], None]) -> AsyncGenerator[None]:
+    """Find out beside the block. ``busy`` tells whether requests are under way: then nothing is tried.
+
+    ``settled`` is called now and then while none is: the best seat may be another one than before.
+    """
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_Background(engines, busy, settled).run)
+        yield
+        nursery.cancel_scope.cancel()
 
 
-async def _wait_for_doubt(engines: Engines, suspends: Suspends) -> None:
-    """Return when there is something to find out."""
-    while True:
-        with trio.move_on_after(EVERY):
-            await engines.wait_suspect()
-            return
-        if suspends.happened():
-            log.info("the machine was asleep; its devices are looked at again")
-            engines.doubt()
-            return
-        if engines.has_changed():
-            log.info("a driver or a card has changed; the devices are looked at again")
-            return
-        if not engines.busy():
-            await engines.refresh()  # another program may have installed a build, or chosen one
-            engines.settled()
-            if engines.in_doubt():
+class _Background:
+    """The task."""
+
+    def __init__(self, engines: Engines, busy: Callable[[], bool], settled: Callable[[], None]) -> None:
+        self._engines = engines
+        self._busy = busy
+        self._settled = settled
+
+    async def run(self) -> None:
+        engines, suspends = self._engines, Suspends()
+        while True:
+            await self._wait_quiet()
+            if engines.look is None or engines.unlisted:
+                await engines.probe()
+            for seat in engines.in_doubt():
+                await self._prove_in_peace(seat)
+            self._settled()
+            await self._wait_for_doubt(suspends)
+
+    async def _wait_for_doubt(self, suspends: Suspends) -> None:
+        """Return when there is something to find out."""
+        while True:
+            with trio.move_on_after(EVERY):
+                await self._engines.wait_suspect()
                 return
+            if suspends.happened():
+                log.info("the machine was asleep; its devices are looked at again")
+                self._engines.doubt()
+                return
+            if self._engines.has_changed():
+                log.info("a driver or a card has changed; the devices are looked at again")
+                return
+            if not self._busy():
+                await self._engines.refresh()  # another program may have installed a build, or chosen one
+                self._settled()
+                if self._engines.in_doubt():
+                    return
 
+    async def _prove_in_peace(self, seat: Seat) -> None:
+        """A request that comes meanwhile goes first: the trial is broken off, and begun again when it is quiet."""
+        until = trio.current_time() + PATIENCE
+        proven = False
+        while not proven:
+            with trio.move_on_at(until):
+                await self._wait_quiet()
+            async with trio.open_nursery() as nursery:
+                if trio.current_time() < until:
+                    nursery.start_soon(self._cancel_when_busy, nursery.cancel_scope)
+                await self._engines.prove([seat])
+                proven = True
+                nursery.cancel_scope.cancel()
 
-async def _prove_in_peace(engines: Engines, seat: Seat) -> None:
-    """A request that comes meanwhile goes first: the trial is broken off, and begun again when it is quiet."""
-    until = trio.current_time() + PATIENCE
-    proven = False
-    while not proven:
-        with trio.move_on_at(until):
-            await _wait_quiet(engines)
-        async with trio.open_nursery() as nursery:
-            if trio.current_time() < until:
-                nursery.start_soon(_cancel_when_busy, engines, nursery.cancel_scope)
-            await engines.prove([seat])
-            proven = True
-            nursery.cancel_scope.cancel()
+    async def _cancel_when_busy(self, scope: trio.CancelScope) -> None:
+        while not self._busy():  # noqa: ASYNC110  what is looked at has no event, and is looked at while it is quiet
+            await trio.sleep(LOOK)
+        scope.cancel()
 
-
-async def _cancel_when_busy(engines: Engines, scope: trio.CancelScope) -> None:
-    while not engines.busy():  # noqa: ASYNC110  what is looked at has no event, and is looked at while it is quiet
-        await trio.sleep(LOOK)
-    scope.cancel()
-
-
-async def _wait_quiet(engines: Engines) -> None:
-    quiet_since = trio.current_time()
-    while trio.current_time() < quiet_since + QUIET:
-        await trio.sleep(min(LOOK, QUIET))
-        if engines.busy():
-            quiet_since = trio.current_time()
+    async def _wait_quiet(self) -> None:
+        quiet_since = trio.current_time()
+        while trio.current_time() < quiet_since + QUIET:
+            await trio.sleep(min(LOOK, QUIET))
+            if self._busy():
+                quiet_since = trio.current_time()

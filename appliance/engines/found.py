@@ -31,7 +31,6 @@ APP_NAME = "llama-appliance"
 ENGINE_VARIABLE = "LLAMA_APPLIANCE_ENGINE"
 FOLDER_VARIABLE = "LLAMA_APPLIANCE_ENGINES_DIR"
 EMBEDDED = "embedded"
-WHEEL = "xllamacpp"
 EXECUTABLE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
 ENGINE_HELP = (
     f"llama-server program, folder with {MANIFEST}, build such as 'linux-x64-vulkan/b11434', backend such as 'vulkan', "
@@ -321,9 +320,7 @@ def _program(path: Path, source: str) -> Engine:
 
 
 def _embedded(source: str) -> Engine:
-    from importlib.metadata import version  # thirty modules, which no other engine needs
-
-    found = version(WHEEL)
+    found = embedded.version()
     return Engine(
         name=EMBEDDED,
         backend="cpu",
@@ -331,7 +328,7 @@ def _embedded(source: str) -> Engine:
         command=tuple(embedded.command()),
         source=source,
         id=EMBEDDED,
-        digest=f"{WHEEL}-{found}",
+        digest=f"{embedded.WHEEL}-{found}",
     )
 
 

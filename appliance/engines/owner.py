@@ -26,12 +26,10 @@ from appliance.core.engines.machine import VISIBILITY, Look
 from appliance.core.engines.probation import after_failure
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.seats import Offer, device_flags, seats_of
-from appliance.engines.background import keep_up
 from appliance.engines.found import NO_GPUS, Engine
 from appliance.engines.integrity import check_build
 from appliance.engines.looking import look
 from appliance.engines.probing import list_devices
-from appliance.engines.proving import prove
 from appliance.engines.shelf import CHANGES
 from appliance.engines.succession import Succession
 from appliance.platform.children import Children, open_children
@@ -53,10 +51,6 @@ class Engines:
     def __init__(self, find: Callable[[], list[Engine]], book: BookFile, starter: Path, *, only: bool) -> None:
         self.engines: list[Engine] = []
         self.book = Book()
-        self.busy: Callable[[], bool] = lambda: False
-        """Whether requests are under way: then nothing is tried in the background."""
-        self.settled: Callable[[], None] = lambda: None
-        """Called now and then while no request is under way: the best seat may be another one than before."""
         self._find = find
         self._file = book
         self._succession = Succession(ChangesFile(book.path.with_name(CHANGES)))
@@ -263,6 +257,8 @@ class Engines:
             proof = Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=damage, at=time.time())
             tell(proof)
             return proof
+        from appliance.engines.proving import prove  # seven modules, for what is done in the background
+
         proof = await prove(engine, device, self._starter, children, key=key, build=seat.build, now=time.time())
         self.change(lambda book: book.with_proof(proof))
         said = "is proven" if proof.ok else f"failed its proof: {proof.why}"
@@ -353,9 +349,9 @@ def _applied(edits: Sequence[Callable[[Book], Book]], book: Book) -> Book:
 
 @asynccontextmanager
 async def open_engines(
-    find: Callable[[], list[Engine]], book: BookFile, *, starter: Path, only: bool = False, background: bool = False
+    find: Callable[[], list[Engine]], book: BookFile, *, starter: Path, only: bool = False
 ) -> AsyncGenerator[Engines]:
-    """Own what is known of engines, for the length of the block. ``background``: it finds out by itself what is not.
+    """Own what is known of engines, for the length of the block; see `engines.background` for what is not.
 
     ``find`` lists the engines that there are, best place first; ``only``: nobody asked for a choice among them, so
     that the background task looks at the machine and proves what fails, and nothing else.
@@ -364,8 +360,6 @@ async def open_engines(
     await engines.refresh()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engines.keep_writing)
-        if background:
-            nursery.start_soon(keep_up, engines)
         yield engines
         nursery.cancel_scope.cancel()
     with trio.move_on_after(LAST_WRITE, shield=True):

@@ -40,12 +40,15 @@ class Launches:
     ) -> None:
         self._chooser = chooser
         self._settings = settings
-        self._threads = settings.threads or engine_threads()
         self._logs = logs
         self._staying = staying
         self._plan = plan
         self._lent: dict[str, str] = {}
         """Endpoints of workers to the models that use them: one at a time."""
+
+    @property
+    def _threads(self) -> int:
+        return self._settings.threads or engine_threads()
 
     @property
     def look(self) -> Look | None:

@@ -10,13 +10,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-import trio
+from appliance.trio_parts import Changed
 
 MODEL_LIMIT = 256 * 1024
 """Characters of log kept for each model; llama-server prints about 10 KiB while it starts."""
 TOTAL_LIMIT = 4 * MODEL_LIMIT
 LINE_LIMIT = 8 * 1024
 """Longer lines are cut: the log is for people."""
+
+
+Echo = Callable[[str, str], None]
+"""Hears model and text of every line, before anything else is done about it."""
 
 
 class Line(NamedTuple):
@@ -57,24 +61,22 @@ class _Ring:
 class Logs:
     """All log lines of the fleet, by model and together."""
 
-    def __init__(self) -> None:
-        self.echo: Callable[[str, str], None] | None = None
-        """Told model and text of every line, before anything else is done about it."""
+    def __init__(self, echo: Echo | None = None) -> None:
+        self._echo = echo
         self._all = _Ring(TOTAL_LIMIT)
         self._by_model: dict[str, _Ring] = {}
         self._next = 0
-        self._news = trio.Event()
+        self._news = Changed()
 
     def append(self, model: str, text: str) -> None:
         """Add one line without its end."""
-        if self.echo is not None:
-            self.echo(model, text)
+        if self._echo is not None:
+            self._echo(model, text)
         line = Line(self._next, model, text[:LINE_LIMIT])
         self._next += 1
         self._all.append(line)
         self._by_model.setdefault(model, _Ring(MODEL_LIMIT)).append(line)
-        self._news.set()
-        self._news = trio.Event()
+        self._news.wake()
 
     def knows(self, model: str) -> bool:
         """Whether the model has ever printed anything."""

@@ -21,19 +21,21 @@ from appliance.core.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.chooser import Chooser, OneEngine
 from appliance.engines.found import NO_GPUS, Engine, same_start
-from appliance.errors import ApplianceError, Busy, ModelNotFound, ModelUnloaded
+from appliance.errors import ApplianceError, ModelNotFound, ModelUnloaded
 from appliance.fleet.budgets import Budgets
 from appliance.fleet.launch import (
     same_launch,
 )
 from appliance.fleet.launches import Launches
-from appliance.fleet.logs import Logs
+from appliance.fleet.lease import Lease
+from appliance.fleet.logs import Echo, Logs
 from appliance.fleet.measure import keep_measuring
 from appliance.fleet.place import Place
 from appliance.fleet.run import Ended, ModelRun
 from appliance.fleet.status import ChildStatus, Observer, progress_of, status_of, tell_end
 from appliance.fleet.terms import policy_for
 from appliance.platform.children import REAP_TIME, Children, open_children
+from appliance.trio_parts import Changed
 from appliance.upstream.client import Address
 
 NOTICE_TIME = 1.1
@@ -50,15 +52,6 @@ Supply = Callable[[Model], Awaitable[Model]]
 """The same model as it is when all of its files are here."""
 
 
-class _Waiter:
-    """The holder of one ticket, until the schedule has an answer."""
-
-    def __init__(self) -> None:
-        self.answered = trio.Event()
-        self.address: Address | None = None
-        self.error: ApplianceError | None = None
-
-
 class Fleet:
     """Gives out leases on running models; starts, stops and restarts their processes as needed.
 
@@ -66,13 +59,20 @@ class Fleet:
     """
 
     def __init__(
-        self, settings: FleetSettings, chooser: Chooser | None, children: Children, nursery: trio.Nursery
+        self,
+        settings: FleetSettings,
+        chooser: Chooser | None,
+        children: Children,
+        nursery: trio.Nursery,
+        *,
+        supply: Supply | None,
+        observer: Observer | None,
+        echo: Echo | None,
     ) -> None:
-        self.logs = Logs()
+        self.logs = Logs(echo)
         self.closing = False
-        self.observer: Observer | None = None
-        self.supply: Supply | None = None
-        """Fetches what a model lacks before it is started; without one its engine has to."""
+        self.observer = observer
+        self._supply = supply
         self._config: Config | None = None
         self._settings = settings
         self._budgets = Budgets(settings)
@@ -81,14 +81,17 @@ class Fleet:
         self._nursery = nursery
         self._schedule = Schedule(self._budgets.limits(None), FreePolicy())
         self._alarm = trio.CancelScope()
+        self._alarm_at = -math.inf
+        """Its deadline, which is never later than the schedule's, and may be earlier: a tick too many does nothing."""
         self._tickets = itertools.count()
-        self._waiters: dict[int, _Waiter] = {}
+        self._asked: dict[int, Lease] = {}
+        """Every lease that is not over, by its ticket."""
         self._current: dict[str, Model] = {}
         self._models: dict[str, Model] = {}
         self._runs: dict[str, ModelRun] = {}
         self._last: dict[str, Ended] = {}
         self._left_at: dict[str, float] = {}
-        self._changed = trio.Event()
+        self._changed = Changed()
 
     @property
     def engine(self) -> Engine | None:
@@ -98,7 +101,7 @@ class Fleet:
     @property
     def busy(self) -> bool:
         """Whether any request is under way, or a model starts."""
-        return bool(self._waiters)
+        return bool(self._asked)
 
     @property
     def capacity(self) -> int:
@@ -141,56 +144,68 @@ class Fleet:
 
     # ---- using models ------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def lease(self, model: Model, place: Place | None = None) -> AsyncGenerator[Address]:
-        """Hold the model loaded for the length of the block; queues, loads and evicts first as needed.
+    def lease(self, model: Model, place: Place | None = None) -> Lease:
+        """Hold the model loaded for the length of an ``async with``; queues, loads and evicts first as needed.
 
         ``place`` tells meanwhile how far it is. Raises ModelFailedToStart, ModelUnloaded, TooManyRequests, Busy (no
         room in the queue, or waited longer than the queue timeout), ShuttingDown, and what `supply` raises where the
         model has to be fetched first. Leaving, for whatever reason and at whatever moment, gives the lease back.
         """
-        model = self._in_force(model)
-        if model.fetch and self.supply is not None and not self.is_ready(model.id):
-            model = await self._supplied(model, self.supply)
-        ticket = next(self._tickets)
-        waiter = self._waiters[ticket] = _Waiter()
-        asked_at = _now()
-        try:
-            self._models[model.id] = model
-            terms = self._terms(model)
-            self._perform(self._schedule.request(ticket, model.id, terms, asked_at))
-            if place is not None:
-                place.take(
-                    lambda: self._schedule.position(ticket, _now()), lambda: progress_of(self._runs.get(model.id))
-                )
-            if not waiter.answered.is_set():
-                with trio.move_on_after(self._queue_timeout):
-                    await waiter.answered.wait()
-            if waiter.error is not None:
-                raise waiter.error.with_traceback(None)
-            if waiter.address is None:
-                raise Busy(f"model '{model.id}' waited {self._queue_timeout:g} s for its turn", retry_after=5)
-            if self.observer is not None:
-                self.observer.waited(model.id, _now() - asked_at)
-            yield waiter.address
-        except trio.Cancelled:
-            self._left_at[model.id] = _now()
-            raise
-        finally:
-            if place is not None:
-                place.leave()
-            del self._waiters[ticket]
-            self._perform(self._schedule.release(ticket, _now()))
+        return Lease(self, next(self._tickets), model, place)
 
-    async def _supplied(self, model: Model, supply: Supply) -> Model:
-        """A failure is kept in `status`, too: not everybody who has it loaded waits for it."""
+    def lend(self, lease: Lease) -> Address | None:
+        """See `Lender`."""
+        model = lease.model = self._in_force(lease.model)
+        run = self._runs.get(model.id)
+        address = run.address if run is not None else None
+        if address is None:
+            return None
+        if not self._schedule.take(lease.ticket, model.id, _now()):
+            return None
+        self._models[model.id] = model
+        self._asked[lease.ticket] = lease
+        self._changed.wake()  # the alarm stays: a lease makes no deadline earlier
+        self.waited(lease, 0.0)
+        return address
+
+    async def supply_for(self, lease: Lease) -> None:
+        """See `Lender`. A failure is kept in `status`, too: not everybody who has it loaded waits for it."""
+        model = lease.model
+        if not model.fetch or self._supply is None or self.is_ready(model.id):
+            return
         try:
-            return await supply(model)
+            lease.model = await self._supply(model)
         except ApplianceError as error:
             if not isinstance(error, ModelUnloaded):
                 self._last[model.id] = Ended(how="failed", error=error, why=str(error))
                 self._perform(())
             raise
+
+    def ask(self, lease: Lease) -> None:
+        """See `Lender`."""
+        model, ticket = lease.model, lease.ticket
+        self._asked[ticket] = lease
+        self._models[model.id] = model
+        self._perform(self._schedule.request(ticket, model.id, self._terms(model), _now()))
+        if lease.place is not None:
+            lease.place.take(
+                lambda: self._schedule.position(ticket, _now()), lambda: progress_of(self._runs.get(model.id))
+            )
+
+    def waited(self, lease: Lease, seconds: float) -> None:
+        """See `Lender`."""
+        if self.observer is not None:
+            self.observer.waited(lease.model.id, seconds)
+
+    def take_back(self, lease: Lease, *, client_left: bool) -> None:
+        """See `Lender`."""
+        now = _now()
+        if client_left:
+            self._left_at[lease.model.id] = now
+        if lease.place is not None:
+            lease.place.leave()
+        self._asked.pop(lease.ticket, None)
+        self._perform(self._schedule.release(lease.ticket, now))
 
     def _in_force(self, model: Model) -> Model:
         """The configuration may have been read again since somebody looked the model up. Raises ModelNotFound."""
@@ -202,7 +217,8 @@ class Fleet:
         return current
 
     @property
-    def _queue_timeout(self) -> float:
+    def queue_timeout(self) -> float:
+        """See `Lender`."""
         return self._settings.queue_timeout if self._config is None else self._config.queue_timeout
 
     def is_ready(self, model_id: str) -> bool:
@@ -234,10 +250,9 @@ class Fleet:
     async def unload(self, model_id: str, *, wait: bool = True) -> bool:
         """Stop the model's process, letting its requests finish within the stop timeout. False: it had none."""
         running = self._schedule.state(model_id) is not None or self._schedule.waiting(model_id) > 0
-        run = self._runs.get(model_id)
         self._perform(self._schedule.unload(model_id, _now()))
-        if wait and run is not None:
-            await run.gone.wait()
+        if wait:
+            await self.wait_gone(model_id)
         return running
 
     def plan(self, model: Model) -> Plan | None:
@@ -339,8 +354,13 @@ class Fleet:
         return following.seat if following is not None and elsewhere else None
 
     async def wait_changed(self) -> None:
-        """Wait until any model's state has changed."""
+        """Wait until anything in `status` has changed; every lease is a change."""
         await self._changed.wait()
+
+    async def wait_gone(self, model_id: str) -> None:
+        """Wait until the process that the model has now is gone; at once where it has none."""
+        if (run := self._runs.get(model_id)) is not None:
+            await run.gone.wait()
 
     def _status(self, model_id: str) -> ChildStatus:
         return status_of(model_id, self._schedule, self._runs.get(model_id), self._last.get(model_id))
@@ -362,20 +382,21 @@ class Fleet:
                 case Drain(model_id):
                     self._nursery.start_soon(self._expire_later, self._runs[model_id])
                 case Grant(ticket, model_id):
-                    waiter = self._waiters[ticket]
-                    waiter.address = self._runs[model_id].address
-                    waiter.answered.set()
+                    address = self._runs[model_id].address
+                    assert address is not None, "what is ready has a process"
+                    self._asked[ticket].answer(address)
                 case Refuse(ticket, error):
-                    self._waiters[ticket].error = error
-                    self._waiters[ticket].answered.set()
-        self._alarm.deadline = -math.inf if self._ended else self._schedule.deadline(_now())
-        self._changed.set()
-        self._changed = trio.Event()
+                    self._asked[ticket].answer(error)
+        deadline = -math.inf if self._ended else self._schedule.deadline(_now())
+        if deadline < self._alarm_at:
+            self._alarm.deadline = self._alarm_at = deadline
+        self._changed.wake()
 
     async def keep_time(self) -> None:
         """Tell the schedule of the time until all has ended; run by `open_fleet`."""
         while not self._ended:
-            with trio.CancelScope(deadline=self._schedule.deadline(_now())) as self._alarm:
+            self._alarm_at = self._schedule.deadline(_now())
+            with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
                 await trio.sleep_forever()
             self._perform(self._schedule.tick(_now()))
 
@@ -465,14 +486,22 @@ def _now() -> float:
 
 
 @asynccontextmanager
-async def open_fleet(settings: FleetSettings, engines: Chooser | Engine | None) -> AsyncGenerator[Fleet]:
+async def open_fleet(
+    settings: FleetSettings,
+    engines: Chooser | Engine | None,
+    *,
+    supply: Supply | None = None,
+    observer: Observer | None = None,
+    echo: Echo | None = None,
+) -> AsyncGenerator[Fleet]:
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
 
-    Without engines only configured models can be started.
+    Without engines only configured models can be started. ``supply`` fetches what a model lacks before it is started;
+    without one its engine has to. ``observer`` counts what happens; ``echo`` hears every line that a process prints.
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
-        fleet = Fleet(settings, chooser, children, nursery)
+        fleet = Fleet(settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo)
         nursery.start_soon(fleet.keep_time)
         yield fleet
         nursery.cancel_scope.deadline = _now() + fleet.close()

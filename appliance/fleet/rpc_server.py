@@ -21,6 +21,7 @@ from appliance.errors import UsageError
 from appliance.fleet.output import read_lines, text_of
 from appliance.platform.children import REAP_TIME, Child, Children, describe_status
 from appliance.platform.env import inherited_env
+from appliance.trio_parts import Changed
 
 PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
 WITHOUT_SIGPIPE = () if sys.platform == "win32" else ("/bin/sh", "-c", "trap '' PIPE; exec \"$@\"", PROGRAM)
@@ -135,7 +136,7 @@ class _Run:
         self._log = log
         self._tail: deque[str] = deque(maxlen=TAIL)
         self._named: list[str] = []
-        self._more = trio.Event()
+        self._more = Changed()
         self._silent = False
 
     async def run(self, children: Children) -> str:
@@ -164,7 +165,7 @@ class _Run:
         self._tail.append(text)
         if LINE.fullmatch(text):
             self._named.append(text.strip())
-            self._more.set()
+            self._more.wake()
         self._log(text)
 
     async def _see_it_up(self, child: Child) -> None:
@@ -176,7 +177,6 @@ class _Run:
                 worker = await look_at_worker(self._serving.endpoint)
             with trio.move_on_after(NAMES_TIME):
                 while len(self._named) < len(worker.devices):
-                    self._more = trio.Event()
                     await self._more.wait()
             self.was_up = True
             self._up(Up(worker=worker, devices=tuple(self._named)))

@@ -31,7 +31,7 @@ WaitChanged = Callable[[], Awaitable[object]]
 class Channel(Protocol):
     """One websocket, whoever opened it."""
 
-    async def send(self, text: str) -> None: ...
+    async def send(self, text: str, /) -> object: ...
 
     async def receive(self) -> str | bytes | None:
         """None at the end."""

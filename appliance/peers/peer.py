@@ -15,7 +15,7 @@ from appliance.errors import Busy, UpstreamFailed
 from appliance.peers.link import LINK_PATH, LocalState, WaitChanged, exchange_states
 from appliance.peers.listing import ModelState, read_listing
 from appliance.upstream.client import Response, address_of, exchange
-from appliance.upstream.websocket import UpstreamWebsocket, open_upstream_websocket
+from appliance.upstream.websocket import open_upstream_websocket
 
 LOOK_EVERY = 60.0
 """Seconds between two looks at a server that is well."""
@@ -218,7 +218,7 @@ class RemotePeer:
             async with open_upstream_websocket(self.address, LINK_PATH) as found:
                 if isinstance(found, Response):
                     return False
-                await exchange_states(_Link(found), self._local.state, self._local.wait_changed, self._heard)
+                await exchange_states(found, self._local.state, self._local.wait_changed, self._heard)
                 return True
         except (UpstreamFailed, Busy):
             return False
@@ -228,16 +228,3 @@ class RemotePeer:
         if before is not None and before.keys() != self._told.keys():
             self._look_within(0)
         self._changed()
-
-
-class _Link:
-    """A websocket of ours as the link's channel."""
-
-    def __init__(self, websocket: UpstreamWebsocket) -> None:
-        self._websocket = websocket
-
-    async def send(self, text: str) -> None:
-        await self._websocket.send(text)
-
-    async def receive(self) -> str | bytes | None:
-        return await self._websocket.receive()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-import psutil
 import trio
 
 from appliance.platform import cgroups
@@ -13,7 +12,19 @@ from appliance.platform.gpus import processes_on
 
 def free_memory() -> int:
     """Bytes that a new program could have: what the system has left, or the container."""
+    import psutil  # seven milliseconds, which a server that has started no model saves
+
     return min(psutil.virtual_memory().available, cgroups.memory_left())
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Memory that a process has in RAM, pages shared with others included. None when it is gone or not ours to see."""
+    import psutil  # as above
+
+    try:
+        return psutil.Process(pid).memory_info().rss
+    except psutil.Error:
+        return None
 
 
 def process_memory(pid: int, devices: Collection[str]) -> Mapping[str, int]:
@@ -23,30 +34,23 @@ def process_memory(pid: int, devices: Collection[str]) -> Mapping[str, int]:
     """
     family = _family(pid)
     taken: dict[str, int] = {}
-    if "ram" in devices and (resident := sum(_resident(process) for process in family)):
+    if "ram" in devices and (resident := sum(resident_bytes(member) or 0 for member in family)):
         taken["ram"] = resident  # nothing at all is what a process has that has just ended
-    pids = {process.pid for process in family}
     for device in devices:
         if device.startswith("gpu") and device[3:].isdigit():
-            found = _on_gpu(int(device[3:]), pids)
+            found = _on_gpu(int(device[3:]), family)
             if found is not None:
                 taken[device] = found
     return taken
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return []
+def _family(pid: int) -> set[int]:
+    import psutil  # as above
 
-
-def _resident(process: psutil.Process) -> int:
     try:
-        return process.memory_info().rss
+        return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
     except psutil.Error:
-        return 0
+        return set()
 
 
 def _on_gpu(index: int, pids: Collection[int]) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Annotated
 
@@ -80,7 +79,9 @@ def read_manifest(data: bytes) -> Told:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, KEYS, 1)
+    from difflib import get_close_matches  # only on the way to an error
+
+    near = get_close_matches(name, KEYS, 1)
     meant = f"did you mean '{near[0]}'?" if near else f"the keys are {', '.join(KEYS)}"
     return f"config.json: unknown key '{name}'; {meant}"
 

@@ -1,14 +1,14 @@
 """The activity log's owner: takes rows without making anybody wait, writes them in batches, answers questions.
 
 One SQLite connection, used only in a worker thread and by one call at a time. A row is in the log from the moment
-``add`` returns: every question writes what is waiting first.
+``add`` returns: every question writes what is waiting first. Where the log is kept in memory, nothing else does: rows
+that nobody asks for are worth no statement.
 """
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,8 +25,8 @@ from appliance.wire.activity import Page, Row, Stats
 
 log = logging.getLogger(__name__)
 
-MAX_WAITING = 1000
-"""Rows not yet written. More than that wait only while the disk stands still; newer ones are then lost."""
+MAX_WAITING = 10_000
+"""Rows not yet written to a file. More than that wait only while the disk stands still; newer ones are then lost."""
 
 DEFAULT_KEEP = 1000
 """Rows kept in memory where the configuration says 0 or less."""
@@ -52,7 +52,8 @@ class Activity:
         self._last_id = last_id
         self._path = path  # None: in memory, from the start or since the disk failed
         self._keep = keep
-        self._waiting: deque[Row] = deque()
+        self._waiting: list[tuple[int, Row]] = []  # by their ids
+        self._written = last_id  # the id of the last row that is in the table
         self._lost = 0  # rows in a row that found no place
         self._wake = trio.Event()
         self._turn = trio.CapacityLimiter(1)
@@ -60,14 +61,18 @@ class Activity:
     def add(self, row: Row) -> int:
         """Queue a row; returns its id. The id of ``row`` itself does not matter."""
         self._last_id = max(self._last_id, self._table.taken_by_others) + 1
-        if len(self._waiting) < MAX_WAITING:
-            self._waiting.append(msgspec.structs.replace(row, id=self._last_id))
+        if self._path is None:
+            self._waiting.append((self._last_id, row))
+            if len(self._waiting) >= 2 * self._keep:
+                self._waiting = self._waiting[-self._keep :]
+        elif len(self._waiting) < MAX_WAITING:
+            self._waiting.append((self._last_id, row))
             self._lost = 0
+            self._wake.set()
         else:
             self._lost += 1
             if self._lost == 1:
                 log.warning("the activity log is not written fast enough; rows are lost until it is")
-        self._wake.set()
         return self._last_id
 
     async def page(self, query: Query) -> Page:
@@ -90,14 +95,14 @@ class Activity:
                 self._leave_file(error)
                 return question()
 
-        return await trio.to_thread.run_sync(answer, limiter=self._turn)
+        return await self._in_turn(answer)
 
     async def write(self) -> None:
         """Write rows as they come, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            if await trio.to_thread.run_sync(self._write_waiting, limiter=self._turn):
+            if await self._in_turn(self._write_waiting):
                 await trio.sleep(PAUSE)
             else:
                 await trio.sleep(RETRY)
@@ -117,11 +122,18 @@ class Activity:
         if not written:
             log.warning("the last rows of the activity log could not be written to '%s'", self._path)
 
+    async def _in_turn(self, work: Callable[[], _T]) -> _T:
+        try:
+            return await trio.to_thread.run_sync(work, limiter=self._turn)
+        finally:  # only the loop changes what is waiting: `add` may be called while rows are written
+            self._waiting = [(id, row) for id, row in self._waiting if id > self._written]
+
     # ---- in the worker thread, one at a time ----
 
     def _write_waiting(self) -> bool:
-        """False when the file is locked and the rows stay queued. ``add`` may append meanwhile, and only that."""
-        rows = tuple(self._waiting)
+        """False when the file is locked and the rows stay queued."""
+        waiting = tuple(self._waiting)
+        rows = [msgspec.structs.replace(row, id=id) for id, row in waiting if id > self._written]
         if not rows:
             return True
         try:
@@ -133,8 +145,7 @@ class Activity:
                 return False
             self._leave_file(error)
             self._table.add(rows)
-        for _ in rows:
-            self._waiting.popleft()
+        self._written = rows[-1].id
         return True
 
     def _leave_file(self, error: sqlite3.Error) -> None:

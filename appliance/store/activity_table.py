@@ -169,7 +169,7 @@ def _values(row: Row) -> tuple[_Value, ...]:
 
 def _text(text: str) -> str:
     """A client's name may contain half a character, which no database takes, and be as long as a book."""
-    return text[:MAX_TEXT].encode("utf-8", "replace").decode()
+    return text if text.isascii() and len(text) <= MAX_TEXT else text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 class _Stored(Struct, array_like=True, frozen=True):

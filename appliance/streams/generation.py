@@ -46,7 +46,11 @@ class Head(Struct, frozen=True):
 class Sink(Protocol):
     """Where the first reader has its answer; part of what every answer of the program is written into."""
 
-    async def start(self, status: int, headers: Headers) -> None: ...
+    def start(self, status: int, headers: Headers) -> None: ...
+
+    def push(self, data: bytes) -> bool: ...
+
+    async def flush(self) -> None: ...
 
     async def write(self, data: bytes) -> None: ...
 
@@ -107,6 +111,8 @@ class Generation:
         self._streams = streams
         self._to_first, self._first = trio.open_memory_channel[bytes](0)
         self._first_left = False
+        self._live: Callable[[bytes], bool] | None = None  # gives the first reader what is new, at once
+        self._over = trio.Event()  # the first reader has to look for itself
 
     @property
     def kept(self) -> bool:
@@ -134,7 +140,7 @@ class Generation:
             await self.wait_begun()
             if self.head is None:
                 return self.end
-            await sink.start(self.head.status, self.head.headers)
+            sink.start(self.head.status, self.head.headers)
             whole = await (self._replay(sink) if self.kept else self._hand_over(sink))
             if whole and self.end is not End.BROKEN:
                 await sink.end()
@@ -151,15 +157,44 @@ class Generation:
         """False: this reader was too slow."""
         reader = self.reader(0)
         last = RECORD_END
+
+        def give(data: bytes) -> bool:
+            nonlocal last
+            last = data
+            reader.offset += len(data)
+            return sink.push(data)
+
         try:
             while data := await reader.receive():
                 last = data
                 await sink.write(data)
+                if reader.offset == self.ring.total and self.end is None:
+                    await self._follow(give)
+                    await sink.flush()
         except trio.Cancelled:
             if not last.endswith(RECORD_END):
                 sink.abort()
             raise
         return not reader.overtaken
+
+    async def _follow(self, give: Callable[[bytes], bool]) -> None:
+        """Have the producer itself call ``give``, which spares each piece a task switch; until it returns False.
+
+        It is given everything from now on: nothing awaits between the caller's look at the ring and this.
+        """
+        full = trio.Event()
+
+        def take(data: bytes) -> bool:
+            if give(data):
+                return True
+            full.set()
+            return False
+
+        self._live, self._over = take, full
+        try:
+            await full.wait()
+        finally:
+            self._live = None
 
     async def _hand_over(self, sink: Sink) -> bool:
         async for data in self._first:
@@ -174,10 +209,9 @@ class Generation:
             self._keeper.began(self)
             self.changed.unpark_all()
 
-    async def add(self, data: bytes) -> None:
-        if self.kept:
-            self.keep(data)
-        elif not self._first_left:
+    async def hand(self, data: bytes) -> None:
+        """To the first reader, who has an answer that is not kept."""
+        if not self._first_left:
             try:
                 await self._to_first.send(data)
             except trio.BrokenResourceError:
@@ -188,7 +222,10 @@ class Generation:
         held = self.ring.held
         if self.ring.append(data):
             self._keeper.grew(self, data, self.ring.held - held)
-            self.changed.unpark_all()
+            if self._live is not None and not self._live(data):
+                self._live = None
+            if self.changed:
+                self.changed.unpark_all()
 
     def finish(self, end: End) -> None:
         """What comes after this is ignored; the first end counts."""
@@ -198,6 +235,7 @@ class Generation:
             self._to_first.close()
             self._keeper.ended(self)
             self.changed.unpark_all()
+            self._over.set()
 
     def cut(self, end: End, record: bytes = b"") -> None:
         """End it from outside; ``record`` are its last words, where it still may have any."""
@@ -215,6 +253,7 @@ class RingSink:
     def __init__(self, generation: Generation) -> None:
         self.sent = 0
         self._generation = generation
+        self._pushed = b""
 
     @property
     def status(self) -> int | None:
@@ -230,15 +269,29 @@ class RingSink:
     def ended(self) -> bool:
         return self._generation.end is not None
 
-    async def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers) -> None:
         self._generation.begin(Head(status, headers))
 
-    async def write(self, data: bytes) -> None:
-        """An event stream is taken at once, whoever reads it; every write ends at the end of a record."""
+    def push(self, data: bytes) -> bool:
+        """An event stream is taken at once, whoever reads it; every push ends at the end of a record."""
         self.sent += len(data)
-        await self._generation.add(data)
+        if self._generation.kept:
+            self._generation.keep(data)
+            return True
+        self._pushed += data
+        return not self._pushed
+
+    async def flush(self) -> None:
+        pushed, self._pushed = self._pushed, b""
+        if pushed:
+            await self._generation.hand(pushed)
+
+    async def write(self, data: bytes) -> None:
+        if not self.push(data):
+            await self.flush()
 
     async def end(self) -> None:
+        await self.flush()
         self._generation.finish(End.DONE)
 
     def abort(self) -> None:

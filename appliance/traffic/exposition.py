@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from appliance import __version__
 from appliance.core.machine import MIB, GpuSample, Sample, SystemSample
 from appliance.fleet.owner import ChildStatus
-from appliance.platform.samples import resident_bytes
+from appliance.platform.memory import resident_bytes
 from appliance.traffic.metrics import BUCKETS, Durations, Metrics, ModelCounts
 
 STATES = ("queued", "loading", "loaded", "sleeping", "stopping")
@@ -50,20 +50,29 @@ GPU: Sequence[tuple[str, str, Callable[[GpuSample], float | None]]] = (
 )
 
 
-def exposition(metrics: Metrics, children: Sequence[ChildStatus], machine: Sample | None) -> str:
-    """All families, each with its HELP and TYPE. Reads the children's memory from the system."""
+def exposition(
+    metrics: Metrics, children: Sequence[ChildStatus], machine: Sample | None = None, *, bodies_held: int = 0
+) -> str:
+    """All families, each with its HELP and TYPE; without ``machine``, the gauges that llama-swap knows are left out.
+
+    ``bodies_held`` are the bytes of request bodies in memory. May run in a thread while others count, and should: it
+    asks the system for the children's memory, and at `MAX_MODELS` it takes a fifth of a second.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(metrics, children, machine))
+    registry.register(_Families(metrics, children, machine, bodies_held))
     return generate_latest(registry).decode()
 
 
 class _Families(Collector):
     """One reading of everything."""
 
-    def __init__(self, metrics: Metrics, children: Sequence[ChildStatus], machine: Sample | None) -> None:
+    def __init__(
+        self, metrics: Metrics, children: Sequence[ChildStatus], machine: Sample | None, bodies_held: int
+    ) -> None:
         self._metrics = metrics
         self._children = children
         self._machine = machine
+        self._bodies_held = bodies_held
 
     def collect(self) -> Iterator[Metric]:
         yield from self._server()
@@ -82,7 +91,7 @@ class _Families(Collector):
         yield _family(OWN, "requests_total", "counter", "Requests answered, by route and status.", requests)
         yield _one(OWN, "requests_under_way", "gauge", "Requests being answered now.", metrics.under_way)
         yield _one(OWN, "response_bytes_total", "counter", "Bytes of answers' bodies.", metrics.response_bytes)
-        yield _one(OWN, "request_bodies_bytes", "gauge", "Request bodies held in memory.", metrics.bodies.held)
+        yield _one(OWN, "request_bodies_bytes", "gauge", "Request bodies held in memory.", self._bodies_held)
 
     def _fleet(self) -> Iterator[Metric]:
         states = Counter(child.state for child in self._children)

@@ -6,10 +6,9 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Protocol
 
 import trio
 from msgspec import UNSET, Struct, UnsetType
@@ -19,7 +18,7 @@ from appliance.errors import RequestCancelled
 from appliance.traffic.request import Request
 
 UPDATE_INTERVAL = 0.25
-"""Seconds between two reports of how many bytes one request has had."""
+"""Seconds between two reports of how many bytes requests have had."""
 HELD_CHANGES = 128
 """A reader that is further behind gets a snapshot instead; llama-swap's number."""
 
@@ -49,101 +48,140 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str | UnsetType = UNSET
 
 
-class Asked(NamedTuple):
-    """What is known of a request when it begins; ``at`` is in Unix seconds."""
+class Answer(Protocol):
+    """What goes back to a client."""
 
-    request: Request
-    model: str
-    remote_ip: str
-    metadata: Mapping[str, str] | None
-    at: float
+    @property
+    def passed(self) -> int:
+        """Bytes of its body so far."""
+        ...
+
+
+class _NoAnswer:
+    passed = 0
 
 
 class Entry:
-    """One request under way, made by `InFlight.begin`; its pipeline reports what goes back to the client.
+    """One request under way, made by `InFlight.begin`; shown until the block ends.
 
-    Nothing is put into words before somebody reads it: most requests come and go while nobody looks.
+    Nothing is put into words, or counted, before somebody reads it: most requests come and go while nobody looks.
     """
 
-    def __init__(self, owner: InFlight, request_id: str, asked: Asked, scope: trio.CancelScope) -> None:
-        self.id = request_id
-        self.told_at = trio.current_time()
-        self.scope = scope
-        self._owner = owner
-        self._asked = asked
-        self._began = self.told_at
-        self._headers: Sequence[tuple[bytes, bytes]] = ()
-        self._bytes = 0
+    __slots__ = (
+        "_answer",
+        "_at",
+        "_began",
+        "_headers",
+        "_metadata",
+        "_model",
+        "_owner",
+        "_request",
+        "cancel",
+        "id",
+        "told",
+    )
 
-    def started(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self,
+        owner: InFlight,
+        request_id: str,
+        request: Request,
+        model: str,
+        metadata: Mapping[str, str] | None,
+        cancel: Callable[[Exception], None],
+    ) -> None:
+        self.id = request_id
+        self.cancel = cancel
+        self.told = 0
+        """The bytes that readers know of."""
+        self._owner = owner
+        self._request = request
+        self._model = model
+        self._metadata = metadata
+        self._at = time.time()
+        self._began = trio.current_time()
+        self._headers: Sequence[tuple[bytes, bytes]] = ()
+        self._answer: Answer = _NO_ANSWER
+
+    def __enter__(self) -> Entry:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._owner.end(self)
+
+    def started(self, headers: Sequence[tuple[bytes, bytes]], answer: Answer) -> None:
         """The answer's head has gone out."""
         self._headers = headers
+        self._answer = answer
         self._owner.tell(self)
 
-    def wrote(self, count: int) -> None:
-        """So many more bytes of body have gone out. Called for every chunk: it has to be cheap."""
-        self._bytes += count
-        if trio.current_time() - self.told_at >= UPDATE_INTERVAL:
-            self._owner.tell(self)
-        else:
-            self._owner.tell_later(self)
+    @property
+    def passed(self) -> int:
+        """Bytes of body that have gone out."""
+        return self._answer.passed
 
     def shown(self) -> InFlightRequest:
-        asked, request = self._asked, self._asked.request
+        request = self._request
         return InFlightRequest(
             id=self.id,
-            timestamp=datetime.fromtimestamp(asked.at, UTC).isoformat().replace("+00:00", "Z"),
-            model=asked.model,
+            timestamp=datetime.fromtimestamp(self._at, UTC).isoformat().replace("+00:00", "Z"),
+            model=self._model,
             req_path=request.path,
             method=request.method,
             req_headers=captured_headers(request.headers),
-            remote_ip=asked.remote_ip,
+            remote_ip=request.client,
             resp_headers=captured_headers(self._headers),
-            resp_bytes=self._bytes,
+            resp_bytes=self.passed,
             elapsed_ms=round(1000 * (trio.current_time() - self._began)),
-            metadata=dict(asked.metadata) if asked.metadata else UNSET,
+            metadata=dict(self._metadata) if self._metadata else UNSET,
         )
 
 
+_NO_ANSWER = _NoAnswer()
+
+
 class InFlight:
-    """Owns the registry. Every method that is not async is atomic."""
+    """Owns the registry. Every method that is not async is atomic. Changes are noted only while somebody follows."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        self._late: dict[str, Entry] = {}
         self._ids = itertools.count(1)
+        self._readers = 0
         self._changes: deque[tuple[int, str]] = deque(maxlen=HELD_CHANGES)
         self._next = 0
+        self._next_look = -math.inf
         self._news = trio.Event()
 
-    @contextmanager
     def begin(
-        self, request: Request, model: str, remote_ip: str, metadata: Mapping[str, str] | None = None
-    ) -> Generator[Entry]:
-        """Show the request for the length of the block; what is added to ``metadata`` meanwhile shows, too.
+        self,
+        request: Request,
+        model: str,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        cancel: Callable[[Exception], None],
+    ) -> Entry:
+        """Show the request for the length of the result's block; what is added to ``metadata`` meanwhile shows, too.
 
-        Raises RequestCancelled when `cancel` has ended the block.
+        ``cancel`` is called with RequestCancelled when somebody wants the request to end. It must not raise.
         """
-        request_id = str(next(self._ids))
-        asked = Asked(request, model, remote_ip, metadata, time.time())
-        with trio.CancelScope() as scope:
-            entry = self._entries[request_id] = Entry(self, request_id, asked, scope)
-            self.tell(entry)
-            try:
-                yield entry
-            finally:
-                del self._entries[entry.id]
-                self._late.pop(entry.id, None)
-                self._add(entry.id)
-        if scope.cancelled_caught:
-            raise RequestCancelled
+        entry = Entry(self, str(next(self._ids)), request, model, metadata, cancel)
+        self._entries[entry.id] = entry
+        if self._readers:
+            self._add(entry.id)
+        return entry
+
+    def end(self, entry: Entry) -> None:
+        """Show it no more. Leaving the entry's block does so."""
+        del self._entries[entry.id]
+        if self._readers:
+            self._add(entry.id)
 
     def cancel(self, request_id: str) -> bool:
         """End a request; its client gets an error, in its stream where that has begun. False: there is none such."""
         entry = self._entries.get(request_id)
         if entry is None:
             return False
-        entry.scope.cancel()
+        entry.cancel(RequestCancelled())
         return True
 
     def snapshot(self) -> list[InFlightRequest]:
@@ -151,28 +189,29 @@ class InFlight:
         return [entry.shown() for entry in self._entries.values()]
 
     def follow(self) -> Reader:
-        """A reader of what changes from now on; its first `Reader.take` is a snapshot."""
+        """A reader of what changes from the beginning of its block on; its first `Reader.take` is a snapshot."""
         return Reader(self)
 
     # ---- between entries and readers ---------------------------------------------------------------------------------
 
-    def tell(self, entry: Entry) -> None:
-        """Let all readers see the entry as it is now."""
-        entry.told_at = trio.current_time()
-        self._late.pop(entry.id, None)
-        self._add(entry.id)
+    def joined(self) -> None:
+        """Somebody follows from now on."""
+        self._readers += 1
 
-    def tell_later(self, entry: Entry) -> None:
-        """Let readers see it when its interval is over."""
-        if entry.id not in self._late:
-            self._late[entry.id] = entry
-            self._wake()
+    def left(self) -> None:
+        """Somebody follows no more."""
+        self._readers -= 1
+        if not self._readers:
+            self._changes.clear()
+
+    def tell(self, entry: Entry) -> None:
+        """Let readers see the entry as it is now."""
+        if self._readers:
+            self._add(entry.id)
 
     def changes_since(self, number: int) -> tuple[list[Change], int]:
         """What a reader at ``number`` has to hear, and where it is then."""
-        now = trio.current_time()
-        for entry in [late for late in self._late.values() if now - late.told_at >= UPDATE_INTERVAL]:
-            self.tell(entry)
+        self._look()
         oldest = self._changes[0][0] if self._changes else self._next
         if number < oldest:
             return [Change(operation="snapshot", requests=self.snapshot())], self._next
@@ -182,10 +221,20 @@ class InFlight:
     async def wait_changed(self, number: int) -> None:
         """Wait until `changes_since` may have something for a reader at ``number``."""
         while self._next <= number:
-            with trio.move_on_after(UPDATE_INTERVAL if self._late else math.inf) as patience:
+            with trio.move_on_at(max(self._next_look, trio.current_time()) if self._entries else math.inf):
                 await self._news.wait()
-            if patience.cancelled_caught and self._late:
-                return
+            self._look()
+
+    def _look(self) -> None:
+        """Note which answers have grown, if it is time: however many readers there are, once in an interval."""
+        now = trio.current_time()
+        if now < self._next_look:
+            return
+        self._next_look = now + UPDATE_INTERVAL
+        for entry in self._entries.values():
+            if entry.told != entry.passed:
+                entry.told = entry.passed
+                self._add(entry.id)
 
     def _change(self, request_id: str) -> Change:
         entry = self._entries.get(request_id)
@@ -196,19 +245,23 @@ class InFlight:
     def _add(self, request_id: str) -> None:
         self._changes.append((self._next, request_id))
         self._next += 1
-        self._wake()
-
-    def _wake(self) -> None:
         self._news.set()
         self._news = trio.Event()
 
 
 class Reader:
-    """One reader of the registry's changes."""
+    """One reader of the registry's changes, for the length of its block."""
 
     def __init__(self, owner: InFlight) -> None:
         self._owner = owner
         self._position = -1
+
+    def __enter__(self) -> Reader:
+        self._owner.joined()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._owner.left()
 
     def take(self) -> list[Change]:
         """Everything that has happened since the last time, several changes of one request as one."""

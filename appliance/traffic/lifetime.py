@@ -2,51 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import trio
 
+from appliance.errors import ShuttingDown
 
-class Lifetime:
-    """Cancel scopes of the requests under way. Followers (endless log streams) end first, requests after the grace."""
+Cancel = Callable[[Exception], None]
+"""Ends something under way, and says why. It does not raise."""
+
+
+class _UnderWay:
+    """What ends together."""
 
     def __init__(self) -> None:
-        self._requests: set[trio.CancelScope] = set()
-        self._followers: set[trio.CancelScope] = set()
-        self._followers_ended = False
-        self._requests_ended = False
+        self._cancels: set[Cancel] = set()
+        self._ended = False
+
+    def begin(self, cancel: Cancel) -> None:
+        """Call ``cancel`` with ShuttingDown when the time comes; now, if it is over."""
+        self._cancels.add(cancel)
+        if self._ended:
+            cancel(ShuttingDown())
+
+    def end(self, cancel: Cancel) -> None:
+        """It has ended by itself."""
+        self._cancels.discard(cancel)
 
     @contextmanager
-    def request(self) -> Generator[trio.CancelScope]:
-        """The block is cancelled at the end of the grace."""
+    def block(self) -> Generator[trio.CancelScope]:
+        """The block is cancelled when the time comes."""
         with trio.CancelScope() as scope:
-            self._requests.add(scope)
+
+            def cancel(_: Exception) -> None:
+                scope.cancel()
+
+            self.begin(cancel)
             try:
-                if self._requests_ended:
-                    scope.cancel()
                 yield scope
             finally:
-                self._requests.discard(scope)
+                self.end(cancel)
 
-    @contextmanager
-    def follower(self) -> Generator[trio.CancelScope]:
-        """The block is cancelled as soon as the server begins to end."""
-        with trio.CancelScope() as scope:
-            self._followers.add(scope)
-            try:
-                if self._followers_ended:
-                    scope.cancel()
-                yield scope
-            finally:
-                self._followers.discard(scope)
+    def cancel(self) -> None:
+        self._ended = True
+        for cancel in tuple(self._cancels):
+            cancel(ShuttingDown())
 
-    def end_followers(self) -> None:
-        self._followers_ended = True
-        for scope in self._followers:
-            scope.cancel()
 
-    def end_requests(self) -> None:
-        self._requests_ended = True
-        for scope in self._requests:
-            scope.cancel()
+class Lifetime:
+    """Followers (endless log streams) end as soon as the server begins to end, requests after the grace."""
+
+    def __init__(self) -> None:
+        self.requests = _UnderWay()
+        self._followers = _UnderWay()
+        self.follower = self._followers.block
+        self.end_followers = self._followers.cancel
+        self.end_requests = self.requests.cancel

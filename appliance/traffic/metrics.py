@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
-from typing import Protocol
-
-from appliance.core.machine import Sample
-from appliance.fleet.owner import ChildStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_MODELS = 500
@@ -16,13 +11,6 @@ MAX_MODELS = 500
 OTHER = "other"
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Upper bounds in seconds: from a token of a tiny model to the load of a huge one."""
-
-
-class Held(Protocol):
-    """Something that tells how many bytes it holds now."""
-
-    @property
-    def held(self) -> int: ...
 
 
 class Durations:
@@ -77,14 +65,13 @@ class ModelCounts:
 
 
 class Metrics:
-    """Counters of one server; the fleet's gauges are read when asked for.
+    """Counters of one server; what can be read when it is asked for is not here.
 
     ``model`` is always the id of a model that exists, never a name as a client wrote it: names that nobody knows would
     use up the labels.
     """
 
-    def __init__(self, bodies: Held) -> None:
-        self.bodies = bodies
+    def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         """By route and status; every request is here, those for a model in ``models`` as well."""
         self.response_bytes = 0
@@ -142,16 +129,6 @@ class Metrics:
     def label(self, model: str) -> str:
         """What the model is called in labels."""
         return model if model in self.models or len(self.models) < MAX_MODELS else OTHER
-
-    def render(self, children: Iterable[ChildStatus], machine: Sample | None = None) -> str:
-        """The whole exposition; without ``machine``, the gauges that llama-swap knows are left out.
-
-        May run in a thread while others count, and should: the first call imports the library for it (25 ms), each
-        asks the system for the children's memory, and at `MAX_MODELS` it takes a fifth of a second.
-        """
-        from appliance.traffic.exposition import exposition
-
-        return exposition(self, list(children), machine)
 
     def _of(self, model: str) -> ModelCounts:
         counts = self.models.get(model)

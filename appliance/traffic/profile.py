@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import trio
+from appliance.trio_parts import Changed
 
 
 class ActiveProfile:
@@ -10,7 +10,7 @@ class ActiveProfile:
 
     def __init__(self) -> None:
         self._name: str | None = None
-        self._changed = trio.Event()
+        self._changed = Changed()
 
     @property
     def name(self) -> str | None:
@@ -21,8 +21,7 @@ class ActiveProfile:
         if name == self._name:
             return
         self._name = name
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.wake()
 
     async def wait_changed(self) -> None:
         await self._changed.wait()

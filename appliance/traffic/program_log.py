@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from itertools import islice
+from typing import Protocol
 
 import trio
 
-from appliance.core.log_lines import Level, LineStyle, LogSource, LogToStdout, in_console
+from appliance.core.log_lines import (
+    LEVELS,
+    Level,
+    LineStyle,
+    LogSource,
+    LogToStdout,
+    in_console,
+    is_quiet,
+    request_line,
+)
 from appliance.fleet.logs import Line
+from appliance.traffic.request import Request
 
 LIMIT = 100 * 1024
-"""Characters of the program's own log that are kept; llama-swap's number."""
+"""Characters of the program's own log that are kept, more or less: lines of requests are estimated; llama-swap's
+number."""
+
+GATHER = 0.02
+"""Seconds that a reader waits for more once there is a line: what a busy server says comes together."""
+
+_LEVEL, _TIME = 9, 36
+"""Characters of a line besides what it says: at most."""
+_REQUEST_LINE = 60
+"""Characters of a request's line besides its path and its sender's user agent."""
 
 
 class ProcessLogs(Protocol):
@@ -26,11 +47,48 @@ class ProcessLogs(Protocol):
     async def wait_news(self, number: int) -> None: ...
 
 
-class _Own(NamedTuple):
-    number: int
-    mark: int
-    """The number that the next line of the processes had when this one was written: where it belongs among theirs."""
-    text: str
+_Answered = tuple[str, str, str, str, int, int, bytes, float]
+"""What the line of a request tells, in its order."""
+
+
+class _Own:
+    """One line. It is put into words when somebody reads it: most lines of a busy server nobody ever reads."""
+
+    __slots__ = ("_at", "_style", "_told", "_what", "mark", "size")
+
+    def __init__(self, level: Level, what: str | _Answered, size: int, style: LineStyle, mark: int) -> None:
+        self.mark = mark
+        """The number that the next line of the processes had when this one was written: where it belongs among
+        theirs."""
+        self.size = size
+        self._what: tuple[Level, str | _Answered] = level, what
+        self._style = style
+        self._at = time.time()
+        self._told = ""
+
+    @property
+    def text(self) -> str:
+        if not self._told:
+            level, what = self._what
+            when = datetime.fromtimestamp(self._at)
+            line = what if isinstance(what, str) else _line(*what)
+            self._told = self._style.line(level, line, when.astimezone() if self._style.time_format else when)
+        return self._told
+
+
+def _line(
+    address: str, method: str, path: str, version: str, status: int, size: int, agent: bytes, seconds: float
+) -> str:
+    return request_line(
+        address=address,
+        method=method,
+        path=path,
+        protocol=f"HTTP/{version}",
+        status=status,
+        size=size,
+        agent=agent.decode("latin-1"),
+        seconds=seconds,
+    )
 
 
 class ProgramLog:
@@ -39,35 +97,66 @@ class ProgramLog:
     def __init__(self, processes: ProcessLogs) -> None:
         self.style = LineStyle()
         self.next = 0
+        """The number of the next line."""
         self._processes = processes
         self._lines: deque[_Own] = deque()
         self._held = 0
+        self._readers = 0
         self._news = trio.Event()
+
+    @property
+    def style(self) -> LineStyle:
+        return self._style
+
+    @style.setter
+    def style(self, style: LineStyle) -> None:
+        self._style = style
+        self._shown = frozenset(level for level in LEVELS if style.shows(level))
+        self._around = _LEVEL + (_TIME if style.time_format else 0)
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest line that is held."""
+        return self.next - len(self._lines)
 
     def say(self, level: Level, text: str) -> None:
         """Add a line, unless its level is below ``logLevel``."""
-        if self.style.shows(level):
-            now = datetime.now()
-            self._append(self.style.line(level, text, now.astimezone() if self.style.time_format else now))
+        if level in self._shown:
+            self._append(level, text, len(text))
+
+    def answered(self, request: Request, status: int, sent: int, seconds: float) -> None:
+        """Add the line of a request that is over, unless it is one that is asked all the time."""
+        path = request.path
+        if "info" not in self._shown or is_quiet(path):
+            return
+        agent = request.first.get(b"user-agent", b"")
+        told = (request.client, request.method, path, request.http_version, status, sent, agent, seconds)
+        self._append("info", told, len(path) + len(agent) + _REQUEST_LINE)
 
     def since(self, number: int) -> list[_Own]:
         """Held lines from ``number`` on."""
-        return [line for line in self._lines if line.number >= number]
+        return list(islice(self._lines, max(number - self.first, 0), None))
 
     async def wait_news(self, number: int) -> None:
         """Wait until a line ``number`` or later exists."""
-        while self.next <= number:
-            await self._news.wait()
+        self._readers += 1
+        try:
+            while self.next <= number:
+                await self._news.wait()
+        finally:
+            self._readers -= 1
 
-    def _append(self, text: str) -> None:
+    def _append(self, level: Level, what: str | _Answered, size: int) -> None:
         _, _, mark = self._processes.read(None, 1 << 62)
-        self._lines.append(_Own(self.next, mark, text))
+        size += self._around
+        self._lines.append(_Own(level, what, size, self._style, mark))
         self.next += 1
-        self._held += len(text) + 1
+        self._held += size
         while self._held > LIMIT and len(self._lines) > 1:
-            self._held -= len(self._lines.popleft().text) + 1
-        self._news.set()
-        self._news = trio.Event()
+            self._held -= self._lines.popleft().size
+        if self._readers:
+            self._news.set()
+            self._news = trio.Event()
 
 
 class ToProgramLog(logging.Handler):
@@ -129,7 +218,7 @@ class LogReader:
         if history:
             held, _, _ = feeds.processes.read(model, 0)
             self._seen -= len(held)
-            self._process_line, self._own_line = 0, _first(feeds.own.since(0), feeds.own.next)
+            self._process_line, self._own_line = 0, feeds.own.first
 
     def take(self) -> list[str]:
         """Every line there is by now, possibly none."""
@@ -141,7 +230,7 @@ class LogReader:
             lost += appended - self._seen - len(lines)
             found += [(line.number, 1, self._render(line)) for line in lines]
         if self._wants("proxy"):
-            lost += _first(own_lines, own.next) - self._own_line
+            lost += max(own.first - self._own_line, 0)
             found += [(line.mark, 0, line.text) for line in own_lines]
         self._seen, self._own_line = appended, own.next
         found.sort(key=lambda line: line[:2])
@@ -153,6 +242,7 @@ class LogReader:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._wait_own, nursery.cancel_scope)
             nursery.start_soon(self._wait_processes, nursery.cancel_scope)
+        await trio.sleep(GATHER)
 
     async def _wait_own(self, waiting: trio.CancelScope) -> None:
         await self._feeds.own.wait_news(self._own_line)
@@ -164,10 +254,6 @@ class LogReader:
 
     def _render(self, line: Line) -> str:
         return line.text if self._model is not None else f"[{line.model}] {line.text}"
-
-
-def _first(lines: Iterable[_Own], otherwise: int) -> int:
-    return next((line.number for line in lines), otherwise)
 
 
 def _level(number: int) -> Level:

@@ -1,31 +1,67 @@
-"""What is noted of every request for a model while its answer passes: tokens, times, the activity row, the capture."""
+"""What is noted of every request for a model: tokens, times, the activity row, the capture.
+
+A request pays for references to what passes anyway. Everything else is made of them when it is over and the loop has
+time, in batches; whoever looks settles what is waiting first, so that nobody can tell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import trio
 from msgspec import UNSET
 
-from appliance.core.accounting import ErrorText, TokenCounter
-from appliance.core.captures import CaptureBuffer, CaptureWriter, Exchange, captured_headers, captured_parts, pack
+from appliance.core.accounting import ErrorText, TokenCounter, count_whole
+from appliance.core.activity import Query, with_captures
+from appliance.core.captures import Body, CaptureBuffer, Exchange, captured_parts
 from appliance.core.inward import UNWATCHED, Watch
 from appliance.core.usage import Usage
 from appliance.store.activity import Activity
 from appliance.traffic.inflight import Entry
 from appliance.traffic.metrics import Metrics
+from appliance.traffic.packing import Packer
 from appliance.traffic.request import Request
-from appliance.traffic.rows import ActivityRows
 from appliance.traffic.sink import Headers, Passing, Sink
-from appliance.wire.activity import NO_TOKENS, Row
+from appliance.wire.activity import NO_TOKENS, Capture, Page, Row, Stats
+
+log = logging.getLogger(__name__)
 
 CLIENT_LEFT = 499
 """The status of a request whose client did not wait for the answer; nginx's number for it."""
 
+LOOK_EVERY = 4096
+"""Bytes of an answer between two looks at them. A look costs 5 us whether one token has passed or sixteen, and what
+it looks at becomes one piece, which saves the 40 bytes that each chunk takes besides its own."""
+
+PAUSE = 0.05
+"""Seconds between two batches of requests that are written down without being asked for."""
+
+BATCH = 64
+"""Requests that are written down before others have a turn; each takes some 10 us."""
+
 
 class Record:
     """One request on a model route. The pipeline fills in what it learns; `Recorder.finish` writes it down."""
+
+    __slots__ = (
+        "admitted",
+        "began",
+        "body",
+        "entry",
+        "first_byte_at",
+        "known",
+        "metadata",
+        "model",
+        "outlives",
+        "path",
+        "request",
+        "watch",
+    )
 
     def __init__(self, request: Request, path: str) -> None:
         self.request = request
@@ -35,98 +71,144 @@ class Record:
         self.known = False
         self.admitted = False
         """Its sender was let in: a log that strangers can fill tells nothing."""
-        self.body = b""
+        self.body: bytes | None = b""
+        """None once the request is over and the body is too large to be captured."""
         self.metadata: dict[str, str] = {}
         self.entry: Entry | None = None
         self.watch: Watch = UNWATCHED
         """Hears how far it is: who asks from inside the program."""
         self.outlives = False
         """Its generation goes on without its client, and is written down when that ends."""
-        self.began = trio.current_time()
+        self.began = time.perf_counter()
         self.first_byte_at: float | None = None
 
 
 class RecordingSink(Passing):
-    """Passes an answer on, and looks at it on the way."""
+    """Passes an answer on, and keeps what passes until it has been looked at.
 
-    def __init__(self, inner: Sink, record: Record, captures: CaptureBuffer) -> None:
+    A chunk costs a reference, an addition and a comparison; the look itself comes every `LOOK_EVERY` bytes, and for
+    most answers that are not streams only once all is over.
+    """
+
+    def __init__(self, inner: Sink, record: Record, packer: Packer) -> None:
         super().__init__(inner)
+        self.passed = 0
+        """Bytes of body, with what the program itself has told the client."""
         self._record = record
-        self._captures = captures
-        self._counter: TokenCounter | None = None
-        self._error: ErrorText | None = None
-        self._writer: CaptureWriter | None = None
+        self._packer = packer
+        self._fresh: list[bytes] = []  # what has not been looked at
+        self._next_look = 0
+        self._status = 0
         self._headers: Headers = ()
-        self._content_type = ""
+        self._streaming = False
+        self._coding: str | None = None
+        self._reader: TokenCounter | ErrorText | None = None
+        self._answer: Body | bytes | None = None  # for the capture
 
-    async def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers) -> None:
+        self.inner.start(status, headers)
+        self._status = status
         self._headers = headers
-        self._content_type = _value(headers, b"content-type")
-        encoding = _value(headers, b"content-encoding") or None
-        await self.inner.start(status, headers)
-        if status == 200:
-            self._counter = TokenCounter(
-                self._record.path, streaming=self.inner.event_stream, content_encoding=encoding
-            )
-            if self._captures.limit and captured_parts(self._record.path).response:
-                self._writer = CaptureWriter(self._captures.limit, encoding)
-        else:
-            self._error = ErrorText(encoding)
+        self._streaming = self.inner.event_stream
+        self._coding = _value(headers, b"content-encoding")
         if self._record.entry is not None:
-            self._record.entry.started(headers)
+            self._record.entry.started(headers, self)
 
-    async def write(self, data: bytes) -> None:
-        record = self._record
-        if record.first_byte_at is None:
-            record.first_byte_at = trio.current_time()
-        if self._counter is not None:
-            self._counter.feed(data)
-        elif self._error is not None:
-            self._error.feed(data)
-        if self._writer is not None:
-            self._writer.feed(data)
-        if record.entry is not None:
-            record.entry.wrote(len(data))
-        await self.inner.write(data)
+    def push(self, data: bytes) -> bool:
+        """Hand these bytes on; False: they are taken, but `flush` before the next."""
+        self._fresh.append(data)
+        self.passed += len(data)
+        if self.passed >= self._next_look:
+            self._look()
+        return self.inner.push(data)
 
-    async def write_aside(self, data: bytes) -> None:
-        """What the program itself tells a waiting client: no part of the model's answer."""
-        if self._record.entry is not None:
-            self._record.entry.wrote(len(data))
-        await self.inner.write(data)
+    def push_aside(self, data: bytes) -> bool:
+        """What the program itself tells a waiting client: no part of the model's answer. As `push`."""
+        self.passed += len(data)
+        return self.inner.push(data)
 
-    def row(self, status: int, seconds: float) -> Row:
-        """What the activity log keeps of the request, now that it is over."""
-        record = self._record
-        usage = self._counter.end() if self._counter is not None and status == 200 else None
-        error = self._error.end(status) if self._error is not None else None
+    def _look(self) -> None:
+        if self._record.first_byte_at is None:
+            self._record.first_byte_at = time.perf_counter()
+            if len(self._fresh[0]) < LOOK_EVERY:
+                self._next_look = self.passed + LOOK_EVERY
+                return
+        self._next_look = self.passed + LOOK_EVERY
+        if self._reader is None:
+            self._reader = self._new_reader()
+            limit = self._packer.captures.limit
+            if limit and self._status == 200 and captured_parts(self._record.path).response:
+                self._answer = Body(limit)
+        piece = self._piece()
+        self._reader.feed(piece)
+        if isinstance(self._answer, Body) and self._answer.feed(piece):
+            self._packer.open(self._answer)
+
+    def _piece(self) -> bytes:
+        """What has not been looked at."""
+        piece = b"".join(self._fresh)
+        self._fresh.clear()
+        return piece
+
+    def _new_reader(self) -> TokenCounter | ErrorText:
+        if self._status != 200:
+            return ErrorText(self._coding)
+        return TokenCounter(self._record.path, streaming=self._streaming, content_encoding=self._coding)
+
+    def row(self, status: int, seconds: float, ended: float) -> Row:
+        """What the activity log keeps of the request, now that it is over. ``ended`` is in Unix seconds."""
+        error, tokens, milliseconds = UNSET, NO_TOKENS, round(seconds * 1000)
+        if self._status:
+            told = self._told(status)
+            if isinstance(told, str):
+                error = told
+            elif status == 200:
+                tokens, milliseconds = told.tokens, told.duration_ms(seconds * 1000)
         if status == CLIENT_LEFT:
             error = "the client left before the answer was complete"
+        record = self._record
         return Row(
-            timestamp=datetime.now(UTC),
+            timestamp=datetime.fromtimestamp(ended, UTC),
             model=record.model,
             req_path=record.path,
-            resp_content_type=self._content_type,
+            resp_content_type=_value(self._headers, b"content-type") or "",
             resp_status_code=status,
-            tokens=usage.tokens if usage is not None else NO_TOKENS,
-            duration_ms=_duration(usage, seconds),
-            error_msg=error or UNSET,
+            tokens=tokens,
+            duration_ms=milliseconds,
+            error_msg=error,
             metadata=record.metadata or UNSET,
         )
 
+    def _told(self, status: int) -> Usage | str:
+        """What the answer cost, or what the error says."""
+        piece = self._piece()
+        if isinstance(self._answer, Body):
+            self._answer.feed(piece)
+        reader = self._reader
+        if reader is None:
+            self._answer = piece
+            if status == 200 and not self._streaming and self._coding is None:
+                return count_whole(self._record.path, piece)
+            reader = self._new_reader()
+        reader.feed(piece)
+        return reader.end(status) if isinstance(reader, ErrorText) else reader.end()
+
     def exchange(self, status: int) -> Exchange:
-        """What the captures keep of it; of a failure only the request."""
-        record = self._record
-        limit = self._captures.limit
-        parts = captured_parts(record.path)
-        answered = status == 200
-        return Exchange(
-            req_path=record.path,
-            req_headers=captured_headers(record.request.headers),
-            req_body=pack(record.body, limit) if parts.request else None,
-            resp_headers=captured_headers(self._headers, decoded=True) if answered else None,
-            resp_body=self._writer.end() if self._writer is not None and answered else None,
-        )
+        """What the captures keep of it, once its `row` is made; of a failure only the request."""
+        record, parts = self._record, captured_parts(self._record.path)
+        body = record.body if parts.request else None
+        if status != 200:
+            return Exchange(record.path, record.request.headers, body)
+        answer = self._answer if parts.response else None
+        return Exchange(record.path, record.request.headers, body, self._headers, answer, self._coding)
+
+
+def _value(headers: Headers, name: bytes) -> str | None:
+    """The first header of this (lower-case) name."""
+    for key, value in headers:
+        if len(key) == len(name) and key.lower() == name:
+            return value.decode("latin-1")
+    return None
 
 
 class Aside(Passing):
@@ -136,8 +218,8 @@ class Aside(Passing):
         super().__init__(sink)
         self._sink = sink
 
-    async def write(self, data: bytes) -> None:
-        await self._sink.write_aside(data)
+    def push(self, data: bytes) -> bool:
+        return self._sink.push_aside(data)
 
 
 def aside(sink: Sink) -> Sink:
@@ -145,37 +227,113 @@ def aside(sink: Sink) -> Sink:
     return Aside(sink) if isinstance(sink, RecordingSink) else sink
 
 
-class Recorder:
-    """Writes records down. ``captures`` is replaced when the configuration changes its size."""
+_Ended = tuple[Record, RecordingSink, str, int, float, float]
+"""A request that is over and not written down yet: with its route, its status, when it ended, and that in Unix time."""
 
-    def __init__(self, activity: Activity, metrics: Metrics, rows: ActivityRows) -> None:
-        self.captures = CaptureBuffer(0)
+
+class Recorder:
+    """Writes records down, and answers questions about them. Made by `open_recorder`.
+
+    Every question settles first: a client that has its answer and asks then finds its row.
+    """
+
+    def __init__(self, activity: Activity) -> None:
+        self.metrics = Metrics()
         self._activity = activity
-        self._metrics = metrics
-        self._rows = rows
+        self._packer = Packer()
+        self._ended: deque[_Ended] = deque()
+        self._wake = trio.Event()
+        self._listeners: set[Callable[[int], None]] = set()
+
+    @property
+    def captures(self) -> CaptureBuffer:
+        """Replaced when the configuration changes its size."""
+        return self._packer.captures
+
+    @captures.setter
+    def captures(self, captures: CaptureBuffer) -> None:
+        self.settle()
+        self._packer.captures = captures
 
     def watch(self, record: Record, sink: Sink) -> RecordingSink:
-        return RecordingSink(sink, record, self.captures)
+        return RecordingSink(sink, record, self._packer)
 
     def finish(self, record: Record, sink: RecordingSink, route: str, status: int) -> None:
-        """The request is over. Never raises: a log must not end what it tells of."""
-        now = trio.current_time()
-        row = sink.row(status, now - record.began)
+        """The request is over; it is written down later."""
+        if record.body is not None and len(record.body) > self._packer.captures.limit:
+            record.body = None
+        self._ended.append((record, sink, route, status, time.perf_counter(), time.time()))
+        self._wake.set()
+
+    def settle(self, most: int | None = None) -> None:
+        """Write down what is over, all or the first ``most``. Never raises: a log must not end what it tells of."""
+        for _ in range(len(self._ended) if most is None else min(most, len(self._ended))):
+            ended = self._ended.popleft()
+            try:
+                self._write_down(*ended)
+            except Exception:
+                log.exception("a request for %s could not be written down; this is a bug", ended[0].path)
+
+    def follow(self, heard: Callable[[int], None]) -> Callable[[], None]:
+        """Call ``heard`` with the id of every row from now on, until the result is called. It must not block."""
+        self.settle()
+        self._listeners.add(heard)
+        return lambda: self._listeners.discard(heard)
+
+    async def page(self, query: Query) -> Page:
+        """Rows of the activity log. Raises Busy while another program has locked its file."""
+        self.settle()
+        return with_captures(await self._activity.page(query), self.captures.has)
+
+    async def stats(self, models: Sequence[str] = ()) -> Stats:
+        """Of these models; of all without any. Raises as `page`."""
+        self.settle()
+        return await self._activity.stats(models)
+
+    async def capture(self, row_id: int) -> Capture | None:
+        """What is kept of the request with this row."""
+        self.settle()
+        read = self.captures.find(row_id)
+        return await trio.to_thread.run_sync(read) if read is not None else None
+
+    async def run(self) -> None:
+        """Write down what ends, a moment later, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._packer.run)
+            while True:
+                await self._wake.wait()
+                self._wake = trio.Event()
+                await trio.sleep(PAUSE)
+                while self._ended:
+                    self.settle(BATCH)
+                    await trio.lowlevel.checkpoint()
+
+    def _write_down(self, record: Record, sink: RecordingSink, route: str, status: int, now: float, at: float) -> None:
+        seconds = now - record.began
+        row = sink.row(status, seconds, at)
         row_id = self._activity.add(row)
-        if self.captures.limit:
-            self.captures.add(row_id, sink.exchange(status))
-        self._rows.added(row_id)
+        captures = self._packer.captures
+        if captures.limit and captures.add(row_id, sink.exchange(status)):
+            self._packer.wake()
+        if self._listeners:
+            for heard in tuple(self._listeners):
+                heard(row_id)
         if record.known:
             first = None if record.first_byte_at is None else record.first_byte_at - record.began
-            self._metrics.request_done(record.model, route, status, now - record.began, first)
+            self.metrics.request_done(record.model, route, status, seconds, first)
             if status == 200:
                 tokens = row.tokens
-                self._metrics.tokens(record.model, tokens.input_tokens, tokens.output_tokens, tokens.cache_tokens)
+                self.metrics.tokens(record.model, tokens.input_tokens, tokens.output_tokens, tokens.cache_tokens)
 
 
-def _value(headers: Sequence[tuple[bytes, bytes]], wanted: bytes) -> str:
-    return next((value.decode("latin-1") for name, value in headers if name.lower() == wanted), "")
-
-
-def _duration(usage: Usage | None, seconds: float) -> int:
-    return usage.duration_ms(seconds * 1000) if usage is not None else round(seconds * 1000)
+@asynccontextmanager
+async def open_recorder(activity: Activity) -> AsyncGenerator[Recorder]:
+    """Leaving the block writes down what is waiting."""
+    recorder = Recorder(activity)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(recorder.run)
+            yield recorder
+            nursery.cancel_scope.cancel()
+    finally:
+        recorder.settle()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
 from msgspec import Struct, structs
 
 from appliance.core.head import read_query
+from appliance.core.http_request import Head
 from appliance.core.log_lines import client_address
-
-if TYPE_CHECKING:
-    from hypercorn.typing import HTTPScope, WebsocketScope
 
 WORKER, MANIFEST, PAGE_VERSION = "/sw.js", "/manifest.webmanifest", "/_app/version.json"
 PAGE_PATHS = frozenset(("/", WORKER, MANIFEST, PAGE_VERSION))
@@ -54,28 +51,23 @@ class Request(Struct, frozen=True, kw_only=True):
         return self.path in PUBLIC_PATHS or self.path.startswith(PAGE_PREFIX) or self.path == "/ui"
 
 
-def read_request(scope: HTTPScope | WebsocketScope, api_prefix: str) -> Request:
-    """The request in an ASGI scope. A path outside the API prefix keeps an empty ``path``, which no route has."""
-    path, raw = scope["path"], scope["raw_path"].decode("ascii")
-    if not raw.startswith("/") and "://" in raw:  # absolute form, as a proxy sends it
-        raw = urlsplit(raw).path or "/"
-        path = urlsplit(path).path or "/"
+def read_request(head: Head, api_prefix: str, peer: str) -> Request:
+    """The request of a head. A path outside the API prefix keeps an empty ``path``, which no route has."""
+    raw, _, query = head.target.decode("ascii").partition("?")
+    path = unquote(raw) if "%" in raw else raw
     if api_prefix and path not in PUBLIC_PATHS:
         inside = path.startswith(api_prefix)
         path = path.removeprefix(api_prefix) if inside else ""
         raw = raw.removeprefix(api_prefix)
-    query = scope["query_string"]
-    peer = scope["client"][0] if scope["client"] else ""
-    headers = list(scope["headers"])
-    first = _index(headers)
+    first = _index(head.headers)
     return Request(
-        method=scope["method"] if scope["type"] == "http" else "GET",
+        method=head.method,
         path=path,
-        target=f"{raw}?{query.decode('ascii')}" if query else raw,
-        query=read_query(query) if query else {},
-        headers=headers,
+        target=f"{raw}?{query}" if query else raw,
+        query=read_query(query.encode()) if query else {},
+        headers=head.headers,
         first=first,
-        http_version=scope["http_version"],
+        http_version=head.http_version,
         client=client_address(_text(first, b"x-forwarded-for"), _text(first, b"x-real-ip"), peer),
         peer=peer,
     )

@@ -1,21 +1,16 @@
-"""Where an answer goes: the pipeline writes into a `Sink` and does not know what carries it."""
+"""Where an answer goes: the way of a request writes into a `Sink` and does not know what carries it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
-
-import h11
-
-if TYPE_CHECKING:
-    from hypercorn.typing import ASGISendEvent
+from collections.abc import Sequence
+from typing import Protocol
 
 Headers = Sequence[tuple[bytes, bytes]]
 EVENTS = b"text/event-stream"
 
 
 class Sink(Protocol):
-    """One answer. ``status`` is None until it has started; a write returns when the client's side has taken it."""
+    """One answer. ``status`` is None until it has started."""
 
     @property
     def status(self) -> int | None: ...
@@ -33,9 +28,19 @@ class Sink(Protocol):
         """Bytes of body."""
         ...
 
-    async def start(self, status: int, headers: Headers) -> None: ...
+    def start(self, status: int, headers: Headers) -> None: ...
 
-    async def write(self, data: bytes) -> None: ...
+    def push(self, data: bytes) -> bool:
+        """Hand these bytes on now. False: they are taken, but `flush` has to be awaited before the next."""
+        ...
+
+    async def flush(self) -> None:
+        """Return when the client's side has taken all that was pushed."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """`push`, and `flush` where it is needed."""
+        ...
 
     async def end(self) -> None: ...
 
@@ -45,7 +50,7 @@ class Sink(Protocol):
 
 
 class Passing:
-    """A sink that passes an answer on to ``inner``; who looks at it on the way overrides what it looks at."""
+    """A sink that passes an answer on to ``inner``. A subclass overrides what it looks at on the way."""
 
     def __init__(self, inner: Sink) -> None:
         self.inner = inner
@@ -66,11 +71,18 @@ class Passing:
     def sent(self) -> int:
         return self.inner.sent
 
-    async def start(self, status: int, headers: Headers) -> None:
-        await self.inner.start(status, headers)
+    def start(self, status: int, headers: Headers) -> None:
+        self.inner.start(status, headers)
+
+    def push(self, data: bytes) -> bool:
+        return self.inner.push(data)
+
+    async def flush(self) -> None:
+        await self.inner.flush()
 
     async def write(self, data: bytes) -> None:
-        await self.inner.write(data)
+        if not self.push(data):
+            await self.inner.flush()
 
     async def end(self) -> None:
         await self.inner.end()
@@ -79,85 +91,13 @@ class Passing:
         self.inner.abort()
 
 
-class AsgiSink:
-    """A sink on an ASGI ``send``. ``own_headers`` go out with every answer.
-
-    Records of an event stream go past ASGI where ``write_wire`` is given: to the connection, framed here. Only a
-    chunked body has frames that the protocol layer need not know of (RFC 9112, section 7.1), and an event stream
-    without a length, to an HTTP/1.1 request that is not HEAD, always has one. It saves a quarter of a chunk's cost.
-    """
-
-    def __init__(
-        self,
-        send: Callable[[ASGISendEvent], Awaitable[None]],
-        abort: Callable[[], None],
-        own_headers: Headers,
-        write_wire: Callable[[bytes], Awaitable[None]] | None = None,
-    ) -> None:
-        self.status: int | None = None
-        self.event_stream = False
-        self.ended = False
-        self.sent = 0
-        self._send = send
-        self._abort = abort
-        self._own_headers = own_headers
-        self._write_wire = write_wire
-        self._chunked = False
-
-    async def start(self, status: int, headers: Headers) -> None:
-        self.status = status
-        self.event_stream = any(name.lower() == b"content-type" and value.startswith(EVENTS) for name, value in headers)
-        self._chunked = self.event_stream and status == 200 and not _has_length(headers)
-        await self._pass(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [*headers, *self._own_headers],
-            }
-        )
-
-    async def write(self, data: bytes) -> None:
-        self.sent += len(data)
-        if self._chunked and self._write_wire is not None:
-            await self._write_wire(b"%x\r\n%b\r\n" % (len(data), data))
-            return
-        await self._pass({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def end(self) -> None:
-        self.ended = True
-        await self._pass({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def abort(self) -> None:
-        self.ended = True
-        self._abort()
-
-    async def pass_on(self, event: ASGISendEvent) -> None:
-        """``send`` for an application that speaks ASGI itself."""
-        match event["type"]:
-            case "http.response.start":
-                await self.start(event["status"], list(event["headers"]))
-            case "http.response.body":
-                if event["body"]:
-                    await self.write(event["body"])
-                if not event["more_body"]:
-                    await self.end()
-            case _:
-                raise ValueError(f"unexpected ASGI event {event['type']}")
-
-    async def _pass(self, event: ASGISendEvent) -> None:
-        try:
-            await self._send(event)
-        except h11.LocalProtocolError:
-            self.abort()  # the client broke the protocol meanwhile, or the body is not as long as its header says
-
-
 async def send_whole(sink: Sink, status: int, headers: Headers, content: bytes = b"") -> None:
     """An answer that is there already; its length goes behind ``headers``."""
-    await sink.start(status, (*headers, (b"Content-Length", str(len(content)).encode())))
+    sink.start(status, (*headers, (b"Content-Length", b"%d" % len(content))))
     if content:
         await sink.write(content)
     await sink.end()
 
 
-def _has_length(headers: Headers) -> bool:
-    return any(name.lower() == b"content-length" for name, _ in headers)
+def is_event_stream(headers: Headers) -> bool:
+    return any(name.lower() == b"content-type" and value.startswith(EVENTS) for name, value in headers)

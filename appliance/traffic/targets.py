@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from urllib.parse import unquote
 
 from msgspec import Struct
 
-from appliance.catalog.catalog import Catalog
+from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.core.config.types import Config
 from appliance.core.filters import Edits, compile_edits
 from appliance.core.model import Model
@@ -25,6 +23,8 @@ from appliance.traffic.profile import ActiveProfile
 NO_EDITS = Edits(by_name={})
 MAX_SEGMENTS = 8
 """Of a path that may be the name of a model on disk: names there have one slash, or as many as folders."""
+MAX_KNOWN = 4096
+"""Names whose meaning is kept; of one model there are as many as ways to write it in capitals."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -44,6 +44,31 @@ class Target(Struct, frozen=True, kw_only=True):
         return self.model.id if self.model is not None else "/".join(self.peers[0])
 
 
+Reserved = tuple[str, str]
+"""One request that a selector gave to a target: the ids of both."""
+
+
+class Chosen:
+    """Made by `Targets.chosen`, which says what it gives. Used once."""
+
+    __slots__ = ("_name", "_reserved", "_targets")
+
+    def __init__(self, targets: Targets, name: str) -> None:
+        self._targets = targets
+        self._name = name
+        self._reserved: Reserved | None = None
+
+    async def __aenter__(self) -> Target:
+        target = self._targets.known(self._name)
+        if target is None:
+            target, self._reserved = await self._targets.find(self._name)
+        return target
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._reserved is not None:
+            self._targets.give_back(self._reserved)
+
+
 class Targets:
     """Resolves names against the configuration, the disk, the peers and the active profile."""
 
@@ -56,29 +81,69 @@ class Targets:
         self._turns: Counter[str] = Counter()
         self._router: tuple[object, Router] = (None, Router(Config()))
         self._edits: tuple[object, dict[str, Edits]] = (None, {})
+        self._known: dict[str, Target] = {}
+        self._known_on: tuple[object, object, object] = (None, None, None)
 
-    @asynccontextmanager
-    async def chosen(self, name: str) -> AsyncGenerator[Target]:
-        """The target of a request for ``name``; a selector counts it for as long as the block runs.
+    @property
+    def config(self) -> Config | None:
+        """The configuration in force, None where there is none."""
+        return self._catalog.snapshot.config
+
+    def chosen(self, name: str) -> Chosen:
+        """``async with`` gives the target of a request for ``name``; a selector counts it for as long as that lasts.
 
         Raises ModelNotFound, InvalidModelFile for a local file that cannot be used, and Busy when none of a selector's
         targets can take it.
         """
+        return Chosen(self, name)
+
+    def known(self, name: str) -> Target | None:
+        """What the name meant when it was last asked for, if nothing that this depends on has changed since.
+
+        A selector's answers are never known: each depends on the requests under way.
+        """
+        now = self._basis()
+        if self._known_on != now:
+            self._known_on = now
+            self._known.clear()
+        return self._known.get(name)
+
+    def _basis(self) -> tuple[Snapshot, tuple[tuple[str, tuple[str, ...]], ...], str | None]:
+        """All that the meaning of a name depends on: models and configuration, peers and their models, the profile."""
+        return self._catalog.snapshot, self._peers.names(), self._profile.name
+
+    async def find(self, name: str) -> tuple[Target, Reserved | None]:
+        """The target that `chosen` gives, and what it has reserved there: `give_back` that. Raises as `chosen`."""
+        basis = self._basis()
         wanted = self._pinned(name)
         meant = self.router().resolve(wanted)
-        if not isinstance(meant, Virtual):
-            yield await self._target(wanted, meant, renamed=wanted != name)
-            return
-        choice = choose(meant.selector, lambda target: self._state(meant.id, target), self._turns[meant.id])
+        if isinstance(meant, Virtual):
+            return await self._select(wanted, meant)
+        target = await self._target(wanted, meant, renamed=wanted != name)
+        if basis == self._known_on == self._basis():  # it was not changed while the disk was looked at
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[name] = target
+        return target, None
+
+    async def _select(self, wanted: str, virtual: Virtual) -> tuple[Target, Reserved]:
+        selector = virtual.id
+        choice = choose(virtual.selector, lambda target: self._state(selector, target), self._turns[selector])
         if choice is None:
             raise Busy(f"none of the targets of '{wanted}' can take a request now; all of them are stopping")
-        self._turns[meant.id] = choice.turn
-        self._reserved[meant.id, choice.target] += 1
+        self._turns[selector] = choice.turn
+        reserved = selector, choice.target
+        self._reserved[reserved] += 1
         try:
-            target = self.router().resolve(choice.target)
-            yield await self._target(choice.target, target, renamed=True, selector=meant.id)
-        finally:
-            self._reserved[meant.id, choice.target] -= 1
+            meant = self.router().resolve(choice.target)
+            return await self._target(choice.target, meant, renamed=True, selector=selector), reserved
+        except BaseException:
+            self.give_back(reserved)
+            raise
+
+    def give_back(self, reserved: Reserved) -> None:
+        """A request that a selector gave to a target is over."""
+        self._reserved[reserved] -= 1
 
     async def worker(self, name: str) -> str:
         """Whose slots a run on ``name`` takes: the id behind the name, or the selector. Raises as `chosen`."""

@@ -1,12 +1,13 @@
-"""HTTP/1.1 to a model process: one connection, one request, exact cancellation.
+"""HTTP/1.1 to model processes and peers: one request at a time on a connection, exact cancellation.
 
-No pool: a connection costs well under a millisecond on loopback, and closing it is the only way to tell llama-server
-that nobody wants the answer any more. Leaving `exchange` closes the socket at once, whatever the state of either side.
+Leaving `exchange` before the end of the answer closes the socket at once, whatever the state of either side: that is
+the only way to tell llama-server that nobody wants the answer any more. With a `Pool` a connection whose answer ended
+in good order is used again.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol
 
@@ -21,8 +22,9 @@ from appliance.upstream.address import address_of as address_of
 from appliance.upstream.address import forwardable as forwardable
 from appliance.upstream.address import forwardable_to_peer as forwardable_to_peer
 from appliance.upstream.connect import connect
+from appliance.upstream.pool import Pool
 from appliance.upstream.wire import ConnectFailed as ConnectFailed
-from appliance.upstream.wire import Wire, failure
+from appliance.upstream.wire import PlainWire, Wire, failure
 
 SEND_AT_ONCE = 1 << 16
 """Bytes of body up to which head and body leave in one piece."""
@@ -59,12 +61,22 @@ class Response:
         self._begun = begun
         self._body = body_of(method, head.status, head.headers)
         self.status = head.status
-        self.headers: list[tuple[bytes, bytes]] = [
-            (name, value) for name, value in head.headers if name.lower() not in HOP_BY_HOP
-        ]
-        self.streaming: bool = any(
-            name.lower() == b"content-type" and value.startswith(b"text/event-stream") for name, value in self.headers
-        )
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.streaming = False
+        self._stays = head.version == b"1.1"
+        for header in head.headers:
+            name = header[0].lower()
+            if name not in HOP_BY_HOP:
+                self.headers.append(header)
+                if name == b"content-type" and header[1].startswith(b"text/event-stream"):
+                    self.streaming = True
+            elif name == b"connection" and b"close" in header[1].lower():
+                self._stays = False
+
+    @property
+    def reusable(self) -> bool:
+        """The answer has ended in good order, and the server leaves the connection open."""
+        return self._stays and self._body.complete and not self._begun
 
     async def receive(self) -> bytes:
         """The next bytes of the body as they came, b"" after the last. Raises UpstreamFailed when cut short."""
@@ -84,9 +96,39 @@ class Response:
                     return content
             return b""
         except BodyError as cause:
-            raise UpstreamFailed(self._address.label, f"its answer ended early or is garbled: {cause}") from None
+            raise self._garbled(cause) from None
         except OSError:
             raise UpstreamFailed(self._address.label, "it broke the connection") from None
+
+    async def each(self, take: Callable[[bytes], bool]) -> bool:
+        """Call ``take`` with the bytes of the body as they come; True when that was all of it.
+
+        ``take`` never waits; where it returns False, so does this, for the caller to wait for what ``take`` lacks and
+        call again. Raises as `receive`, and what ``take`` raises.
+        """
+        body = self._body
+
+        def heard(data: bytes) -> bool:
+            if self._progress is not None:
+                self._progress.received()
+            if not data:
+                body.end()
+                return False
+            content = body.feed(data)
+            return (not content or take(content)) and not body.complete
+
+        try:
+            if self._begun:
+                begun, self._begun = self._begun, b""
+                if (content := body.feed(begun)) and not take(content):
+                    return False
+            if not body.complete:
+                await self._wire.each(heard)
+        except BodyError as cause:
+            raise self._garbled(cause) from None
+        except OSError:
+            raise UpstreamFailed(self._address.label, "it broke the connection") from None
+        return body.complete
 
     async def read(self, limit: int) -> bytes:
         """The whole body; UpstreamFailed when it is longer than ``limit`` bytes."""
@@ -96,6 +138,9 @@ class Response:
             if len(body) > limit:
                 raise UpstreamFailed(self._address.label, f"its answer is longer than {limit} bytes")
         return bytes(body)
+
+    def _garbled(self, cause: BodyError) -> UpstreamFailed:
+        return UpstreamFailed(self._address.label, f"its answer ended early or is garbled: {cause}")
 
 
 @asynccontextmanager
@@ -107,28 +152,34 @@ async def exchange(
     body: bytes = b"",
     *,
     progress: Progress | None = None,
+    pool: Pool | None = None,
 ) -> AsyncGenerator[Response]:
     """Send one request and yield the response as soon as its head is here.
 
     The caller passes headers through `forwardable` or `forwardable_to_peer` first. Raises ConnectFailed while no byte
     of the request has left, UpstreamFailed for a connection that broke later and for anything that is not HTTP, Busy
     when this process or the system has no sockets left. There is no time limit but those of the address: put a cancel
-    scope around it. ``progress`` hears how far it is.
+    scope around it. ``progress`` hears how far it is. ``pool`` has connections to use, and gets this one back.
     """
+    pool = None if address.tls else pool
     try:
-        request = _head(address, method, target, headers, body)
+        request = _head(address, method, target, headers, body, stays=pool is not None)
     except HeadError as cause:  # in what another server gave out: a token, a session's id, a redirection
         raise UpstreamFailed(address.label, f"it cannot be asked: {cause}") from None
-    wire = await connect(address)
+    wire: Wire | None = pool.take(address) if pool is not None else None
+    used_before = wire is not None
+    if wire is None:
+        wire = await connect(address, pool.poller if pool is not None else None)
     try:
         if progress is not None:
             progress.connected()
         try:
-            await _send(wire, request, body)
-            if address.header_timeout is None:
-                found = await read_head(wire)
-            else:
-                found = await _read_head_in_time(wire, address, address.header_timeout)
+            found = await _ask(wire, address, request, body, quiet=used_before)
+            if found is None and used_before:
+                # It was closed in the very moment in which it was taken: no byte of an answer has come.
+                wire.close()
+                wire = await connect(address, pool.poller if pool is not None else None)
+                found = await _ask(wire, address, request, body)
             if found is None:
                 raise UpstreamFailed(address.label, "it closed the connection without an answer")
             response = Response(address, wire, method, found.head, found.rest, progress)
@@ -137,8 +188,12 @@ async def exchange(
         except OSError as cause:
             raise failure(address, "it broke the connection", cause) from None
         yield response
+        if pool is not None and response.reusable and isinstance(wire, PlainWire):
+            pool.give(address, wire)
+            wire = None
     finally:
-        wire.close()
+        if wire is not None:
+            wire.close()
 
 
 def own_headers(address: Address) -> list[tuple[bytes, bytes]]:
@@ -149,15 +204,20 @@ def own_headers(address: Address) -> list[tuple[bytes, bytes]]:
     return own
 
 
-def _head(address: Address, method: str, target: str, headers: Headers, body: bytes) -> bytes:
+def _head(address: Address, method: str, target: str, headers: Headers, body: bytes, *, stays: bool) -> bytes:
     own = own_headers(address)
-    own.append((b"Connection", b"close"))
+    if not stays:
+        own.append((b"Connection", b"close"))
     if body or method not in ("GET", "HEAD"):
-        own.append((b"Content-Length", str(len(body)).encode()))
+        own.append((b"Content-Length", b"%d" % len(body)))
     return write_request(method, address.target(target), [*own, *headers])
 
 
-async def _send(wire: Wire, head: bytes, body: bytes) -> None:
+async def _ask(wire: Wire, address: Address, head: bytes, body: bytes, *, quiet: bool = False) -> Found | None:
+    """Send the request and read the head of its answer; None when the connection is closed before it.
+
+    Raises HeadError, OSError and UpstreamFailed. ``quiet``: a connection that breaks first counts as closed.
+    """
     try:
         if len(body) > SEND_AT_ONCE:
             await wire.send(head)
@@ -165,7 +225,15 @@ async def _send(wire: Wire, head: bytes, body: bytes) -> None:
         else:
             await wire.send(head + body)
     except (BrokenPipeError, ConnectionResetError):
-        return  # it stopped reading: its answer, or the lack of one, is read next and tells why
+        pass  # it stopped reading: its answer, or the lack of one, is read next and tells why
+    try:
+        if address.header_timeout is None:
+            return await read_head(wire)
+        return await _read_head_in_time(wire, address, address.header_timeout)
+    except ConnectionError:
+        if quiet:
+            return None
+        raise
 
 
 class Found(NamedTuple):

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 import trio
 
 from appliance.errors import Busy
+from appliance.platform.poller import Poller
 from appliance.upstream.address import Address
 from appliance.upstream.tls import secure
 from appliance.upstream.wire import NO_RESOURCES, ConnectFailed, PlainWire, Wire
@@ -23,7 +24,7 @@ LOCALHOST = ("127.0.0.1", "::1")
 """Both, in the order in which engines listen: llama-server binds the first unless told otherwise."""
 
 
-async def connect(address: Address) -> Wire:
+async def connect(address: Address, poller: Poller | None = None) -> Wire:
     """The caller closes it. Raises ConnectFailed, or Busy when this process or the system has no sockets left."""
     try:
         sock = await _connect(address)
@@ -33,7 +34,7 @@ async def connect(address: Address) -> Wire:
         raise ConnectFailed(address.label, f"it does not accept connections ({_words(cause)})") from None
     if address.keepalive is not None:
         _keep_alive(sock, address.keepalive)
-    return await secure(sock, address) if address.tls else PlainWire(sock)
+    return await secure(sock, address) if address.tls else PlainWire(sock, poller)
 
 
 async def _connect(address: Address) -> socket.socket:

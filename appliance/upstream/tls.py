@@ -6,13 +6,14 @@ import errno
 import math
 import socket
 import ssl
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import trio
 
 from appliance.upstream.address import Address
-from appliance.upstream.wire import RECEIVE_SIZE, ConnectFailed
+from appliance.upstream.wire import RECEIVE_SIZE, ConnectFailed, each_received
 
 AUTHORITIES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -40,6 +41,9 @@ class TlsWire:
             return bytes(await self._stream.receive_some(RECEIVE_SIZE))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as cause:
             raise _broken(cause) from None
+
+    async def each(self, heard: Callable[[bytes], bool]) -> None:
+        await each_received(self, heard)
 
     def close(self) -> None:
         self._stream.transport_stream.socket.close()

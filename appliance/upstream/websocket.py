@@ -38,8 +38,8 @@ class Close(Struct, frozen=True):
     reason: str = ""
 
 
-class UpstreamWebsocket:
-    """An open websocket; made by `open_upstream_websocket`. One task may send while another receives.
+class Websocket:
+    """An open websocket, with a server or with a client. One task may send while another receives.
 
     ``ended`` is what ``connection`` raises once it is closed.
     """
@@ -47,11 +47,6 @@ class UpstreamWebsocket:
     def __init__(self, connection: WebSocketConnection, ended: type[Exception]) -> None:
         self._connection = connection
         self._ended = ended
-        self.subprotocol = connection.subprotocol
-        self.headers = [
-            header for header in connection.handshake_headers if not header[0].lower().startswith(b"sec-websocket-")
-        ]
-        """Of the answer to the handshake, names in lower case, without those of the handshake itself."""
 
     @property
     def closed(self) -> Close:
@@ -79,6 +74,18 @@ class UpstreamWebsocket:
         code = CloseReason.NO_STATUS_RCVD if how.code == NO_CODE else how.code
         with trio.move_on_after(CLOSE_TIME):
             await self._connection.aclose(code, how.reason or None)
+
+
+class UpstreamWebsocket(Websocket):
+    """One with a server; made by `open_upstream_websocket`."""
+
+    def __init__(self, connection: WebSocketConnection, ended: type[Exception]) -> None:
+        super().__init__(connection, ended)
+        self.subprotocol = connection.subprotocol
+        self.headers = [
+            header for header in connection.handshake_headers if not header[0].lower().startswith(b"sec-websocket-")
+        ]
+        """Of the answer to the handshake, names in lower case, without those of the handshake itself."""
 
 
 @asynccontextmanager

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
 
 from appliance.errors import Busy, UpstreamFailed
+from appliance.platform.poller import Poller
 from appliance.upstream.address import Address
 
 RECEIVE_SIZE = 1 << 14
@@ -28,16 +30,27 @@ class Wire(Protocol):
         """What has come, b"" at the end."""
         ...
 
+    async def each(self, heard: Callable[[bytes], bool]) -> None:
+        """Call ``heard`` with all that comes, b"" at the end, until it returns False; raises what it raises."""
+        ...
+
     def close(self) -> None:
         """At once, whatever is under way; whoever waits in `send` or `receive` learns of it as an OSError."""
         ...
 
 
-class PlainWire:
-    """A TCP socket of our own."""
+async def each_received(wire: Wire, heard: Callable[[bytes], bool]) -> None:
+    """`Wire.each` in the task that waits, for a wire that no poller knows."""
+    while heard(data := await wire.receive()) and data:
+        pass
 
-    def __init__(self, sock: socket.socket) -> None:
+
+class PlainWire:
+    """A TCP socket of our own. With a poller, streams are received there; see `Poller`."""
+
+    def __init__(self, sock: socket.socket, poller: Poller | None = None) -> None:
         self._sock = sock
+        self._poller = poller
         self._fd = sock.fileno()
         """Waiting on the number costs less than on the socket; -1 once that is closed."""
 
@@ -65,8 +78,27 @@ class PlainWire:
             except trio.ClosedResourceError:
                 raise _closed() from None
 
+    async def each(self, heard: Callable[[bytes], bool]) -> None:
+        if self._poller is None:
+            await each_received(self, heard)
+        elif self._fd < 0:
+            raise _closed()
+        else:
+            await self._poller.each(self._sock, heard)
+
+    def rest(self, forgotten: Callable[[], None]) -> None:
+        """Nobody uses it now: call ``forgotten`` when its other side closes it, or says something unasked."""
+        assert self._poller is not None
+        self._poller.readable(self._sock, forgotten)
+
+    def rouse(self) -> None:
+        """It is used again."""
+        if self._poller is not None:
+            self._poller.forget(self._sock)
+
     def close(self) -> None:
         if self._fd >= 0:
+            self.rouse()
             trio.lowlevel.notify_closing(self._fd)
             self._fd = -1
             self._sock.close()

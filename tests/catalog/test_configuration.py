@@ -25,8 +25,7 @@ class Followed:
     def __init__(self, config: Path | None, folder: Path | None = None) -> None:
         files = Files(config=config, config_dir=folder)
         read = files.read()
-        self.configuration = Configuration(files, read.require(), read.ports)
-        self.configuration.followers.append(self.follow)
+        self.configuration = Configuration(files, read.require(), read.ports, (self.follow,))
         self.seen: list[list[str]] = []
         self.refuse: UsageError | None = None
         self._news = trio.Event()
@@ -61,6 +60,40 @@ def write(path: Path, *models: str) -> Path:
 
 def ports(configuration: Configuration) -> dict[str, str]:
     return {name: model.proxy.rpartition(":")[2] for name, model in configuration.current.models.items()}
+
+
+# ---- reading again ---------------------------------------------------------------------------------------------------
+
+
+def test_files_that_have_not_changed_are_not_understood_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APPLIANCE_TEST_TTL", "5")
+    path = write(tmp_path / "c.yaml", "m", "n")
+    path.write_text(path.read_text() + "globalTTL: ${env.APPLIANCE_TEST_TTL}\nunknown: 1\n")
+    files = Files(config=path)
+    first = files.read()
+    assert files.read(first.ports) is first
+    assert files.read({**first.ports, "gone": 5900}) is first
+    assert len(first.warnings) == 1
+
+    other_port = files.read({**first.ports, "n": 5950})
+    assert other_port.require().models["n"].proxy == "http://localhost:5950"
+    monkeypatch.setenv("APPLIANCE_TEST_TTL", "6")
+    assert files.read(first.ports).require().global_ttl == 6
+    write(path, "m", "n")
+    assert files.read(first.ports).require().global_ttl == 0
+    path.write_text("models: [")
+    assert files.read(first.ports).config is None
+    assert files.read(first.ports).config is None
+    write(path, "m", "n")
+    assert files.read(first.ports).config == files.read(first.ports).config
+
+
+def test_reading_with_the_ports_that_were_given_gives_the_same(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.yaml", "b", "a", "c")
+    first = Files(config=path).read({"a": 5801, "gone": 5800})
+    again = Files(config=path).read({**first.ports, "gone": 5800})
+    assert again == first
+    assert again is not first
 
 
 # ---- reload ----------------------------------------------------------------------------------------------------------

@@ -11,12 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
+from trio.testing import assert_no_checkpoints, wait_all_tasks_blocked
 
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
+from appliance.fleet.place import Place
 from appliance.upstream.client import Address, exchange
 
 FAKE = Path(__file__).parents[1] / "fakes" / "llama_server.py"
@@ -50,6 +52,24 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+class Waits:
+    """Hears how long each lease was waited for."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def waited(self, model: str, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+    def loaded(self, model: str, seconds: float) -> None: ...
+
+    def evicted(self, model: str) -> None: ...
+
+    def load_failed(self, model: str) -> None: ...
+
+    def died(self, model: str) -> None: ...
+
+
 async def ask(address: Address, body: bytes = b'{"messages":[]}') -> bytes:
     async with exchange(address, "POST", "/v1/chat/completions", JSON, body) as response:
         assert response.status == 200
@@ -73,6 +93,22 @@ def state_of(fleet: Fleet, model: str) -> str:
     return status.state if status else "unknown"
 
 
+async def test_a_loaded_model_is_lent_without_a_checkpoint_and_given_back_so(world: World) -> None:
+    waits = Waits()
+    async with world.fleet(observer=waits) as fleet:
+        model = world.model("a")
+        async with fleet.lease(model) as first:
+            pass
+        with assert_no_checkpoints():
+            async with fleet.lease(model) as second, fleet.lease(model, Place()) as third:
+                assert first is second is third
+                assert [status.leases for status in fleet.status()] == [2]
+                assert fleet.busy
+            assert not fleet.busy
+        assert waits.seconds[0] > 0
+        assert waits.seconds[1:] == [0, 0]
+
+
 async def test_a_lease_loads_and_the_model_stays(world: World) -> None:
     async with world.fleet() as fleet:
         async with fleet.lease(world.model("a")) as address:
@@ -83,6 +119,27 @@ async def test_a_lease_loads_and_the_model_stays(world: World) -> None:
             assert pid_of(fleet, "a") == pid
         assert fleet.lease_nowait("b") is None
     assert not psutil.pid_exists(pid)
+
+
+async def test_the_end_of_a_process_is_waited_for_however_often_it_is_used(world: World) -> None:
+    async with world.fleet() as fleet, trio.open_nursery() as nursery:
+        await fleet.wait_gone("a")  # it has none
+        model = world.model("a")
+        await fleet.load(model)
+        pid, gone = pid_of(fleet, "a"), trio.Event()
+
+        async def wait_gone() -> None:
+            await fleet.wait_gone("a")
+            gone.set()
+
+        nursery.start_soon(wait_gone)
+        for _ in range(3):
+            async with fleet.lease(model):
+                await wait_all_tasks_blocked(0.01)
+        assert not gone.is_set()
+        psutil.Process(pid).kill()
+        await gone.wait()
+        assert state_of(fleet, "a") == "unloaded"
 
 
 async def test_a_child_lets_nobody_else_in(world: World) -> None:

@@ -117,7 +117,8 @@ def test_help_names_every_verb(command: Command) -> None:
 def test_help_and_version_import_nothing_heavy() -> None:
     code = (
         "import sys\n"
-        "from appliance.__main__ import run, start\n"
+        "from appliance.__main__ import start\n"
+        "from appliance.cli.app import run\n"
         "assert run(sys.argv[1:], start) == 0\n"
         "print(sorted({'trio', 'hypercorn', 'quart', 'rich', 'h11', 'psutil'} & set(sys.modules)))\n"
     )

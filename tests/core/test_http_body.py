@@ -36,12 +36,38 @@ def encode(chunks: list[bytes], extension: bytes, trailers: bytes) -> bytes:
 
 @given(
     st.lists(CONTENT, max_size=6),
-    st.sampled_from([b"", b";a=b", b" ;x"]),
+    st.sampled_from([b"", b";a=b", b"; x"]),
     st.sampled_from([b"", b"A: b\r\n", b"A: b\r\nC: d\r\n"]),
     st.lists(st.integers(0, 500), max_size=8),
 )
 def test_chunks_cut_anywhere(chunks: list[bytes], extension: bytes, trailers: bytes, at: list[int]) -> None:
     assert decode(Chunked(), cut(encode(chunks, extension, trailers), at)) == b"".join(chunks)
+
+
+@given(st.lists(CONTENT, max_size=3), CONTENT, st.lists(st.integers(0, 500), max_size=8))
+def test_what_follows_a_pipelined_body_is_kept(chunks: list[bytes], following: bytes, at: list[int]) -> None:
+    body = Chunked(pipelined=True)
+    assert decode(body, cut(encode(chunks, b"", b"") + following, at)) == b"".join(chunks)
+    assert body.rest == following
+
+
+SPELLING = st.sampled_from([b"%x", b"%X", b"0%x", b"+%x", b"0x%x", b" %x", b"%x ", b"%x_0", b"%x;a=b", b"%x;\n"])
+OFF_BY = st.sampled_from([0, 0, 0, -4, -2, -1, 1, 2])
+
+
+@given(st.lists(st.tuples(CONTENT, SPELLING, OFF_BY), max_size=4))
+def test_a_whole_chunk_reads_like_its_bytes_one_by_one(chunks: list[tuple[bytes, bytes, int]]) -> None:
+    """The way for pieces that are one whole chunk takes and refuses the same as the way for all others."""
+
+    def read(pieces: list[bytes]) -> bytes | None:
+        body = Chunked()
+        try:
+            return b"".join([body.feed(piece) for piece in pieces])
+        except BodyError:
+            return None
+
+    pieces = [spelt % max(0, len(content) + off) + b"\r\n" + content + b"\r\n" for content, spelt, off in chunks]
+    assert read(pieces) == read([bytes((byte,)) for byte in b"".join(pieces)])
 
 
 @given(CONTENT, st.lists(st.integers(0, 500), max_size=8))
@@ -103,6 +129,17 @@ def test_garbage_raises_nothing_else(data: bytes) -> None:
         (b"5" * 5000, "too long"),
         (b"0\r\n" + b"A: b\r\n" * 5000, "trailers are too long"),
         (b"0\r\n\r\nmore", "follows its last chunk"),
+        (b"0x5\r\nhello\r\n", "no valid size"),
+        (b"5 \r\nhello\r\n", "no valid size"),
+        (b"5\t;a\r\nhello\r\n", "no valid size"),
+        (b"5\nhello\r\n", "no valid size"),
+        (b"5\nhello\n0\n\n", "bare CR or LF"),
+        (b"5;a\rb", "bare CR or LF"),
+        (b"5;a\nb\r\nhello\r\n", "no valid size"),
+        (b"0\r\nGET / HTTP/1.1\r\n\r\n", "not a header line"),
+        (b"0\r\ncontent-length: 5\r\n\r\n", "belongs in the head"),
+        (b"0\r\nA: b\r\n folded: c\r\n\r\n", "not a header line"),
+        (b"0\r\nA: b\nC: d\r\n\r\n", "not a header line"),
     ],
 )
 def test_why_a_body_is_refused(data: bytes, why: str) -> None:

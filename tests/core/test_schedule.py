@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
+from typing import cast
 
 import pytest
 from hypothesis import strategies as st
@@ -104,6 +106,24 @@ class Fleet(RuleBasedStateMachine):
         self.number += 1
         self.waiting[self.number] = model
         self.perform(self.schedule.request(self.number, model, TERMS[model], self.now))
+        return self.number
+
+    @rule(target=tickets, model=st.sampled_from(MODELS))
+    def request_by_taking(self, model: str) -> int:
+        """As the fleet asks: `take`, and `request` only where that answers False."""
+        self.number += 1
+        self.waiting[self.number] = model
+        alike = deepcopy(self.schedule, {id(self.policy): self.policy})
+        deadline = alike.deadline(self.now)
+        taken = self.schedule.take(self.number, model, self.now)
+        assert taken == (inside(alike) != inside(self.schedule)), "a ticket that is not taken has changed something"
+        if taken:
+            assert alike.request(self.number, model, TERMS[model], self.now) == [Grant(self.number, model)]
+            assert inside(alike) == inside(self.schedule)
+            assert self.schedule.deadline(self.now) >= deadline, "a lease makes no deadline earlier"
+            self.perform([Grant(self.number, model)])
+        else:
+            self.perform(self.schedule.request(self.number, model, TERMS[model], self.now))
         return self.number
 
     @rule(ticket=tickets)
@@ -221,6 +241,13 @@ class Fleet(RuleBasedStateMachine):
                 self.release(ticket)
             self.time_passes(1.0)
         assert not self.waiting, "somebody waits for ever"
+
+
+def inside(thing: object) -> object:
+    """Everything that a schedule remembers, as values that can be compared."""
+    if isinstance(thing, dict):
+        return [(key, inside(value)) for key, value in cast("dict[object, object]", thing).items()]
+    return inside(vars(thing)) if type(thing).__module__ == Schedule.__module__ else thing
 
 
 TestFleet = Fleet.TestCase
@@ -505,6 +532,41 @@ def test_a_model_takes_no_more_requests_than_its_limit() -> None:
     schedule.ready("a")
     schedule.release(1)
     assert schedule.request(4, "a", terms) == [Grant(4, "a")]
+
+
+def test_only_a_ready_model_with_room_that_does_not_yield_is_taken() -> None:
+    schedule = schedule_of(1)
+    assert not schedule.take(1, "a"), "it is not there"
+    assert schedule.request(1, "a", Terms(limit=2)) == [Start("a")]
+    assert not schedule.take(2, "a"), "it starts"
+    schedule.ready("a")
+    assert schedule.take(2, "a")
+    assert schedule.leases("a") == 2
+    assert not schedule.take(3, "a"), "it has as many as it may have"
+    (effect,) = schedule.request(3, "a", Terms(limit=9))
+    assert isinstance(effect, Refuse), "the limit of a process is what it was told last"
+    schedule.release(2)
+    assert schedule.request(4, "b", Terms(patience=1)) == []
+    assert schedule.take(5, "a", 0.5), "nobody is overdue"
+    schedule.release(5, 0.6)
+    schedule.tick(1)
+    assert not schedule.take(6, "a", 1), "it yields"
+    assert schedule.release(4, 1) == []
+    assert schedule.take(6, "a", 1), "nobody waits any more"
+    with pytest.raises(RuntimeError):
+        schedule.take(6, "a", 1)
+    assert schedule.unload("a") == [Drain("a")]
+    assert not schedule.take(7, "a", 1), "it is going"
+
+
+def test_after_close_a_ready_model_is_not_lent_any_more() -> None:
+    schedule = schedule_of(1)
+    started(schedule, "a")
+    assert schedule.close() == []
+    assert not schedule.take(1, "a")
+    (effect,) = schedule.request(1, "a")
+    assert isinstance(effect, Refuse)
+    assert isinstance(effect.error, ShuttingDown)
 
 
 def test_a_full_queue_refuses() -> None:

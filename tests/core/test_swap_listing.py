@@ -17,9 +17,8 @@ from appliance.core.config.types import (
 )
 from appliance.core.model import Model
 from appliance.core.swap_listing import (
+    Listing,
     Object,
-    complete,
-    list_entries,
     model_status,
     swap_state,
     with_found,
@@ -45,8 +44,13 @@ def base(model_id: str, value: str = "unloaded", **more: object) -> Object:
 def listed(config: Config, entries: list[Object], profile: str | None = None, remote: Collection[str] = ()):
     """The list as JSON says it."""
     by_id = {str(entry["id"]): entry for entry in entries}
-    data = list_entries(by_id, config, profile=profile, now=NOW, remote=remote)
+    data = Listing(config).entries(by_id, profile=profile, now=NOW, remote=remote)
     return msgspec.json.decode(msgspec.json.encode(data))
+
+
+def complete(model: ModelConfig) -> dict[str, object]:
+    [entry] = listed(Config(models={"m": model}), [base("m")])
+    return entry
 
 
 def test_a_configured_model_keeps_the_routers_entry_and_gains_llama_swaps_keys():
@@ -84,7 +88,7 @@ def test_capabilities():
         inputs=["text", "audio", "image"], outputs=["text", "audio", "image"], tools=True, reranker=True, context=10
     )
     metadata = {"architecture": "x", "capabilities": "x", "supported_parameters": 1, "context_length": 1, "kept": 1}
-    entry = complete(base("m"), ModelConfig(capabilities=everything, metadata=metadata), {"type": "model"})
+    entry = complete(ModelConfig(capabilities=everything, metadata=metadata))
     assert entry["architecture"] == {
         "input_modalities": ["text", "audio", "image"],
         "output_modalities": ["text", "audio", "image"],
@@ -99,15 +103,15 @@ def test_capabilities():
 
 
 def test_flags_that_speak_of_a_way_from_one_thing_to_another_need_both_ends():
-    entry = complete(base("m"), ModelConfig(capabilities=Capabilities(inputs=["image"])), {})
+    entry = complete(ModelConfig(capabilities=Capabilities(inputs=["image"])))
     assert "capabilities" not in entry
     assert entry["architecture"] == {"input_modalities": ["image"], "output_modalities": ["text"]}
     whisper = Capabilities(inputs=["audio"], outputs=["text"])
-    assert complete(base("m"), ModelConfig(capabilities=whisper), {})["capabilities"] == {"audio_transcriptions": True}
+    assert complete(ModelConfig(capabilities=whisper))["capabilities"] == {"audio_transcriptions": True}
 
 
 def test_metadata_may_say_what_capabilities_do_not():
-    entry = complete(base("m"), ModelConfig(metadata={"context_length": 5}), {"type": "model"})
+    entry = complete(ModelConfig(metadata={"context_length": 5}))
     assert entry["meta"] == {"llamaswap": {"context_length": 5, "type": "model"}}
     assert "context_length" not in entry
 

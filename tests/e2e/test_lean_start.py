@@ -15,18 +15,34 @@ from appliance.engines.found import ENGINE_VARIABLE
 
 ON_DEMAND = (
     "quart", "werkzeug", "jsonschema", "rich", "huggingface_hub", "filelock", "trio_websocket", "importlib.metadata",
-    "email", "prometheus_client", "asyncio", "appliance.http.control.app", "appliance.http.mcp.server",
+    "email", "prometheus_client", "asyncio", "difflib", "ruamel.yaml", "appliance.core.config.yaml_library",
+    "appliance.core.config.env", "appliance.http.control.app", "appliance.http.mcp.server",
     "appliance.core.mcp_serving", "appliance.tools.builtins", "appliance.tools.mcp_owner", "appliance.tools.mcp_client",
     "appliance.engines.embedded.process",
 )  # fmt: skip
+UNSAMPLED = ("psutil", "appliance.platform.sampler")
+"""What the first sample of the machine needs, which is not taken where samples are off."""
+UNCONFIGURED = ("appliance.core.config.load", "appliance.core.config.yaml_quick")
+CONFIGURATION = """\
+performance: {disabled: true}
+models:
+  m:
+    cmd: >
+      serve
+      --port ${PORT}
+    aliases: [a, "b"]
+"""
 
 
-@pytest.mark.parametrize("mode", ["serve", "router", "single"])
+@pytest.mark.parametrize("mode", ["serve", "configured", "router", "single"])
 def test_an_idle_server_has_not_imported_what_few_requests_need(
     start_server: StartServer, fake_engine: Path, tmp_path: Path, mode: str
 ) -> None:
     model = write_model(tmp_path / "m.gguf")
+    config = tmp_path / "c.yaml"
+    config.write_text(CONFIGURATION)
     words = {
+        "configured": ("serve", "--config", str(config), "--listen", "127.0.0.1:0"),
         "serve": ("serve", "--listen", "127.0.0.1:0"),
         "router": ("llama-server", "--port", "0"),
         "single": ("llama-server", "-m", str(model), "--port", "0"),
@@ -38,8 +54,8 @@ def test_an_idle_server_has_not_imported_what_few_requests_need(
         time.sleep(0.02)
     imported = set(re.findall(r"^import time: +\d+ \| +\d+ \| +(\S+)$", server.told(), re.MULTILINE))
     assert {"trio", "appliance.main", "appliance.http.way.gateway"} <= imported
-    assert sorted(imported & {*ON_DEMAND}) == []
+    assert sorted(imported & {*ON_DEMAND, *(UNSAMPLED if mode == "configured" else UNCONFIGURED)}) == []
     assert not [name for name in imported if name.startswith("appliance_plugin_")]
-    assert http(server, "GET", "/api/agents" if mode == "serve" else "/tools").status in (200, 403)
+    assert http(server, "GET", "/api/agents" if mode in ("serve", "configured") else "/tools").status in (200, 403)
     if mode == "serve":
         assert "quart" in server.told()

@@ -12,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from importlib import metadata
 from pathlib import Path
 
 import psutil
 import pytest
 
-from appliance.engines.embedded import available, command
+from appliance.engines.embedded import WHEEL, available, command, version
 
 pytestmark = pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
 
@@ -398,3 +399,30 @@ def test_what_lies_where_the_program_was_started_is_not_run(tmp_path: Path) -> N
     assert done.returncode == 0
     assert b"Available devices:" in done.stdout
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_version_is_the_one_that_is_installed() -> None:
+    assert version() == metadata.version(WHEEL)
+
+
+def test_nobody_waits_for_modules_that_loading_a_model_does_not_need() -> None:
+    """They were half of the time from a request to a model's first token."""
+    python, *words = command()
+    done = subprocess.run(
+        [python, "-X", "importtime", *words, "--model", "/nowhere.gguf"], capture_output=True, text=True, timeout=60
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert done.returncode == 1, done.stderr
+    assert {"json", "appliance.engines.embedded.process"} <= imported
+    needless = {
+        "msgspec",
+        "pathlib",
+        "socket",
+        "threading",
+        "logging",
+        "csv",
+        "dataclasses",
+        "importlib.metadata",
+        WHEEL,
+    }
+    assert sorted(imported & needless) == []

@@ -19,6 +19,7 @@ from msgspec import structs
 from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.choice import Ranked
 from appliance.engines import background
+from appliance.engines.background import keeping_up
 from appliance.engines.found import Engine, Places, list_engines
 from appliance.engines.integrity import read_build
 from appliance.engines.owner import Engines, open_engines
@@ -43,12 +44,17 @@ class World:
         return [engine for engine in list_engines(places) if engine.folder is not None]
 
     @asynccontextmanager
-    async def open(self, *, background: bool = False) -> AsyncGenerator[Engines]:
+    async def open(self) -> AsyncGenerator[Engines]:
         with trio.fail_after(60):
-            async with open_engines(
-                self.find, BookFile(self.root / BOOK), starter=self.starter, background=background
-            ) as engines:
+            async with open_engines(self.find, BookFile(self.root / BOOK), starter=self.starter) as engines:
                 yield engines
+
+    @asynccontextmanager
+    async def keeping_up(
+        self, busy: Callable[[], bool] = lambda: False, settled: Callable[[Engines], None] = lambda engines: None
+    ) -> AsyncGenerator[Engines]:
+        async with self.open() as engines, keeping_up(engines, busy, partial(settled, engines)):
+            yield engines
 
     @asynccontextmanager
     async def proven(self) -> AsyncGenerator[Engines]:
@@ -163,7 +169,7 @@ async def test_a_seat_that_works_is_not_kept_from_a_model_for_long_by_what_one_c
 async def test_what_fails_at_work_is_proven_again_and_out_when_that_fails(world: World, hasty: None) -> None:
     async with world.proven():
         pass
-    async with world.open(background=True) as engines:
+    async with world.keeping_up() as engines:
         engine = engines.choose("a")
         assert engine is not None
         tell(world.gpu, Lie(devices=(CARD,), work="crash", on=("CUDA0",)))
@@ -173,11 +179,11 @@ async def test_what_fails_at_work_is_proven_again_and_out_when_that_fails(world:
 
 
 async def test_nothing_is_tried_while_requests_are_under_way(world: World, hasty: None) -> None:
-    async with world.open(background=True) as engines:
-        engines.busy = lambda: True
+    busy = True
+    async with world.keeping_up(busy=lambda: busy) as engines:
         await trio.sleep(1)
         assert engines.look is None
-        engines.busy = lambda: False
+        busy = False
         await until(lambda: chosen(engines) == GPU)
 
 
@@ -185,8 +191,7 @@ async def test_a_change_of_what_is_visible_has_the_devices_asked_again(
     world: World, hasty: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled: list[str] = []
-    async with world.open(background=True) as engines:
-        engines.settled = lambda: settled.append(chosen(engines))
+    async with world.keeping_up(settled=lambda engines: settled.append(chosen(engines))) as engines:
         await until(lambda: GPU in settled)
         tell(world.gpu, Lie(devices=()))
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -199,7 +204,7 @@ async def test_after_a_sleep_the_devices_are_asked_again(
     asleep = [0.0]
     clocks = partial(background.Suspends, running=trio.current_time, always=lambda: trio.current_time() + asleep[0])
     monkeypatch.setattr(background, "Suspends", clocks)
-    async with world.open(background=True) as engines:
+    async with world.keeping_up() as engines:
         await until(lambda: chosen(engines) == GPU)
         tell(world.gpu, Lie(devices=()))
         asleep[0] = 3600.0
@@ -261,7 +266,7 @@ async def test_what_somebody_asked_for_goes_first_and_pinned_it_goes_alone(world
 async def test_what_another_program_chooses_is_followed(world: World, hasty: None) -> None:
     async with world.proven():
         pass
-    async with world.open(background=True) as engines, world.open() as other:
+    async with world.keeping_up() as engines, world.open() as other:
         assert chosen(engines) == GPU
         other.change(lambda book: structs.replace(book, use="cpu"))
         await until(lambda: chosen(engines) == CPU)

@@ -5,41 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import h11
 import msgspec
 import trio
 
-from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.config_files import Files
-from appliance.catalog.downloads import DownloadSettings, open_downloads
-from appliance.catalog.sources import STARTER, Sources
+from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.sources import Sources
 from appliance.cli.plan import AppSettings
-from appliance.cli.plugin_options import choice_of
+from appliance.composition import Appliance as Opened
+from appliance.composition import Places
+from appliance.composition import open_appliance as open_opened
 from appliance.core.config.load import Loaded
-from appliance.core.config.types import RunsConfig, StreamsConfig
+from appliance.core.config.types import Config, RunsConfig, StreamsConfig
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.engines.chooser import Chooser
-from appliance.engines.found import Engine
-from appliance.engines.owner import open_engines
-from appliance.fleet.owner import open_fleet
-from appliance.http.bytes.server import serve
-from appliance.http.way.front import Owners, model_states
-from appliance.http.way.inward import Inward
-from appliance.peers.owner import open_peers
-from appliance.platform.samples import open_samples
-from appliance.plugins.registry import open_plugins
-from appliance.store.activity import open_activity
+from appliance.engines.found import Engine, Finder
 from appliance.store.engine_book import BOOK, BookFile
-from appliance.store.runs import open_run_store
-from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox
-from appliance.traffic.program_log import ProgramLog
-from appliance.upkeep import configuration_of, following_plugins, logging_into, reloads_of
+from appliance.upkeep import logging_into
 
 LOCAL = (("127.0.0.1", 0),)
 CHAT = "/v1/chat/completions"
@@ -136,9 +124,11 @@ class Client:
 class Appliance:
     """The server under test. ``ended`` is set when `serve` has returned."""
 
-    def __init__(self, port: int, owners: Owners, shutdown: trio.Event, ended: trio.Event) -> None:
+    def __init__(self, port: int, opened: Opened, shutdown: trio.Event, ended: trio.Event) -> None:
         self.port = port
-        self.owners = owners
+        self.opened = opened
+        self.owners = owners = opened.owners
+        self.traffic = opened.traffic
         self.fleet = owners.fleet
         self.catalog = owners.catalog
         self.shutdown = shutdown
@@ -276,54 +266,29 @@ async def open_appliance(
         ports=read.ports,
         plugins=tuple(plugins) if plugins or configured is not None else None,
     )
-    inward = Inward()
-    runs_config = runs or (configured.runs if configured is not None else RunsConfig())
-    store = Path(configured.store.path) if configured is not None and configured.store is not None else None
-    async with (
-        open_activity(store, 1000) as activity,
-        open_samples(None) as samples,
-        open_engines(
-            lambda: [engine] if engine else [], BookFile(model_file.parent / BOOK), starter=STARTER, only=True
-        ) as engines,
-        open_fleet(fleet_settings, chooser or engines) as owner,
-        open_peers(configured, local_state=partial(model_states, owner), wait_changed=owner.wait_changed) as peers,
-        open_streams(streams or (configured.streams if configured is not None else StreamsConfig())) as kept,
-        open_downloads(downloads or DownloadSettings(cache=model_file.parent), partial(catalog.refresh, 0.0)) as coming,
-        open_plugins(choice_of(configured, app.plugins), model_file.parent / "plugin-data") as registry,
-        open_run_store(store) as run_store,
-        open_agents(
-            runs_config, inward, tools or Toolbox(), owner, run_store, ping_after=http_settings.ping_after
-        ) as agents,
-        trio.open_nursery() as nursery,
-    ):
-        configuration = configuration_of(app, owner, catalog, peers)
-        reloads = reloads_of(configuration, owner, catalog)
-        following_plugins(registry, reloads, app, configuration)
-        owners = Owners(
-            engines=engines,
-            fleet=owner,
-            catalog=catalog,
-            peers=peers,
-            activity=activity,
-            samples=samples,
-            program_log=ProgramLog(owner.logs),
-            streams=kept,
-            inward=inward,
-            agents=agents,
-            plugins=registry,
-            downloads=coming if downloads is not None else None,
-            configuration=configuration,
-            reloads=reloads,
-            tools=tools or Toolbox(),
-        )
+    if configured is not None and streams is not None:
+        raise ValueError("streams are set in the configuration, where there is one")
+    places = Places(
+        catalog=catalog,
+        found=Finder(lambda: [engine], only=True),
+        book=BookFile(model_file.parent / BOOK),
+        downloading=downloads or DownloadSettings(cache=model_file.parent),
+        plugin_data=model_file.parent / "plugin-data",
+        defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),
+        chooser=chooser,
+        toolbox=tools,
+        learns=False,
+        samples=False,
+    )
+    async with open_opened(app, places) as opened, trio.open_nursery() as nursery:
 
         async def run(*, task_status: trio.TaskStatus[Sequence[tuple[str, int]]]) -> None:
-            await serve(http_settings, owners, shutdown=shutdown, task_status=task_status)
+            await opened.server.serve(shutdown, task_status=task_status)
             ended.set()
 
-        with logging_into(owners.program_log):
-            bound = await nursery.start(partial(run))
-            yield Appliance(bound[0][1], owners, shutdown, ended)
+        with logging_into(opened.traffic.program_log):
+            bound = await nursery.start(run)
+            yield Appliance(bound[0][1], opened, shutdown, ended)
         shutdown.set()
         nursery.cancel_scope.cancel()
 

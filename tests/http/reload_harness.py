@@ -64,4 +64,4 @@ async def wait_state(server: Appliance, model: str, *states: str) -> None:
 
 
 def program_log(server: Appliance) -> str:
-    return "\n".join(line.text for line in server.owners.program_log.since(0))
+    return "\n".join(line.text for line in server.traffic.program_log.since(0))

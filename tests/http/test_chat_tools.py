@@ -272,7 +272,7 @@ async def test_the_programs_own_requests_use_no_tools(open_server: OpenServer, f
     async with open_server(tools=Toolbox([files])) as server:
         body = asked({"echo": True})
         with trio.fail_after(30):
-            async with server.owners.inward.ask(CHAT, json.dumps(body).encode()) as reply:
+            async with server.opened.inward.ask(CHAT, json.dumps(body).encode()) as reply:
                 answer = json.loads(await reply.read(1 << 20))
     sent = json.loads(answer["choices"][0]["message"]["content"])
     assert not {"appliance", "tools"} & set(sent)

@@ -92,7 +92,6 @@ MISSING = (
     "DELETE /models/load",
     "GET /v1/streams",
     f"GET {CHAT}",
-    "BREW /",
     "GET /health/x",
 )
 

@@ -14,7 +14,7 @@ from http_harness import Answer, Appliance, OpenServer
 
 from appliance.core import proxy_target
 from appliance.errors import UsageError
-from appliance.http import cors_proxy
+from appliance.http.control import cors_proxy
 
 ALLOWED = ("127.0.0.0/8",)
 PREFIX = "x-llama-server-proxy-header-"

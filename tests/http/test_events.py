@@ -16,7 +16,7 @@ from swap_harness import Configure, configure
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.config.types import Config, ModelConfig, Peer
-from appliance.http import events
+from appliance.http.feeds import events
 
 FIRST = ["logData", "logData", "modelStatus", "uiConfig", "profileChanged", "inflight"]
 
@@ -89,7 +89,7 @@ async def test_a_client_begins_with_the_whole_picture(open_server: OpenServer, c
     )
     async with open_server(config=file) as server:
         assert (await server.ask("PUT", "/api/profiles/active", {"name": "work"})).status == 200
-        server.owners.program_log.say("info", "hello")
+        server.traffic.program_log.say("info", "hello")
         server.fleet.logs.append("alpha", "printed")
         async with feed(server) as reader:
             messages = [await reader.message() for _ in FIRST]
@@ -144,7 +144,7 @@ async def test_logs_profiles_rows_and_requests_as_they_come(open_server: OpenSer
     file = configured({"alpha": {}}, profiles={"work": {"pins": {"x": "alpha"}}}, logLevel="warn")
     async with open_server(config=file) as server, feed(server) as reader:
         await reader.first()
-        server.owners.program_log.say("warn", "uh oh")
+        server.traffic.program_log.say("warn", "uh oh")
         assert await reader.until("logData") == {"source": "proxy", "data": "[WARN] uh oh\n"}
         server.fleet.logs.append("alpha", "a\tb")
         assert await reader.until("logData") == {"source": "upstream", "data": "[alpha] a\tb\n"}
@@ -172,7 +172,7 @@ async def test_a_long_log_comes_in_pieces(open_server: OpenServer):
         await reader.first()
         for _ in range(5):
             server.fleet.logs.append("alpha", "x" * 8000)
-        server.owners.program_log.say("info", "y" * (events.MAX_LOG + 10))
+        server.traffic.program_log.say("info", "y" * (events.MAX_LOG + 10))
         got = ""
         while got.count("x") + got.count("y") < 5 * 8000 + events.MAX_LOG + 10:
             piece = (await reader.until("logData"))["data"]

@@ -20,7 +20,17 @@ ASK = Request(
     query={},
     headers=[(b"authorization", b"Bearer secret"), (b"x-session-id", b"one"), (b"X-Session-ID", b"two")],
     http_version="1.1",
+    client="10.0.0.1",
 )
+
+
+class Answer:
+    def __init__(self) -> None:
+        self.passed = 0
+
+
+def ignore(why: Exception) -> None:
+    """Somebody wants a request to end that cannot."""
 
 
 def shapes(changes: list[Change]):
@@ -29,10 +39,11 @@ def shapes(changes: list[Change]):
 
 async def test_what_is_shown_of_a_request(autojump_clock: trio.testing.MockClock):
     inflight = InFlight()
-    with inflight.begin(ASK, "alpha", "10.0.0.1", {"selector": "s"}) as entry:
+    with inflight.begin(ASK, "alpha", {"selector": "s"}, cancel=ignore) as entry:
         await trio.sleep(1.5)
-        entry.started([(b"content-type", b"text/event-stream"), (b"set-cookie", b"secret")])
-        entry.wrote(10)
+        answer = Answer()
+        entry.started([(b"content-type", b"text/event-stream"), (b"set-cookie", b"secret")], answer)
+        answer.passed += 10
         [shown] = msgspec.to_builtins(inflight.snapshot())
         assert shown.pop("timestamp").endswith("Z")
         assert shown == {
@@ -52,24 +63,36 @@ async def test_what_is_shown_of_a_request(autojump_clock: trio.testing.MockClock
 
 async def test_a_reader_begins_with_a_snapshot_and_hears_every_change():
     inflight = InFlight()
-    reader = inflight.follow()
-    assert shapes(reader.take()) == [{"operation": "snapshot"}]
-    with inflight.begin(ASK, "alpha", "") as entry:
-        [change] = shapes(reader.take())
-        assert (change["operation"], change["request"]["id"]) == ("upsert", entry.id)
-        assert "metadata" not in change["request"]
-        entry.started([(b"X-A", b"b")])
-        [change] = shapes(reader.take())
-        assert change["request"]["resp_headers"] == {"X-A": "b"}
-        assert reader.take() == []
-        [other] = shapes(inflight.follow().take())
-        assert [request["id"] for request in other["requests"]] == [entry.id]
-    assert shapes(reader.take()) == [{"operation": "remove", "id": "1"}]
+    with inflight.follow() as reader:
+        assert shapes(reader.take()) == [{"operation": "snapshot"}]
+        with inflight.begin(ASK, "alpha", cancel=ignore) as entry:
+            [change] = shapes(reader.take())
+            assert (change["operation"], change["request"]["id"]) == ("upsert", entry.id)
+            assert "metadata" not in change["request"]
+            entry.started([(b"X-A", b"b")], Answer())
+            [change] = shapes(reader.take())
+            assert change["request"]["resp_headers"] == {"X-A": "b"}
+            assert reader.take() == []
+            with inflight.follow() as second:
+                [other] = shapes(second.take())
+                assert [request["id"] for request in other["requests"]] == [entry.id]
+                assert second.take() == []
+        assert shapes(reader.take()) == [{"operation": "remove", "id": "1"}]
+
+
+async def test_a_reader_that_comes_later_begins_with_what_there_is_then():
+    inflight = InFlight()
+    with inflight.follow() as reader:
+        reader.take()
+    with inflight.begin(ASK, "alpha", cancel=ignore), inflight.follow() as reader:
+        [change] = reader.take()
+        assert [request.model for request in change.requests] == ["alpha"]
+    with inflight.follow() as reader:
+        assert shapes(reader.take()) == [{"operation": "snapshot"}]
 
 
 async def test_bytes_are_told_now_and_again_and_the_last_ones_too(autojump_clock: trio.testing.MockClock):
     inflight = InFlight()
-    reader = inflight.follow()
     heard: list[tuple[float, int]] = []
     began = trio.current_time()
 
@@ -81,14 +104,17 @@ async def test_bytes_are_told_now_and_again_and_the_last_ones_too(autojump_clock
                 if not isinstance(change.request, msgspec.UnsetType):
                     heard.append((round(trio.current_time() - began, 2), change.request.resp_bytes))
 
-    async with trio.open_nursery() as nursery:
-        with inflight.begin(ASK, "alpha", "") as entry:
-            nursery.start_soon(listen)
-            for _ in range(100):
-                entry.wrote(1)
-                await trio.sleep(0.01)
-            await trio.sleep(5)  # it stalls
-        nursery.cancel_scope.cancel()
+    with inflight.follow() as reader:
+        async with trio.open_nursery() as nursery:
+            with inflight.begin(ASK, "alpha", cancel=ignore) as entry:
+                answer = Answer()
+                entry.started((), answer)
+                nursery.start_soon(listen)
+                for _ in range(100):
+                    answer.passed += 1
+                    await trio.sleep(0.01)
+                await trio.sleep(5)  # it stalls
+            nursery.cancel_scope.cancel()
     assert heard[-1][1] == 100
     assert heard[-1][0] <= 1 + UPDATE_INTERVAL
     pauses = [b - a for (a, _), (b, _) in itertools.pairwise(heard)]
@@ -98,11 +124,10 @@ async def test_bytes_are_told_now_and_again_and_the_last_ones_too(autojump_clock
 
 async def test_a_reader_that_fell_behind_gets_a_snapshot():
     inflight = InFlight()
-    reader = inflight.follow()
-    reader.take()
-    with inflight.begin(ASK, "alpha", ""):
+    with inflight.follow() as reader, inflight.begin(ASK, "alpha", cancel=ignore):
+        reader.take()
         for _ in range(HELD_CHANGES):
-            with inflight.begin(ASK, "beta", ""):
+            with inflight.begin(ASK, "beta", cancel=ignore):
                 pass
         [change] = reader.take()
         assert change.operation == "snapshot"
@@ -110,19 +135,14 @@ async def test_a_reader_that_fell_behind_gets_a_snapshot():
         assert reader.take() == []
 
 
-async def test_cancelling_ends_the_block_and_says_so():
+async def test_cancelling_tells_the_request_why():
     inflight = InFlight()
-
-    async def be_cancelled() -> None:
-        with inflight.begin(ASK, "alpha", "") as entry:
-            assert inflight.cancel(entry.id)
-            await trio.sleep_forever()
-
-    with pytest.raises(RequestCancelled):
-        await be_cancelled()
-    assert not inflight.cancel("1")
-    with inflight.begin(ASK, "alpha", "") as entry:
-        inflight.cancel(entry.id)  # too late: it ends by itself
+    told: list[Exception] = []
+    with inflight.begin(ASK, "alpha", cancel=told.append) as entry:
+        assert inflight.cancel(entry.id)
+    assert [type(why) for why in told] == [RequestCancelled]
+    assert not inflight.cancel(entry.id)
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -9,8 +9,7 @@ import trio
 from http_harness import CHAT, Appliance, OpenServer, chat
 
 from appliance.core.settings import FleetSettings
-from appliance.errors import Busy, ModelFailedToStart, ModelNotFound, RouteNotFound, ShuttingDown, UpstreamFailed
-from appliance.http.way.inward import Inward
+from appliance.errors import ModelFailedToStart, ModelNotFound, RouteNotFound, ShuttingDown, UpstreamFailed
 
 LIMIT = 1 << 20
 
@@ -21,7 +20,7 @@ def body(**request: object) -> bytes:
 
 async def take(server: Appliance, got: bytearray, **request: object) -> None:
     """Everything that comes of a streamed request."""
-    async with server.owners.inward.ask(CHAT, body(stream=True, **request)) as reply:
+    async with server.opened.inward.ask(CHAT, body(stream=True, **request)) as reply:
         while data := await reply.receive():
             got += data
 
@@ -51,7 +50,7 @@ async def test_an_answer_is_the_same_as_a_clients(open_server: OpenServer):
     async with open_server() as server:
         watch = Heard()
         with trio.fail_after(20):
-            async with server.owners.inward.ask(CHAT, body(), origin="a test", watch=watch) as reply:
+            async with server.opened.inward.ask(CHAT, body(), origin="a test", watch=watch) as reply:
                 assert (reply.status, reply.event_stream) == (200, False)
                 inward = json.loads(await reply.read(LIMIT))
         outward = (await server.ask("POST", CHAT, chat())).json
@@ -65,7 +64,7 @@ async def test_an_answer_is_the_same_as_a_clients(open_server: OpenServer):
 async def test_a_stream_comes_as_it_is_made_and_a_slow_asker_holds_nobody_up(open_server: OpenServer):
     async with open_server() as server:
         with trio.fail_after(30):
-            async with server.owners.inward.ask(
+            async with server.opened.inward.ask(
                 CHAT, body(stream=True, tokens=600, token_size=20000), origin="a test"
             ) as slow:
                 assert slow.event_stream
@@ -82,7 +81,7 @@ async def test_a_stream_comes_as_it_is_made_and_a_slow_asker_holds_nobody_up(ope
 async def test_who_waits_is_shown_in_flight_under_the_name_given(open_server: OpenServer):
     async with open_server() as server:
         with trio.fail_after(20):
-            async with server.owners.inward.ask(
+            async with server.opened.inward.ask(
                 CHAT, body(stream=True, stall_after_tokens=2), origin="a test"
             ) as reply:
                 await reply.receive()
@@ -102,7 +101,7 @@ async def begin_of_events(server: Appliance) -> bytes:
 
 async def test_errors_are_exceptions_and_are_written_down_as_for_a_client(open_server: OpenServer):
     async with open_server() as server:
-        inward = server.owners.inward
+        inward = server.opened.inward
         with trio.fail_after(30):
             with pytest.raises(ModelNotFound, match="gamma"):
                 async with inward.ask(CHAT, body(model="gamma")):
@@ -119,7 +118,7 @@ async def test_errors_are_exceptions_and_are_written_down_as_for_a_client(open_s
 async def test_the_engines_own_refusal_is_an_answer(open_server: OpenServer):
     async with open_server() as server:
         with trio.fail_after(20):
-            async with server.owners.inward.ask(CHAT, body(status=400)) as reply:
+            async with server.opened.inward.ask(CHAT, body(status=400)) as reply:
                 assert reply.status == 400
                 assert json.loads(await reply.read(LIMIT))["error"]["fake"] is True
 
@@ -136,13 +135,13 @@ async def test_a_model_that_does_not_start_is_an_exception(open_server: OpenServ
     settings = FleetSettings(engine_args=("--fail-to-load",))
     async with open_server(fleet=settings) as server:
         with trio.fail_after(20), pytest.raises(ModelFailedToStart, match="alpha"):
-            async with server.owners.inward.ask(CHAT, body()):
+            async with server.opened.inward.ask(CHAT, body()):
                 pytest.fail("it cannot start")
 
 
 async def test_what_the_block_raises_leaves_it_as_itself_and_ends_the_request(open_server: OpenServer):
     async def fail(server: Appliance) -> None:
-        async with server.owners.inward.ask(CHAT, body(stream=True, stall_after_tokens=2)) as reply:
+        async with server.opened.inward.ask(CHAT, body(stream=True, stall_after_tokens=2)) as reply:
             await reply.receive()
             raise KeyError("mine")
 
@@ -159,7 +158,7 @@ async def test_leaving_and_cancelling_at_any_moment_gives_the_lease_back(open_se
         await server.ask("POST", CHAT, chat())
         for n in range(40):
             with trio.move_on_after(0.002 * n):
-                async with server.owners.inward.ask(CHAT, body(stream=True, tokens=50, token_delay=0.002)) as reply:
+                async with server.opened.inward.ask(CHAT, body(stream=True, tokens=50, token_delay=0.002)) as reply:
                     while await reply.receive():
                         pass
         await server.wait_idle("alpha", within=20)
@@ -174,7 +173,7 @@ async def test_a_large_body_passes(open_server: OpenServer):
     request["messages"] = [{"role": "user", "content": "x" * (1 << 20)}]
     async with open_server() as server:
         with trio.fail_after(20):
-            async with server.owners.inward.ask(CHAT, json.dumps(request).encode()) as reply:
+            async with server.opened.inward.ask(CHAT, json.dumps(request).encode()) as reply:
                 assert reply.status == 200
                 assert json.loads(await reply.read(LIMIT))["usage"]["prompt_tokens"] > 1 << 20
 
@@ -182,14 +181,11 @@ async def test_a_large_body_passes(open_server: OpenServer):
 async def test_a_longer_answer_than_allowed_is_an_error(open_server: OpenServer):
     async with open_server() as server:
         with trio.fail_after(20), pytest.raises(UpstreamFailed, match="longer than 10 bytes"):
-            async with server.owners.inward.ask(CHAT, body()) as reply:
+            async with server.opened.inward.ask(CHAT, body()) as reply:
                 await reply.read(10)
 
 
-async def test_nobody_is_asked_before_there_is_a_server_and_requests_end_with_it(open_server: OpenServer):
-    with pytest.raises(Busy):
-        async with Inward().ask(CHAT, body()):
-            pytest.fail("there is no server")
+async def test_requests_end_with_the_server(open_server: OpenServer):
     async with open_server(grace=0.2) as server:
         got = bytearray()
 
@@ -208,5 +204,5 @@ async def test_nobody_is_asked_before_there_is_a_server_and_requests_end_with_it
 async def test_the_query_of_a_path_counts(open_server: OpenServer):
     async with open_server() as server:
         with trio.fail_after(20):
-            async with server.owners.inward.ask(f"{CHAT}?model=beta", body(model=None)) as reply:
+            async with server.opened.inward.ask(f"{CHAT}?model=beta", body(model=None)) as reply:
                 assert json.loads(await reply.read(LIMIT))["model"] == "beta"

@@ -118,14 +118,21 @@ class Heard:
         self.sent = 0
         self.said: list[tuple[float, str]] = []
 
-    async def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers) -> None:
         self.status = status
 
+    async def flush(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     async def write(self, data: bytes) -> None:
+        self.push(data)
+
+    def push(self, data: bytes) -> bool:
         text = data.decode()
         if text.startswith("data: "):
             text = msgspec.json.decode(text[6:])["choices"][0]["delta"]["reasoning_content"]
         self.said.append((round(trio.current_time() - self.began, 2), text))
+        return True
 
     async def end(self) -> None:
         self.ended = True

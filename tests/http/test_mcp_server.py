@@ -12,6 +12,7 @@ import pytest
 import trio
 from http_harness import Answer, Appliance, OpenServer
 
+from appliance.core.activity import Query
 from appliance.core.mcp_config import parse_mcp_servers
 from appliance.core.settings import FleetSettings
 from appliance.errors import BadRequest
@@ -230,8 +231,8 @@ async def test_a_model_is_asked(open_server: OpenServer) -> None:
         assert server.state("alpha") == "loaded"
         whole = await use(server, "chat", model="alpha", messages=[{"role": "user", "content": "hi"}])
         assert whole["structuredContent"]["text"]
-        rows = server.owners.activity
-        assert rows is not None
+        rows = await server.traffic.recorder.page(Query())
+        assert [row.model for row in rows.data] == ["alpha", "alpha"]
 
 
 async def test_what_a_model_can_mend_is_told_as_a_result(open_server: OpenServer) -> None:

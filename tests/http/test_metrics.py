@@ -14,9 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from appliance import __version__
 from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSample
-from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import ChildStatus
-from appliance.http.bytes.body import Bodies
+from appliance.traffic.exposition import exposition
 from appliance.traffic.metrics import BUCKETS, MAX_MODELS, OTHER, Metrics
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -26,13 +25,13 @@ Read = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 @pytest.fixture
 def metrics() -> Metrics:
-    return Metrics(Bodies(HttpSettings()))
+    return Metrics()
 
 
 def read(metrics: Metrics, children: Sequence[ChildStatus] = (), machine: Sample | None = None) -> Read:
     """Every sample by name and labels; none may be there twice."""
     found: Read = {}
-    for family in text_string_to_metric_families(metrics.render(children, machine)):
+    for family in text_string_to_metric_families(exposition(metrics, children, machine)):
         assert family.documentation
         assert family.type != "unknown"
         for sample in family.samples:
@@ -231,7 +230,7 @@ async def test_rendering_in_a_thread_while_counting(metrics: Metrics):
 
     async def render_often() -> None:
         while time.monotonic() < until:
-            texts.append(await trio.to_thread.run_sync(metrics.render, ()))
+            texts.append(await trio.to_thread.run_sync(exposition, metrics, ()))
 
     rounds = 0
     async with trio.open_nursery() as nursery:
@@ -249,7 +248,7 @@ async def test_rendering_in_a_thread_while_counting(metrics: Metrics):
 
 def test_counters_and_histograms_say_what_they_are(metrics: Metrics):
     metrics.request_done("a", "chat", 200, 1, 1)
-    text = metrics.render((), machine())
+    text = exposition(metrics, (), machine())
     for line in (
         "# TYPE llama_appliance_requests_total counter",
         "# TYPE llama_appliance_requests_under_way gauge",

@@ -11,6 +11,19 @@ import trio
 from appliance.core.log_lines import LineStyle, LogToStdout
 from appliance.fleet.logs import MODEL_LIMIT, Logs
 from appliance.traffic.program_log import LIMIT, LogFeeds, ProgramLog, ToProgramLog
+from appliance.traffic.request import Request
+
+
+def ask(path: str) -> Request:
+    return Request(
+        method="POST",
+        path=path,
+        target=path,
+        query={},
+        headers=[(b"User-Agent", b"curl/8")],
+        http_version="1.1",
+        client="10.0.0.1",
+    )
 
 
 class World:
@@ -90,6 +103,36 @@ async def test_the_log_keeps_the_newest(world: World):
     assert sum(map(len, lines)) <= LIMIT
     assert lines[-1].startswith("[INFO] line 9999")
     assert "lost" not in lines[0]
+
+
+async def test_the_line_of_a_request_is_that_of_its_time_whenever_it_is_read(world: World):
+    asked = ask("/v1/chat/completions")
+    world.log.answered(asked, 200, 1024, 0.0125)
+    world.processes.append("alpha", "between")
+    world.log.style = LineStyle("info", "rfc3339")
+    world.log.answered(asked, 500, 0, 61.5)
+    world.log.style = LineStyle("warn")
+    world.log.answered(asked, 200, 1, 1.0)
+    world.log.style = LineStyle()
+    for quiet in ("/wol-health", "/metrics"):
+        world.log.answered(ask(quiet), 200, 1, 1.0)
+    for _ in range(2):
+        first, between, second = world.feeds.combined().take()
+        assert first == '[INFO] Request 10.0.0.1 "POST /v1/chat/completions HTTP/1.1" 200 1024 "curl/8" 12.5ms'
+        assert between == "[alpha] between"
+        assert second.endswith('[INFO] Request 10.0.0.1 "POST /v1/chat/completions HTTP/1.1" 500 0 "curl/8" 1m1.5s')
+        assert second[:2] == "20"
+
+
+async def test_lines_of_requests_keep_within_the_limit_and_those_that_went_are_counted(world: World):
+    reader = world.feeds.program()
+    for number in range(5000):
+        world.log.answered(ask(f"/v1/{number}"), 200, number, 0.001)
+    lost, *lines = reader.take()
+    assert lost == f"... {5000 - len(lines)} lines lost ..."
+    assert lines[-1].startswith('[INFO] Request 10.0.0.1 "POST /v1/4999 HTTP/1.1" 200 4999')
+    assert LIMIT * 0.8 < sum(len(line) + 1 for line in lines) < LIMIT * 1.2
+    assert reader.take() == []
 
 
 async def test_level_and_time_follow_the_configuration(world: World):

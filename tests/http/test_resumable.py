@@ -462,6 +462,24 @@ async def test_many_streams_over_one_websocket(open_server: OpenServer):
         assert (await read(server, "stalled")).status == 404
 
 
+async def test_a_subscription_that_ends_within_a_message_leaves_the_websocket_whole(open_server: OpenServer):
+    """The client reads nothing meanwhile, so that most messages are under way when their subscription ends."""
+    async with open_server() as server:
+        whole = (await server.ask("POST", CHAT, chat(stream=True, tokens=3000), named("long"))).body.decode()
+        async with socket_of(server) as socket:
+            for _ in range(60):
+                await socket.send_message('{"type": "subscribe", "id": "long"}')
+                await trio.sleep(0.01)
+                await socket.send_message('{"type": "unsubscribe", "id": "long"}')
+            await socket.send_message('{"type": "subscribe", "id": "nobody"}')
+            said = 0
+            while (message := json.loads(await socket.get_message()))["type"] != "error":
+                assert message["type"] == "end" or message["data"] == whole[message["from"] : message["to"]]
+                said += 1
+            assert said > 1
+            assert message["error"]["code"] == 404
+
+
 # ---- ends ----------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from http_harness import CHAT, LOCAL, Appliance, OpenServer, chat
 
 from appliance.core.settings import HttpSettings
 from appliance.errors import UsageError
-from appliance.http.bytes.server import serve
+from appliance.http.server import serve
 
 
 async def end(server: Appliance, *, within: float) -> float:

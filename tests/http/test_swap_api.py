@@ -16,15 +16,15 @@ from quart import Response
 from quart_trio import QuartTrio
 from swap_harness import Configure, configure
 
-from appliance.core.captures import CaptureBuffer
 from appliance.core.machine import Hardware
 from appliance.core.model import Model
 from appliance.errors import ApplianceError
 from appliance.http.control.record_routes import RecordRoutes, Records
-from appliance.http.way.errors import describe
+from appliance.http.errors import describe
 from appliance.platform.hardware import detect
 from appliance.platform.samples import open_samples
 from appliance.store.activity import open_activity
+from appliance.traffic.record import open_recorder
 from appliance.traffic.request import PUBLIC_PATHS
 
 
@@ -215,7 +215,7 @@ async def test_one_reload_at_a_time(open_server: OpenServer, configured: Configu
 async def test_the_combined_log(open_server: OpenServer, configured: Configure, mode: str | None):
     file = configured({"alpha": {}}, logToStdout=mode) if mode else None
     async with open_server(config=file) as server:
-        server.owners.program_log.say("warn", "begin")
+        server.traffic.program_log.say("warn", "begin")
         server.fleet.logs.append("alpha", "printed")
         answer = await server.ask("GET", "/logs")
         text = answer.body.decode()
@@ -244,7 +244,7 @@ async def test_log_streams(
     async with open_server(config=file) as server, server.connect() as reader:
 
         def say(text: str) -> None:
-            server.owners.program_log.say("warn", text)
+            server.traffic.program_log.say("warn", text)
             server.fleet.logs.append("org/beta", text)
 
         say("old")
@@ -330,8 +330,12 @@ async def records(
         return str(error), describe(error).code
 
     app.register_error_handler(ApplianceError, refuse)
-    async with open_activity(None, 10) as activity, open_samples(every) as samples:
-        told = RecordRoutes(Records(activity, lambda: CaptureBuffer(0), samples, detect))
+    async with (
+        open_activity(None, 10) as activity,
+        open_recorder(activity) as recorder,
+        open_samples(every) as samples,
+    ):
+        told = RecordRoutes(Records(recorder, samples, detect))
         app.add_url_rule("/api/performance", "performance", told.performance)
         app.add_url_rule("/api/hardware", "hardware", told.hardware)
         yield app.test_client().get

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -217,3 +218,76 @@ async def test_one_keeps_its_model_otherwise(open_server: OpenServer, configured
             await socket.send_message("still")
             assert await socket.get_message() == "still"
         await wait_until(lambda: server.state("m") == "unloaded")
+
+
+# ---- ends from outside -----------------------------------------------------------------------------------------------
+
+
+async def test_the_end_of_the_server_is_a_goodbye(open_server: OpenServer, configured: Configure, tmp_path: Path):
+    note = tmp_path / "note"
+    async with open_server(config=configured({"m": sockets(note)}), grace=0.5) as server:
+        async with joined(server, "/upstream/m/note") as socket, joined(server, "/api/link") as link:
+            await socket.send_message("x")
+            assert await socket.get_message() == "x"
+            assert await link.get_message()
+            began = trio.current_time()
+            server.shutdown.set()
+            assert await closing(link) == (1001, "the server is shutting down")
+            assert trio.current_time() - began < 0.4  # nobody waits for a link to end by itself
+            await socket.send_message("still")
+            assert await socket.get_message() == "still"
+            assert await closing(socket) == (1001, "the server is shutting down")
+            assert 0.4 < trio.current_time() - began < 1
+        with trio.fail_after(1):
+            await server.ended.wait()
+
+
+async def test_the_end_of_the_server_refuses_who_waits(open_server: OpenServer, configured: Configure):
+    async with (
+        open_server(config=configured({"slow": {"args": ("--load-delay", "5")}}), grace=0.3) as server,
+        server.connect() as client,
+    ):
+        await client.send("GET", "/upstream/slow/ws", headers=HANDSHAKE)
+        await wait_until(lambda: server.state("slow") == "loading")
+        server.shutdown.set()
+        with trio.fail_after(2):
+            answer = await client.answer()
+        assert (answer.status, answer.error["reason"]) == (503, "shutting_down")
+
+
+async def test_one_can_be_cancelled(open_server: OpenServer, configured: Configure):
+    async with open_server(config=configured({"m": sockets()})) as server:
+        async with joined(server, "/upstream/m/ws") as socket:
+            await socket.send_message("there")
+            await socket.get_message()
+            assert (await server.ask("POST", "/api/inflight/1/cancel")).status == 200
+            code, reason = await closing(socket)
+            assert code == 1001
+            assert "cancelled" in str(reason)
+        await wait_until(lambda: not server.fleet.known("m").leases)
+
+
+async def test_a_client_that_is_killed_frees_its_model(open_server: OpenServer, configured: Configure, tmp_path: Path):
+    note = tmp_path / "note"
+    client = (
+        "import sys, time, trio, trio_websocket\n"
+        "async def main():\n"
+        "    async with trio_websocket.open_websocket_url(sys.argv[1]) as socket:\n"
+        "        await socket.send_message('x')\n"
+        "        print(await socket.get_message(), flush=True)\n"
+        "        time.sleep(60)\n"
+        "trio.run(main)\n"
+    )
+    async with open_server(config=configured({"m": sockets(note)})) as server:
+        url = f"ws://127.0.0.1:{server.port}/upstream/m/note"
+        process = await trio.lowlevel.open_process([sys.executable, "-c", client, url], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        with trio.fail_after(15):
+            assert await process.stdout.receive_some(1) == b"x"
+        assert server.fleet.known("m").leases == 1
+        process.kill()
+        await process.wait()
+        await process.stdout.aclose()
+        await wait_until(lambda: not server.fleet.known("m").leases)
+        await wait_until(lambda: note.exists() and bool(note.read_text()))
+        assert note.read_text() == "1006"

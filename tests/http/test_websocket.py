@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from asgi_harness import Handler, echo, serving, websocket_server
+from connection_harness import Gateway, Handler, echo, serving, websocket_server
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_client_stream
 
-from appliance.errors import ApplianceError
-from appliance.http.sockets.websocket import refuse_websocket, relay_websocket, waiting_client
+from appliance.http.bytes.connection import RESET
+from appliance.http.sockets import handshake as handshake_module
+from appliance.http.sockets.handshake import Handshake
+from appliance.http.sockets.websocket import relay_websocket
+from appliance.traffic.request import Request
 from appliance.upstream.client import Address, forwardable
 
 LARGE = 1 << 27
 
 
-def relaying_to(port: int):
-    """The least that a gateway does."""
-    address = Address("127.0.0.1", port, "child-key", "alpha")
+class Relaying(Gateway):
+    """Joins every websocket with a server's."""
 
-    async def app(scope, receive, send) -> None:
-        try:
-            async with waiting_client(receive) as answering:
-                headers = forwardable(scope["headers"])
-                await relay_websocket(scope, receive, send, address, scope["path"], headers, answering=answering)
-        except ApplianceError as error:
-            await refuse_websocket(send, error)
+    def __init__(self, port: int) -> None:
+        self._address = Address("127.0.0.1", port, "child-key", "alpha")
 
-    return app
+    async def join(self, request: Request, handshake: Handshake) -> None:
+        await relay_websocket(handshake, self._address, request.path, forwardable(request.headers))
 
 
 @asynccontextmanager
 async def relayed(handler: Handler, target: str = "/", **options) -> AsyncGenerator[WebSocketConnection]:
     """A client's websocket, through the relay, to ``handler``."""
-    async with websocket_server(handler) as server, serving(relaying_to(server)) as port:
+    async with websocket_server(handler) as server, serving(Relaying(server)) as port:
         with trio.fail_after(20):
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as nursery:
                 yield await wrap_client_stream(nursery, stream, "localhost", target, max_message_size=LARGE, **options)
@@ -48,12 +47,12 @@ HANDSHAKE = (
 )
 
 
-async def refused(port: int, handshake: str = HANDSHAKE) -> tuple[bytes, bytes]:
+async def refused(port: int, handshake: str = HANDSHAKE, encoding: str = "utf-8") -> tuple[bytes, bytes]:
     """Head and body of the answer to a handshake."""
     got = b""
     with trio.fail_after(10):
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await stream.send_all(handshake.encode())
+            await stream.send_all(handshake.encode(encoding))
             while data := await stream.receive_some():
                 got += data
     answer, _, content = got.partition(b"\r\n\r\n")
@@ -146,7 +145,7 @@ async def test_a_refusal_passes_with_its_status_and_body():
     async def refuse(request: WebSocketRequest) -> None:
         await request.reject(418, body=b"no tea", extra_headers=[(b"X-Why", b"1")])
 
-    async with websocket_server(refuse) as server, serving(relaying_to(server)) as port:
+    async with websocket_server(refuse) as server, serving(Relaying(server)) as port:
         head, content = await refused(port)
     assert head.startswith(b"HTTP/1.1 418 ")
     assert b"\r\nx-why: 1" in head
@@ -154,7 +153,7 @@ async def test_a_refusal_passes_with_its_status_and_body():
 
 
 async def test_a_server_that_is_not_there_is_an_error_with_words(free_port: Callable[[], int]):
-    async with serving(relaying_to(free_port())) as port:
+    async with serving(Relaying(free_port())) as port:
         head, content = await refused(port)
     assert head.startswith(b"HTTP/1.1 502 ")
     assert b"'alpha' failed: it does not accept connections" in content
@@ -168,7 +167,7 @@ async def test_a_client_that_leaves_before_the_server_answers():
         await request._connection._close_handshake.wait()  # set when the connection breaks, too
         left.set()
 
-    async with websocket_server(consider) as server, serving(relaying_to(server)) as port:
+    async with websocket_server(consider) as server, serving(Relaying(server)) as port:
         with trio.fail_after(5):
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 await stream.send_all(HANDSHAKE.encode())
@@ -177,7 +176,7 @@ async def test_a_client_that_leaves_before_the_server_answers():
 
 
 async def test_a_handshake_of_another_version_is_refused():
-    async with websocket_server(echo) as server, serving(relaying_to(server)) as port:
+    async with websocket_server(echo) as server, serving(Relaying(server)) as port:
         head, _ = await refused(port, HANDSHAKE.replace("13", "12"))
     assert head.startswith(b"HTTP/1.1 400 ")
 
@@ -230,5 +229,126 @@ async def test_a_message_beyond_all_measure_ends_the_websocket():
             await client.send_message(b"x" * ((64 << 20) + 1))
         except ConnectionClosed:
             pass  # it ended while the message was under way
-        with pytest.raises(ConnectionClosed):
+        with pytest.raises(ConnectionClosed) as closed:
             await client.get_message()
+        assert closed.value.reason is not None
+        assert closed.value.reason.code == 1009
+
+
+# ---- bytes that no good client sends ---------------------------------------------------------------------------------
+
+
+def frame(opcode: int, payload: bytes, *, masked: bool = True) -> bytes:
+    """One short frame; its mask changes nothing."""
+    return bytes([0x80 | opcode, len(payload) | (0x80 if masked else 0)]) + bytes(4 if masked else 0) + payload
+
+
+async def talk(port: int, wire: bytes) -> tuple[bytes, bytes]:
+    """Shake hands and send ``wire`` in the same breath: head of the answer, and frames until the end."""
+    return await refused(port, HANDSHAKE + wire.decode("latin-1"), encoding="latin-1")
+
+
+@pytest.mark.parametrize(
+    ("wire", "code"),
+    [
+        (frame(1, b"hello", masked=False), 1002),
+        (frame(3, b""), 1002),
+        (frame(0, b"goes on"), 1002),
+        (frame(8, b"x"), 1002),
+        (frame(8, (1006).to_bytes(2, "big")), 1002),
+        (b"\xc1" + frame(1, b"compressed")[1:], 1002),
+        (frame(1, b"\xff\xfe"), 1007),
+    ],
+)
+async def test_who_breaks_the_protocol_is_told_so(wire: bytes, code: int):
+    heard: list[tuple[int, str | None]] = []
+    ended = trio.Event()
+    async with websocket_server(_noting(heard, ended)) as server, serving(Relaying(server)) as port:
+        head, got = await talk(port, wire)
+        with trio.fail_after(5):
+            await ended.wait()
+    assert head.startswith(b"HTTP/1.1 101 ")
+    assert got[0] == 0x88
+    assert int.from_bytes(got[2:4], "big") == code
+    assert [each[0] for each in heard] == [code]
+
+
+async def test_messages_in_one_breath_with_the_handshake_are_not_lost():
+    heard: list[str | bytes] = []
+
+    async def note(request: WebSocketRequest) -> None:
+        connection = await request.accept()
+        try:
+            while True:
+                heard.append(await connection.get_message())
+        except ConnectionClosed:
+            pass
+
+    async with websocket_server(note) as server, serving(Relaying(server)) as port:
+        _, got = await talk(port, frame(1, b"early") + frame(2, b"bird") + frame(9, b"ping") + frame(8, b"\x03\xe8"))
+    assert heard == ["early", b"bird"]
+    assert got == frame(10, b"ping", masked=False) + frame(8, b"\x03\xe8", masked=False)
+
+
+async def test_nothing_is_compressed():
+    offer = HANDSHAKE.replace("\r\n\r\n", "\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n")
+    async with websocket_server(echo) as server, serving(Relaying(server)) as port:
+        head, _ = await refused(port, offer + frame(8, b"\x03\xe8").decode("latin-1"), encoding="latin-1")
+    assert head.startswith(b"HTTP/1.1 101 ")
+    assert b"extensions" not in head.lower()
+
+
+async def test_a_handshake_with_a_body_is_refused():
+    offer = HANDSHAKE.replace("\r\n\r\n", "\r\nContent-Length: 5\r\n\r\n")
+    async with websocket_server(echo) as server, serving(Relaying(server)) as port:
+        for body in ("hello", "hel", ""):
+            head, content = await refused(port, offer + body)
+            assert head.startswith(b"HTTP/1.1 400 ")
+            assert b"has no body" in content
+            assert b"invalid_request_error" in content
+
+
+async def test_a_ping_behind_our_goodbye_does_no_harm(caplog: pytest.LogCaptureFixture):
+    async def close(request: WebSocketRequest) -> None:
+        await (await request.accept()).aclose(4001)
+
+    async with websocket_server(close) as server, serving(Relaying(server)) as port:
+        with trio.fail_after(3):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(HANDSHAKE.encode())
+                got = b""
+                while frame(8, (4001).to_bytes(2, "big"), masked=False) not in got:
+                    got += await stream.receive_some()
+                await stream.send_all(frame(9, b"ping"))
+                assert await stream.receive_some() == b""
+    assert not caplog.records
+
+
+async def test_a_client_that_floods_and_is_gone_does_not_hold_the_server(monkeypatch: pytest.MonkeyPatch):
+    """Nobody reads what it has sent, so that its leaving is not read, either."""
+    monkeypatch.setattr(handshake_module, "CLOSE_TIME", 0.5)
+    over = trio.Event()
+
+    class Noting(Relaying):
+        async def join(self, request: Request, handshake: Handshake) -> None:
+            try:
+                await super().join(request, handshake)
+            finally:
+                over.set()
+
+    async def sleep(request: WebSocketRequest) -> None:
+        await request.accept()
+        await trio.sleep_forever()
+
+    message = b"\x82\xff" + (100_000).to_bytes(8, "big") + bytes(100_004)
+    async with websocket_server(sleep) as server, serving(Noting(server)) as port:
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(HANDSHAKE.encode())
+            await stream.receive_some()
+            with trio.move_on_after(1) as full:
+                for _ in range(1000):
+                    await stream.send_all(message)
+            assert full.cancelled_caught
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)  # else its goodbye waits behind the flood
+        with trio.fail_after(5):
+            await over.wait()

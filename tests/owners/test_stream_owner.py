@@ -23,7 +23,7 @@ Work = Callable[[RingSink], Awaitable[None]]
 
 def says(*records: bytes, pause: float = 0, then: Work | None = None) -> Work:
     async def work(sink: RingSink) -> None:
-        await sink.start(200, EVENTS)
+        sink.start(200, EVENTS)
         for record in records:
             await trio.sleep(pause)
             await sink.write(record)
@@ -59,12 +59,19 @@ class Answer:
         self.ended = False
         self.aborted = False
 
-    async def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers) -> None:
         self.status = status
+
+    def push(self, data: bytes) -> bool:
+        self.body += data
+        return True
+
+    async def flush(self) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def write(self, data: bytes) -> None:
         await trio.lowlevel.checkpoint()
-        self.body += data
+        self.push(data)
 
     async def end(self) -> None:
         self.ended = True
@@ -105,7 +112,7 @@ async def test_it_goes_on_when_its_first_reader_has_left_before_its_head(autojum
 
 async def test_what_is_no_stream_goes_to_the_first_reader_alone(autojump_clock: MockClock):
     async def work(sink: RingSink) -> None:
-        await sink.start(200, JSON)
+        sink.start(200, JSON)
         assert (sink.status, sink.event_stream, sink.ended) == (200, False, False)
         await sink.write(b"{")
         await sink.write(b"}")
@@ -127,7 +134,7 @@ async def test_what_is_no_stream_is_given_up_with_its_reader(autojump_clock: Moc
     async def work(sink: RingSink) -> None:
         try:
             if streaming:
-                await sink.start(200, JSON)
+                sink.start(200, JSON)
             await trio.sleep_forever()
         finally:
             ended.set()
@@ -143,7 +150,7 @@ async def test_what_is_no_stream_is_given_up_with_its_reader(autojump_clock: Moc
 async def test_a_refusal_without_a_reader_is_dropped(autojump_clock: MockClock):
     async def work(sink: RingSink) -> None:
         await trio.sleep(2)
-        await sink.start(500, JSON)
+        sink.start(500, JSON)
         await sink.write(b"{}")
         await sink.end()
 
@@ -262,7 +269,7 @@ async def test_the_next_one_takes_over_when_it_takes_long(autojump_clock: MockCl
 
 async def test_a_refused_one_leaves_everything_as_it_was(autojump_clock: MockClock):
     async def refuse(sink: RingSink) -> None:
-        await sink.start(400, JSON)
+        sink.start(400, JSON)
         await sink.write(b"{}")
         await sink.end()
 
@@ -307,7 +314,7 @@ async def test_a_slow_first_reader_is_cut_off(autojump_clock: MockClock):
 
 async def test_a_broken_record_is_nobodys_whole_answer(autojump_clock: MockClock):
     async def work(sink: RingSink) -> None:
-        await sink.start(200, EVENTS)
+        sink.start(200, EVENTS)
         await sink.write(b"data: hal")
         sink.abort()
 

@@ -8,13 +8,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from asgi_harness import serving
+from connection_harness import Gateway, serving
 
 from appliance.core.config.types import Config, Peer
+from appliance.http.sockets.handshake import Handshake
 from appliance.http.sockets.link import serve_link
+from appliance.http.way.visit import Visit
 from appliance.peers.listing import ModelState
 from appliance.peers.owner import Peers, open_peers
 from appliance.peers.peer import PeerStatus
+from appliance.traffic.request import Request
+from appliance.traffic.sink import send_whole
 
 
 class Fleet:
@@ -38,7 +42,7 @@ class Fleet:
         await self._news.wait()
 
 
-class Side:
+class Side(Gateway):
     """One appliance: its fleet, its peers, its port."""
 
     def __init__(self, fleet: Fleet, peers: Peers, key: str) -> None:
@@ -47,21 +51,22 @@ class Side:
         self.key = key
         self.port = 0
 
-    async def __call__(self, scope, receive, send) -> None:
-        keys = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
-        known = keys == [f"Bearer {self.key}".encode()]
-        if scope["type"] == "websocket":
-            if not known or scope["path"] != "/api/link":
-                await send({"type": "websocket.close"})
-                return
-            with self.peers.guest("a guest") as heard:
-                await serve_link(scope, receive, send, self.fleet.state, self.fleet.wait_changed, heard)
+    async def join(self, request: Request, handshake: Handshake) -> None:
+        if not self._knows(request) or request.path != "/api/link":
+            await handshake.refuse(403, (), b"")
             return
+        with self.peers.guest("a guest") as heard:
+            await serve_link(handshake, self.fleet.state, self.fleet.wait_changed, heard)
+
+    async def serve(self, visit: Visit) -> None:
         self.fleet.asked_for += 1
         listing = {"data": [{"id": model.id} for model in self.fleet.models]}
-        content = json.dumps(listing).encode() if known else b"{}"
-        await send({"type": "http.response.start", "status": 200 if known else 401, "headers": []})
-        await send({"type": "http.response.body", "body": content, "more_body": False})
+        known = self._knows(visit.request)
+        await send_whole(visit.sink, 200 if known else 401, (), json.dumps(listing).encode() if known else b"{}")
+
+    def _knows(self, request: Request) -> bool:
+        keys = [value for name, value in request.headers if name.lower() == b"authorization"]
+        return keys == [f"Bearer {self.key}".encode()]
 
     async def wait(self, ready: Callable[[PeerStatus], bool]) -> PeerStatus:
         with trio.fail_after(10):
@@ -162,19 +167,19 @@ async def test_models_are_looked_up_at_once_when_the_link_tells_of_new_ones(free
 async def test_nonsense_ends_the_link_and_not_the_peer(said: str):
     closed = trio.Event()
 
-    async def odd(scope, receive, send) -> None:
-        if scope["type"] == "http":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b'{"data":[{"id":"a"}]}', "more_body": False})
-            return
-        await send({"type": "websocket.accept", "subprotocol": None, "headers": []})
-        await send({"type": "websocket.send", "text": '{"type":"of a later version"}', "bytes": None})
-        await send({"type": "websocket.send", "text": said, "bytes": None})
-        while (await receive())["type"] != "websocket.disconnect":
-            pass
-        closed.set()
+    class Odd(Gateway):
+        async def serve(self, visit: Visit) -> None:
+            await send_whole(visit.sink, 200, (), b'{"data":[{"id":"a"}]}')
 
-    async with serving(odd) as port, open_peers(Config(peers={"p": Peer(proxy=f"http://127.0.0.1:{port}")})) as peers:
+        async def join(self, request: Request, handshake: Handshake) -> None:
+            websocket = await handshake.accept()
+            await websocket.send('{"type":"of a later version"}')
+            await websocket.send(said)
+            while await websocket.receive() is not None:
+                pass
+            closed.set()
+
+    async with serving(Odd()) as port, open_peers(Config(peers={"p": Peer(proxy=f"http://127.0.0.1:{port}")})) as peers:
         with trio.fail_after(10):
             await closed.wait()
         (status,) = peers.snapshot()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 
 import pytest
 import trio
-from asgi_harness import echo, serving, websocket_server
+from connection_harness import Gateway, echo, serving, websocket_server
 from peers_harness import StartServer
 
 from appliance.core.config.types import Config, Peer
 from appliance.errors import ApplianceError, UpstreamFailed
-from appliance.http import errors
-from appliance.http.way.peer_relay import answer_from_peers, join_peers
+from appliance.http.sockets.handshake import Handshake
+from appliance.http.sockets.websocket import join_peers
+from appliance.http.way.explaining import explain
+from appliance.http.way.peer_relay import answer_from_peers
+from appliance.http.way.visit import Visit
 from appliance.peers.owner import Peers, open_peers
-from appliance.traffic.sink import AsgiSink
+from appliance.traffic.request import Request
 from appliance.upstream.client import Address, exchange
 from appliance.upstream.websocket import Close, UpstreamWebsocket, open_upstream_websocket
 
@@ -30,32 +32,36 @@ CLIENTS_OWN = [
 ]
 
 
-async def gateway(peers: Peers, candidates: Sequence[tuple[str, str]], answered: list[str], scope, receive, send):
-    """The least that a gateway does."""
-    if scope["type"] == "websocket":
-        await join_peers(peers, candidates, scope, receive, send, scope["path"], scope["headers"])
-        return
-    sink = AsgiSink(send, scope["state"]["abort"], ())
-    body = b""
-    while (event := await receive())["type"] == "http.request":
-        body += event["body"]
-        if not event["more_body"]:
-            break
+class PeersAlone(Gateway):
+    """Has everything answered by peers."""
 
-    def body_for(peer_id: str, model: str) -> bytes:
-        return body.replace(b"MODEL", f"{model} of {peer_id}".encode())
+    def __init__(self, peers: Peers, candidates: Sequence[tuple[str, str]], answered: list[str]) -> None:
+        self._peers = peers
+        self._candidates = candidates
+        self._answered = answered
 
-    target = scope["raw_path"].decode()
-    try:
-        await answer_from_peers(
-            peers, candidates, scope["method"], target, scope["headers"], body_for, sink, answering=answered.append
-        )
-    except ApplianceError as error:
-        info = errors.describe(error)
-        if sink.status is None:
-            await sink.start(info.code, errors.headers(error, close=True))
-            await sink.write(errors.body(info))
-            await sink.end()
+    async def join(self, request: Request, handshake: Handshake) -> None:
+        await join_peers(self._peers, self._candidates, handshake, request.target, request.headers)
+
+    async def serve(self, visit: Visit) -> None:
+        request, body = visit.request, await visit.read_body()
+
+        def body_for(peer_id: str, model: str) -> bytes:
+            return body.replace(b"MODEL", f"{model} of {peer_id}".encode())
+
+        try:
+            await answer_from_peers(
+                self._peers,
+                self._candidates,
+                request.method,
+                request.target,
+                request.headers,
+                body_for,
+                visit.sink,
+                answering=self._answered.append,
+            )
+        except ApplianceError as error:
+            await explain(visit, error)
 
 
 class Relay:
@@ -81,7 +87,7 @@ async def relaying(**peers: Peer) -> AsyncGenerator[Relay]:
     answered: list[str] = []
     async with open_peers(Config(peers=peers)) as owner:
         candidates = [(name, "m") for name in peers]
-        async with serving(partial(gateway, owner, candidates, answered)) as port:
+        async with serving(PeersAlone(owner, candidates, answered)) as port:
             yield Relay(port, owner, answered)
 
 

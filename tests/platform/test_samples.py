@@ -12,7 +12,9 @@ import pytest
 import trio
 
 from appliance.core.machine import MIB, GpuSample, Sample, SystemSample
-from appliance.platform.samples import MAX_INTERFACES, Samples, new_sampler, open_samples, resident_bytes
+from appliance.platform.memory import resident_bytes
+from appliance.platform.sampler import MAX_INTERFACES, new_sampler
+from appliance.platform.samples import Samples, open_samples
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

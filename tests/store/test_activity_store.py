@@ -95,7 +95,7 @@ async def test_memory_keeps_the_newest():
         for n in range(10):
             activity.add(row(n))
             if n % 4 == 0:
-                await trio.testing.wait_all_tasks_blocked()
+                assert (await activity.page(ALL)).total == min(n + 1, 3)
         page = await activity.page(Query(limit=2, page=2))
         assert ([found.id for found in page.data], page.total, page.total_pages) == ([8], 3, 2)
         assert activity.add(row()) == 11
@@ -355,8 +355,8 @@ async def test_a_question_to_a_locked_file_is_refused_for_now(tmp_path: Path):
     await activity.close()
 
 
-async def test_more_rows_than_can_wait_are_lost_and_said_once(caplog: pytest.LogCaptureFixture):
-    async with open_activity(None, 5000) as activity:
+async def test_more_rows_than_can_wait_are_lost_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    async with open_activity(tmp_path / "activity.db", 10) as activity:
         ids = [activity.add(row()) for _ in range(MAX_WAITING + 5)]
         assert ids == list(range(1, MAX_WAITING + 6))
         assert (await activity.page(ALL)).total == MAX_WAITING

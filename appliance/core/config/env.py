@@ -14,11 +14,13 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from appliance.core.config.nodes import Position, Problem
-from appliance.core.config.yaml_reader import BREAK, NotYaml, events, tokens
+from appliance.core.config.yaml_events import BREAK, NotYaml
+from appliance.core.config.yaml_reader import events, tokens
 
 _MACRO = re.compile(r"\$\{env\.([a-zA-Z_][a-zA-Z0-9_]*)\}")
 _LOOKS_LIKE_ONE = re.compile(r"\$\{env\.[^}\s]*\}?")
-_PRIVATE_USE = range(0xE000, 0xF8FF)
+_FILLERS = range(0x3400, 0x4DC0)
+"""Letters: no YAML has another meaning for them."""
 _UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 """What YAML refuses or takes for the end of a line; the byte order mark and lone surrogates are among them."""
 
@@ -54,7 +56,7 @@ class _Substitution:
         self._env = env
         self._problems: list[Problem] = []
         self._told: set[str] = set()
-        self._filler = next(chr(code) for code in _PRIVATE_USE if chr(code) not in text)
+        self._filler = next(chr(code) for code in _FILLERS if chr(code) not in text)
 
     def done(self) -> tuple[str, list[Problem]]:
         # With fillers of the same length all offsets stay, and a macro in a bracketed list is not taken for a mapping.

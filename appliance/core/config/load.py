@@ -4,46 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct
-
 from appliance.core.config import nodes
 from appliance.core.config.decode import decode
-from appliance.core.config.macros import NO_PORTS, expand
+from appliance.core.config.loaded import NO_PORTS, Loaded, Source
+from appliance.core.config.macros import expand
 from appliance.core.config.merge import merge
 from appliance.core.config.nodes import Position, Problem
 from appliance.core.config.types import Config
 from appliance.core.config.validate import normalise
-from appliance.errors import InvalidConfig
-
-
-class Source(Struct, frozen=True):
-    """One file; ``file`` is its name in messages."""
-
-    file: str
-    text: str
-
-
-class Loaded(Struct, frozen=True):
-    """``config`` is None when there are errors. Problems are in the order of the files."""
-
-    config: Config | None
-    problems: tuple[Problem, ...]
-    ports: Mapping[str, int] = NO_PORTS
-    """What each model that uses ``${PORT}`` was given."""
-
-    @property
-    def errors(self) -> tuple[Problem, ...]:
-        return tuple(problem for problem in self.problems if problem.level == "error")
-
-    @property
-    def warnings(self) -> tuple[Problem, ...]:
-        return tuple(problem for problem in self.problems if problem.level == "warning")
-
-    def require(self) -> Config:
-        """The configuration. Raises InvalidConfig with every error."""
-        if self.config is None:
-            raise InvalidConfig(self.errors)
-        return self.config
+from appliance.core.config.yaml import parse
 
 
 def load(
@@ -72,11 +41,11 @@ def load(
 
 def _read(source: Source, env: Mapping[str, str]) -> tuple[nodes.Node | None, list[Problem]]:
     """The tree of one file; None for an empty file, and for one that cannot be read, which then has an error."""
-    # The YAML library is two megabytes, which a program without a configuration saves.
-    from appliance.core.config.env import substitute_env
-    from appliance.core.config.yaml import parse
+    text, problems = source.text, list[Problem]()
+    if "${env." in text:
+        from appliance.core.config.env import substitute_env  # its patterns take longer than a file without it
 
-    text, problems = substitute_env(source.text, source.file, env)
+        text, problems = substitute_env(text, source.file, env)
     root, found = parse(text, source.file)
     return root, [*problems, *found]
 

@@ -8,21 +8,17 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import urlsplit
 
-from msgspec import structs
-
+from appliance.core.config.keys import root as schema_root
+from appliance.core.config.loaded import NO_PORTS
 from appliance.core.config.macro_scope import MAX_TEXT, REFERENCE, Macro, Scope, TooLong, declared
 from appliance.core.config.nodes import Entry, Mapping, Node, Position, Problem, Scalar, Sequence
 from appliance.core.config.scalars import text_of
 from appliance.core.config.types import Config, Scalars
 from appliance.core.words import strip_comments
 
-_KNOWN_KEYS = frozenset(field.encode_name for field in structs.fields(Config))
-_FIRST_PORT = next(field.default for field in structs.fields(Config) if field.encode_name == "startPort")
+_KNOWN_KEYS = frozenset(field.encode_name for field in schema_root().fields)
 _LAST_PORT = 65535
 _Path = tuple[str, ...]
-
-
-NO_PORTS: dict[str, int] = {}
 
 
 def expand(root: Mapping, ports: dict[str, int] = NO_PORTS) -> tuple[Mapping, list[Problem], dict[str, int]]:
@@ -48,7 +44,7 @@ class _Expansion:
         self.problems += wrong
         self._owners: dict[str, str] = {}
         """Macro declared inside of a model, to that model."""
-        self._next_port: int = _FIRST_PORT
+        self._next_port = Config().start_port
         self._out_of_ports = False
         self._addresses: dict[tuple[str, int], str] = {}
 
@@ -163,10 +159,13 @@ class _Expansion:
 
     def _values(self, node: Mapping, scope: Scope, path: _Path) -> Mapping:
         entries: dict[str, Entry] = {}
+        keys_expand = _keys_expand(path)
         for entry in node.entries:
-            key = self._key(entry.key, scope, path) if _keys_expand(path) else entry.key
+            key = self._key(entry.key, scope, path) if keys_expand else entry.key
             if key.text in entries:
                 self._report(f"two keys become '{key.text}' once macros are expanded; change one", path, key.at)
+            elif key is entry.key and _is_settled(entry.value):
+                entries[key.text] = entry  # most are
             else:
                 entries[key.text] = Entry(key, self._node(entry.value, scope, (*path, entry.key.text)))
         return Mapping(tuple(entries.values()), node.at)
@@ -200,10 +199,12 @@ class _Expansion:
                 for index, item in enumerate(node.items):
                     self._leftovers(item, scope, (*path, f"[{index}]"))
             case Mapping():
+                keys_expand = _keys_expand(path)
                 for entry in node.entries:
-                    if _keys_expand(path):
+                    if keys_expand:
                         self._left_in(entry.key.text, scope, path, entry.key.at)
-                    self._leftovers(entry.value, scope, (*path, entry.key.text))
+                    if not _is_settled(entry.value):
+                        self._leftovers(entry.value, scope, (*path, entry.key.text))
 
     def _left_in(self, text: str, scope: Scope, path: _Path, at: Position) -> None:
         """One problem for one text: whoever reads them drops further ones at the same place as consequences."""
@@ -230,6 +231,11 @@ class _Expansion:
 
     def _report(self, message: str, path: _Path, at: Position, level: Literal["error", "warning"] = "error") -> None:
         self.problems.append(Problem(message=message, path=_dotted(path), at=at, level=level))
+
+
+def _is_settled(node: Node) -> bool:
+    """Whether this is a single value without a macro in it."""
+    return isinstance(node, Scalar) and not (isinstance(node.value, str) and "${" in node.value)
 
 
 def _dotted(path: _Path) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from appliance.core.config.nodes import Entry, Mapping, Node, Position, Problem, Scalar, Sequence
 from appliance.core.config.scalars import WrongTag, tagged, typed
-from appliance.core.config.yaml_reader import Event, NotYaml, events
+from appliance.core.config.yaml_events import Event, NotYaml
+from appliance.core.config.yaml_reader import events
 
 MAX_NODES = 200_000
 """Values in one file with every alias written out: a few lines of nested aliases can stand for billions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from appliance.core.llama_flags import FLAGS, Flag, Kind
+from appliance.engines import embedded
 from appliance.engines.embedded.hardware import accelerators
 from appliance.engines.embedded.params import REFUSED
 
@@ -29,11 +30,12 @@ def _line(flag: Flag) -> str:
 def version(native: ModuleType) -> str:
     """llama.cpp's build number, which the wheel does not record, is the last part of the wheel's own version."""
     build: dict[str, object] = native.BUILD_INFO
-    number = str(native.__version__).rpartition(".")[2]
+    wheel = embedded.version()
+    number = wheel.rpartition(".")[2]
     return (
         f"version: b{number} (build {number}, commit {build['commit']})\n"
         f"built with {build['compiler']} for {build['build_target']}\n"
-        f"embedded: xllamacpp {native.__version__}"
+        f"embedded: xllamacpp {wheel}"
     )
 
 

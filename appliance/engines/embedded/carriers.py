@@ -6,11 +6,9 @@ llama-server would not take either.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import cast
 
@@ -105,10 +103,14 @@ def as_number(option: Option, text: str | None = None) -> float:
 
 def as_list(option: Option) -> list[str]:
     """The comma-separated words of a value, quoted ones whole, empty ones dropped."""
+    import csv  # a millisecond, for the few options that are lists
+
     return [word for row in csv.reader([option.values[0]]) for word in row if word]
 
 
 def as_file(option: Option) -> str:
+    from pathlib import Path  # five milliseconds, which options without a file do without
+
     try:
         return Path(option.values[0]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
@@ -208,6 +210,8 @@ def directory(path: str) -> Carrier:
     """An existing directory; the library wants it to end in a separator."""
 
     def carry(target: Target, option: Option) -> None:
+        from pathlib import Path  # five milliseconds, which options without a directory do without
+
         if not Path(option.values[0]).is_dir():
             raise bad(option, "is not a directory")
         target.set(path, option.values[0].rstrip("/") + "/")

@@ -10,11 +10,10 @@ and its sockets with it.
 
 from __future__ import annotations
 
+import _thread  # `threading` takes a millisecond, in which a signal would find no handler
 import os
 import signal
-import socket
 import sys
-import threading
 from collections.abc import Iterator
 from types import FrameType, ModuleType
 from typing import NoReturn
@@ -36,7 +35,7 @@ def serve(native: ModuleType, target: Target) -> int:
         print("error: the server did not start; the log above says why", file=sys.stderr)
         return 1
     if commands is not None:
-        threading.Thread(target=_obey, args=(commands,), daemon=True).start()
+        _thread.start_new_thread(_obey, (commands,))
     _wait_for_signal()
     del server  # not reached: it has to stay referenced to live
     return 1
@@ -50,22 +49,23 @@ def _leave(status: int) -> NoReturn:
 
 
 def _wait_for_signal() -> NoReturn:
-    """Wait on a socket that the interpreter writes to from inside its signal handler.
+    """Wait on a pipe that the interpreter writes to from inside its signal handler.
 
     A signal between the last look at pending ones and a wait in `signal.pause()` would be noted and not wake it.
     """
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    signal.set_wakeup_fd(writer.fileno())
+    reader, writer = os.pipe()
+    if sys.platform != "win32":
+        os.set_blocking(writer, False)  # what `set_wakeup_fd` asks for, where there is such a thing for pipes
+    signal.set_wakeup_fd(writer)
     for name in _STOPPING:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _noted)
-    reader.recv(1)
+    os.read(reader, 1)
     _leave(0)
 
 
 def _noted(_number: int, _frame: FrameType | None) -> None:
-    """The interpreter writes to the wakeup socket only for signals that have a handler in Python."""
+    """The interpreter writes to the wakeup pipe only for signals that have a handler in Python."""
 
 
 def _take_stdin() -> int:

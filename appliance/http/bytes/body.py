@@ -1,21 +1,11 @@
-"""Reading request bodies within bounds, before anything is allocated for them."""
+"""Request bodies, read within bounds, before anything is allocated for them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-import trio
+from typing import Protocol
 
 from appliance.core.settings import HttpSettings
-from appliance.errors import BadRequest, BodyTooLarge, BodyTooSlow, Busy
-from appliance.traffic.request import Request
-
-if TYPE_CHECKING:
-    from hypercorn.typing import ASGIReceiveEvent
-
-Receive = Callable[[], Awaitable["ASGIReceiveEvent"]]
+from appliance.errors import BodyTooLarge, Busy
 
 
 class ClientLeft(Exception):
@@ -26,7 +16,9 @@ class Bodies:
     """All bodies held at once, counted against one budget."""
 
     def __init__(self, settings: HttpSettings) -> None:
-        self._settings = settings
+        self.limit = settings.max_body
+        """Bytes of one body."""
+        self._most = settings.max_bodies
         self._held = 0
 
     @property
@@ -34,75 +26,67 @@ class Bodies:
         """Bytes reserved now."""
         return self._held
 
-    @contextmanager
-    def reading(self) -> Generator[BodyReader]:
-        """A reader whose body counts against the budget until the block is left."""
-        reader = BodyReader(self, self._settings)
-        try:
-            yield reader
-        finally:
-            self._held -= reader.reserved
-
     def release(self, size: int) -> None:
-        """For who has taken a body over; see `BodyReader.hand_over`."""
+        """Give back what was reserved."""
         self._held -= size
 
     def reserve(self, size: int) -> None:
         """Raises Busy when so many more bytes do not fit."""
-        if self._held + size > self._settings.max_bodies:
+        if self._held + size > self._most:
             raise Busy(f"the server holds {self._held} bytes of request bodies and has no room for {size} more")
         self._held += size
 
 
-class BodyReader:
-    """Reads one body. ``complete`` tells whether the client has nothing more to send."""
+class Source(Protocol):
+    """Where a body comes from: a connection, which knows how the body is framed."""
 
-    def __init__(self, bodies: Bodies, settings: HttpSettings) -> None:
-        self.reserved = 0
-        self.complete = False
+    async def read_body(self, body: Body) -> bytes:
+        """All of it; calls `Body.grow_to` before it holds more. Raises BodyTooSlow, RequestError and ClientLeft."""
+        ...
+
+
+class Body:
+    """One request's body. ``length`` is what its head says, None for a chunked one.
+
+    What it holds counts against the budget of ``bodies`` until `release`.
+    """
+
+    def __init__(self, bodies: Bodies, length: int | None, source: Source) -> None:
+        self.complete = length == 0
+        """The client has nothing more to send."""
+        self.length = length
         self._bodies = bodies
-        self._limit = settings.max_body
-        self._stall = settings.body_stall
+        self._source = source
+        self._limit = bodies.limit
+        self._reserved = 0
 
-    async def read(self, request: Request, receive: Receive) -> bytes:
-        """Raises BodyTooLarge (at once, where the length is declared), BodyTooSlow, Busy and ClientLeft."""
-        declared = _declared_length(request)
-        self._grow_to(declared)
-        chunks: list[bytes] = []
-        size = 0
-        more = True
-        with trio.move_on_after(self._stall) as stall:
-            while more:
-                event = await receive()
-                if event["type"] != "http.request":
-                    raise ClientLeft
-                chunks.append(event["body"])
-                size += len(event["body"])
-                self._grow_to(size)
-                more = event["more_body"] and not size == declared > 0
-                if more:
-                    stall.deadline = trio.current_time() + self._stall
-        if stall.cancelled_caught:
-            raise BodyTooSlow(self._stall)
+    async def read(self, limit: int | None = None) -> bytes:
+        """The whole body. Raises BodyTooLarge, at once where the length is declared, BodyTooSlow, Busy and ClientLeft.
+
+        ``limit`` is a smaller one than the server's, in bytes.
+        """
+        if self.complete:
+            return b""
+        self._limit = min(self._limit, limit) if limit is not None else self._limit
+        self.grow_to(self.length or 0)
+        content = await self._source.read_body(self)
         self.complete = True
-        return b"".join(chunks)
+        return content
+
+    def grow_to(self, size: int) -> None:
+        """Reserve room for so many bytes in all. Raises BodyTooLarge and Busy."""
+        if size > self._limit:
+            raise BodyTooLarge(self._limit, fixed=self._limit < self._bodies.limit)
+        if size > self._reserved:
+            self._bodies.reserve(size - self._reserved)
+            self._reserved = size
 
     def hand_over(self) -> int:
-        """The body is held for longer than its request: whoever holds it gives so many bytes back to the budget."""
-        reserved, self.reserved = self.reserved, 0
+        """The body is held for longer than its request: its holder gives so many bytes back to the budget."""
+        reserved, self._reserved = self._reserved, 0
         return reserved
 
-    def _grow_to(self, size: int) -> None:
-        if size > self._limit:
-            raise BodyTooLarge(self._limit)
-        if size > self.reserved:
-            self._bodies.reserve(size - self.reserved)
-            self.reserved = size
-
-
-def _declared_length(request: Request) -> int:
-    """Content-Length, which the protocol layer has checked to be one number; 0 for a chunked body."""
-    try:
-        return int(request.header(b"content-length") or 0)
-    except ValueError:
-        raise BadRequest("the Content-Length header is not a number") from None
+    def release(self) -> None:
+        """Nobody holds it any more."""
+        if self._reserved:
+            self._bodies.release(self.hand_over())

@@ -1,30 +1,33 @@
-"""One client connection: the bytes between a socket and hypercorn's HTTP/1.1 protocol.
+"""One client connection: requests read one after the other, answers written, and an end in bounded time.
 
-hypercorn 0.18 brings its own `TCPServer` for Trio, and this is used in its place because that one shields every write
-(a client that stops reading then holds the connection, and shutdown, for as long as it likes), cannot be told to
-refuse an upgrade to HTTP/2, waits for ever when an application answers without reading a large body, and looks for a
-client that has left only while no second request is pipelined.
+HTTP/1.1 is strict here (`core.http_request`): a head that a proxy in front could read in another way is refused, and
+the connection closed. One task serves a connection and waits for one thing at a time: the next head, the rest of a
+body, room in the client's socket, or whatever its answer needs. That the client leaves meanwhile is heard of by the
+poller. No time limit is a timer of its own: ``due`` says when what is waited for is overdue, and the server looks at
+all connections twice a second.
 """
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import sys
+from collections.abc import Callable
+from typing import Protocol
 
-import h11
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState
 
+from appliance.core.http_body import BodyError, Chunked
+from appliance.core.http_request import Head, RequestError, read_request
+from appliance.core.settings import HttpSettings
 from appliance.core.sse import ErrorInfo
-from appliance.http.bytes.tasks import RequestTasks
+from appliance.errors import BadRequest, BodyTooSlow
+from appliance.http.bytes.answer import whole_answer
+from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.bytes.tls import TlsSocket
-from appliance.http.bytes.websocket_stream import WebsocketProtocol
-from appliance.http.way.errors import INVALID, JSON_TYPE, body
+from appliance.http.errors import INVALID, JSON_TYPE, body
+from appliance.platform.poller import Poller
 
 HEAD_TIMEOUT = 15.0
 """Seconds for a request head to arrive, from the connection's start or the head's first bytes."""
@@ -32,242 +35,313 @@ IDLE_TIMEOUT = 75.0
 """Seconds that a connection may wait for its next request; nginx's default."""
 LINGER = 5.0
 """Seconds that a client is given to stop sending a body nobody wants; closing at once would destroy the answer."""
-PEEK_EVERY = 0.5
-"""Seconds between looks whether a client with a pipelined request is still there."""
+MAX_HEAD = 64 << 10
+"""Bytes of a request head; llama-server allows a URI of 32 KiB."""
 RECEIVE_SIZE = 1 << 16
+BODY_PIECE = 1 << 18
+EMPTY_LINES = 2
+"""Before a request line, which some clients send behind the body of the request before (RFC 9112 section 2.2)."""
 RESET = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 """SO_LINGER with no time to linger: close sends RST and frees the socket at once."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+TOO_SLOW = RequestError(408, "the request head did not arrive in time")
+TOO_LONG = RequestError(431, "the request head is too large")
 
-REFUSALS = {
-    400: "the request is not valid HTTP/1.1, or has no Host header",
-    408: "the request head did not arrive in time",
-    431: "the request head is too large",
-    501: "this transfer encoding is not supported",
-}
+
+class Overdue(Exception):
+    """What was waited for has not come in time."""
+
+
+class Answers(Protocol):
+    """Has every request of a connection answered; the gateway."""
+
+    async def answer(self, connection: Connection, head: Head) -> bool:
+        """True: the answer is whole, and the connection good for another request."""
+        ...
 
 
 class Connection:
-    """Owns one accepted socket and the tasks of its requests; `run` ends when both are done.
+    """Owns one accepted socket; `run` ends when it is closed.
 
     A `TlsSocket` makes its handshake within the time for the first request head.
     """
 
     def __init__(
-        self,
-        sock: socket.socket | TlsSocket,
-        app: ASGIWrapper,
-        config: Config,
-        context: WorkerContext,
-        write_stall: float,
+        self, sock: socket.socket | TlsSocket, answers: Answers, poller: Poller, settings: HttpSettings
     ) -> None:
-        self._sock = sock
-        self._write_stall = write_stall
-        self._reading = trio.CancelScope(deadline=trio.current_time() + HEAD_TIMEOUT)
-        self._lingering = trio.CancelScope()
-        self._write_lock = trio.Lock()
-        self._tasks = RequestTasks()
+        """Raises OSError when the client has left already."""
+        name = sock.getpeername()
+        self.peer: str = name[0] if isinstance(name, tuple) else "unix:"
+        """The address of the other end; what nginx calls a socket in the file system."""
+        self.socket = sock
+        self.secure = isinstance(sock, TlsSocket)
+        self.due = math.inf
+        """When what is waited for is overdue, in Trio's time."""
+        self.ending = False
+        """No other request is taken."""
+        self.gone = False
+        """The client is not there any more, or was cut off."""
+        self.left = False
+        """The client has closed its end."""
+        self.leaving: Callable[[], None] | None = None
+        """Called when the client leaves, or is cut off."""
+        self._answers = answers
+        self._poller = poller
+        self._settings = settings
+        self._buffer = b""
+        self._unsent = b""
         self._idle = True
-        self._in_head = True
-        self._ending = False
-        self._gone = False
-        self._http = _Http1(
-            app,
-            config,
-            context,
-            self._tasks,
-            ConnectionState({"abort": self.abort, "write": self.write}),
-            isinstance(sock, TlsSocket),
-            _address(sock.getpeername()),
-            _address(sock.getsockname()),
-            self._send,
-        )
-        self._http.can_read = _PipelineGate(self)
+        self._overdue = False
+        self._owed = False  # the client may still be sending what was not read
+        self._expects = False  # it waits to be told that it may send the body
 
     async def run(self) -> None:
-        """Serve requests until the client leaves, a deadline passes, or `hang_up` or `abort` is called."""
+        """Serve requests until the client leaves, something is overdue, or `hang_up` or `abort` is called."""
+        self._poller.left(self.socket, self._client_left)
         try:
-            async with self._tasks:
-                with self._reading:
-                    await self._read()
-                if self._reading.cancelled_caught and self._in_head and not (self._ending or self._gone):
-                    await self._http.refuse_slow_head()
-                await self._http.handle(Closed())
-            await self._linger()
-            if isinstance(self._sock, TlsSocket) and not self._gone:
-                self._sock.part()
+            await self._serve()
+            if self._owed and not self.gone:
+                await self._linger()
+            if isinstance(self.socket, TlsSocket) and not self.gone:
+                self.socket.part()
         finally:
-            self._close()
+            self.close()
 
-    def hang_up(self) -> None:
-        """Close at once if no request is under way; else the end of the request closes (``context.terminated``)."""
-        self._lingering.cancel()
-        if self._idle:
-            self._end()
-
-    def abort(self) -> None:
-        """Close with RST, whatever is under way: the client cannot take what it has for a complete answer."""
-        if not self._gone:
-            try:
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-            except OSError:
-                pass  # it is closed already
-        self._close()
-
-    def peer_has_left(self) -> bool:
-        """Look at the socket without taking anything from it."""
+    async def _serve(self) -> None:
+        self.due = trio.current_time() + HEAD_TIMEOUT
+        eager = True
         try:
-            return self._sock.recv(1, socket.MSG_PEEK) == b""
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+            while raw := await self._next_head(eager=eager):
+                head = read_request(raw)
+                self._expects = head.expects
+                if not await self._answers.answer(self, head):
+                    return
+                if self._buffer:
+                    await trio.lowlevel.checkpoint()  # others have their turn between pipelined requests
+                self.due = trio.current_time() + (HEAD_TIMEOUT if self._buffer else IDLE_TIMEOUT)
+                self._idle, eager = True, False
+        except RequestError as error:
+            await self._refuse(error)
+        except Overdue:
+            if self._buffer or eager:
+                await self._refuse(TOO_SLOW)
+
+    async def _next_head(self, *, eager: bool) -> bytes:
+        """Up to and with the empty line; b"" when no request comes any more. Raises RequestError and Overdue."""
+        searched = 0
+        while not self.ending:
+            buffer = self._buffer
+            if buffer[:1] in b"\r\n":
+                buffer = _without_empty_lines(buffer)
+                self._buffer = buffer
+            end = buffer.find(b"\r\n\r\n", max(searched - 3, 0)) + 4
+            if end > 3:
+                if end > MAX_HEAD:
+                    raise TOO_LONG
+                self._buffer, self._idle, self.due = buffer[end:], False, math.inf
+                return buffer[:end]
+            if len(buffer) > MAX_HEAD:
+                raise TOO_LONG
+            if buffer and _is_hopeless(buffer, searched):
+                raise RequestError(400, "this is not HTTP/1.1, or a line of the request head ends in a bare CR or LF")
+            searched = len(buffer)
+            data = await self.receive(eager=eager)
+            if not data:
+                break
+            if not buffer and not eager:
+                self.due = trio.current_time() + HEAD_TIMEOUT
+            self._buffer += data
+            eager = False
+        return b""
 
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
-        while not self._ending:
-            data = await self._receive()
-            await self._http.handle(RawData(data))
-            if not data:
-                return
-            if self._idle and not self._in_head:
-                self._in_head = True
-                self._reading.deadline = trio.current_time() + HEAD_TIMEOUT
-
-    async def _receive(self) -> bytes:
+    async def receive(self, size: int = RECEIVE_SIZE, *, eager: bool = False) -> bytes:
+        """What the client sends next, b"" at its end. Raises Overdue. ``eager``: something is probably there."""
         while True:
             try:
-                await trio.lowlevel.wait_readable(self._sock)
-                return self._sock.recv(RECEIVE_SIZE)
+                if not eager:
+                    await trio.lowlevel.wait_readable(self.socket)
+                return self.socket.recv(size)
             except BlockingIOError:
-                continue
-            except (OSError, trio.ClosedResourceError):
-                self._gone = True
+                eager = False
+            except trio.ClosedResourceError:
+                if self._overdue and not self.gone:
+                    self._overdue = False
+                    raise Overdue from None
+                return b""
+            except OSError:
+                self._lose()
                 return b""
 
-    # ---- sending ----------------------------------------------------------------------------------------------------
+    def rest(self) -> bytes:
+        """Take what has come already behind the head of the request."""
+        rest, self._buffer = self._buffer, b""
+        return rest
 
-    async def _send(self, event: Event) -> None:
-        if isinstance(event, RawData):
-            await self.write(event.data)
-        elif isinstance(event, Updated):
-            self._idle, self._in_head = event.idle, False
-            self._reading.deadline = trio.current_time() + IDLE_TIMEOUT if event.idle else float("inf")
-        else:
-            self._end()
+    def overdue(self) -> None:
+        """What is waited for comes too late: `receive` raises Overdue."""
+        self.due = math.inf
+        self._overdue = True
+        trio.lowlevel.notify_closing(self.socket)
 
-    async def write(self, data: bytes) -> None:
-        """Returns when the system has taken all of it; no checkpoint where it takes it at once, which is the rule."""
+    async def read_body(self, body: Body) -> bytes:
+        """See `Source`."""
+        if self._expects and not self._buffer:
+            await self.write(CONTINUE)
+        try:
+            if body.length is None:
+                return await self._read_chunked(body)
+            return await self._read_sized(body.length)
+        except Overdue:
+            raise BodyTooSlow(self._settings.body_stall) from None
+        except BodyError as error:
+            raise BadRequest(f"the chunked body of the request is malformed: {error}") from None
+        finally:
+            self.due = math.inf
+
+    async def _read_sized(self, length: int) -> bytes:
+        buffer = self._buffer
+        if len(buffer) >= length:
+            self._buffer = buffer[length:]
+            return buffer if len(buffer) == length else buffer[:length]
+        self._buffer = b""
+        pieces, left = [buffer], length - len(buffer)
+        while left:
+            piece = await self._receive_body(min(left, BODY_PIECE))
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
+
+    async def _read_chunked(self, body: Body) -> bytes:
+        chunked = Chunked(pipelined=True)
+        pieces: list[bytes] = []
+        size, data = 0, self._buffer
+        self._buffer = b""
+        while True:
+            if content := chunked.feed(data):
+                size += len(content)
+                body.grow_to(size)
+                pieces.append(content)
+            if chunked.complete:
+                self._buffer = chunked.rest
+                return b"".join(pieces)
+            data = await self._receive_body(BODY_PIECE)
+
+    async def _receive_body(self, most: int) -> bytes:
+        self.due = trio.current_time() + self._settings.body_stall
+        data = await self.receive(most, eager=True)
         if not data:
-            return  # the end of a body whose length was told has no bytes
+            self._lose()
+            raise ClientLeft
+        return data
+
+    def _client_left(self) -> None:
+        self.left = True
+        if self.leaving is not None:
+            self.leaving()
+
+    # ---- sending -----------------------------------------------------------------------------------------------------
+
+    def push(self, data: bytes) -> bool:
+        """Send what the system takes at once. False: the rest is held, for `flush`."""
+        if self.gone:
+            return True  # nobody wants it
+        if self._unsent:
+            self._unsent += data
+            return False
         rest = memoryview(data)
-        if self._write_lock.locked():
-            await self._write_lock.acquire()
-            rest = rest[:0] if self._gone else rest
-        elif self._gone or not (rest := self._send_now(rest)):
-            return
-        else:
-            self._write_lock.acquire_nowait()
         try:
             while rest:
-                with trio.move_on_after(self._write_stall) as stall:
-                    await trio.lowlevel.wait_writable(self._sock)
+                rest = rest[self.socket.send(rest) :]
+        except BlockingIOError:
+            self._unsent = bytes(rest)
+            return False
+        except OSError:
+            self._lose()
+        return True
+
+    async def flush(self) -> None:
+        """Return when the system has taken all. A client that takes nothing for ``write_stall`` seconds is cut off."""
+        try:
+            while self._unsent and not self.gone:
+                with trio.move_on_after(self._settings.write_stall) as stall:
+                    await trio.lowlevel.wait_writable(self.socket)
                 if stall.cancelled_caught:
                     break
-                rest = self._send_now(rest)
+                unsent, self._unsent = self._unsent, b""
+                self.push(unsent)
         except trio.ClosedResourceError:
-            rest = rest[:0]
+            pass
         finally:
-            if rest:  # stalled, or cancelled in the middle of a frame: nothing sensible can follow
+            if self._unsent:  # stalled, or cancelled in the middle of a frame: nothing sensible can follow
                 self.abort()
-            self._write_lock.release()
 
-    def _send_now(self, data: memoryview) -> memoryview:
-        """What the system did not take; nothing when the client has left, since nobody wants it."""
-        try:
-            return data[self._sock.send(data) :]
-        except BlockingIOError:
-            return data
-        except OSError:
-            self._gone = True
-            self._end()
-            return data[:0]
+    async def write(self, data: bytes) -> None:
+        """`push`, and `flush` where it is needed."""
+        if not self.push(data):
+            await self.flush()
+
+    async def _refuse(self, error: RequestError) -> None:
+        """Answer what is not a request, or did not come in time."""
+        if self.ending or self.gone:
+            return
+        content = body(ErrorInfo(message=str(error), type=INVALID, code=error.status, reason="invalid_http"))
+        self._owed = True
+        await self.write(whole_answer(error.status, (JSON_TYPE, (b"Connection", b"close")), content))
 
     # ---- ending ------------------------------------------------------------------------------------------------------
 
-    def _end(self) -> None:
-        self._ending = True
-        self._reading.cancel()
+    def hang_up(self) -> None:
+        """Close at once if no request is under way; else the end of the request closes."""
+        self.ending = True
+        if self._idle or self._owed:
+            self.due = math.inf
+            trio.lowlevel.notify_closing(self.socket)
+
+    def abort(self) -> None:
+        """Close with RST, whatever is under way: the client cannot take what it has for a complete answer."""
+        if self.socket.fileno() >= 0:
+            try:
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            except OSError:
+                pass  # it is closed already
+        self.close()
+
+    def owe(self) -> None:
+        """Part of a request was not read: the client may still be sending it."""
+        self._owed = True
+
+    def close(self) -> None:
+        """Close the socket; who waits for it learns of that. Twice is once."""
+        self._lose()
+        if self.socket.fileno() >= 0:
+            self._poller.forget(self.socket)
+            trio.lowlevel.notify_closing(self.socket)
+            self.socket.close()
+
+    def _lose(self) -> None:
+        self.gone, self._unsent = True, b""
+        self._client_left()
 
     async def _linger(self) -> None:
-        """After an answer to a body that was not read: let the client finish sending, so that it sees the answer."""
-        if self._gone or not self._http.owes_body():
-            return
-        self._lingering.deadline = trio.current_time() + LINGER
-        with self._lingering:
-            try:
-                self._sock.shutdown(socket.SHUT_WR)
-            except OSError:
-                return
-            while await self._receive():
+        """Let the client finish sending, so that it sees the answer."""
+        self.due = trio.current_time() + LINGER
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+            while not self.ending and await self.receive(BODY_PIECE, eager=True):
                 pass
-
-    def _close(self) -> None:
-        self._gone = True
-        if self._sock.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._sock)
-            self._sock.close()
-        self._end()
+        except (OSError, Overdue):
+            return
 
 
-def _address(name: tuple[str, int] | str | bytes) -> tuple[str, int]:
-    """Of one end of the connection; those of a socket in the file system are called what nginx calls them."""
-    return (name[0], name[1]) if isinstance(name, tuple) else ("unix:", 0)
+def _without_empty_lines(buffer: bytes) -> bytes:
+    for _ in range(EMPTY_LINES):
+        buffer = buffer.removeprefix(b"\r\n")
+    return buffer
 
 
-class _Http1(WebsocketProtocol):
-    """hypercorn's HTTP/1.1, without the ways out to HTTP/2 and with words in its refusals."""
-
-    async def refuse_slow_head(self) -> None:
-        if self.connection.our_state is h11.IDLE:
-            await self._send_error_response(408)
-
-    def owes_body(self) -> bool:
-        """The client may still be sending what was not read."""
-        return self.connection.their_state in (h11.SEND_BODY, h11.ERROR)
-
-    async def _check_protocol(self, event: h11.Request) -> None:
-        """An offer to upgrade is ignored; a request that claims HTTP/2 is answered by the application."""
-
-    async def _send_error_response(self, status_code: int) -> None:
-        words = REFUSALS.get(status_code, REFUSALS[400])
-        content = body(ErrorInfo(message=words, type=INVALID, code=status_code, reason="invalid_http"))
-        headers = [JSON_TYPE, (b"Content-Length", str(len(content)).encode()), (b"Connection", b"close")]
-        headers += self.config.response_headers("h11")
-        await self._send_h11_event(h11.Response(status_code=status_code, headers=headers))
-        await self._send_h11_event(h11.Data(data=content))
-        await self._send_h11_event(h11.EndOfMessage())
-
-
-class _PipelineGate:
-    """Where the reader waits while an earlier request of the same connection is answered; watches the client leave."""
-
-    def __init__(self, connection: Connection | None = None) -> None:
-        self._connection = connection
-        self._open = trio.Event()
-
-    async def clear(self) -> None:
-        self._open = trio.Event()
-
-    async def set(self) -> None:
-        self._open.set()
-
-    def is_set(self) -> bool:
-        return self._open.is_set()
-
-    async def wait(self) -> None:
-        while not self._open.is_set():
-            with trio.move_on_after(PEEK_EVERY):
-                await self._open.wait()
-            if self._connection is not None and self._connection.peer_has_left():
-                self._connection.abort()
+def _is_hopeless(buffer: bytes, searched: int) -> bool:
+    """Whether a head has begun that cannot become one: something other than HTTP, or lines that end in LF alone."""
+    bare = buffer.count(b"\n", searched) != buffer.count(b"\r\n", max(searched - 1, 0))
+    return bare or not (buffer[:1].isalpha() or buffer[:1] == b"\r")

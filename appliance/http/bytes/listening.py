@@ -19,9 +19,9 @@ BACKLOG = 4096
 
 
 class Listener:
-    """One listening socket. ``bound`` is where it listens, with the port that a port 0 has become."""
+    """One listening socket, which never blocks. ``bound`` is where it listens; a port 0 has become a real one."""
 
-    def __init__(self, sock: trio.socket.SocketType, bound: Listen, file: unix_sockets.Listening | None = None) -> None:
+    def __init__(self, sock: socket.socket, bound: Listen, file: unix_sockets.Listening | None = None) -> None:
         self.socket = sock
         self.bound = bound
         self._file = file
@@ -88,7 +88,7 @@ async def _listen_at(place: UnixSocket) -> Listener:
             case _:
                 why = f"{error.strerror or error}; name another path"
         raise UsageError(f"{where}: {why}") from None
-    return Listener(trio.socket.from_stdlib_socket(found.socket), place, found)
+    return Listener(found.socket, place, found)
 
 
 async def _listen_on(host: str, port: int, reuse_port: bool) -> list[Listener]:
@@ -99,7 +99,8 @@ async def _listen_on(host: str, port: int, reuse_port: bool) -> list[Listener]:
         if reuse_port:
             return await _listen_sharing(host, port)
         found = await trio.open_tcp_listeners(port, host=host)
-        return [Listener(each.socket, _bound(each.socket)) for each in found]
+        plain = [_plain(each.socket) for each in found]
+        return [Listener(sock, _bound(sock)) for sock in plain]
     except socket.gaierror:
         raise UsageError(f"cannot listen on {where}: the host name is not known; use an address (--listen)") from None
     except OSError as error:
@@ -125,13 +126,14 @@ async def _listen_sharing(host: str, port: int) -> list[Listener]:
     listeners: list[Listener] = []
     try:
         for family, kind, proto, _, address in found:
-            sock = trio.socket.socket(family, kind, proto)
+            sock = socket.socket(family, kind, proto)
+            sock.setblocking(False)
             listeners.append(Listener(sock, (host, port)))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            await sock.bind(address)
+            sock.bind(address)
             sock.listen(BACKLOG)
             listeners[-1] = Listener(sock, _bound(sock))
     except BaseException:
@@ -141,7 +143,13 @@ async def _listen_sharing(host: str, port: int) -> list[Listener]:
     return listeners
 
 
-def _bound(sock: trio.socket.SocketType) -> tuple[str, int]:
+def _plain(sock: trio.socket.SocketType) -> socket.socket:
+    plain = socket.socket(sock.family, sock.type, sock.proto, fileno=sock.detach())
+    plain.setblocking(False)
+    return plain
+
+
+def _bound(sock: socket.socket) -> tuple[str, int]:
     name = sock.getsockname()
     return name[0], name[1]
 

@@ -5,86 +5,46 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
-from wsgiref.handlers import format_date_time
 
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.config import Config
-from hypercorn.trio.worker_context import WorkerContext
 
 from appliance.core.settings import HttpSettings, Listen, UnixSocket
 from appliance.errors import Busy
-from appliance.http.bytes.connection import Connection
-from appliance.http.bytes.listening import Listener, open_listeners
+from appliance.http.bytes.answer import whole_answer
+from appliance.http.bytes.connection import Answers, Connection
+from appliance.http.bytes.listening import Listener
 from appliance.http.bytes.tls import Certificates, TlsSocket
-from appliance.http.way.errors import body, describe
-from appliance.http.way.front import Front, Owners
-from appliance.http.way.gateway import Gateway
+from appliance.http.errors import body, describe, headers
+from appliance.platform.poller import Poller
 from appliance.traffic.lifetime import Lifetime
 
-MAX_CONNECTIONS = 2000
-"""Clients at once; each that uses a model costs two file descriptors and about 60 KiB."""
-MAX_HEAD = 64 << 10
-"""Bytes of a request head; llama-server allows a URI of 32 KiB."""
+MAX_CONNECTIONS = 4000
+"""Clients at once; each that uses a model costs two file descriptors and about 20 KiB."""
+ACCEPTED_AT_ONCE = 64
+"""Connections taken before other tasks have their turn."""
 LAST_WORDS = 0.5
 """Seconds for streams that are cut off at the end of the grace to say why."""
+LOOK_EVERY = 0.5
+"""Seconds between two looks whether a client has had its time."""
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_PAUSE = 0.1
-_FULL_BODY = body(describe(Busy("too many connections")))
-FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nServer: llama-appliance\r\nContent-Type: application/json; charset=utf-8\r\n"
-    b"Retry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
-)
 
 log = logging.getLogger(__name__)
 
 
-async def serve(
-    settings: HttpSettings,
-    owners: Owners,
-    *,
-    shutdown: trio.Event,
-    task_status: trio.TaskStatus[Sequence[Listen]] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve until ``shutdown`` is set, then end within ``settings.grace`` and about a second.
+class Clients:
+    """The open connections of one server."""
 
-    ``started`` is called with the bound addresses. Raises UsageError when an address cannot be listened on, or a file
-    of the certificate cannot be used.
-    """
-    certificates = Certificates(*settings.tls) if settings.tls is not None else None
-    listeners = await open_listeners(settings.listen, reuse_port=settings.reuse_port)
-    try:
-        bound = [listener.bound for listener in listeners]
-        front = Front(settings, owners, bound)
-        clients = _Clients(ASGIWrapper(Gateway(front)), settings.write_stall, certificates)
-        async with trio.open_nursery() as connections:
-            async with trio.open_nursery() as accepting:
-                for listener in listeners:
-                    accepting.start_soon(clients.accept, listener, connections)
-                task_status.started(bound)
-                await shutdown.wait()
-                accepting.cancel_scope.cancel()
-            for listener in listeners:
-                listener.close()
-            await clients.end(front.lifetime, settings.grace, owners.agents.wait_ended)
-            connections.cancel_scope.cancel()
-    finally:
-        for listener in listeners:
-            listener.close()
-
-
-class _Clients:
-    """The open connections."""
-
-    def __init__(self, app: ASGIWrapper, write_stall: float, certificates: Certificates | None) -> None:
-        self._app = app
-        self._write_stall = write_stall
+    def __init__(
+        self, answers: Answers, poller: Poller, settings: HttpSettings, certificates: Certificates | None
+    ) -> None:
+        self._answers = answers
+        self._poller = poller
+        self._settings = settings
         self._certificates = certificates
-        self._config = _ProtocolConfig()
-        self._context = WorkerContext(None)
         self._open: set[Connection] = set()
+        self._some = trio.Event()
         self._none_left = trio.Event()
 
     async def accept(self, listener: Listener, connections: trio.Nursery) -> None:
@@ -92,29 +52,40 @@ class _Clients:
         on_machine = isinstance(listener.bound, UnixSocket)
         certificates = None if on_machine else self._certificates
         while True:
-            try:
-                accepted, _ = await listener.socket.accept()
-            except OSError as error:
-                if error.errno in OUT_OF_FILES:
-                    log.warning("cannot accept a connection: %s; waiting for others to end", error.strerror)
-                    await trio.sleep(ACCEPT_PAUSE)
-                continue
-            sock = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
-            sock.setblocking(False)
-            if len(self._open) >= MAX_CONNECTIONS:
-                _turn_away(sock, None if certificates is not None else FULL)
-                continue
-            if not on_machine and not _is_prompt(sock):
-                continue
-            client = sock if certificates is None else TlsSocket(sock, certificates.context())
-            connections.start_soon(self._serve_one, client)
+            await trio.lowlevel.wait_readable(listener.socket)
+            for _ in range(ACCEPTED_AT_ONCE):
+                try:
+                    sock, _ = listener.socket.accept()
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno in OUT_OF_FILES:
+                        log.warning("cannot accept a connection: %s; waiting for others to end", error.strerror)
+                        await trio.sleep(ACCEPT_PAUSE)
+                    continue
+                sock.setblocking(False)
+                if len(self._open) >= MAX_CONNECTIONS:
+                    _turn_away(sock, secure=certificates is not None)
+                elif on_machine or _is_prompt(sock):
+                    client = sock if certificates is None else TlsSocket(sock, certificates.context())
+                    connections.start_soon(self._serve_one, client)
+
+    async def keep_time(self) -> None:
+        """Tell connections what is overdue, for ever."""
+        while True:
+            await self._some.wait()
+            while self._open:
+                await trio.sleep(LOOK_EVERY)
+                now = trio.current_time()
+                for connection in [each for each in self._open if each.due < now]:
+                    connection.overdue()
+            self._some = trio.Event()
 
     async def end(self, lifetime: Lifetime, grace: float, others: Callable[[], Awaitable[None]]) -> None:
         """Let requests under way finish within ``grace``, and what ``others`` waits for, then make them.
 
         Returns when all are closed or overdue.
         """
-        await self._context.terminated.set()
         lifetime.end_followers()
         for connection in list(self._open):
             connection.hang_up()
@@ -131,11 +102,12 @@ class _Clients:
 
     async def _serve_one(self, sock: socket.socket | TlsSocket) -> None:
         try:
-            connection = Connection(sock, self._app, self._config, self._context, self._write_stall)
+            connection = Connection(sock, self._answers, self._poller, self._settings)
         except OSError:
             sock.close()
             return  # it left before it was looked at
         self._open.add(connection)
+        self._some.set()
         try:
             await connection.run()
         except Exception:
@@ -147,29 +119,36 @@ class _Clients:
                 self._none_left = trio.Event()
 
 
-class _ProtocolConfig(Config):
-    """What hypercorn's protocol asks of its configuration."""
+async def serve_clients(
+    listeners: Sequence[Listener],
+    clients: Clients,
+    lifetime: Lifetime,
+    *,
+    shutdown: trio.Event,
+    grace: float,
+    others: Callable[[], Awaitable[None]],
+    task_status: trio.TaskStatus[Sequence[Listen]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until ``shutdown`` is set, then end within ``grace`` and about a second; see `Clients.end`."""
+    async with trio.open_nursery() as connections:
+        connections.start_soon(clients.keep_time)
+        async with trio.open_nursery() as accepting:
+            for listener in listeners:
+                accepting.start_soon(clients.accept, listener, connections)
+            task_status.started([listener.bound for listener in listeners])
+            await shutdown.wait()
+            accepting.cancel_scope.cancel()
+        for listener in listeners:
+            listener.close()
+        await clients.end(lifetime, grace, others)
+        connections.cancel_scope.cancel()
 
-    errorlog = None
-    accesslog = None
-    h11_max_incomplete_size = MAX_HEAD
-    h11_pass_raw_headers = True
 
-    def __init__(self) -> None:
-        self._second = 0
-        self._own_headers: list[tuple[bytes, bytes]] = []
-
-    def response_headers(self, protocol: str) -> list[tuple[bytes, bytes]]:
-        if (now := int(time.time())) != self._second:
-            self._second = now
-            self._own_headers = [(b"Date", format_date_time(now).encode()), (b"Server", b"llama-appliance")]
-        return self._own_headers
-
-
-def _turn_away(sock: socket.socket, answer: bytes | None) -> None:
+def _turn_away(sock: socket.socket, *, secure: bool) -> None:
     try:
-        if answer is not None:
-            sock.send(answer)
+        if not secure:
+            full = Busy("too many connections")
+            sock.send(whole_answer(503, headers(full, close=True), body(describe(full))))
     except OSError:
         pass
     sock.close()

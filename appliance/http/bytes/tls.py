@@ -198,6 +198,10 @@ class TlsSocket:
         """Without a farewell: what is cut off must not look complete."""
         self._sock.close()
 
+    @property
+    def family(self) -> int:
+        return self._sock.family
+
     def fileno(self) -> int:
         return self._sock.fileno()
 

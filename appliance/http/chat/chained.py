@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import NoReturn
 
 import msgspec
@@ -14,76 +13,67 @@ from msgspec import structs
 from appliance.agents.chain import Answer, Chain, Chains
 from appliance.agents.chain_client import MAX_ANSWER, error_of, read_event
 from appliance.core import sse
+from appliance.core.inward import Asker
 from appliance.core.json_values import OBJECT
 from appliance.core.slash import Plan
 from appliance.errors import ApplianceError, UpstreamFailed
-from appliance.http.way.errors import JSON_TYPE
+from appliance.http.errors import JSON_TYPE
 from appliance.http.way.handover import Reply, answered
 from appliance.http.way.job import Ask, Job
-from appliance.http.way.outgoing import JSON
-from appliance.http.way.relay import Pinger
-from appliance.http.way.sending import Sender, sending
-from appliance.http.way.telling import Telling, telling_while
+from appliance.http.way.pings import Pings
+from appliance.http.way.sending import sending
 from appliance.plugins import Event, Response
+from appliance.plugins.registry import Plugins
 from appliance.traffic.record import aside
 from appliance.traffic.sink import Sink, send_whole
 
 _OF_THE_BODY = (b"content-length", b"content-encoding", b"content-type")
 
 
-async def through_plugins(chains: Chains, job: Job, model: str, ping_after: float, ask: Ask) -> None:
-    """Do ``ask``; where the request names plugins, with what they make of it. Raises what ask does, and PluginFailed.
+class PluginChains:
+    """Takes requests through the plugins that they name. ``models`` tells the names that may be asked for."""
 
-    The program's own requests, those that are passed on as they are, and forms name none.
-    """
-    named = job.edits and not job.request.inward and job.format == JSON and job.request.method == "POST"
-    plan = chains.plan(job.route.name, job.body) if named else None
-    if plan is None:
-        await ask(job)
-    elif not plan.commands:
-        await ask(structs.replace(job, body=plan.body))
-    else:
-        await _Turn(chains, job, model, ping_after, ask).run(plan)
+    def __init__(self, plugins: Plugins, asker: Asker, models: Callable[[], list[str]], pings: Pings) -> None:
+        self._chains = Chains(plugins, asker, models)
+        self._pings = pings
+
+    def plan(self, job: Job) -> Plan | None:
+        """None for the requests that name no plugin: nearly all, and the program's own. Raises BadRequest."""
+        return None if job.request.inward else self._chains.plan(job.route.name, job.body)
+
+    async def run(self, plan: Plan, job: Job, model: str, ask: Ask) -> None:
+        """Do ``ask`` with what the plugins make of the request. Raises what ``ask`` does, and PluginFailed."""
+        job.record.metadata["plugins"] = " ".join(plan.commands)
+        async with self._chains.open(job.route.name, plan.commands, model) as chain:
+            ping = self._pings.begin(aside(job.sink)) if job.streams else None
+            try:
+                body, streams = await chain.request(plan.body, stream=job.streams)
+            finally:
+                if ping is not None:
+                    ping.stop()
+            asked = structs.replace(job, body=body, streams=streams)
+            if not chain.answers and streams == job.streams:
+                await ask(asked)
+                return
+            turn = _Turn(chain, job, model, self._pings.after, ask)
+            if job.streams:
+                await turn.stream(asked)
+            else:
+                await turn.whole(asked)
 
 
 class _Turn:
-    """One request with plugins."""
+    """One answer that plugins look at."""
 
-    def __init__(self, chains: Chains, job: Job, model: str, ping_after: float, ask: Ask) -> None:
-        self._chains = chains
+    def __init__(self, chain: Chain, job: Job, model: str, ping_after: float, ask: Ask) -> None:
+        self._chain = chain
         self._model = model
         self._ping_after = ping_after
         self._ask = ask
         self._sink = job.sink
-        self._job = job.readable
+        self._job = job
 
-    async def run(self, plan: Plan) -> None:
-        job = self._job
-        job.record.metadata["plugins"] = " ".join(plan.commands)
-        async with self._chains.open(job.route.name, plan.commands, self._model) as chain:
-            body, streams = await self._prepared(chain, plan.body)
-            asked = structs.replace(job, body=body, streams=streams)
-            if not chain.answers and streams == job.streams:
-                await self._ask(asked)
-            elif job.streams:
-                await self._stream(chain, asked)
-            else:
-                await self._whole(chain, asked)
-
-    async def _prepared(self, chain: Chain, body: bytes) -> tuple[bytes, bool]:
-        """What the plugins make of the request, while the client of a stream sees that something is under way."""
-        made: list[tuple[bytes, bool]] = []
-
-        async def prepare(telling: Telling | None) -> None:
-            made.append(await chain.request(body, stream=self._job.streams))
-            if telling is not None:
-                await telling.stop()
-
-        pinger = Pinger(aside(self._sink), self._ping_after) if self._job.streams and self._ping_after > 0 else None
-        await telling_while(pinger, prepare)
-        return made[0]
-
-    async def _whole(self, chain: Chain, job: Job) -> None:
+    async def whole(self, job: Job) -> None:
         answers: list[Response] = []
 
         async def take(answer: Answer) -> None:
@@ -94,33 +84,33 @@ class _Turn:
             if reply.status != 200:
                 await _pass(reply, self._sink)
                 return
-            error = await self._respond(chain, reply, take)
+            error = await self._respond(reply, take)
         if error is not None:
             raise UpstreamFailed(self._model, error_of(error) or "its stream ended with an error")
         kept = [(name, value) for name, value in reply.headers if name.lower() not in _OF_THE_BODY]
         await send_whole(self._sink, answers[0].status, (*kept, JSON_TYPE), msgspec.json.encode(answers[0].body))
 
-    async def _stream(self, chain: Chain, job: Job) -> None:
+    async def stream(self, job: Job) -> None:
         """Hooks and client each in their own task, so that a client is told when the hooks are silent."""
-        await sending(self._sink, self._ping_after, partial(self._send, chain, job))
+        chain = self._chain
+        async with sending(self._sink, self._ping_after) as sender:
 
-    async def _send(self, chain: Chain, job: Job, sender: Sender) -> None:
-        async def pass_on(answer: Answer) -> None:
-            if not isinstance(answer, Response):
-                async for event in answer:
-                    await sender.send(chain.encode(event))
+            async def pass_on(answer: Answer) -> None:
+                if not isinstance(answer, Response):
+                    async for event in answer:
+                        await sender.send(chain.encode(event))
 
-        async with answered(self._ask, job) as reply:
-            if reply.status != 200:
-                await sender.refuse(reply, MAX_ANSWER, job.route.dialect)
-                return
-            if reply.event_stream:
-                sender.headers = reply.headers
-            error = await self._respond(chain, reply, pass_on)
-            if error is not None:
-                await sender.send(chain.encode(error))
+            async with answered(self._ask, job) as reply:
+                if reply.status != 200:
+                    await sender.refuse(reply, MAX_ANSWER, job.route.dialect)
+                    return
+                if reply.event_stream:
+                    sender.headers = reply.headers
+                error = await self._respond(reply, pass_on)
+                if error is not None:
+                    await sender.send(chain.encode(error))
 
-    async def _respond(self, chain: Chain, reply: Reply, take: Callable[[Answer], Awaitable[None]]) -> Event | None:
+    async def _respond(self, reply: Reply, take: Callable[[Answer], Awaitable[None]]) -> Event | None:
         """Give ``take`` the answer as the plugins make it; the result is the error that the engine's ended with.
 
         Hooks are given the end of an answer only when its lease is given back, so that they may ask other models.
@@ -136,11 +126,11 @@ class _Turn:
                 raise UpstreamFailed(
                     self._model, "its answer is not a JSON object, and plugins cannot read it"
                 ) from None
-            await take(await chain.respond(Response(status=reply.status, body=body), stream=streams))
+            await take(await self._chain.respond(Response(status=reply.status, body=body), stream=streams))
             return None
         events = _EngineEvents(reply, self._model)
         with events.scope:
-            await take(await chain.respond(events, stream=streams))
+            await take(await self._chain.respond(events, stream=streams))
         if events.failure is not None:
             raise events.failure
         return events.error
@@ -188,7 +178,7 @@ class _EngineEvents:
 
 
 async def _pass(reply: Reply, sink: Sink) -> None:
-    await sink.start(reply.status, reply.headers)
+    sink.start(reply.status, reply.headers)
     while chunk := await reply.receive():
         await sink.write(chunk)
     await sink.end()

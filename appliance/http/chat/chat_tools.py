@@ -11,7 +11,6 @@ from typing import assert_never
 import trio
 from msgspec import structs
 
-from appliance.agents.owner import Agents
 from appliance.agents.use import MAX_PARALLEL, use_tool
 from appliance.core.chat_answer import ChatAnswer, ToolActivity
 from appliance.core.chat_events import ChatEvents, refusal
@@ -33,11 +32,10 @@ from appliance.core.runs import (
 from appliance.core.toolloop import Loop
 from appliance.errors import ToolLoopFailed
 from appliance.http.chat.tool_chat import ToolChat, read_tool_chat
-from appliance.http.way.errors import JSON_TYPE
+from appliance.http.errors import JSON_TYPE
 from appliance.http.way.handover import Reply, answered
 from appliance.http.way.job import Ask, Job
-from appliance.http.way.outgoing import JSON
-from appliance.http.way.sending import Sender, sending
+from appliance.http.way.sending import sending
 from appliance.tools.box import Toolbox
 from appliance.traffic.sink import send_whole
 
@@ -48,26 +46,21 @@ Give = Callable[[bytes], Awaitable[None]]
 
 
 class ToolChats:
-    """Asks a model, with tools where the request wants them. One use may take as long as in a run of ``agents``."""
+    """Asks a model, with tools where the request wants them. ``timeout`` tells how many seconds one use may take."""
 
-    def __init__(self, toolbox: Toolbox, agents: Agents, ping_after: float) -> None:
+    def __init__(self, toolbox: Toolbox, timeout: Callable[[], float], ping_after: float) -> None:
         self._toolbox = toolbox
-        self._agents = agents
+        self._timeout = timeout
         self._ping_after = ping_after
 
-    async def answer(self, ask: Ask, job: Job) -> None:
-        """Do ``ask``: once, or once for each turn. Raises what it does, BadRequest, Forbidden and ToolLoopFailed."""
-        if not job.edits or job.format != JSON or job.request.method != "POST":
-            await ask(job)
-            return
-        honoured = not job.request.inward
-        body, chat = read_tool_chat(job.body, job.route.name, self._toolbox, honoured=honoured)
-        job = structs.replace(job, body=body)
-        if chat is None:
-            await ask(job)
-            return
-        job = job.readable
-        turns = _Turns(self._toolbox, self._agents.settings.tool_timeout, ask, job, chat)
+    def read(self, job: Job) -> tuple[Job, ToolChat | None]:
+        """The request without its member of ours, and the chat where it wants tools. Raises BadRequest, Forbidden."""
+        body, chat = read_tool_chat(job.body, job.route.name, self._toolbox, honoured=not job.request.inward)
+        return job if body is job.body else structs.replace(job, body=body), chat
+
+    async def run(self, chat: ToolChat, job: Job, ask: Ask) -> None:
+        """Do ``ask`` once for each turn. Raises what it does, and ToolLoopFailed."""
+        turns = _Turns(self._toolbox, self._timeout(), ask, job, chat)
         if chat.stream:
             await _stream(turns, job, self._ping_after)
         else:
@@ -190,7 +183,7 @@ async def _whole(turns: _Turns, job: Job) -> None:
         await trio.lowlevel.checkpoint()
 
     async def refuse(reply: Reply) -> None:
-        await job.sink.start(reply.status, reply.headers)
+        job.sink.start(reply.status, reply.headers)
         await job.sink.write(await reply.read(MAX_ANSWER))
         await job.sink.end()
 
@@ -202,12 +195,11 @@ async def _whole(turns: _Turns, job: Job) -> None:
 async def _stream(turns: _Turns, job: Job, ping_after: float) -> None:
     """The model and the client each in their own task, so that the client is told when tools take their time."""
 
-    async def work(sender: Sender) -> None:
+    async with sending(job.sink, ping_after) as sender:
+
         async def refuse(reply: Reply) -> None:
             await sender.refuse(reply, MAX_ANSWER, job.route.dialect)
 
         end = await turns.run(sender.send, refuse)
         if end is not None:
             await sender.send(turns.answer.end(end, with_usage=turns.include_usage))
-
-    await sending(job.sink, ping_after, work)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Sequence
 
 import msgspec
 import trio
@@ -16,6 +17,7 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from appliance.core.head import read_json
+from appliance.core.settings import HttpSettings, Listen
 from appliance.engines.found import installed_folder
 from appliance.engines.shelf import Shelf
 from appliance.errors import (
@@ -27,6 +29,8 @@ from appliance.errors import (
     RouteNotFound,
     UpstreamFailed,
 )
+from appliance.http import errors
+from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.listening import shown
 from appliance.http.control import page
 from appliance.http.control.agent_routes import add_agent_routes
@@ -42,11 +46,11 @@ from appliance.http.control.swap_api import SwapApi, add_routes
 from appliance.http.control.view import View
 from appliance.http.feeds.events import Sources
 from appliance.http.feeds.stream_routes import add_stream_routes
-from appliance.http.way import errors
-from appliance.http.way.front import Front
+from appliance.http.owners import Owners
 from appliance.platform.hardware import detect
 from appliance.traffic.choice import find_model, refresh
 from appliance.traffic.metrics import CONTENT_TYPE
+from appliance.traffic.traffic import Traffic
 from appliance.upstream.client import Address, exchange
 
 MAX_CONTROL_BODY = 1 << 20
@@ -69,12 +73,23 @@ _CONTROL = msgspec.json.Decoder(ControlRequest)
 class Control:
     """Answers to the program's own routes; every method is one route."""
 
-    def __init__(self, front: Front, view: View) -> None:
-        self._front = front
+    def __init__(
+        self,
+        settings: HttpSettings,
+        bound: Sequence[Listen],
+        traffic: Traffic,
+        bodies: Bodies,
+        owners: Owners,
+        view: View,
+    ) -> None:
+        self._settings = settings
+        self._bound = bound
+        self._traffic = traffic
+        self._bodies = bodies
+        self._owners = owners
         self._view = view
-        self._settings = front.settings
-        self._fleet = front.fleet
-        self._catalog = front.catalog
+        self._fleet = owners.fleet
+        self._catalog = owners.catalog
 
     async def page(self) -> Response:
         if not self._settings.page:
@@ -82,10 +97,10 @@ class Control:
         models, folder = None, None
         if _trusted():
             models, folder = self._listing(), self._catalog.sources.models_dir
-        host = request.host or shown(self._front.bound[0])
+        host = request.host or shown(self._bound[0])
         base = f"{request.scheme}://{host}{self._settings.api_prefix}"
         response = Response(
-            page.render(base, self._front.bound, self._fleet.engine, models, folder), content_type=page.CONTENT_TYPE
+            page.render(base, self._bound, self._fleet.engine, models, folder), content_type=page.CONTENT_TYPE
         )
         response.headers["Content-Security-Policy"] = page.POLICY
         response.headers["Cache-Control"] = "no-store"
@@ -101,13 +116,13 @@ class Control:
 
     async def models(self) -> Response:
         if request.args.get("reload"):
-            await self._front.owners.reloads.reload_presets()
+            await self._owners.reloads.reload_presets()
         else:
             await refresh(self._catalog)
         return json_answer(self._listing())
 
     def _listing(self) -> Object:
-        return list_models(self._view, self._front.downloading())
+        return list_models(self._view, self._owners.downloading())
 
     async def load(self) -> Response:
         asked = await _control_request()
@@ -123,7 +138,7 @@ class Control:
     async def unload(self) -> Response:
         asked = await _control_request()
         model = self._catalog.snapshot.find(asked.model)
-        if download := under_way(self._front.owners.downloads, asked.model, model):
+        if download := under_way(self._owners.downloads, asked.model, model):
             download.cancel()
             await download.wait()
             return json_answer({"success": True})
@@ -138,9 +153,15 @@ class Control:
         return json_answer(router_props(self._fleet, self._settings))
 
     async def metrics(self) -> Response:
-        machine = self._front.owners.samples.latest
-        text = await trio.to_thread.run_sync(self._front.metrics.render, self._fleet.status(), machine)
-        return Response(text, content_type=CONTENT_TYPE)
+        self._traffic.recorder.settle()
+        children, machine, held = self._fleet.status(), self._owners.samples.latest, self._bodies.held
+
+        def render() -> str:
+            from appliance.traffic.exposition import exposition  # its library takes 25 ms, and few ask
+
+            return exposition(self._traffic.metrics, children, machine, bodies_held=held)
+
+        return Response(await trio.to_thread.run_sync(render), content_type=CONTENT_TYPE)
 
     async def slots(self) -> Response:
         """The slots of every loaded model, each with its model's id. Wakes and loads nothing."""
@@ -153,20 +174,22 @@ class Control:
         return json_answer(found)
 
 
-def create_app(front: Front) -> QuartTrio:
+def create_app(
+    settings: HttpSettings, bound: Sequence[Listen], traffic: Traffic, bodies: Bodies, owners: Owners
+) -> QuartTrio:
     """The ASGI application of these routes. The gateway has checked Host, Origin and key before."""
-    view = View(front.fleet, front.catalog, front.peers, front.profile)
-    control = Control(front, view)
+    view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
+    control = Control(settings, bound, traffic, bodies, owners, view)
     app = QuartTrio("appliance.http", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_CONTROL_BODY
-    app.config["BODY_TIMEOUT"] = front.settings.body_stall
+    app.config["BODY_TIMEOUT"] = settings.body_stall
     app.config["RESPONSE_TIMEOUT"] = None  # the connection bounds stalled writes; Quart would cut streams silently
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
     for path in ("/", "/ui/"):
         app.add_url_rule(path, f"page {path}", control.page)
-    add_page_files(app, page=front.settings.page)
+    add_page_files(app, page=settings.page)
     for path in ("/health", "/v1/health"):
         app.add_url_rule(path, f"health {path}", control.health)
     for path in ("/models", "/v1/models"):
@@ -176,28 +199,27 @@ def create_app(front: Front) -> QuartTrio:
     app.add_url_rule("/props", "props", control.props)
     app.add_url_rule("/slots", "slots", control.slots)
     app.add_url_rule("/metrics", "metrics", control.metrics)
-    add_routes(app, _swap_api(front, view))
-    add_model_routes(app, ModelRoutes(front))
-    add_stream_routes(app, front.streams)
-    add_agent_routes(app, front.owners.plugins)
-    add_run_routes(app, front, front.owners.agents)
-    add_engine_routes(app, _engine_routes(front))
-    add_fit_routes(app, FitRoutes(front.catalog, front.fleet))
+    add_routes(app, _swap_api(traffic, owners, view))
+    add_model_routes(app, ModelRoutes(owners, traffic.lifetime))
+    add_stream_routes(app, owners.streams)
+    add_agent_routes(app, owners.plugins)
+    add_run_routes(app, traffic.targets, owners.agents)
+    add_engine_routes(app, _engine_routes(owners))
+    add_fit_routes(app, FitRoutes(owners.catalog, owners.fleet))
     app.register_error_handler(ApplianceError, _refuse)
     app.register_error_handler(HTTPException, _refuse_http)
     app.register_error_handler(Exception, _admit_bug)
     return app
 
 
-def _engine_routes(front: Front) -> EngineRoutes:
-    changes = Shelf(installed_folder()).changes
-    return EngineRoutes(front.owners.engines, changes.read, lambda: seats_in_use(front.fleet.status()))
+def _engine_routes(owners: Owners) -> EngineRoutes:
+    changes, fleet = Shelf(installed_folder()).changes, owners.fleet
+    return EngineRoutes(owners.engines, changes.read, lambda: seats_in_use(fleet.status()), fleet.see_machine)
 
 
-def _swap_api(front: Front, view: View) -> SwapApi:
-    owners = front.owners
-    sources = Sources(view, front.logs, front.inflight, front.rows, front.lifetime)
-    records = Records(owners.activity, lambda: front.recorder.captures, owners.samples, detect)
+def _swap_api(traffic: Traffic, owners: Owners, view: View) -> SwapApi:
+    sources = Sources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
+    records = Records(traffic.recorder, owners.samples, detect)
     return SwapApi(sources, records, owners.reloads.reload if owners.reloads.anything else None)
 
 

@@ -25,16 +25,14 @@ from appliance.core.proxy_target import (
 )
 from appliance.core.settings import HttpSettings
 from appliance.errors import BadRequest, Busy, Forbidden, RouteNotFound, TargetFailed, UpstreamFailed, UsageError
-from appliance.http.bytes.body import BodyReader
-from appliance.http.bytes.tasks import Inbox
-from appliance.http.way import errors
+from appliance.http import errors
 from appliance.http.way.explaining import refuse
+from appliance.http.way.visit import Visit
 from appliance.traffic.request import Request
 from appliance.traffic.sink import Sink
 from appliance.upstream.address import HOP_BY_HOP
 from appliance.upstream.client import Address, ConnectFailed, Response, exchange
 
-CORS_PROXY = "/cors-proxy"
 PREFIX = b"x-llama-server-proxy-header-"
 """Before the name of each request header that is to be passed on; all others stay here."""
 METHODS = ("GET", "HEAD", "POST")
@@ -101,8 +99,9 @@ class CorsProxy:
         except BadTarget as error:
             raise UsageError(f"the proxy for web pages cannot be allowed to reach what {error}") from None
 
-    async def answer(self, request: Request, reader: BodyReader, client: Inbox, sink: Sink) -> None:
+    async def answer(self, visit: Visit) -> None:
         """The key and where the request comes from are checked already. Raises ApplianceError and ClientLeft."""
+        request, sink = visit.request, visit.sink
         if not self._enabled:
             await refuse(sink, errors.disabled("--ui-mcp-proxy"))
             return
@@ -115,9 +114,9 @@ class CorsProxy:
             raise Busy(f"the proxy for web pages has {MAX_AT_ONCE} requests under way")
         self._under_way += 1
         try:
-            body = await reader.read(request, client.receive) if request.method == "POST" else b""
-            with client.staying():
-                await self._follow(_Asked(request.method, target, headers, body), sink)
+            body = await visit.read_body() if request.method == "POST" else b""
+            visit.stay()
+            await self._follow(_Asked(request.method, target, headers, body), sink)
         finally:
             self._under_way -= 1
 
@@ -242,7 +241,7 @@ def _location(response: Response) -> str | None:
 async def _relay(response: Response, sink: Sink, target: Target, patience: trio.CancelScope) -> None:
     """Pass the answer on as it comes. What breaks it off breaks the client's connection: it must not look whole."""
     headers = [(name, value) for name, value in response.headers if not _is_dropped(name.lower())]
-    await sink.start(response.status, [*headers, *_HARMLESS])
+    sink.start(response.status, [*headers, *_HARMLESS])
     size = 0
     try:
         while data := await response.receive():

@@ -39,12 +39,17 @@ class EngineRoutes:
     """Every method is one route.
 
     ``changes`` reads what was decided about builds, and waits for the disk; ``running`` says which models have a
-    process on which seat.
+    process on which seat; ``settled`` is called when more is known than before.
     """
 
     def __init__(
-        self, engines: Engines, changes: Callable[[], Changes], running: Callable[[], Mapping[str, str]]
+        self,
+        engines: Engines,
+        changes: Callable[[], Changes],
+        running: Callable[[], Mapping[str, str]],
+        settled: Callable[[], None],
     ) -> None:
+        self._settled = settled
         self._engines = engines
         self._changes = changes
         self._running = running
@@ -56,7 +61,7 @@ class EngineRoutes:
     async def probe(self) -> Response:
         """Look at the machine and at the installed builds again, and ask each for its devices."""
         await self._engines.probe()
-        self._engines.settled()
+        self._settled()
         return json_answer(await self._table())
 
     async def prove(self) -> Response:
@@ -75,7 +80,7 @@ class EngineRoutes:
             await self._engines.prove(named_seats(self._engines, asked.seats) if asked.seats else None)
         finally:
             self._waiting -= 1
-        self._engines.settled()
+        self._settled()
         return json_answer(await self._table())
 
     async def _table(self) -> Table:

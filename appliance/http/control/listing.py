@@ -35,13 +35,14 @@ def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> Object:
     known = {status.model: status for status in view.fleet.status()}
     shown = [model for model in view.catalog.snapshot.models if not model.hidden]
     going = [download for download in downloads if not download.ended]
-    base = {model.id: _entry(model, known.get(model.id), view.fleet.argv_of(model), going) for model in shown}
+    now = int(time.time())
+    base = {model.id: _entry(model, known.get(model.id), view.fleet.argv_of(model), going, now) for model in shown}
     if view.catalog.sources.cache is not None:
-        base |= {d.model: _coming(d) for d in going if d.model not in base}
-    return {"data": view.entries(base, int(time.time())), "object": "list"}
+        base |= {d.model: _coming(d, now) for d in going if d.model not in base}
+    return {"data": view.entries(base, now), "object": "list"}
 
 
-def _coming(download: DownloadStatus) -> Object:
+def _coming(download: DownloadStatus, now: int) -> Object:
     """A model that is on its way from the hub."""
     return {
         "id": download.model,
@@ -49,7 +50,7 @@ def _coming(download: DownloadStatus) -> Object:
         "tags": list[str](),
         "object": "model",
         "owned_by": "llamacpp",
-        "created": int(time.time()),
+        "created": now,
         "status": {"value": "downloading", "args": list[str](), **_going([download])},
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
         "source": "cache",
@@ -94,8 +95,13 @@ def health(fleet: Fleet, *, trusted: bool) -> Object:
 
 
 def _entry(
-    model: Model, status: ChildStatus | None, planned: Sequence[str], downloads: Iterable[DownloadStatus]
+    model: Model,
+    status: ChildStatus | None,
+    planned: Sequence[str],
+    downloads: Sequence[DownloadStatus],
+    now: int,
 ) -> Object:
+    """``now`` is ``created`` of what has no file, Unix seconds."""
     state = state_of(status)
     argv = status.argv if status and status.pid is not None and status.argv else planned
     told: Object = {"value": state, "args": list(argv)}
@@ -109,7 +115,7 @@ def _entry(
         told |= {"exit_code": status.exit_code or 1, "failed": True, "error": status.error}
     elif model.error is not None:
         told["error"] = model.error
-    if coming := [d for d in downloads if any(is_for(d, wanted) for wanted in model.fetch)]:
+    if downloads and (coming := [d for d in downloads if any(is_for(d, wanted) for wanted in model.fetch)]):
         told |= {"value": "downloading", **_going(coming)}
     entry: Object = {
         "id": model.id,
@@ -117,7 +123,7 @@ def _entry(
         "tags": list(model.tags),
         "object": "model",
         "owned_by": "llamacpp",
-        "created": model.created or int(time.time()),
+        "created": model.created or now,
         "status": told,
         "architecture": {"input_modalities": list(model.input_modalities), "output_modalities": ["text"]},
         "source": model.source,

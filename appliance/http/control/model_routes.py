@@ -13,25 +13,27 @@ from appliance.core.model import Model
 from appliance.errors import BadRequest, Conflict, Forbidden, ModelNotFound
 from appliance.http.control.answers import endless_answer, json_answer
 from appliance.http.feeds.model_events import CONTENT_TYPE, ModelFeed
-from appliance.http.way.front import Front
+from appliance.http.owners import Owners
 from appliance.traffic.choice import refresh
+from appliance.traffic.lifetime import Lifetime
 
 
 class ModelRoutes:
     """Every method is one route."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
+    def __init__(self, owners: Owners, lifetime: Lifetime) -> None:
+        self._owners = owners
+        self._lifetime = lifetime
 
     async def events(self) -> Response:
         """``?snapshot=1`` begins with the state of every model, ``?names=readme`` has the events as in the README."""
         if request.method == "HEAD":
             return Response("", content_type=CONTENT_TYPE)
         feed = ModelFeed(
-            self._front.fleet,
-            self._front.catalog,
-            self._front.owners.downloads,
-            self._front.lifetime,
+            self._owners.fleet,
+            self._owners.catalog,
+            self._owners.downloads,
+            self._lifetime,
             everything=request.args.get("snapshot") in ("true", "1"),
             readme=request.args.get("names") == "readme",
         )
@@ -43,8 +45,8 @@ class ModelRoutes:
         name = read_json(body).model
         if not name:
             raise BadRequest("model must be a non-empty string", param="model")
-        await refresh(self._front.catalog)
-        if (model := self._front.catalog.snapshot.find(name)) is not None and not _may_be_downloaded(model, name):
+        await refresh(self._owners.catalog)
+        if (model := self._owners.catalog.snapshot.find(name)) is not None and not _may_be_downloaded(model, name):
             raise BadRequest(f"model '{name}' already exists", param="model")
         downloads = self._downloads()
         reference = parse_reference(name)
@@ -56,7 +58,7 @@ class ModelRoutes:
         name = read_json(await request.get_data(cache=False, as_text=False, parse_form_data=False)).model
         if not name:
             raise BadRequest("model must be a non-empty string", param="model")
-        download = under_way(self._downloads(), name, self._front.catalog.snapshot.find(name))
+        download = under_way(self._downloads(), name, self._owners.catalog.snapshot.find(name))
         if download is None:
             raise BadRequest(f"model '{name}' is not being downloaded", param="model")
         download.pause()
@@ -71,10 +73,10 @@ class ModelRoutes:
         if (download := downloads.find(name)) is not None and not download.status.ended:
             await downloads.discard(name)
             return json_answer({"success": True})
-        await refresh(self._front.catalog)
-        model = next((model for model in self._front.catalog.snapshot.models if model.id == name), None)
+        await refresh(self._owners.catalog)
+        model = next((model for model in self._owners.catalog.snapshot.models if model.id == name), None)
         if model is None:
-            raise ModelNotFound(name, self._front.catalog.snapshot.near(name))
+            raise ModelNotFound(name, self._owners.catalog.snapshot.near(name))
         if model.source != "cache":
             raise Forbidden(f"model '{name}' is not removable: it is not from the Hugging Face cache ({model.source})")
         await self._remove(downloads, model)
@@ -83,18 +85,18 @@ class ModelRoutes:
 
     async def _remove(self, downloads: Downloads, model: Model) -> None:
         """Raises Conflict for files that the system does not let go of."""
-        await self._front.fleet.unload(model.id)
+        await self._owners.fleet.unload(model.id)
         try:
             await downloads.delete(model)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             raise Conflict(f"model '{model.id}' cannot be removed: {error.strerror or error}{where}") from None
-        await self._front.fleet.unload(model.id)  # somebody may have asked for it while its files went
+        await self._owners.fleet.unload(model.id)  # somebody may have asked for it while its files went
 
     def _downloads(self) -> Downloads:
-        if self._front.owners.downloads is None or self._front.catalog.sources.cache is None:
+        if self._owners.downloads is None or self._owners.catalog.sources.cache is None:
             raise Forbidden("downloads are off: the configuration names its models, and the cache is not served")
-        return self._front.owners.downloads
+        return self._owners.downloads
 
 
 def under_way(downloads: Downloads | None, name: str, model: Model | None) -> Download | None:

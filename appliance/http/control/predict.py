@@ -9,14 +9,13 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from appliance.core.inward import Asker
 from appliance.errors import ApplianceError, BadRequest, UsageError
-from appliance.http.bytes.body import BodyReader
-from appliance.http.bytes.tasks import Inbox
-from appliance.http.way import errors
-from appliance.http.way.front import Front
+from appliance.http import errors
 from appliance.http.way.routes import POSTED
-from appliance.traffic.request import PUBLIC_PATHS, Request
-from appliance.traffic.sink import Sink, send_whole
+from appliance.http.way.visit import Visit
+from appliance.traffic.request import PUBLIC_PATHS
+from appliance.traffic.sink import send_whole
 
 FORMAT = "@requestFormat"
 MAX_INSTANCES = 128
@@ -34,32 +33,31 @@ def alias_of(path: str) -> str:
 class Predict:
     """Answers the route. Raises UsageError when its path is another route's."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
-        self.path = front.settings.predict
+    def __init__(self, path: str | None, inward: Asker) -> None:
+        self.path = path
+        self._inward = inward
         if self.path is not None and (self.path in PUBLIC_PATHS or self.path in POSTED):
             raise UsageError(f"AIP_PREDICT_ROUTE={self.path} is a route of the server already; choose another path")
         # Of two routes with one alias the one with a version is meant.
         self._formats = {alias_of(path): path for path in sorted(POSTED)} | {path: path for path in POSTED}
 
-    async def answer(self, request: Request, reader: BodyReader, client: Inbox, sink: Sink) -> None:
+    async def answer(self, visit: Visit) -> None:
         """All at once; a failure of one is its prediction. Raises BadRequest for the whole, and ClientLeft."""
-        instances = _instances(await reader.read(request, client.receive))
+        instances = _instances(await visit.read_body())
         predictions: list[object] = [None] * len(instances)
 
         async def predict(number: int, instance: Raw) -> None:
             predictions[number] = await self._predict(instance)
 
-        with client.staying():
-            async with trio.open_nursery() as nursery:
-                for number, instance in enumerate(instances):
-                    nursery.start_soon(predict, number, instance)
-        await send_whole(sink, 200, (errors.JSON_TYPE,), msgspec.json.encode({"predictions": predictions}))
+        async with trio.open_nursery() as nursery:
+            for number, instance in enumerate(instances):
+                nursery.start_soon(predict, number, instance)
+        await send_whole(visit.sink, 200, (errors.JSON_TYPE,), msgspec.json.encode({"predictions": predictions}))
 
     async def _predict(self, instance: Raw) -> object:
         try:
             path, body = self._inner(instance)
-            async with self._front.inward.ask(path, body, origin="predict") as reply:
+            async with self._inward.ask(path, body, origin="predict") as reply:
                 answer = await reply.read(MAX_PREDICTION)
         except ApplianceError as error:
             return Raw(errors.body(errors.describe(error)))

@@ -8,30 +8,19 @@ from datetime import datetime
 import trio
 from quart import Response, request
 
-from appliance.core.activity import parse_id, parse_models, parse_query, with_captures
-from appliance.core.captures import CaptureBuffer
+from appliance.core.activity import parse_id, parse_models, parse_query
 from appliance.core.machine import Hardware
 from appliance.errors import BadRequest, Busy, NotFound
 from appliance.http.control.answers import json_answer
 from appliance.platform.samples import Samples
-from appliance.store.activity import Activity
+from appliance.traffic.record import Recorder
 
 
 class Records:
-    """The keepers of what is told here. ``captures`` gives the buffer in use: another size makes another one.
+    """The keepers of what is told here. ``detect`` looks at the hardware; its answer is kept."""
 
-    ``detect`` looks at the hardware; its answer is kept.
-    """
-
-    def __init__(
-        self,
-        activity: Activity,
-        captures: Callable[[], CaptureBuffer],
-        samples: Samples,
-        detect: Callable[[], Awaitable[Hardware | None]],
-    ) -> None:
-        self.activity = activity
-        self.captures = captures
+    def __init__(self, recorder: Recorder, samples: Samples, detect: Callable[[], Awaitable[Hardware | None]]) -> None:
+        self.recorder = recorder
         self.samples = samples
         self.detect = detect
 
@@ -45,15 +34,14 @@ class RecordRoutes:
         self._detecting = trio.Lock()
 
     async def activity(self) -> Response:
-        page = await self._records.activity.page(parse_query(_parameters()))
-        return json_answer(with_captures(page, self._records.captures().has))
+        return json_answer(await self._records.recorder.page(parse_query(_parameters())))
 
     async def stats(self) -> Response:
-        return json_answer(await self._records.activity.stats(parse_models(_parameters())))
+        return json_answer(await self._records.recorder.stats(parse_models(_parameters())))
 
     async def capture(self, capture_id: str) -> Response:
         row = parse_id(capture_id)
-        capture = self._records.captures().get(row)
+        capture = await self._records.recorder.capture(row)
         if capture is None:
             raise NotFound(f"there is no capture of request {row}; captureBuffer holds only the latest")
         return json_answer(capture)

@@ -19,11 +19,11 @@ from appliance.agents.record import RunResult, RunStatus, result_of, status_of
 from appliance.agents.run import Asked, Run
 from appliance.agents.workers import WorkerStatus
 from appliance.errors import BadRequest, BodyTooLarge, NotReady
+from appliance.http import errors
 from appliance.http.control.answers import endless_answer, json_answer
 from appliance.http.control.run_request import read_results, read_run
 from appliance.http.feeds.stream_routes import CONTENT_TYPE, StreamBody, read_offset
-from appliance.http.way import errors
-from appliance.http.way.front import Front
+from appliance.traffic.targets import Targets
 
 if TYPE_CHECKING:
     from hypercorn.typing import HTTPScope
@@ -55,8 +55,8 @@ class _Unready(Struct):
 class RunRoutes:
     """Every method is one route."""
 
-    def __init__(self, front: Front, agents: Agents) -> None:
-        self._front = front
+    def __init__(self, targets: Targets, agents: Agents) -> None:
+        self._targets = targets
         self._agents = agents
         self._reading = trio.CapacityLimiter(1)
 
@@ -64,7 +64,7 @@ class RunRoutes:
         """202 at once; the model's name is resolved, and its slots are asked, before."""
         read = partial(read_run, await _body(), self._agents.toolbox, self._agents.settings)
         task, limits = await trio.to_thread.run_sync(read, limiter=self._reading)  # checking schemas takes its time
-        worker = await self._front.targets.worker(task.model)
+        worker = await self._targets.worker(task.model)
         run = self._agents.submit(Asked(task=task, worker=worker, limits=limits))
         answer = json_answer(_Begun(run.id, run.record().outcome.state), 202)
         answer.headers["Location"] = f"{RUNS}/{run.id}"
@@ -152,9 +152,9 @@ class RunsRequest(TrioRequest):
         )
 
 
-def add_run_routes(app: QuartTrio, front: Front, agents: Agents) -> None:
+def add_run_routes(app: QuartTrio, targets: Targets, agents: Agents) -> None:
     """Register everything here on the program's application."""
-    routes = RunRoutes(front, agents)
+    routes = RunRoutes(targets, agents)
     app.request_class = RunsRequest
     app.add_url_rule("/api/runs", "submit run", routes.submit, methods=["POST"])
     app.add_url_rule("/api/runs", "list runs", routes.list)

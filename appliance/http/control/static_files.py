@@ -150,10 +150,10 @@ async def _send(request: Request, opened: _Opened, names: tuple[str, ...], sink:
     cached = "public, max-age=31536000, immutable" if IMMUTABLE in request.path else "no-cache"
     about: Headers = ((b"ETag", opened.tag.encode()), (b"Cache-Control", cached.encode()))
     if _is_known(request.header(b"if-none-match"), opened.tag):
-        await sink.start(304, about)
+        sink.start(304, about)
         await sink.end()
         return
-    await sink.start(
+    sink.start(
         200,
         (
             (b"Content-Type", TYPES.get(suffix, OTHER_TYPE).encode()),

@@ -11,15 +11,13 @@ from msgspec import Raw, Struct
 
 from appliance.core.tooling import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, ShuttingDown
-from appliance.http.bytes.body import BodyReader
-from appliance.http.bytes.tasks import Inbox
-from appliance.http.way import errors
+from appliance.http import errors
+from appliance.http.way.visit import Visit
 from appliance.tools.box import Toolbox
 from appliance.traffic.lifetime import Lifetime
 from appliance.traffic.request import Request
 from appliance.traffic.sink import EVENTS, Sink, send_whole
 
-TOOLS = "/tools"
 METHODS = ("GET", "HEAD", "POST")
 MAX_AT_ONCE = 64
 """Each may be a process."""
@@ -46,8 +44,9 @@ class ToolRoutes:
         self._lifetime = lifetime
         self._under_way = 0
 
-    async def answer(self, request: Request, reader: BodyReader, client: Inbox, sink: Sink) -> None:
+    async def answer(self, visit: Visit) -> None:
         """Raises RouteNotFound, errors of reading the body, and ClientLeft; what a tool refuses is an answer."""
+        request, sink = visit.request, visit.sink
         if request.method not in METHODS:
             raise RouteNotFound(request.method, request.path)
         if not self._tools.enabled:
@@ -56,13 +55,12 @@ class ToolRoutes:
         if request.method != "POST":
             await _send(sink, 200, [_entry(spec) for spec in self._tools.specs()])
             return
-        body = await reader.read(request, client.receive)
+        body = await visit.read_body()
         if self._under_way >= MAX_AT_ONCE:
             raise Busy(f"{MAX_AT_ONCE} uses of tools are under way; wait for one of them to end")
         self._under_way += 1
         try:
-            with client.staying():
-                await self._use(request, body, sink)
+            await self._use(request, body, sink)
         finally:
             self._under_way -= 1
 
@@ -96,7 +94,7 @@ class ToolRoutes:
     async def _stream(self, use: Use, context: ToolContext, sink: Sink) -> None:
         """The answer begins once the tool has: what is refused before has a status of its own."""
         async with self._tools.stream(use.tool, bytes(use.params), context) as pieces:
-            await sink.start(200, [(b"Content-Type", EVENTS), (b"Cache-Control", b"no-cache")])
+            sink.start(200, [(b"Content-Type", EVENTS), (b"Cache-Control", b"no-cache")])
             done: dict[str, object] = {"done": True}
             async for piece in pieces:
                 match piece:

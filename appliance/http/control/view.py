@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.core.config.types import Config, ModelConfig
-from appliance.core.swap_listing import Object, list_entries, model_status, swap_state, with_found
+from appliance.core.swap_listing import Listing, Object, model_status, swap_state, with_found
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
 from appliance.peers.owner import Peers
@@ -37,18 +37,24 @@ class View:
         self.catalog = catalog
         self.peers = peers
         self.profile = profile
+        self._whole: tuple[object, Config] = (None, Config())
+        self._listing: tuple[object, Listing] = (None, Listing(Config()))
 
     @property
     def config(self) -> Config:
         """The configuration with what was found on disk and at peers beside it; the defaults without one."""
-        snapshot = self.catalog.snapshot
-        return self.peers.complete(with_found(snapshot.config, snapshot.models))
+        basis = snapshot, _ = self.catalog.snapshot, self.peers.names()
+        if self._whole[0] != basis:
+            self._whole = (basis, self.peers.complete(with_found(snapshot.config, snapshot.models)))
+        return self._whole[1]
 
     def entries(self, base: Mapping[str, Object], now: int) -> list[Object]:
-        """The ``data`` of ``GET /v1/models``, see `list_entries`; what was found on disk is no part of the file."""
-        config = self.peers.complete(self.catalog.snapshot.config or Config())
+        """The ``data`` of ``GET /v1/models``, see `Listing`; what was found on disk is no part of the file."""
+        basis = config, _ = self.catalog.snapshot.config, self.peers.names()
+        if self._listing[0] != basis:
+            self._listing = (basis, Listing(self.peers.complete(config or Config())))
         remote = {f"{peer.id}/{model.id}" for peer in self.peers.snapshot() for model in peer.models if model.loaded}
-        return list_entries(base, config, profile=self.profile.name, now=now, remote=remote)
+        return self._listing[1].entries(base, profile=self.profile.name, now=now, remote=remote)
 
     def running(self) -> list[Running]:
         """Every process that is not stopped, by id."""

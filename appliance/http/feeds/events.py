@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable
+from contextlib import ExitStack
 from types import TracebackType
 
 import msgspec
@@ -22,7 +23,7 @@ from appliance.http.control.view import View
 from appliance.traffic.inflight import InFlight
 from appliance.traffic.lifetime import Lifetime
 from appliance.traffic.program_log import LogFeeds, LogReader
-from appliance.traffic.rows import ActivityRows
+from appliance.traffic.record import Recorder
 
 CONTENT_TYPE = "text/event-stream"
 PAUSE = 0.02
@@ -42,14 +43,23 @@ HELD_ROWS = 1024
 class Sources:
     """Where the messages come from; one for all feeds of a server."""
 
-    def __init__(
-        self, view: View, logs: LogFeeds, inflight: InFlight, activity: ActivityRows, lifetime: Lifetime
-    ) -> None:
+    def __init__(self, view: View, logs: LogFeeds, inflight: InFlight, recorder: Recorder, lifetime: Lifetime) -> None:
         self.view = view
         self.logs = logs
         self.inflight = inflight
-        self.activity = activity
+        self.recorder = recorder
         self.lifetime = lifetime
+        self._states: bytes | None = None
+
+    def states(self) -> bytes:
+        """The message of the models' states, made once for all feeds that look after the same change."""
+        if self._states is None:
+            self._states = _message("modelStatus", msgspec.json.encode(self.view.model_status()))
+        return self._states
+
+    def states_changed(self) -> None:
+        """Make the message anew for whoever looks next."""
+        self._states = None
 
 
 class EventFeed(ResponseBody):
@@ -75,12 +85,13 @@ class EventFeed(ResponseBody):
         self._models: Snapshot | None = None
         self._profile: str | None = None
         self._rows: deque[int] = deque(maxlen=HELD_ROWS)
-        self._unfollow: Callable[[], None] = lambda: None
+        self._following = ExitStack()
 
     async def __aenter__(self) -> AsyncIterable[bytes]:
         nursery = await self._waiting.__aenter__()
         view = self._sources.view
-        self._unfollow = self._sources.activity.follow(self._new_row)
+        self._following.callback(self._sources.recorder.follow(self._new_row))
+        self._following.enter_context(self._inflight)
         self._begin()
         for reader in (self._program, self._upstream, self._inflight):
             nursery.start_soon(self._ring_once_a_look, reader.wait)
@@ -91,7 +102,7 @@ class EventFeed(ResponseBody):
         return self
 
     async def __aexit__(self, exc_type: type[BaseException], exc_value: BaseException, tb: TracebackType) -> None:
-        self._unfollow()
+        self._following.close()
         self._nursery.cancel_scope.cancel()
         await self._waiting.__aexit__(exc_type, exc_value, tb)
 
@@ -146,12 +157,14 @@ class EventFeed(ResponseBody):
         self._looked = trio.Event()
 
     def _tell_states(self) -> None:
-        view = self._sources.view
-        self._models, self._states_due = view.catalog.snapshot, False
-        states = msgspec.json.encode(view.model_status())
+        models = self._sources.view.catalog.snapshot
+        if models is not self._models:  # for this no bell rings
+            self._sources.states_changed()
+        self._models, self._states_due = models, False
+        states = self._sources.states()
         if states != self._states:
             self._states = states
-            self._messages.append(_message("modelStatus", states))
+            self._messages.append(states)
 
     def _tell_log(self, source: str, reader: LogReader) -> None:
         text = _text(reader.take())
@@ -189,6 +202,7 @@ class EventFeed(ResponseBody):
             await looked.wait()
 
     def _ring_for_states(self) -> None:
+        self._sources.states_changed()
         self._states_due = True
         self._bell.set()
 

@@ -8,6 +8,8 @@ at, ``{"type": "end", "id", "at"}`` and ``{"type": "error", "id", "error"}``.
 from __future__ import annotations
 
 import codecs
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
@@ -15,11 +17,12 @@ import trio
 from msgspec import Struct
 
 from appliance.errors import ApplianceError, BadRequest
-from appliance.http.sockets.websocket import Receive, Send
-from appliance.http.way.errors import describe
+from appliance.http.errors import describe
+from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.resumable import find_stream
 from appliance.streams.generation import Generation
 from appliance.streams.owner import Streams
+from appliance.upstream.websocket import Websocket
 
 MAX_SUBSCRIPTIONS = 64
 
@@ -33,30 +36,48 @@ class _Message(Struct):
 _MESSAGE = msgspec.json.Decoder(_Message)
 
 
-async def serve_stream_socket(receive: Receive, send: Send, streams: Streams) -> None:
+async def serve_stream_socket(handshake: Handshake, streams: Streams) -> None:
     """Accept the websocket and keep it until the client ends it. The caller has checked the key."""
-    await send({"type": "websocket.accept", "subprotocol": None, "headers": []})
+    websocket = await handshake.accept()
     async with trio.open_nursery() as nursery:
-        await _Subscriptions(send, streams, nursery).serve(receive)
+        await _Subscriptions(websocket, streams, nursery).serve()
         nursery.cancel_scope.cancel()
+
+
+class _Subscription:
+    """Ends between two messages: one that is cut off would be the end of the whole websocket."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self._saying = False
+        self._over = False
+
+    def end(self) -> None:
+        self._over = True
+        if not self._saying:
+            self.scope.cancel()
+
+    @contextmanager
+    def saying(self) -> Generator[None]:
+        self._saying = True
+        yield
+        self._saying = False
+        if self._over:
+            self.scope.cancel()
 
 
 class _Subscriptions:
     """What one client reads."""
 
-    def __init__(self, send: Send, streams: Streams, nursery: trio.Nursery) -> None:
-        self._send = send
+    def __init__(self, websocket: Websocket, streams: Streams, nursery: trio.Nursery) -> None:
+        self._websocket = websocket
         self._streams = streams
         self._nursery = nursery
-        self._scopes: dict[str, trio.CancelScope] = {}
+        self._followed: dict[str, _Subscription] = {}
 
-    async def serve(self, receive: Receive) -> None:
-        while True:
-            event = await receive()
-            if event["type"] == "websocket.disconnect":
-                return
-            if event["type"] == "websocket.receive":
-                await self._obey(event["text"] or event["bytes"] or b"")
+    async def serve(self) -> None:
+        while (message := await self._websocket.receive()) is not None:
+            await self._obey(message)
 
     async def _obey(self, text: str | bytes) -> None:
         try:
@@ -75,46 +96,49 @@ class _Subscriptions:
     async def _subscribe(self, conversation: str, offset: int) -> None:
         """In place of an earlier subscription of the same stream."""
         self._unsubscribe(conversation)
-        if len(self._scopes) >= MAX_SUBSCRIPTIONS:
+        if len(self._followed) >= MAX_SUBSCRIPTIONS:
             await self._refuse(conversation, BadRequest(f"{MAX_SUBSCRIPTIONS} streams are subscribed to already"))
             return
-        scope = self._scopes[conversation] = trio.CancelScope()
-        self._nursery.start_soon(self._follow, conversation, max(offset, 0), scope)
+        subscription = self._followed[conversation] = _Subscription()
+        self._nursery.start_soon(self._follow, conversation, max(offset, 0), subscription)
 
     def _unsubscribe(self, conversation: str) -> None:
-        scope = self._scopes.pop(conversation, None)
-        if scope is not None:
-            scope.cancel()
+        subscription = self._followed.pop(conversation, None)
+        if subscription is not None:
+            subscription.end()
 
-    async def _follow(self, conversation: str, offset: int, scope: trio.CancelScope) -> None:
-        with scope:
+    async def _follow(self, conversation: str, offset: int, subscription: _Subscription) -> None:
+        with subscription.scope:
             try:
                 generation = await find_stream(self._streams, conversation)
                 if offset < generation.ring.dropped:
                     raise BadRequest("Stream offset lost, please restart", param="from")
-                await self._read(generation, offset)
+                await self._read(generation, offset, subscription)
             except ApplianceError as error:
-                await self._refuse(conversation, error)
-        if self._scopes.get(conversation) is scope:
-            del self._scopes[conversation]
+                with subscription.saying():
+                    await self._refuse(conversation, error)
+        if self._followed.get(conversation) is subscription:
+            del self._followed[conversation]
 
-    async def _read(self, generation: Generation, offset: int) -> None:
+    async def _read(self, generation: Generation, offset: int, subscription: _Subscription) -> None:
         """A character whose bytes are not all there yet waits for the rest."""
-        reader = generation.reader(offset)
+        name, reader = generation.conversation, generation.reader(offset)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         told = reader.offset
         while data := await reader.receive():
             text = decoder.decode(data)
             to = reader.offset - len(decoder.getstate()[0])
             if text:
-                await self._say({"type": "data", "id": generation.conversation, "from": told, "to": to, "data": text})
+                with subscription.saying():
+                    await self._say({"type": "data", "id": name, "from": told, "to": to, "data": text})
             told = to
         if reader.overtaken:
             raise BadRequest("Stream offset lost, please restart", param="from")
-        await self._say({"type": "end", "id": generation.conversation, "at": reader.offset})
+        with subscription.saying():
+            await self._say({"type": "end", "id": name, "at": reader.offset})
 
     async def _refuse(self, conversation: str, error: ApplianceError) -> None:
         await self._say({"type": "error", "id": conversation, "error": describe(error)})
 
     async def _say(self, message: dict[str, object]) -> None:
-        await self._send({"type": "websocket.send", "text": msgspec.json.encode(message).decode(), "bytes": None})
+        await self._websocket.send(msgspec.json.encode(message).decode())

@@ -8,13 +8,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from appliance.agents.owner import Agents
 from appliance.agents.record import result_of
 from appliance.agents.run import Asked, Run
 from appliance.core.sse import Decoder, Event
 from appliance.errors import BadRequest
 from appliance.http.control.run_request import read_run
 from appliance.http.mcp.models import Result, Tell, failed_result, text_result
-from appliance.http.way.front import Front
+from appliance.traffic.targets import Targets
 
 DESCRIPTION = "Lets a language model on this machine work on a task with tools, and waits for what comes of it."
 
@@ -59,7 +60,9 @@ def run_schema(tools: Collection[str]) -> Mapping[str, object]:
     }
 
 
-async def run_agent(front: Front, arguments: RunAgent, allowed: Collection[str], tell: Tell | None) -> Result:
+async def run_agent(
+    agents: Agents, targets: Targets, arguments: RunAgent, allowed: Collection[str], tell: Tell | None
+) -> Result:
     """Whoever stops waiting cancels the run. Raises BadRequest, and what `Agents.submit` raises."""
     for name in arguments.tools:
         if name not in allowed:
@@ -67,9 +70,8 @@ async def run_agent(front: Front, arguments: RunAgent, allowed: Collection[str],
                 f"the tool '{name}' is not for MCP clients; start the server with --mcp-server-tools {name}",
                 param="tools",
             )
-    agents = front.owners.agents
     task, limits = read_run(_body(arguments), agents.toolbox, agents.settings)
-    worker = await front.targets.worker(task.model)
+    worker = await targets.worker(task.model)
     run = agents.submit(Asked(task=task, worker=worker, limits=limits))
     try:
         await _follow(run, tell)

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.inward import Asker
 from appliance.core.tooling import ToolContext, ToolSpec
 from appliance.errors import ApplianceError
 from appliance.http.control.listing import list_models
@@ -29,7 +30,8 @@ from appliance.http.mcp.models import (
     json_result,
     text_result,
 )
-from appliance.http.way.front import Front
+from appliance.http.owners import Owners
+from appliance.traffic.traffic import Traffic
 
 T = TypeVar("T")
 Work = Callable[[bytes, Tell | None], Awaitable[Result]]
@@ -60,10 +62,12 @@ class Offered(Struct, frozen=True, kw_only=True):
 class Offer:
     """Raises BadRequest for a word in ``words`` that means none of the program's tools (see `Toolbox.select`)."""
 
-    def __init__(self, front: Front, words: Sequence[str]) -> None:
-        self._front = front
-        self._view = View(front.fleet, front.catalog, front.peers, front.profile)
-        chosen = [self._tool(spec) for spec in front.owners.tools.select(words)]
+    def __init__(self, owners: Owners, traffic: Traffic, inward: Asker, words: Sequence[str]) -> None:
+        self._owners = owners
+        self._targets = traffic.targets
+        self._inward = inward
+        self._view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
+        chosen = [self._tool(spec) for spec in owners.tools.select(words)]
         self._allowed = frozenset(tool.name for tool in chosen)
         own = self._own()
         self._tools = {tool.name: tool for tool in (*chosen, *own)}  # of two with one name the own one counts
@@ -112,7 +116,7 @@ class Offer:
 
     def _tool(self, spec: ToolSpec) -> Offered:
         async def work(arguments: bytes, tell: Tell | None) -> Result:
-            found = await self._front.owners.tools.call(spec.name, arguments, ToolContext())
+            found = await self._owners.tools.call(spec.name, arguments, ToolContext())
             return failed_result(found.error) if found.error is not None else text_result(found.text)
 
         return Offered(
@@ -130,13 +134,13 @@ class Offer:
         return json_result({"models": [_shown(entry) for entry in entries]})
 
     async def _chat(self, arguments: bytes, tell: Tell | None) -> Result:
-        return await chat(self._front.inward, _read(arguments, Chat), tell)
+        return await chat(self._inward, _read(arguments, Chat), tell)
 
     async def _embed(self, arguments: bytes, tell: Tell | None) -> Result:
-        return await embed(self._front.inward, _read(arguments, Embed))
+        return await embed(self._inward, _read(arguments, Embed))
 
     async def _run_agent(self, arguments: bytes, tell: Tell | None) -> Result:
-        return await run_agent(self._front, _read(arguments, RunAgent), self._allowed, tell)
+        return await run_agent(self._owners.agents, self._targets, _read(arguments, RunAgent), self._allowed, tell)
 
 
 async def used(tool: Offered, arguments: bytes, tell: Tell | None) -> Result:

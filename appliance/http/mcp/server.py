@@ -9,20 +9,23 @@ from __future__ import annotations
 import trio
 
 from appliance import __version__
+from appliance.core.inward import Asker
 from appliance.core.mcp_messages import INVALID_PARAMS, RpcError, notification, refusal, result
 from appliance.core.mcp_serving import Accepted, Call, Immediate, Listing, cached, read_request, stamped
+from appliance.core.settings import HttpSettings
 from appliance.core.sse import PING, ErrorInfo, Event, encode
 from appliance.errors import Busy, Forbidden
-from appliance.http.bytes.body import BodyReader
-from appliance.http.bytes.tasks import Inbox
+from appliance.http import errors
 from appliance.http.mcp.models import Result
 from appliance.http.mcp.offer import Offer, Offered, used
-from appliance.http.way import errors
+from appliance.http.owners import Owners
 from appliance.http.way.explaining import refuse
-from appliance.http.way.front import Front
-from appliance.http.way.relay import EVENT_STREAM, UNBUFFERED
+from appliance.http.way.guard import Guard
+from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
+from appliance.http.way.visit import Visit
 from appliance.traffic.request import Request
 from appliance.traffic.sink import Headers, Sink, send_whole
+from appliance.traffic.traffic import Traffic
 
 MAX_AT_ONCE = 64
 SERVER = {"name": "llama-appliance", "title": "Llama Appliance", "version": __version__}
@@ -45,29 +48,28 @@ STREAM: Headers = (EVENT_STREAM, *UNBUFFERED)
 class McpServer:
     """Answers the route. Raises BadRequest for a tool in the settings that there is not."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
-        self._settings = front.settings
-        self._offer = Offer(front, self._settings.mcp_server_tools) if self._settings.mcp_server else None
+    def __init__(self, settings: HttpSettings, guard: Guard, traffic: Traffic, owners: Owners, inward: Asker) -> None:
+        self._settings = settings
+        self._guard = guard
+        self._offer = Offer(owners, traffic, inward, settings.mcp_server_tools) if settings.mcp_server else None
         self._under_way = 0
 
-    async def answer(self, request: Request, reader: BodyReader, client: Inbox, sink: Sink) -> None:
+    async def answer(self, visit: Visit) -> None:
         """The key and where the request comes from are checked already. Raises ApplianceError and ClientLeft."""
+        request, sink = visit.request, visit.sink
         if self._offer is None:
             await refuse(sink, errors.disabled("--mcp-server"))
-        elif not self._front.guard.asks_for_key and not self._settings.mcp_server_open:
+        elif not self._guard.asks_for_key and not self._settings.mcp_server_open:
             raise Forbidden("the MCP server needs an API key, and the configuration in force has none; add one")
         elif request.method != "POST":
             await refuse(sink, NO_METHOD, ((b"Allow", b"POST"),))
         elif not (accepted := _accepted(request)):
             await refuse(sink, NOT_ACCEPTABLE)
         else:
-            body = await reader.read(request, client.receive)
-            await self._answer(self._offer, body, request, client, sink, events="events" in accepted)
+            body = await visit.read_body()
+            await self._answer(self._offer, body, request, sink, events="events" in accepted)
 
-    async def _answer(
-        self, offer: Offer, body: bytes, request: Request, client: Inbox, sink: Sink, *, events: bool
-    ) -> None:
+    async def _answer(self, offer: Offer, body: bytes, request: Request, sink: Sink, *, events: bool) -> None:
         match read_request(body, request.headers, SERVER):
             case Accepted():
                 await send_whole(sink, 202, ())
@@ -79,9 +81,9 @@ class McpServer:
                 listed: Result = {"tools": offer.told()}
                 await _send(sink, 200, result(number, stamped(listed | cached(), SERVER) if modern else listed))
             case Call() as call:
-                await self._call(offer, call, client, sink, events=events)
+                await self._call(offer, call, sink, events=events)
 
-    async def _call(self, offer: Offer, call: Call, client: Inbox, sink: Sink, *, events: bool) -> None:
+    async def _call(self, offer: Offer, call: Call, sink: Sink, *, events: bool) -> None:
         tool = offer.find(call.name)
         if tool is None:
             error = RpcError(code=INVALID_PARAMS, message=f"Unknown tool: {call.name[:200]}")
@@ -91,8 +93,7 @@ class McpServer:
             raise Busy(f"the MCP server has {MAX_AT_ONCE} calls under way")
         self._under_way += 1
         try:
-            with client.staying():
-                await _Answering(call, sink, self._settings.ping_after if events else None).work(tool)
+            await _Answering(call, sink, self._settings.ping_after if events else None).work(tool)
         finally:
             self._under_way -= 1
 
@@ -135,7 +136,7 @@ class _Answering:
     async def _write(self, data: bytes) -> None:
         async with self._writing:
             if self._sink.status is None:
-                await self._sink.start(200, STREAM)
+                self._sink.start(200, STREAM)
             await self._sink.write(data)
 
 

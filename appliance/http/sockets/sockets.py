@@ -5,70 +5,71 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
+from appliance.core.http_request import Head
 from appliance.core.model import Model
 from appliance.errors import Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
+from appliance.http.bytes.body import Bodies
+from appliance.http.bytes.connection import Connection
 from appliance.http.feeds.stream_socket import serve_stream_socket
+from appliance.http.owners import Owners
+from appliance.http.sockets.handshake import Handshake, answer_handshake, websocket_visit
 from appliance.http.sockets.link import serve_link
-from appliance.http.sockets.websocket import Receive, Send, refuse_websocket, relay_websocket, waiting_client
-from appliance.http.way.front import Front
+from appliance.http.sockets.websocket import join_peers, relay_websocket
+from appliance.http.way.guard import Guard
 from appliance.http.way.outgoing import reached, renamed, sent_headers
-from appliance.http.way.peer_relay import join_peers
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.resumable import SOCKET
 from appliance.http.way.routes import is_passed
-from appliance.http.way.telling import outcome
+from appliance.http.way.visit import Visit
 from appliance.peers.link import LINK_PATH
-from appliance.traffic.request import Request, read_request
+from appliance.traffic.request import Request
 from appliance.traffic.targets import Target
+from appliance.traffic.traffic import Traffic
 from appliance.upstream.client import Address
-
-if TYPE_CHECKING:
-    from hypercorn.typing import WebsocketScope
-
-
-GOING_AWAY = 1001
-"""RFC 6455, section 7.4.1."""
 
 
 class Sockets:
     """Answers websocket handshakes."""
 
-    def __init__(self, front: Front, pipeline: Pipeline) -> None:
-        self._front = front
+    def __init__(self, guard: Guard, traffic: Traffic, bodies: Bodies, owners: Owners, pipeline: Pipeline) -> None:
+        self._guard = guard
+        self._traffic = traffic
+        self._bodies = bodies
+        self._owners = owners
         self._pipeline = pipeline
 
-    async def answer(self, scope: WebsocketScope, receive: Receive, send: Send) -> None:
+    async def answer(self, request: Request, connection: Connection, head: Head) -> None:
         """The same checks as for any request come first; a refusal is the answer to the handshake."""
-        request = read_request(scope, self._front.settings.api_prefix)
-        with self._front.lifetime.request() as life:
-            failure = await outcome(partial(self._answer, request, scope, receive, send))
-            if failure is not None:
-                await refuse_websocket(send, failure)
-        if life.cancelled_caught:
-            await send({"type": "websocket.close", "code": GOING_AWAY, "reason": str(ShuttingDown())})
+        visit = websocket_visit(request, connection, head, self._bodies)
+        self._traffic.lifetime.requests.begin(visit.cancel)
+        try:
+            await answer_handshake(visit, connection, head, partial(self._serve, visit))
+        finally:
+            self._traffic.lifetime.requests.end(visit.cancel)
 
-    async def _answer(self, request: Request, scope: WebsocketScope, receive: Receive, send: Send) -> None:
-        self._front.guard.check_place(request)
-        self._front.guard.check_key(request)
+    async def _serve(self, visit: Visit, handshake: Handshake) -> None:
+        request = visit.request
+        self._guard.check_place(request)
+        self._guard.check_key(request)
         if request.path == LINK_PATH:
-            await self._link(request, scope, receive, send)
+            await self._link(request, handshake)
             return
         if request.path == SOCKET:
-            await serve_stream_socket(receive, send, self._front.streams)
+            await serve_stream_socket(handshake, self._owners.streams)
             return
         async with self._target(request) as (target, path):
-            if target.model is not None and not self._pipeline.may_load(target.model, request):
-                raise ModelNotLoaded(target.model.id)
-            if target.model is not None and _is_no_use(target.model):
-                await self._join_model(target.model, path, request, scope, receive, send)
+            model = target.model
+            if model is not None and not self._pipeline.may_load(model, request):
+                raise ModelNotLoaded(model.id)
+            if model is not None and _is_no_use(model):
+                await self._join_model(model, path, request, handshake)
                 return
-            with self._front.inflight.begin(request, target.label, request.client):
-                if target.model is not None:
-                    await self._join_model(target.model, path, request, scope, receive, send)
+            with self._traffic.inflight.begin(request, target.label, cancel=visit.cancel):
+                if model is not None:
+                    await self._join_model(model, path, request, handshake)
                 else:
-                    await self._join_peers(target, path, request, scope, receive, send)
+                    await join_peers(self._owners.peers, target.peers, handshake, path, request.headers)
 
     @asynccontextmanager
     async def _target(self, request: Request) -> AsyncGenerator[tuple[Target, str]]:
@@ -76,44 +77,34 @@ class Sockets:
             target, path = await self._pipeline.passed_target(request)
             yield target, path if path.startswith("/") else f"/{path}"
         elif name := request.query.get("model"):
-            async with self._front.targets.chosen(name) as target:
-                yield target, renamed(request.target, self._front.targets.sent_name(target))
+            async with self._traffic.targets.chosen(name) as target:
+                yield target, renamed(request.target, self._traffic.targets.sent_name(target))
         else:
             raise RouteNotFound("WEBSOCKET", request.path)
 
-    async def _join_model(
-        self, model: Model, path: str, request: Request, scope: WebsocketScope, receive: Receive, send: Send
-    ) -> None:
-        headers = sent_headers(request, model, keys_are_ours=self._front.guard.asks_for_key)
-        async with waiting_client(receive) as answering, self._lease(model) as address:
-            there = reached(address, model, request)
-            await relay_websocket(scope, receive, send, there, path, headers, answering=answering)
+    async def _join_model(self, model: Model, path: str, request: Request, handshake: Handshake) -> None:
+        headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
+        async with self._lease(model) as address:
+            await relay_websocket(handshake, reached(address, model, request), path, headers)
 
     def _lease(self, model: Model) -> AbstractAsyncContextManager[Address]:
         """Raises Conflict for a model whose websockets are no use of it, and that does not run."""
-        return self._borrow(model) if _is_no_use(model) else self._front.fleet.lease(model)
+        return self._borrow(model) if _is_no_use(model) else self._owners.fleet.lease(model)
 
     @asynccontextmanager
     async def _borrow(self, model: Model) -> AsyncGenerator[Address]:
-        ready = self._front.fleet.lease_nowait(model.id)
+        ready = self._owners.fleet.lease_nowait(model.id)
         if ready is None:
             raise Conflict(f"model '{model.id}' is not ready, and its websockets do not start it (ignoreWebsockets)")
         with ready as address:
             yield address
 
-    async def _join_peers(
-        self, target: Target, path: str, request: Request, scope: WebsocketScope, receive: Receive, send: Send
-    ) -> None:
-        async with waiting_client(receive) as answering:
-            await join_peers(
-                self._front.peers, target.peers, scope, receive, send, path, request.headers, answering=answering
-            )
-
-    async def _link(self, request: Request, scope: WebsocketScope, receive: Receive, send: Send) -> None:
-        with self._front.peers.guest(request.client) as heard, self._front.lifetime.follower():
-            await serve_link(
-                scope, receive, send, self._front.owners.model_states, self._front.fleet.wait_changed, heard
-            )
+    async def _link(self, request: Request, handshake: Handshake) -> None:
+        owners = self._owners
+        with owners.peers.guest(request.client) as heard, self._traffic.lifetime.follower() as following:
+            await serve_link(handshake, owners.model_states, owners.fleet.wait_changed, heard)
+        if following.cancelled_caught:
+            raise ShuttingDown
 
 
 def _is_no_use(model: Model) -> bool:

@@ -1,102 +1,165 @@
-"""Asking a model's process: lease, exchange, what a waiting client is told, and the next engine where one dies."""
+"""A request asked of a model's process, and of the next one where the engine dies."""
 
 from __future__ import annotations
 
-from functools import partial
+from contextlib import nullcontext
 
 import msgspec
 import trio
 from msgspec import Raw, Struct
 
 from appliance.core.model import Model
-from appliance.errors import UpstreamFailed
+from appliance.core.settings import HttpSettings
+from appliance.errors import ModelLoading, ModelNotLoaded, UpstreamFailed
+from appliance.fleet.owner import Fleet
 from appliance.fleet.place import Place
 from appliance.http.way.fallback import Course
-from appliance.http.way.front import Front
+from appliance.http.way.guard import Guard
 from appliance.http.way.job import Job
 from appliance.http.way.loading import LoadingStream
 from appliance.http.way.outgoing import edited, reached, renamed, sent_headers
-from appliance.http.way.relay import Pinger
-from appliance.http.way.telling import Telling, telling_while
+from appliance.http.way.peer_relay import answer_from_peers
+from appliance.http.way.pings import Pings
+from appliance.http.way.relay import relay
+from appliance.http.way.telling import told_meanwhile
+from appliance.peers.owner import Peers
 from appliance.traffic.record import aside
-from appliance.traffic.targets import Target
-from appliance.upstream.client import Headers, exchange
-
-
-class _Sent(Struct, frozen=True):
-    """What of a request is the same for every process that it is sent to."""
-
-    path: str
-    headers: Headers
+from appliance.traffic.targets import Target, Targets
+from appliance.upstream.client import exchange
+from appliance.upstream.pool import Pool
 
 
 class Asking:
-    """Asks the processes of one server's models."""
+    """Asks the processes of one server's models, and its peers."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
-        self._settings = front.settings
+    def __init__(
+        self,
+        settings: HttpSettings,
+        guard: Guard,
+        targets: Targets,
+        fleet: Fleet,
+        peers: Peers,
+        pool: Pool,
+        pings: Pings,
+    ) -> None:
+        self._settings = settings
+        self._guard = guard
+        self._targets = targets
+        self._fleet = fleet
+        self._peers = peers
+        self._pool = pool
+        self._pings = pings
 
     async def ask(self, job: Job, target: Target, model: Model) -> None:
         """Pass the model's answer on to its end. Raises what `Fleet.lease` does, UpstreamFailed and BadRequest."""
-        body, path = job.body, job.path
+        body, path, request = job.body, job.path, job.request
         if job.edits:
-            name = self._front.targets.sent_name(target)
-            body = edited(job.format, body, self._front.targets.edits(model), target.requested, name)
+            name = self._targets.sent_name(target)
+            body = edited(job.format, body, self._targets.edits(model), target.requested, name)
             path = renamed(path, name)
-        sent = _Sent(path, self.headers(job, model))
-        course = Course(self._front.fleet, model, job, body)
-        asking = True
-        while asking:
+        headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
+        course = Course(self._fleet, model, job, body)
+        waits = job.streams and job.told and not request.inward
+        watch = job.record.watch
+        while True:
             place = Place()
-            teller = self._teller(job, model, place, first=course.falls == 0)
+            loading = self._loading_stream(job, model, place) if waits and course.falls == 0 else None
+            ping = self._pings.begin(aside(job.sink)) if waits and loading is None else None
             try:
-                await telling_while(teller, partial(self._use, job, model, place, sent, course))
+                async with (
+                    told_meanwhile(loading) if loading is not None else nullcontext() as told,
+                    self._fleet.lease(model, place) as address,
+                ):
+                    if loading is not None:
+                        loading.ready()
+                    watch.granted(model.id)
+                    if self._settings.held_for:
+                        await trio.sleep(self._settings.held_for)
+                    course.begin(address)
+                    there = reached(address, model, request)
+                    async with exchange(
+                        there, request.method, path, headers, course.body, progress=watch, pool=self._pool
+                    ) as response:
+                        if told is not None:
+                            await told()
+                        elif ping is not None:
+                            ping.stop()
+                        if course.continues:
+                            await course.go_on(response)
+                        else:
+                            await relay(response, job.sink, job.route.dialect, course.trail, course.headers)
                 return
             except UpstreamFailed as error:
                 failure = error
-            asking = await course.fall(failure)
+            finally:
+                if ping is not None:
+                    ping.stop()
+            if not await course.fall(failure):
+                return
 
-    async def _use(
-        self, job: Job, model: Model, place: Place, sent: _Sent, course: Course, telling: Telling | None
-    ) -> None:
-        watch = job.record.watch
-        async with self._front.fleet.lease(model, place) as address:
-            if telling is not None:
-                telling.teller.ready()
-            watch.granted(model.id)
-            if self._settings.held_for:
-                await trio.sleep(self._settings.held_for)
-            course.begin(address)
-            there = reached(address, model, job.request)
-            method = job.request.method
-            async with exchange(there, method, sent.path, sent.headers, course.body, progress=watch) as response:
-                if telling is not None:
-                    await telling.stop()
-                await course.relay(response)
+    async def ask_running(self, model: Model, job: Job) -> None:
+        """Ask a model as it runs now. Never loads one, never counts as a use of it.
 
-    def headers(self, job: Job, model: Model) -> list[tuple[bytes, bytes]]:
-        """What its process is sent."""
-        return sent_headers(job.request, model, keys_are_ours=self._front.guard.asks_for_key)
+        Raises ModelNotLoaded, or ModelLoading where there is only one, and UpstreamFailed.
+        """
+        ready = self._fleet.lease_nowait(model.id)
+        if ready is None:
+            raise ModelLoading if self._settings.single else ModelNotLoaded(model.id)
+        await self._fleet.wait_quiet(model.id)
+        request = job.request
+        headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
+        with ready as address:
+            async with exchange(
+                reached(address, model, request),
+                request.method,
+                job.path,
+                headers,
+                job.body,
+                pool=self._pool,
+            ) as response:
+                await relay(response, job.sink)
 
-    def _teller(self, job: Job, model: Model, place: Place, *, first: bool) -> LoadingStream | Pinger | None:
-        """Who tells a waiting client that something is under way."""
-        if not job.streams or not job.told or job.request.inward:
-            return None
-        sink = aside(job.sink)
-        after = self._settings.ping_after
-        config = self._front.owners.config
+    async def ask_peers(self, job: Job, target: Target) -> None:
+        """Ask the peers that have the model, and pass on the answer. Raises PeerFailed and Busy."""
+
+        def body_for(peer_id: str, model: str) -> bytes:
+            if not job.edits:
+                return job.body
+            return edited(job.format, job.body, self._targets.peer_edits(peer_id), target.requested, model)
+
+        def answering(peer_id: str) -> None:
+            job.record.metadata["peer"] = peer_id
+
+        request, watch = job.request, job.record.watch
+        watch.granted(None)
+        await answer_from_peers(
+            self._peers,
+            target.peers,
+            request.method,
+            renamed(job.path, self._targets.sent_name(target)) if job.edits else job.path,
+            request.headers,
+            body_for,
+            job.sink,
+            job.route.dialect,
+            answering=answering,
+            progress=watch,
+            pool=self._pool,
+        )
+
+    def _loading_stream(self, job: Job, model: Model, place: Place) -> LoadingStream | None:
+        """Who tells the client of a stream how the load goes, where the configuration wants that."""
+        config = self._targets.config
         own = model.config or config
         wanted = own is not None and own.send_loading_state is True and job.route.loading_state
-        if config is None or not wanted or not first or self._front.fleet.is_ready(model.id):
-            return Pinger(sink, after) if after > 0 else None
+        if config is None or not wanted or self._fleet.is_ready(model.id):
+            return None
         return LoadingStream(
-            sink,
+            aside(job.sink),
             model.id,
             place.position,
             lambda: _progress(place.progress()),
             jokes=config.loading_jokes,
-            ping_after=after,
+            ping_after=self._settings.ping_after,
         )
 
 

@@ -21,7 +21,7 @@ from appliance.errors import BadRequest, UpstreamFailed
 from appliance.fleet.owner import END_NOTICED
 from appliance.fleet.status import ChildStatus
 from appliance.http.way.job import Job
-from appliance.http.way.relay import MAX_LATE_ANSWER, Trail, error_in, relay
+from appliance.http.way.relay import MAX_LATE_ANSWER, Trail, error_in
 from appliance.traffic.record import aside
 from appliance.traffic.request import Request
 from appliance.upstream.client import Address, Response
@@ -80,37 +80,44 @@ class Course:
         self._wish = wish_of(job.request)
         self._address: Address | None = None
         self._seat: str | None = None
-        self._trail: Trail | None = None
+        self.trail: Trail | None = None
+        """What has been relayed, where it may have to be continued."""
         self._splicer: Splicer | None = None
-        self._headers: tuple[tuple[bytes, bytes], ...] = ()
+        self.headers: tuple[tuple[bytes, bytes], ...] = ()
+        """What the answer's head says of a replay."""
 
     def begin(self, address: Address) -> None:
         """The process is leased."""
         self._address = address
         if self._on_disk:
             self._seat = self._seats.seat_of(self._model.id)
-            watched = self._job.streams and self._wish is not Wish.NONE and self._trail is None
+            watched = self._job.streams and self._wish is not Wish.NONE and self.trail is None
             if watched and self._seats.has_fallback(self._model.id):
-                self._trail = Trail(family_of(self._job.route.name) if self._continues else None)
+                self.trail = Trail(family_of(self._job.route.name) if self._continues else None)
 
     @property
     def _continues(self) -> bool:
         """Only what goes to a client as it is: plugins, tools and agents read an answer themselves."""
         return self._wish is Wish.CONTINUE and self._job.told and not self._job.request.inward
 
-    async def relay(self, response: Response) -> None:
-        """Pass the answer on, or the rest of it. Raises UpstreamFailed when it breaks off."""
+    @property
+    def continues(self) -> bool:
+        """The next answer is the rest of one that has begun: `go_on` passes it on, anything else `relay.relay`."""
+        return self._splicer is not None
+
+    async def go_on(self, response: Response) -> None:
+        """Pass the rest of an answer on. Raises UpstreamFailed when it breaks off."""
         job = self._job
-        if self._splicer is None or self._trail is None:
-            await relay(response, job.sink, job.route.dialect, self._trail, self._headers)
-        elif response.streaming and response.status == 200:
-            await self._go_on(response, self._splicer, self._trail)
+        if self._splicer is None or self.trail is None:
+            raise ValueError("there is nothing to continue")
+        if response.streaming and response.status == 200:
+            await self._splice(response, self._splicer, self.trail)
         else:
             content = await response.read(MAX_LATE_ANSWER)
             await job.sink.write(error_in(content, response.status, job.route.dialect))
             await job.sink.end()
 
-    async def _go_on(self, response: Response, splicer: Splicer, trail: Trail) -> None:
+    async def _splice(self, response: Response, splicer: Splicer, trail: Trail) -> None:
         sink = self._job.sink
         ready = splicer.begin()
         while True:
@@ -140,7 +147,7 @@ class Course:
         if following is None or self._job.sink.ended:
             raise error
         self.falls += 1
-        if self._job.sink.status is None or (self._trail is not None and self._trail.began is None):
+        if self._job.sink.status is None or (self.trail is not None and self.trail.began is None):
             await self._replay(following)
             return True
         return await self._continue(following, error, ended or error.why, broke_at)
@@ -148,7 +155,7 @@ class Course:
     async def _replay(self, following: str) -> None:
         told = self._note("replayed", following)
         if self._job.sink.status is None:
-            self._headers = ((HEADER, told.encode("latin-1", "replace")),)
+            self.headers = ((HEADER, told.encode("latin-1", "replace")),)
         else:
             await aside(self._job.sink).write(f": {' '.join(told.split())}\n\n".encode())
 
@@ -165,7 +172,7 @@ class Course:
         if not partial.begun:
             await self._replay(following)
             return True
-        began = self._trail.began if self._trail is not None else None
+        began = self.trail.began if self.trail is not None else None
         took = 1000 * (broke_at - began) if began is not None else 0.0
         seam = Seam(origin=self._seat or "", on=following, why=why.partition("\n")[0], milliseconds=took)
         self._splicer = Splicer(partial, seam)
@@ -174,8 +181,8 @@ class Course:
         return True
 
     def _partial(self) -> Partial | Refusal:
-        if self._trail is not None and self._trail.reads:
-            return self._trail.partial()
+        if self.trail is not None and self.trail.reads:
+            return self.trail.partial()
         if self._wish is not Wish.CONTINUE:
             return Refusal(f"its X-Appliance-Fallback is '{self._wish.value}'")
         return Refusal("this kind of answer is not")

@@ -11,7 +11,7 @@ from msgspec import structs
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.way.job import Ask, Job
 from appliance.traffic.record import Record
-from appliance.traffic.sink import EVENTS, Headers
+from appliance.traffic.sink import Headers, is_event_stream
 
 
 class Reply:
@@ -59,18 +59,30 @@ class Handover:
         self.failure: ApplianceError | None = None
         self.begun = trio.Event()
         self._given, self.taken = trio.open_memory_channel[bytes](0)
+        self._pushed = b""
 
-    async def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers) -> None:
         self.status, self.headers = status, headers
-        self.event_stream = any(name.lower() == b"content-type" and value.startswith(EVENTS) for name, value in headers)
+        self.event_stream = is_event_stream(headers)
         self.begun.set()
 
-    async def write(self, data: bytes) -> None:
+    def push(self, data: bytes) -> bool:
         self.sent += len(data)
-        if self.failure is None and data:
-            await self._given.send(data)
+        if self.failure is None:
+            self._pushed += data
+        return not self._pushed
+
+    async def flush(self) -> None:
+        pushed, self._pushed = self._pushed, b""
+        if pushed:
+            await self._given.send(pushed)
+
+    async def write(self, data: bytes) -> None:
+        if not self.push(data):
+            await self.flush()
 
     async def end(self) -> None:
+        await self.flush()
         self.ended = True
 
     def abort(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from appliance.http.way.outgoing import JSON, Format
 from appliance.http.way.routes import Route
@@ -14,10 +14,11 @@ from appliance.traffic.sink import Sink
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """``path`` is the path and query that its server gets."""
+    """``name`` is the model's as the request has it; ``path`` is the path and query that its server gets."""
 
     request: Request
     route: Route
+    name: str
     body: bytes
     format: Format = JSON
     edits: bool = True
@@ -28,12 +29,6 @@ class Job(Struct, frozen=True, kw_only=True):
     path: str
     sink: Sink
     record: Record
-
-    @property
-    def readable(self) -> Job:
-        """The same, whose answer nobody may compress: it is read here."""
-        headers = [(name, value) for name, value in self.request.headers if name.lower() != b"accept-encoding"]
-        return structs.replace(self, request=structs.replace(self.request, headers=headers, first={}))
 
 
 Ask = Callable[[Job], Awaitable[None]]

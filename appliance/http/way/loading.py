@@ -13,7 +13,7 @@ import trio
 
 from appliance.core.loading_text import JOKES, LoadingText
 from appliance.core.sse import PING, Event, encode
-from appliance.http.way.relay import EVENT_STREAM, UNBUFFERED
+from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
 from appliance.traffic.sink import Sink
 
 HEAD_START = 0.02
@@ -23,7 +23,7 @@ TICK = 0.75
 
 
 class LoadingStream:
-    """Starts the answer as a chat stream and writes into it until the model is ready. In place of `relay.Pinger`.
+    """Starts the answer as a chat stream and writes into it until the model is ready. In place of `pings.Ping`.
 
     `run` is a task beside the request's; `ready` and `stop` are called by the request. Nothing that it writes holds
     the request up: it waits for its model, and talks to it, whether or not the client reads.
@@ -54,7 +54,7 @@ class LoadingStream:
         began = trio.current_time()
         started = not await self._over_within(HEAD_START)
         if started:
-            await self._start()
+            self._start()
             await self._say(self._text.header())
             while not await self._over_within(TICK):
                 waited = trio.current_time() - began
@@ -86,13 +86,13 @@ class LoadingStream:
             if self._stopped.is_set():
                 return
             if not started:
-                await self._start()
+                self._start()
                 started = True
             await self._sink.write(PING)
 
-    async def _start(self) -> None:
+    def _start(self) -> None:
         if self._sink.status is None:
-            await self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
+            self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
 
     async def _say(self, text: str) -> None:
         chunk = {

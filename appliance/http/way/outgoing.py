@@ -9,13 +9,15 @@ from appliance.core.filters import Edits
 from appliance.core.form_edit import rewrite_field, rewrite_urlencoded
 from appliance.core.head import RequestHead
 from appliance.core.model import Model
-from appliance.http.way.resumable import without_conversation
+from appliance.http.way.resumable import CONVERSATION
 from appliance.traffic.request import Request
-from appliance.upstream.client import Address, forwardable
+from appliance.upstream.address import OWN_TO_THIS_HOP, Address
 
 FORM = "application/x-www-form-urlencoded"
 CREDENTIALS = (b"authorization", b"x-api-key")
 FORWARDED_FOR = b"x-forwarded-for"
+_NOT_FOR_MODELS = OWN_TO_THIS_HOP | {CONVERSATION}
+"""With the id of a conversation, llama-server would go on when this program hangs up."""
 
 
 class Format(Struct, frozen=True):
@@ -82,7 +84,7 @@ def sent_headers(request: Request, model: Model, *, keys_are_ours: bool) -> list
     A configured server also learns who asks, gets back the cookies that it gave out (it may have pages of its own),
     and gets the client's credentials where this program asks for none: they can then only be meant for it.
     """
-    headers = without_conversation(forwardable(request.headers))
+    headers = [header for header in request.headers if header[0].lower() not in _NOT_FOR_MODELS]
     if model.config is None:
         return headers
     chain = [value for name, value in headers if name.lower() == FORWARDED_FOR]

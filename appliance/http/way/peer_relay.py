@@ -1,21 +1,17 @@
-"""A request or websocket taken by another server, and by the next one where the first cannot be reached."""
+"""A request taken by another server, and by the next one where the first cannot be reached."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
 
 from appliance.core.sse import Dialect
 from appliance.errors import PeerFailed, UpstreamFailed
-from appliance.http.sockets.websocket import Receive, Send, relay_websocket
 from appliance.http.way.relay import relay
 from appliance.http.way.resumable import without_conversation
 from appliance.peers.owner import Peers
 from appliance.traffic.sink import Sink
 from appliance.upstream.client import ConnectFailed, Headers, Progress, exchange, forwardable_to_peer
-
-if TYPE_CHECKING:
-    from hypercorn.typing import WebsocketScope
+from appliance.upstream.pool import Pool
 
 VIA = (b"Via", b"1.1 llama-appliance")
 MAX_HOPS = 4
@@ -26,10 +22,6 @@ BodyFor = Callable[[str, str], bytes]
 
 
 def _nothing(peer_id: str) -> None:
-    pass
-
-
-def _nobody_waits() -> None:
     pass
 
 
@@ -45,6 +37,7 @@ async def answer_from_peers(
     *,
     answering: Callable[[str], None] = _nothing,
     progress: Progress | None = None,
+    pool: Pool | None = None,
 ) -> None:
     """Ask ``candidates``, pairs of peer id and model, best first, until one takes the request, and pass its answer on.
 
@@ -57,38 +50,18 @@ async def answer_from_peers(
     async def ask(peer_id: str, model: str) -> None:
         body = body_for(peer_id, model)
         address = peers.address(peer_id)
-        async with exchange(address, method, target, passed, body, progress=progress) as response:
+        async with exchange(address, method, target, passed, body, progress=progress, pool=pool) as response:
             peers.answered(peer_id)
             answering(peer_id)
             await relay(response, sink, dialect)
 
-    await _first_reached(peers, candidates, ask)
+    await first_reached(peers, candidates, ask)
 
 
-async def join_peers(
-    peers: Peers,
-    candidates: Sequence[tuple[str, str]],
-    scope: WebsocketScope,
-    receive: Receive,
-    send: Send,
-    target: str,
-    headers: Headers,
-    *,
-    answering: Callable[[], None] = _nobody_waits,
-) -> None:
-    """The same for a websocket; see `relay_websocket`."""
-    passed = for_peers(headers, candidates)
-
-    async def join(peer_id: str, model: str) -> None:
-        address = peers.address(peer_id)
-        await relay_websocket(scope, receive, send, address, target, passed, answering=answering)
-
-    await _first_reached(peers, candidates, join)
-
-
-async def _first_reached(
+async def first_reached(
     peers: Peers, candidates: Sequence[tuple[str, str]], ask: Callable[[str, str], Awaitable[None]]
 ) -> None:
+    """Call ``ask`` with a peer id and its model, best first, until one is reached. Raises as `answer_from_peers`."""
     failures: list[tuple[str, str]] = []
     for peer_id, model in peers.order(candidates):
         try:

@@ -2,126 +2,240 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from urllib.parse import unquote
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from appliance.agents.chain import Chains
+from appliance.catalog.catalog import Catalog
 from appliance.core import head as heads
 from appliance.core.head import RequestHead
 from appliance.core.model import Model
-from appliance.errors import (
-    BadRequest,
-    Conflict,
-    ModelLoading,
-    ModelNotLoaded,
-    RouteNotFound,
-)
-from appliance.http.bytes.body import BodyReader, Receive
-from appliance.http.bytes.tasks import Inbox
-from appliance.http.chat.chained import through_plugins
+from appliance.core.settings import HttpSettings
+from appliance.core.slash import Plan
+from appliance.errors import ApplianceError, BadRequest, Conflict, RouteNotFound
+from appliance.fleet.owner import Fleet
+from appliance.http.bytes.body import Bodies, Body
+from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChats
+from appliance.http.chat.tool_chat import ToolChat
 from appliance.http.control.listing import state_of
 from appliance.http.way.asking import Asking
-from appliance.http.way.explaining import explaining
+from appliance.http.way.explaining import explain
 from appliance.http.way.fallback import wish_of
-from appliance.http.way.front import Front
+from appliance.http.way.handover import Handover
+from appliance.http.way.inward import Inward
 from appliance.http.way.job import Job
-from appliance.http.way.outgoing import JSON, Format, edited, format_of, head_of, reached, renamed
-from appliance.http.way.peer_relay import answer_from_peers
-from appliance.http.way.relay import relay
-from appliance.http.way.resumable import be_first_reader, conversation_of, interrupted_record
-from appliance.http.way.routes import COMFY, COMFY_MODEL, UPSTREAM, Route, below
+from appliance.http.way.lasting import Lasting
+from appliance.http.way.outgoing import JSON, Format, format_of, head_of
+from appliance.http.way.pings import Pings
+from appliance.http.way.resumable import conversation_of
+from appliance.http.way.routes import (
+    COMFY,
+    COMFY_MODEL,
+    CORS_PROXY,
+    TOOLS,
+    UPSTREAM,
+    Route,
+    below,
+    is_passed,
+    model_route,
+    passed_route,
+    single_route,
+)
+from appliance.http.way.visit import Visit
+from appliance.plugins.registry import Plugins
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request
 from appliance.traffic.sink import Sink, send_whole
 from appliance.traffic.targets import Target
-from appliance.upstream.client import exchange
+from appliance.traffic.traffic import Traffic
+
+
+class Question(Struct, frozen=True):
+    """About a model as it runs now; it loads none, and counts as no use of it."""
+
+    model: Model
+
+
+class Plain(Struct, frozen=True):
+    """Asked of the model's process."""
+
+    model: Model
+
+
+class AtPeers(Struct, frozen=True):
+    """Asked of the peers that have the model."""
+
+
+class WithTools(Struct, frozen=True):
+    """A chat whose tools are used here, between turns of the model."""
+
+    chat: ToolChat
+
+
+class WithPlugins(Struct, frozen=True):
+    """A request that names plugins."""
+
+    plan: Plan
+
+
+Way = Question | Plain | AtPeers | WithTools | WithPlugins
 
 
 class Pipeline:
-    """Answers the requests that belong to a model's process or a peer."""
+    """Answers the requests that belong to a model's process or a peer.
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
-        self._settings = front.settings
-        self._asking = Asking(front)
-        self._chains = Chains(front.owners.plugins, front.inward, front.targets.names)
-        self._tool_chats = ToolChats(front.owners.tools, front.owners.agents, front.settings.ping_after)
+    A request is read once, its way is decided once, from values, and one function takes it there.
+    """
 
-    async def answer(
-        self, request: Request, route: Route, reader: BodyReader, client: Inbox, sink: Sink, record: Record
+    def __init__(
+        self,
+        settings: HttpSettings,
+        traffic: Traffic,
+        bodies: Bodies,
+        catalog: Catalog,
+        fleet: Fleet,
+        asking: Asking,
+        lasting: Lasting,
+        plugins: Plugins,
+        tools: ToolChats,
+        pings: Pings,
     ) -> None:
+        self.inward = Inward(self._answer_inward)
+        """How the program asks itself."""
+        self._settings = settings
+        self._traffic = traffic
+        self._targets = traffic.targets
+        self._inflight = traffic.inflight
+        self._bodies = bodies
+        self._catalog = catalog
+        self._fleet = fleet
+        self._asking = asking
+        self._lasting = lasting
+        self._plugins = PluginChains(plugins, self.inward, traffic.targets.names, pings)
+        self._tools = tools
+
+    def route(self, request: Request) -> Route | None:
+        """How a request for a model is treated; None for the program's own routes."""
+        if self._settings.single:
+            answered_here = (CORS_PROXY, TOOLS, self._settings.predict)
+            return single_route(request) if request.path not in answered_here else None
+        if is_passed(request.path):
+            ours = request.path.startswith(UPSTREAM)
+            return passed_route(request.method, self._targets.rest_of(below(request)) if ours else "")
+        return model_route(request)
+
+    async def answer(self, visit: Visit) -> None:
         """Raises ApplianceError for what cannot be answered, also after the answer has begun; ClientLeft."""
-        body = await _read(request, reader, client.receive)
-        record.body = body
+        if is_passed(visit.request.path) and not self._settings.single:
+            await self._pass_through(visit)
+            return
+        job = await self._read(visit)
+        conversation = conversation_of(job.request) if job.route.streams else None
+        if conversation is None:
+            await self._serve(visit, job)
+        else:
+            await self._lasting.serve(conversation, visit, job, self._serve)
+
+    async def _read(self, visit: Visit) -> Job:
+        """The request with its body, and what the body says of it. Raises BadRequest, and as `Visit.read_body`."""
+        request, record, route = visit.request, visit.record, visit.route
+        assert route is not None
+        record.body = body = await visit.read_body()
         form, head = self._read_head(request, body)
         record.model = name = self._name(head)
-        job = Job(
+        return Job(
             request=request,
             route=route,
+            name=name,
             body=body,
             format=form,
             streams=head.stream and route.streams,
             path=request.target.removeprefix(route.strip),
-            sink=sink,
+            sink=visit.sink,
             record=record,
         )
-        conversation = conversation_of(request) if route.streams else None
-        if conversation is not None:
-            await self._answer_lastingly(conversation, name, job, reader, client)
+
+    async def _serve(self, visit: Visit, job: Job) -> None:
+        """Take the request to its target, and the answer to ``job.sink``. Raises as `answer`."""
+        async with self._targets.chosen(job.name) as target:
+            await self._take(visit, job, target)
+
+    async def _take(self, visit: Visit, job: Job, target: Target) -> None:
+        wish_of(job.request)  # a mistake is told whoever answers
+        record = job.record
+        record.model, record.known = target.label, True
+        if target.selector is not None:
+            record.metadata["selector"] = target.selector
+        job, way = self._decide(job, target)
+        if isinstance(way, Question):
+            await self._asking.ask_running(way.model, job)
             return
-        async with self._front.targets.chosen(name) as target:
-            await self._serve(job, target, client)
+        with self._inflight.begin(job.request, target.label, record.metadata, cancel=visit.cancel) as record.entry:
+            match way:
+                case Plain(model=model):
+                    await self._asking.ask(job, target, model)
+                case AtPeers():
+                    await self._asking.ask_peers(job, target)
+                case WithTools(chat=chat):
+                    await self._tools.run(chat, job, partial(self._ask, target))
+                case WithPlugins(plan=plan):
+                    name = target.model.id if target.model is not None else target.requested
+                    await self._plugins.run(plan, job, name, partial(self._ask_with_tools, target))
 
-    async def _answer_lastingly(
-        self, conversation: str, name: str, job: Job, reader: BodyReader, client: Inbox
-    ) -> None:
-        """Under the owner of streams, with this request as the first reader. Raises as `answer`."""
-        front, request, record = self._front, job.request, job.record
+    def _decide(self, job: Job, target: Target) -> tuple[Job, Way]:
+        """Which way a request takes, and the request without what only decided that. Raises BadRequest, Forbidden."""
+        model = target.model
+        if model is not None and not (job.route.loads and self.may_load(model, job.request)):
+            return job, Question(model)
+        if job.edits and job.format == JSON and job.request.method == "POST":
+            if (plan := self._plugins.plan(job)) is not None:
+                if plan.commands:
+                    return job, WithPlugins(plan)
+                job = structs.replace(job, body=plan.body)
+            job, chat = self._tools.read(job)
+            if chat is not None:
+                return job, WithTools(chat)
+        return job, AtPeers() if model is None else Plain(model)
 
-        async def generate(ring: Sink) -> None:
-            sink = front.recorder.watch(record, ring)
+    async def _ask(self, target: Target, job: Job) -> None:
+        if target.model is None:
+            await self._asking.ask_peers(job, target)
+        else:
+            await self._asking.ask(job, target, target.model)
 
-            async def work() -> None:
-                async with front.targets.chosen(name) as target:
-                    await self._serve(structs.replace(job, sink=sink), target, Inbox())  # of a client that never leaves
+    async def _ask_with_tools(self, target: Target, job: Job) -> None:
+        """What plugins make of a request may still use tools of this server."""
+        job, chat = self._tools.read(job)
+        if chat is None:
+            await self._ask(target, job)
+        else:
+            await self._tools.run(chat, job, partial(self._ask, target))
 
-            try:
-                await explaining(work, sink, request)
-            finally:
-                front.bodies.release(reserved)
-                front.recorder.finish(record, sink, job.route.name, ring.status or CLIENT_LEFT)
-
-        def loading() -> bool:
-            return front.fleet.known(record.model) is not None and not front.fleet.is_ready(record.model)
-
-        generation = front.streams.begin(
-            conversation,
-            generate,
-            streams=job.streams,
-            loading=loading,
-            interrupted=interrupted_record(job.route.dialect),
-        )
-        reserved, record.outlives = reader.hand_over(), True
-        first = job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink
-        with client.staying():
-            await be_first_reader(generation, first)
-
-    async def pass_through(
-        self, request: Request, route: Route, reader: BodyReader, client: Inbox, sink: Sink, record: Record
-    ) -> None:
+    async def _pass_through(self, visit: Visit) -> None:
         """``/upstream/<model>/<rest>`` and ``/comfyui/<rest>``: as it is, to the model's server. Raises as `answer`."""
+        request, record, route = visit.request, visit.record, visit.route
+        assert route is not None
         record.model = unquote(below(request).partition("/")[0])
         target, path = await self.passed_target(request)
-        body = await _read(request, reader, client.receive)
+        body = await visit.read_body()
         if not path.startswith("/"):
-            await self._move(request, sink)
+            await self._move(request, visit.sink)
             return
         record.body = body
-        job = Job(request=request, route=route, body=body, edits=False, path=path, sink=sink, record=record)
-        await self._serve(job, target, client)
+        job = Job(
+            request=request,
+            route=route,
+            name=target.requested,
+            body=body,
+            edits=False,
+            path=path,
+            sink=visit.sink,
+            record=record,
+        )
+        await self._take(visit, job, target)
 
     async def _move(self, request: Request, sink: Sink) -> None:
         """To the same with a slash behind it: pages there name what belongs to them relative to it."""
@@ -139,14 +253,14 @@ class Pipeline:
         _, mark, query = request.target.partition("?")
         rest = below(request)
         if request.path.startswith(UPSTREAM):
-            target, path = await self._front.targets.upstream(rest)
-            starts, why = not self._front.is_ignored(unquote(path)), "upstream.ignorePaths"
+            target, path = await self._targets.upstream(rest)
+            starts, why = not self._ignores(unquote(path)), "upstream.ignorePaths"
         else:
-            if self._front.catalog.snapshot.find(COMFY_MODEL) is None:
+            if self._catalog.snapshot.find(COMFY_MODEL) is None:
                 raise RouteNotFound(request.method, request.path)
-            target, path = await self._front.targets.upstream(COMFY_MODEL + rest)
+            target, path = await self._targets.upstream(COMFY_MODEL + rest)
             starts, why = path in ("", "/"), f"only {COMFY} does"
-        if not starts and target.model is not None and not self._front.fleet.is_ready(target.model.id):
+        if not starts and target.model is not None and not self._fleet.is_ready(target.model.id):
             raise Conflict(f"model '{target.label}' is not ready, and {path} does not start it ({why})")
         return target, f"{path}{mark}{query}"
 
@@ -165,7 +279,7 @@ class Pipeline:
         """Raises BadRequest when the request leaves the choice open."""
         if name := self._settings.single or head.model:
             return name
-        snapshot = self._front.catalog.snapshot
+        snapshot = self._catalog.snapshot
         known = list(snapshot.config.models) if snapshot.config is not None else []
         known = known or [model.id for model in snapshot.models]
         if len(known) != 1:
@@ -174,78 +288,52 @@ class Pipeline:
             )
         return known[0]
 
-    async def _serve(self, job: Job, target: Target, client: Inbox) -> None:
-        wish_of(job.request)  # a mistake is told whoever answers
-        record = job.record
-        record.model, record.known = target.label, True
-        if target.selector is not None:
-            record.metadata["selector"] = target.selector
-        if target.model is not None and not (job.route.loads and self.may_load(target.model, job.request)):
-            with client.staying():
-                await self._ask(target.model, job)
-            return
-        with self._front.inflight.begin(job.request, target.label, job.request.client, record.metadata) as entry:
-            record.entry = entry
-
-            async def ask(job: Job) -> None:
-                if target.model is None:
-                    await self._ask_peers(job, target)
-                else:
-                    await self._asking.ask(job, target, target.model)
-
-            name = target.model.id if target.model is not None else target.requested
-            ask_with_tools = partial(self._tool_chats.answer, ask)
-            with client.staying():
-                await through_plugins(self._chains, job, name, self._settings.ping_after, ask_with_tools)
-
     def may_load(self, model: Model, request: Request) -> bool:
         """Whether the request may start the model, or finds it running: ``?autoload=`` decides, else the setting."""
         asked = request.query.get("autoload")
         if self._settings.autoload if asked is None else asked in ("true", "1"):
             return True
-        return state_of(self._front.fleet.known(model.id)) != "unloaded"
+        return state_of(self._fleet.known(model.id)) != "unloaded"
 
-    async def _ask(self, model: Model, job: Job) -> None:
-        """Ask a running model; never load one, never count as a use of it."""
-        ready = self._front.fleet.lease_nowait(model.id)
-        if ready is None:
-            raise ModelLoading if self._settings.single else ModelNotLoaded(model.id)
-        await self._front.fleet.wait_quiet(model.id)
-        request = job.request
-        with ready as address:
-            address = reached(address, model, request)
-            async with exchange(
-                address, request.method, job.path, self._asking.headers(job, model), job.body
-            ) as response:
-                await relay(response, job.sink)
+    def _ignores(self, path: str) -> bool:
+        """Whether ``/upstream/<model>`` with this rest never starts the model (``upstream.ignorePaths``)."""
+        config = self._targets.config
+        return config is not None and any(re.search(pattern, path) for pattern in config.upstream.ignore_paths)
 
-    async def _ask_peers(self, job: Job, target: Target) -> None:
-        def body_for(peer_id: str, model: str) -> bytes:
-            if not job.edits:
-                return job.body
-            return edited(job.format, job.body, self._front.targets.peer_edits(peer_id), target.requested, model)
-
-        def answering(peer_id: str) -> None:
-            job.record.metadata["peer"] = peer_id
-
-        request, watch = job.request, job.record.watch
-        watch.granted(None)
-        await answer_from_peers(
-            self._front.peers,
-            target.peers,
-            request.method,
-            renamed(job.path, self._front.targets.sent_name(target)) if job.edits else job.path,
-            request.headers,
-            body_for,
-            job.sink,
-            job.route.dialect,
-            answering=answering,
-            progress=watch,
-        )
+    async def _answer_inward(self, request: Request, record: Record, content: bytes, handover: Handover) -> None:
+        """Have a request of the program itself answered, without a connection; see `http.way.inward`."""
+        route = self.route(request)
+        record.path = route.name if route is not None else record.path
+        recorder, requests = self._traffic.recorder, self._traffic.lifetime.requests
+        sink = recorder.watch(record, handover) if route is not None and route.metered else handover
+        body = Body(self._bodies, len(content), _Given(content))
+        visit = Visit(request, route, sink, record, body)
+        requests.begin(visit.cancel)
+        try:
+            with visit.scope:
+                if route is None:
+                    raise RouteNotFound(request.method, request.path)
+                await self.answer(visit)
+            if visit.why is not None and visit.scope.cancelled_caught:
+                raise visit.why
+        except Exception as error:  # noqa: BLE001  it becomes an answer, and a bug a line in the log
+            if isinstance(error, ApplianceError):
+                handover.fail(error)
+            await explain(visit, error)
+        finally:
+            requests.end(visit.cancel)
+            body.release()
+            if isinstance(sink, RecordingSink) and route is not None:
+                status = handover.status if handover.ended and handover.status is not None else CLIENT_LEFT
+                recorder.finish(record, sink, route.name, status)
+            handover.close()
 
 
-async def _read(request: Request, reader: BodyReader, receive: Receive) -> bytes:
-    if request.header(b"content-length") is None and request.header(b"transfer-encoding") is None:
-        reader.complete = True
-        return b""
-    return await reader.read(request, receive)
+class _Given:
+    """A body that is there."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def read_body(self, body: Body) -> bytes:
+        return self._content

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from appliance.core.partial_answer import Partial, Refusal, SoFar
 from appliance.core.slash import Family
-from appliance.core.sse import PING, Dialect, ErrorInfo, Event, WholeRecords, encode, error_record
+from appliance.core.sse import Dialect, ErrorInfo, Event, WholeRecords, encode, error_record
 from appliance.errors import UpstreamFailed
-from appliance.http.way.errors import INVALID
+from appliance.http.errors import INVALID
 from appliance.traffic.sink import Headers, Sink
 from appliance.upstream.client import Response
 
@@ -22,36 +22,8 @@ MAX_LATE_ANSWER = 16 << 20
 MAX_HELD = 1 << 19
 """Bytes of a stream that are held as they came, some 1700 tokens; of older ones only the text is kept."""
 
-EVENT_STREAM = (b"Content-Type", b"text/event-stream")
-UNBUFFERED = ((b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"))
-"""Tells proxies on the way to pass a stream on as it comes."""
 _DROPPED = (b"server", b"date", b"x-accel-buffering")
 """Response headers that speak of the engine's own server; hop-by-hop ones are gone already."""
-
-
-class Pinger:
-    """Keeps a stream alive while the engine has not begun to answer: comments, at least every ``interval`` seconds."""
-
-    def __init__(self, sink: Sink, interval: float) -> None:
-        self._sink = sink
-        self._interval = interval
-        self._scope = trio.CancelScope()
-
-    async def run(self) -> None:
-        """Starts the answer as an event stream when the first comment is due."""
-        with self._scope:
-            await trio.sleep(self._interval)
-            if self._sink.status is None:
-                await self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
-            while True:
-                await self._sink.write(PING)
-                await trio.sleep(self._interval)
-
-    def ready(self) -> None:
-        """The model is there; its answer may still take long."""
-
-    def stop(self) -> None:
-        self._scope.cancel()
 
 
 class Trail:
@@ -104,57 +76,50 @@ async def relay(
 ) -> None:
     """Pass a whole answer on; returns when the client's side has taken it. Raises UpstreamFailed when it breaks off.
 
-    ``trail`` hears of the records of a stream; ``headers`` go out behind the engine's own.
+    ``trail`` hears of the records of a stream; ``headers`` go out behind the engine's own. A broken event stream is cut
+    where its last record ended, so that an error record can follow; after anything else that has begun, the connection
+    is broken too.
 
-    A broken event stream is cut where its last record ended, so that an error record can follow; after anything else
-    that has begun, the connection is broken too.
+    A stream is passed on where its bytes arrive, by ``take``, in one call without a task switch (`platform.poller`).
+    This task wakes when the answer ends, breaks off, or finds the client's socket full.
     """
     if sink.status is not None:
-        await _relay_late(response, sink, dialect, trail)
-        return
-    await sink.start(response.status, [*_passed_on(response), *headers])
-    if response.streaming:
-        await _relay_records(response, sink, trail)
+        if not response.streaming or response.status != 200:
+            await _answer_late(response, sink, dialect)
+            return
     else:
-        await _relay_bytes(response, sink)
+        sink.start(response.status, [*_passed_on(response), *headers])
+    records = WholeRecords()
+    take = sink.push
+    if response.streaming:
+
+        def take_records(data: bytes) -> bool:
+            if not (ready := records.feed(data)):
+                return True
+            if trail is not None:
+                trail.add(ready)
+            return sink.push(ready)
+
+        take = take_records
+    try:
+        while not await response.each(take):
+            await sink.flush()
+        if rest := records.rest():
+            sink.push(rest)
+    except (UpstreamFailed, trio.Cancelled) as error:
+        if records.torn or (not response.streaming and isinstance(error, UpstreamFailed)):
+            sink.abort()
+        raise
     await sink.end()
 
 
-async def _relay_bytes(response: Response, sink: Sink) -> None:
-    try:
-        while chunk := await response.receive():
-            await sink.write(chunk)
-    except UpstreamFailed:
-        sink.abort()
-        raise
-
-
-async def _relay_records(response: Response, sink: Sink, trail: Trail | None) -> None:
-    records = WholeRecords()
-    try:
-        while chunk := await response.receive():
-            if ready := records.feed(chunk):
-                await sink.write(ready)
-                if trail is not None:
-                    trail.add(ready)
-    except (UpstreamFailed, trio.Cancelled):
-        if records.torn:
-            sink.abort()
-        raise
-    if rest := records.rest():
-        await sink.write(rest)
-
-
-async def _relay_late(response: Response, sink: Sink, dialect: Dialect, trail: Trail | None) -> None:
-    """The client has had comments, so whatever the engine says has to become records."""
-    if response.streaming and response.status == 200:
-        await _relay_records(response, sink, trail)
+async def _answer_late(response: Response, sink: Sink, dialect: Dialect) -> None:
+    """The client has had comments, so whatever the engine says has to become a record."""
+    content = await response.read(MAX_LATE_ANSWER)
+    if response.status >= 400:
+        await sink.write(error_in(content, response.status, dialect))
     else:
-        content = await response.read(MAX_LATE_ANSWER)
-        if response.status >= 400:
-            await sink.write(error_in(content, response.status, dialect))
-        else:
-            await sink.write(encode(Event(content.decode("utf-8", "replace"))))
+        await sink.write(encode(Event(content.decode("utf-8", "replace"))))
     await sink.end()
 
 

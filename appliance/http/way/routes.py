@@ -107,7 +107,7 @@ _LISTS = {path: Route(name=path, metered=False) for path in ("/v1/audio/voices",
 """Asked for with GET and ``?model=``; they start the model, as in llama-swap."""
 OTHER = "other"
 """In single-model mode, whatever this program knows nothing of."""
-MCP = "/mcp"
+MCP, TOOLS, CORS_PROXY = "/mcp", "/tools", "/cors-proxy"
 UPSTREAM = "/upstream/"
 COMFY = "/comfyui/"
 COMFY_MODEL = "comfyui_auto"

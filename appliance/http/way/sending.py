@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import trio
 
 from appliance.core.sse import PING, Dialect
 from appliance.http.way.handover import Reply
-from appliance.http.way.relay import EVENT_STREAM, UNBUFFERED, error_in
-from appliance.http.way.telling import LAST_WORDS, outcome
+from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
+from appliance.http.way.relay import error_in
+from appliance.http.way.telling import told_meanwhile
 from appliance.traffic.record import aside
 from appliance.traffic.sink import Headers, Sink
 
@@ -21,7 +22,6 @@ class Sender:
 
     def __init__(self, sink: Sink, ping_after: float) -> None:
         self.headers: Headers = (EVENT_STREAM, *UNBUFFERED)
-        self.done = trio.Event()
         self._status = 200
         self._sink = sink
         self._aside = aside(sink)
@@ -40,7 +40,7 @@ class Sender:
             self._status, self.headers, self._interval = reply.status, reply.headers, math.inf
         await self.send(content)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Nothing is sent any more."""
         self._given.close()
 
@@ -51,31 +51,26 @@ class Sender:
                 with trio.move_on_after(self._interval):
                     record = await self._taken.receive()
                 to = self._aside if record is None else self._sink
-                await self.begin(to)
+                self.begin(to)
                 await to.write(PING if record is None else record)
         except trio.EndOfChannel:
             pass
-        finally:
-            self.done.set()
 
-    async def begin(self, sink: Sink) -> None:
+    def begin(self, sink: Sink) -> None:
         """Start the answer, unless it has started."""
         if self._sink.status is None:
-            await sink.start(self._status, self.headers)
+            sink.start(self._status, self.headers)
 
 
-async def sending(sink: Sink, ping_after: float, work: Callable[[Sender], Awaitable[None]]) -> None:
-    """Do ``work``, which sends, beside the writing to the client, and end the answer. Its ApplianceError passes."""
+@asynccontextmanager
+async def sending(sink: Sink, ping_after: float) -> AsyncGenerator[Sender]:
+    """The block gives the sender what is to be written into the answer, which ends when the block is left.
+
+    An ApplianceError of the block leaves as itself.
+    """
     sender = Sender(sink, ping_after)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(sender.run)
-        failure = await outcome(partial(work, sender))
-        sender.close()
-        if failure is not None:
-            with trio.move_on_after(LAST_WORDS):
-                await sender.done.wait()
-            nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    await sender.begin(sink)  # where there was nothing to send
+    async with told_meanwhile(sender) as stop:
+        yield sender
+        await stop()
+    sender.begin(sink)  # where there was nothing to send
     await sink.end()

@@ -1,9 +1,9 @@
-"""Work beside which somebody tells the waiting client that it goes on."""
+"""Something that writes into an answer beside the work that the answer waits for."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import trio
@@ -15,55 +15,44 @@ LAST_WORDS = 1.0
 
 
 class Teller(Protocol):
-    """Writes into the answer before the engine does; see `relay.Pinger` and `loading.LoadingStream`."""
-
-    async def run(self) -> None: ...
-
-    def ready(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-class Telling:
-    """A teller at work."""
-
-    def __init__(self, teller: Teller) -> None:
-        self.teller = teller
-        self._done = trio.Event()
+    """Writes in a task of its own."""
 
     async def run(self) -> None:
+        """Returns when all has been written that will be."""
+        ...
+
+    def stop(self) -> None:
+        """What is being written is the last."""
+        ...
+
+
+@asynccontextmanager
+async def told_meanwhile(teller: Teller) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
+    """Run ``teller`` beside the block. What is yielded returns when the teller has written its last.
+
+    An ApplianceError of the block leaves as itself, when the teller has finished what it was writing.
+    """
+    done = trio.Event()
+    failure: ApplianceError | None = None
+
+    async def run() -> None:
         try:
-            await self.teller.run()
+            await teller.run()
         finally:
-            self._done.set()
+            done.set()
 
-    async def stop(self) -> None:
-        """Returns when the teller has written its last."""
-        self.teller.stop()
-        await self._done.wait()
+    async def stop() -> None:
+        teller.stop()
+        await done.wait()
 
-
-async def telling_while(teller: Teller | None, work: Callable[[Telling | None], Awaitable[None]]) -> None:
-    """Do ``work``, which stops the teller when it writes itself. Its ApplianceError passes through."""
-    if teller is None:
-        await work(None)
-        return
-    telling = Telling(teller)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(telling.run)
-        failure = await outcome(partial(work, telling))
-        if failure is not None:
+        nursery.start_soon(run)
+        try:
+            yield stop
+        except ApplianceError as error:
+            failure = error
             with trio.move_on_after(LAST_WORDS):
-                await telling.stop()
+                await stop()
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
-
-
-async def outcome(work: Callable[[], Awaitable[None]]) -> ApplianceError | None:
-    """An expected failure as a value, so that it can leave a nursery without becoming a group."""
-    try:
-        await work()
-    except ApplianceError as error:
-        return error
-    return None

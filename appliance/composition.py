@@ -1,0 +1,240 @@
+"""One program, put together: the nest of everything that it owns, in the order in which it stops.
+
+Read `open_appliance` from the outside in: each line needs only what stands above it, and ends before it. What hears of
+an owner is given to it when it is made; nothing is attached later. The tests open the very same nest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from appliance.agents.owner import open_agents
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.configuration import Configuration, Follower
+from appliance.catalog.downloads import DownloadSettings, open_downloads
+from appliance.catalog.reloads import Reloads
+from appliance.catalog.sources import STARTER
+from appliance.catalog.supply import Supply
+from appliance.cli.plan import AppSettings
+from appliance.cli.plugin_options import choice_of
+from appliance.cli.values import refuse_open_door
+from appliance.core.config.nodes import Problem
+from appliance.core.config.types import Config
+from appliance.core.config.units import parse_duration
+from appliance.core.fit.budgets import GpuMemory
+from appliance.core.inward import Asker
+from appliance.core.machine import MIB, Sample
+from appliance.engines.background import keeping_up
+from appliance.engines.chooser import Chooser
+from appliance.engines.found import Finder
+from appliance.engines.owner import open_engines
+from appliance.fleet.logs import Echo
+from appliance.fleet.owner import Fleet, open_fleet
+from appliance.http.bytes.body import Bodies
+from appliance.http.chat.chat_tools import ToolChats
+from appliance.http.control.own_routes import OwnRoutes
+from appliance.http.owners import Owners, model_states
+from appliance.http.server import Server, open_listening
+from appliance.http.way.asking import Asking
+from appliance.http.way.gateway import Gateway
+from appliance.http.way.guard import Guard
+from appliance.http.way.lasting import Lasting
+from appliance.http.way.pings import Pings
+from appliance.http.way.pipeline import Pipeline
+from appliance.peers.owner import Peers, open_peers
+from appliance.platform.samples import open_samples
+from appliance.plugins.registry import Plugins, open_plugins
+from appliance.store.activity import DEFAULT_KEEP, open_activity
+from appliance.store.engine_book import BookFile
+from appliance.store.runs import open_run_store
+from appliance.streams.owner import open_streams
+from appliance.tools.box import Toolbox
+from appliance.tools.owner import open_own_tools
+from appliance.traffic.record import open_recorder
+from appliance.traffic.traffic import Traffic
+from appliance.upstream.pool import open_pool
+
+
+class Places(Struct, frozen=True, kw_only=True):
+    """Where a program finds what is its own. The tests have other places, and nothing else of their own."""
+
+    catalog: Catalog
+    found: Finder
+    book: BookFile
+    downloading: DownloadSettings
+    plugin_data: Path
+    defaults: Config = Config()
+    """What applies where there is no configuration."""
+    chooser: Chooser | None = None
+    """Says which engine a model is started on, in place of what is known of engines."""
+    toolbox: Toolbox | None = None
+    """The tools, in place of those that the settings switch on."""
+    learns: bool = True
+    """What is not known of engines is found out in the background."""
+    samples: bool = True
+    """The machine is sampled, if the configuration does not say otherwise."""
+    echo: Echo | None = None
+    """Hears what model processes print."""
+
+
+class Appliance(Struct, frozen=True, kw_only=True):
+    """A program that is open."""
+
+    server: Server
+    owners: Owners
+    traffic: Traffic
+    inward: Asker
+    """How the program asks itself."""
+
+
+@asynccontextmanager
+async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerator[Appliance]:
+    """Own everything for the length of the block. It listens from the start, and serves with `Server.serve`.
+
+    Raises UsageError for what cannot be listened on.
+    """
+    config, catalog, http = settings.config, places.catalog, settings.http
+    applies = config or places.defaults
+    log = activity_log(config)
+    async with (
+        open_listening(http) as listening,
+        open_pool() as pool,
+        open_own_tools(settings.tools) as own_tools,
+        open_activity(*log) as activity,
+        open_recorder(activity) as recorder,
+        open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
+        open_engines(places.found.find, places.book, starter=STARTER, only=places.found.only) as engines,
+        open_fleet(
+            settings.fleet,
+            places.chooser or engines,
+            supply=Supply(catalog, downloads),
+            observer=recorder.metrics,
+            echo=places.echo,
+        ) as fleet,
+        keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
+        open_samples(_sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
+        open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
+        open_streams(applies.streams) as streams,
+        open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
+        open_run_store(log[0]) as run_store,
+    ):
+        tools = places.toolbox or own_tools
+        traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
+        bodies, pings, guard = Bodies(http), Pings(http.ping_after), Guard(http, listening.bound)
+        pipeline = Pipeline(
+            http,
+            traffic,
+            bodies,
+            catalog,
+            fleet,
+            Asking(http, guard, traffic.targets, fleet, peers, pool, pings),
+            Lasting(streams, traffic, bodies, fleet),
+            plugins,
+            ToolChats(tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after),
+            pings,
+        )
+        async with open_agents(
+            applies.runs, pipeline.inward, tools, fleet, run_store, ping_after=http.ping_after
+        ) as agents:
+
+            def adopt(config: Config) -> Sequence[str]:
+                streams.adopt(config.streams)
+                agents.adopt(config.runs)
+                guard.adopt((*http.api_keys, *config.api_keys))
+                return traffic.adopt(config)
+
+            configuration = _configuration(settings, fleet, catalog, peers, adopt)
+            owners = Owners(
+                engines=engines,
+                fleet=fleet,
+                catalog=catalog,
+                peers=peers,
+                samples=samples,
+                streams=streams,
+                agents=agents,
+                plugins=plugins,
+                downloads=downloads if settings.sources.lookup is not None else None,
+                configuration=configuration,
+                tools=tools,
+                reloads=Reloads(
+                    configuration,
+                    catalog,
+                    lambda found: fleet.adopt(found.config, found.models),
+                    partial(_look_for_plugins, plugins, settings, configuration),
+                ),
+            )
+            fleet.see_machine()
+
+            def gateway() -> Gateway:
+                own_routes = OwnRoutes(http, listening.bound, guard, traffic, bodies, owners, pipeline.inward)
+                return Gateway(http, guard, traffic, bodies, owners, pipeline, own_routes)
+
+            server = Server(http, listening, gateway, pool.poller, pings, traffic.lifetime, agents.wait_ended)
+            yield Appliance(server=server, owners=owners, traffic=traffic, inward=pipeline.inward)
+
+
+def activity_log(config: Config | None) -> tuple[Path | None, int]:
+    """Where the activity log is kept, and how many rows of it where that is memory."""
+    if config is None:
+        return None, DEFAULT_KEEP
+    return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
+
+
+def _sampling(config: Config) -> float | None:
+    """Seconds between samples of the machine, None for none at all."""
+    performance = config.performance
+    return None if performance.disabled else parse_duration(performance.every)
+
+
+def _see_gpus(fleet: Fleet, sample: Sample) -> None:
+    fleet.see_gpus(_gpu_memory(sample))
+
+
+def _gpu_memory(sample: Sample) -> Mapping[str, GpuMemory]:
+    """What a sample tells of the GPUs' memory, by what budgets call them."""
+    return {
+        f"gpu{gpu.id}": GpuMemory(gpu.mem_used_mb * MIB, gpu.mem_total_mb * MIB)
+        for gpu in sample.gpus
+        if gpu.mem_used_mb is not None and gpu.mem_total_mb
+    }
+
+
+def _configuration(
+    settings: AppSettings, fleet: Fleet, catalog: Catalog, peers: Peers, adopt: Follower
+) -> Configuration | None:
+    """The owner of the configuration in force, which all the others follow from now on; None where there is none."""
+    if settings.files is None or settings.config is None:
+        return None
+    fleet.adopt(settings.config, catalog.snapshot.models)
+    adopt(settings.config)
+
+    def check_door(config: Config) -> Sequence[str]:
+        """Refuses a configuration whose keys were what kept other machines out, and that has none any more."""
+        if not settings.allow_unauthenticated:
+            refuse_open_door(settings.http, config.api_keys)
+        return ()
+
+    def adopt_peers(config: Config) -> Sequence[str]:
+        peers.adopt(config)
+        return ()
+
+    def adopt_models(config: Config) -> Sequence[str]:
+        catalog.adopt(config)
+        return fleet.adopt(config, catalog.snapshot.models)
+
+    followers = (check_door, adopt_peers, adopt_models, adopt)
+    return Configuration(settings.files, settings.config, settings.ports, followers)
+
+
+async def _look_for_plugins(
+    plugins: Plugins, settings: AppSettings, configuration: Configuration | None
+) -> Sequence[Problem]:
+    """With every reload, by what the configuration says by then."""
+    plugins.choice = choice_of(configuration.current if configuration is not None else None, settings.plugins)
+    await plugins.look()
+    return plugins.unknown

@@ -1,0 +1,104 @@
+"""One request's hold on a running model, from the question to the end of its block."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+import trio
+
+from appliance.core.model import Model
+from appliance.errors import ApplianceError, Busy
+from appliance.fleet.place import Place
+from appliance.upstream.client import Address
+
+
+class Lender(Protocol):
+    """What a lease asks of the fleet. `lend`, `ask` and `take_back` are atomic."""
+
+    @property
+    def queue_timeout(self) -> float:
+        """Seconds that a ticket may wait to be answered."""
+        ...
+
+    def lend(self, lease: Lease) -> Address | None:
+        """The lease at once, where the model is ready for one more; None where it is to `ask`. Raises ModelNotFound."""
+        ...
+
+    async def supply_for(self, lease: Lease) -> None:
+        """Fetch what the model lacks. Raises what `Supply` does."""
+        ...
+
+    def ask(self, lease: Lease) -> None:
+        """Place the ticket: `Lease.answer` is called now or later, at most once."""
+        ...
+
+    def waited(self, lease: Lease, seconds: float) -> None:
+        """Its holder goes on, after so long."""
+        ...
+
+    def take_back(self, lease: Lease, *, client_left: bool) -> None:
+        """The ticket is over. Total over all of its states, also that nobody asked for it."""
+        ...
+
+
+class Lease:
+    """Made by `Fleet.lease`, which says what it promises; used once, with ``async with``.
+
+    Nearly every request finds its model ready. It is lent to it in one synchronous step without an event, a timeout or
+    a checkpoint, and none is needed to give it back.
+
+    Total over every cancellation: whatever ends `__aenter__` early, or the block, comes to `take_back`, and between the
+    two nothing is awaited. The schedule's `release` is total over every state of a ticket, so that it need not be known
+    here how far this one came.
+    """
+
+    __slots__ = ("_address", "_answered", "_error", "_lender", "model", "place", "ticket")
+
+    def __init__(self, lender: Lender, ticket: int, model: Model, place: Place | None) -> None:
+        self.ticket = ticket
+        self.model = model
+        """As the configuration in force says, from `Lender.lend` on."""
+        self.place = place
+        self._lender = lender
+        self._answered: trio.Event | None = None
+        self._address: Address | None = None
+        self._error: ApplianceError | None = None
+
+    async def __aenter__(self) -> Address:
+        try:
+            return self._lender.lend(self) or await self._wait()
+        except BaseException as error:
+            self._lender.take_back(self, client_left=isinstance(error, trio.Cancelled))
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lender.take_back(self, client_left=isinstance(error, trio.Cancelled))
+
+    def answer(self, answer: Address | ApplianceError) -> None:
+        """The model is lent, or never will be."""
+        if isinstance(answer, ApplianceError):
+            self._error = answer
+        else:
+            self._address = answer
+        if self._answered is not None:
+            self._answered.set()
+
+    async def _wait(self) -> Address:
+        """Until the model is loaded. Raises what `Fleet.lease` says."""
+        lender = self._lender
+        await lender.supply_for(self)
+        asked_at = trio.current_time()
+        lender.ask(self)
+        if self._address is None and self._error is None:
+            self._answered = trio.Event()
+            with trio.move_on_after(lender.queue_timeout):
+                await self._answered.wait()
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._address is None:
+            raise Busy(f"model '{self.model.id}' waited {lender.queue_timeout:g} s for its turn", retry_after=5)
+        lender.waited(self, trio.current_time() - asked_at)
+        return self._address

@@ -1,0 +1,163 @@
+"""The program's own routes on Quart, behind Hypercorn's own server: one request of a connection at a time.
+
+The connection has read the request, and lends itself for the answer: Hypercorn is given a stream that holds the
+request as it came and ends when the answer is complete, so that the next request is the connection's again. The stream
+bounds what Hypercorn would wait for without end: a client that stops reading.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, cast
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from quart_trio import QuartTrio
+
+from appliance.core.http_request import Head
+from appliance.http.bytes.answer import HttpSink
+from appliance.http.bytes.connection import Connection
+from appliance.http.bytes.tls import TlsSocket
+from appliance.http.control.app import MAX_CONTROL_BODY
+from appliance.http.control.run_routes import MAX_RUN, RUNS
+from appliance.http.way.guard import Guard
+from appliance.http.way.resumable import STREAM
+from appliance.http.way.visit import Visit
+from appliance.traffic.request import Request
+
+if TYPE_CHECKING:
+    from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, Scope
+
+FOLLOWED = ("/logs/stream", "/api/events", "/api/runs/", "/models/sse", f"{STREAM}/")
+"""Answers without an end: whoever writes them has to notice that the client leaves."""
+_OF_THE_FRAME = frozenset((b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"))
+
+
+class QuartBehind:
+    """Answers the routes of ``app``."""
+
+    def __init__(self, app: QuartTrio, guard: Guard) -> None:
+        self._app = app
+        self._guard = guard
+        self._config = Config()
+        self._config.errorlog = None
+        self._config.accesslog = None
+        self._config.include_date_header = True
+        self._config.include_server_header = False
+        self._config.h11_max_incomplete_size = MAX_RUN
+
+    def has_route(self, request: Request) -> bool:
+        return bool(self._app.url_map.bind("").test(request.path, request.method))
+
+    async def answer(self, visit: Visit, own: HttpSink, connection: Connection, head: Head) -> None:
+        """Raises what reading the body raises."""
+        request = visit.request
+        follows = request.path.startswith(FOLLOWED) or request.path == STREAM
+        body = b"" if visit.body.complete else await visit.body.read(_limit(request.path))
+        lent = _Lent(connection, _written(request, head, body))
+        if follows:
+            connection.leaving = lent.over.set
+            if connection.left:
+                lent.over.set()
+        context = WorkerContext(None)
+
+        async def tell(send: ASGISendCallable, event: ASGISendEvent) -> None:
+            if event["type"] == "http.response.start":
+                own.status = event["status"]
+                headers = [*event["headers"], (b"server", b"llama-appliance"), *own.own_headers]
+                own.stays = own.stays and head.http_version == "1.1" and not connection.ending
+                if any(name.lower() == b"connection" for name, _ in headers):
+                    own.stays = False
+                elif not own.stays:
+                    headers.append((b"Connection", b"close"))
+                event["headers"] = headers
+            elif event["type"] == "http.response.body":
+                own.sent += len(event["body"])
+                if not event["more_body"]:
+                    # Hypercorn does not wait for another request then, but closes `_Lent`. It has to know before: the
+                    # application may be cancelled in the middle of its last word, which is sent all the same.
+                    own.ended = True
+                    await context.terminated.set()
+            await send(event)
+
+        async def app(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+            if scope["type"] != "http":
+                return
+            scope["scheme"] = "https" if connection.secure else "http"
+            scope["path"] = request.path
+            scope["state"]["trusted"] = self._guard.knows(request)
+            await self._app(scope, receive if follows else _without_farewell(receive), lambda event: tell(send, event))
+
+        stream = cast("trio.SSLStream[trio.SocketStream]", lent)  # it asks for less: see `_Lent`
+        await TCPServer(ASGIWrapper(app), self._config, context, {}, stream).run()
+        own.ended = own.ended and not connection.gone
+
+
+class _Lent:
+    """The connection as Hypercorn sees it: as much of a Trio stream as its server uses."""
+
+    def __init__(self, connection: Connection, request: bytes) -> None:
+        self.socket = _Name(connection.socket)
+        self.over = trio.Event()
+        """The answer is complete, or the client has left one that it was to follow."""
+        self._connection = connection
+        self._request = request
+
+    async def receive_some(self, most: int) -> bytes:
+        """The request, piece by piece; then b"", when all is over."""
+        piece, self._request = self._request[:most], self._request[most:]
+        if not piece:
+            await self.over.wait()
+        return piece
+
+    async def send_all(self, data: bytes) -> None:
+        await self._connection.write(data)
+        if self._connection.gone:
+            raise trio.BrokenResourceError
+
+    async def aclose(self) -> None:
+        self.over.set()
+        await trio.lowlevel.checkpoint()
+
+
+class _Name:
+    """The names of a socket's two ends."""
+
+    def __init__(self, sock: socket.socket | TlsSocket) -> None:
+        self.getpeername = sock.getpeername
+        self.getsockname = sock.getsockname
+        self.family = sock.family
+
+
+def _limit(path: str) -> int:
+    return MAX_RUN if path == RUNS or path.startswith(f"{RUNS}/") else MAX_CONTROL_BODY
+
+
+def _written(request: Request, head: Head, body: bytes) -> bytes:
+    """The request as one that needs no more reading."""
+    lines = [f"{request.method} {request.target} HTTP/{head.http_version}".encode()]
+    lines += [b"%b: %b" % header for header in head.headers if header[0].lower() not in _OF_THE_FRAME]
+    if body or head.length != 0:
+        lines.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def _without_farewell(receive: Callable[[], Awaitable[ASGIReceiveEvent]]) -> ASGIReceiveCallable:
+    """For short answers: a client that has closed its sending side may well still wait for one (``nc -N`` does)."""
+    more = True
+
+    async def receive_body() -> ASGIReceiveEvent:
+        nonlocal more
+        event = await receive()
+        if event["type"] != "http.request":
+            if not more:
+                await trio.sleep_forever()
+        else:
+            more = event["more_body"]
+        return event
+
+    return receive_body

@@ -1,0 +1,52 @@
+"""What the program's own routes show and drive."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from appliance.agents.owner import Agents
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.configuration import Configuration
+from appliance.catalog.download_status import DownloadStatus
+from appliance.catalog.downloads import Downloads
+from appliance.catalog.reloads import Reloads
+from appliance.engines.owner import Engines
+from appliance.fleet.owner import Fleet
+from appliance.peers.listing import ModelState
+from appliance.peers.owner import Peers
+from appliance.platform.samples import Samples
+from appliance.plugins.registry import Plugins
+from appliance.streams.owner import Streams
+from appliance.tools.box import Toolbox
+
+
+class Owners(Struct, frozen=True, kw_only=True):
+    """What the composition root has opened. ``configuration`` is None without a configuration file."""
+
+    engines: Engines
+    fleet: Fleet
+    catalog: Catalog
+    peers: Peers
+    samples: Samples
+    streams: Streams
+    agents: Agents
+    plugins: Plugins
+    downloads: Downloads | None
+    """None where nothing is ever downloaded. Without a cache that is served it is only what presets name."""
+    configuration: Configuration | None
+    tools: Toolbox
+    """Empty where no tool was switched on."""
+    reloads: Reloads
+
+    def model_states(self) -> list[ModelState]:
+        """What another appliance is told of the models here."""
+        return model_states(self.fleet)
+
+    def downloading(self) -> list[DownloadStatus]:
+        """Downloads that are known, those that have ended included."""
+        return self.downloads.snapshot() if self.downloads is not None else []
+
+
+def model_states(fleet: Fleet) -> list[ModelState]:
+    """The models that have run here, in the words of the link between appliances."""
+    return [ModelState(id=s.model, state=s.state, busy=s.leases + s.waiting) for s in fleet.status()]

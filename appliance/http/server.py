@@ -1,0 +1,84 @@
+"""The HTTP edge of the program: what it listens on, and serving until the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from appliance.core.settings import HttpSettings, Listen
+from appliance.http.bytes.connection import Answers
+from appliance.http.bytes.listening import Listener, open_listeners
+from appliance.http.bytes.server import Clients, serve_clients
+from appliance.http.bytes.tls import Certificates
+from appliance.http.way.pings import Pings
+from appliance.platform.poller import Poller
+from appliance.traffic.lifetime import Lifetime
+
+
+class Listening:
+    """The sockets that the program listens on; whoever connects waits until `Server.serve`."""
+
+    def __init__(self, listeners: Sequence[Listener], certificates: Certificates | None) -> None:
+        self.listeners = listeners
+        self.certificates = certificates
+        self.bound: Sequence[Listen] = [listener.bound for listener in listeners]
+
+
+@asynccontextmanager
+async def open_listening(settings: HttpSettings) -> AsyncGenerator[Listening]:
+    """Raises UsageError when an address cannot be listened on, or a file of the certificate cannot be used."""
+    certificates = Certificates(*settings.tls) if settings.tls is not None else None
+    listeners = await open_listeners(settings.listen, reuse_port=settings.reuse_port)
+    try:
+        yield Listening(listeners, certificates)
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+class Server:
+    """Serves the clients of one program. ``answers`` makes what has their requests answered.
+
+    ``others`` waits for what else has to end within the grace.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        listening: Listening,
+        answers: Callable[[], Answers],
+        poller: Poller,
+        pings: Pings,
+        lifetime: Lifetime,
+        others: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._settings = settings
+        self._listening = listening
+        self._answers = answers
+        self._poller = poller
+        self._pings = pings
+        self._lifetime = lifetime
+        self._others = others
+
+    async def serve(
+        self, shutdown: trio.Event, *, task_status: trio.TaskStatus[Sequence[Listen]] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until ``shutdown`` is set, then end within ``settings.grace`` and about a second.
+
+        ``started`` is called with the bound addresses. Raises before what ``answers`` raises of settings.
+        """
+        clients = Clients(self._answers(), self._poller, self._settings, self._listening.certificates)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._pings.run)
+            await serve_clients(
+                self._listening.listeners,
+                clients,
+                self._lifetime,
+                shutdown=shutdown,
+                grace=self._settings.grace,
+                others=self._others,
+                task_status=task_status,
+            )
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,193 @@
+"""A client that asks for a websocket, and the websocket on the program's own connection."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+
+import trio
+from wsproto.frame_protocol import FrameProtocol
+from wsproto.utilities import LocalProtocolError
+
+from appliance.core.http_request import Head
+from appliance.core.websocket_offer import VERSION, Offer, read_offer
+from appliance.errors import ApplianceError, BadRequest, RequestCancelled, ShuttingDown
+from appliance.http import errors
+from appliance.http.bytes.answer import HttpSink
+from appliance.http.bytes.body import Bodies, Body, ClientLeft
+from appliance.http.bytes.connection import Connection
+from appliance.http.way.explaining import explain
+from appliance.http.way.visit import Visit
+from appliance.traffic.record import Record
+from appliance.traffic.request import Request
+from appliance.traffic.sink import Headers, send_whole
+from appliance.upstream.websocket import BROKEN, CLOSE_TIME, MAX_MESSAGE, RECEIVE_SIZE, Close, Websocket
+
+GOING_AWAY, INTERNAL = 1001, 1011
+"""RFC 6455 section 7.4.1."""
+_GOODBYE = 0x88
+"""How a close frame begins."""
+
+log = logging.getLogger(__name__)
+
+
+def websocket_visit(request: Request, connection: Connection, head: Head, bodies: Bodies) -> Visit:
+    """The visit of a client that asks for a websocket. Its sink is for a refusal, which ends the connection."""
+    body = Body(bodies, head.length, connection)
+    sink = HttpSink(connection, head, body, (VERSION,))
+    sink.stays = False
+    return Visit(request, None, sink, Record(request, request.path), body, connection)
+
+
+class Handshake:
+    """What one client asks for, until it is answered: once, with `accept` or `refuse`."""
+
+    def __init__(self, visit: Visit, connection: Connection, offer: Offer, nursery: trio.Nursery) -> None:
+        self.subprotocols = offer.subprotocols
+        """What the client offers to speak."""
+        self.websocket: Websocket | None = None
+        """Where it was accepted."""
+        self._visit = visit
+        self._connection = connection
+        self._offer = offer
+        self._nursery = nursery
+
+    async def accept(self, subprotocol: str | None = None, headers: Headers = ()) -> Websocket:
+        """``headers`` go out with the answer. Raises ClientLeft."""
+        # With all of importlib.metadata and email, for clients that have no websockets.
+        from trio_websocket import ConnectionClosed, wrap_server_stream
+
+        self._connection.leaving = self._client_left
+        stream = _Stream(self._connection, self._offer.written())
+        request = await wrap_server_stream(
+            self._nursery,
+            stream,
+            message_queue_size=0,
+            max_message_size=MAX_MESSAGE,
+            receive_buffer_size=RECEIVE_SIZE,
+        )
+        try:
+            connection = await request.accept(subprotocol=subprotocol, extra_headers=list(headers))
+        except ConnectionClosed:
+            raise ClientLeft from None
+        self.websocket = stream.websocket = Websocket(connection, ConnectionClosed)
+        return self.websocket
+
+    async def refuse(self, status: int, headers: Headers, content: bytes) -> None:
+        """Answer in HTTP that there is no websocket."""
+        self._connection.leaving = None
+        await send_whole(self._visit.sink, status, headers, content)
+
+    async def fail(self, error: Exception) -> None:
+        """Tell the client what went wrong, in the form that is still possible."""
+        if self.websocket is None:
+            await explain(self._visit, error)
+            return
+        match error:
+            case ClientLeft():
+                return
+            case ShuttingDown() | RequestCancelled():
+                how = Close(GOING_AWAY, str(error))
+            case ApplianceError():
+                how = Close(INTERNAL, str(error))
+            case _:
+                bug = secrets.token_hex(4)
+                log.error(
+                    "internal error %s at websocket %r; this is a bug", bug, self._visit.request.path, exc_info=error
+                )
+                how = Close(INTERNAL, errors.describe_bug(bug).message)
+        await self.websocket.close(how)
+
+    def _client_left(self) -> None:
+        """What it said before may still be under way to whoever reads slowly, for a moment."""
+        self._visit.scope.deadline = trio.current_time() + CLOSE_TIME
+
+
+async def answer_handshake(
+    visit: Visit, connection: Connection, head: Head, work: Callable[[Handshake], Awaitable[None]]
+) -> None:
+    """Have ``work`` answer a client that asks for a websocket, and keep what it accepts until ``work`` returns.
+
+    What goes wrong becomes an answer in HTTP before the websocket is accepted, and a goodbye after. A client that
+    leaves ends it, at once where it still waits for its answer. ``visit`` is from `websocket_visit`.
+    """
+    try:
+        offer = read_offer(head)
+    except BadRequest as error:
+        connection.owe()
+        await explain(visit, error)
+        return
+    handshake: Handshake | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            handshake = Handshake(visit, connection, offer, nursery)
+            try:
+                visit.stay()
+                with visit.scope:
+                    await work(handshake)
+                if visit.scope.cancelled_caught:
+                    raise visit.why or ClientLeft
+            except Exception as error:  # noqa: BLE001  it becomes an answer, or a goodbye
+                await handshake.fail(error)
+            nursery.cancel_scope.cancel()
+    except* LocalProtocolError:  # trio-websocket's reader was to answer a ping behind our own goodbye
+        pass
+    finally:
+        connection.leaving = None
+        if handshake is not None and handshake.websocket is not None:
+            connection.owe()  # it may still be sending: closing at once would destroy the goodbye
+
+
+class _Stream(trio.abc.Stream):
+    """The connection as trio-websocket sees it: a handshake, then what the client says once that is accepted.
+
+    trio-websocket answers every goodbye but the one that it makes up itself where the client broke the protocol: so
+    `aclose` says that. The connection is closed by its own task.
+    """
+
+    def __init__(self, connection: Connection, handshake: bytes) -> None:
+        self.websocket: Websocket | None = None
+        self._connection = connection
+        self._handshake = handshake
+        self._answered = trio.Event()
+        self._said_goodbye = False
+        self._closed = False
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Raises BrokenResourceError when the client is gone, or has taken nothing for as long as it may."""
+        self._check()
+        self._said_goodbye = data[0] == _GOODBYE
+        await self._connection.write(bytes(data))
+        self._check()
+        self._answered.set()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Messages that come too early wait until the handshake is answered: trio-websocket would lose them."""
+        if self._handshake:
+            handshake, self._handshake = self._handshake, b""
+            return handshake
+        await self._answered.wait()
+        self._check()
+        if rest := self._connection.rest():
+            return rest
+        return await self._connection.receive(max_bytes or RECEIVE_SIZE)
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if not self._connection.gone:
+                trio.lowlevel.notify_closing(self._connection.socket)
+            end = self.websocket.closed if self.websocket is not None else Close(BROKEN)
+            if not self._said_goodbye and end.code != BROKEN:
+                await self._connection.write(bytes(FrameProtocol(False, []).close(end.code, end.reason)))
+        await trio.lowlevel.checkpoint()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError
+        if self._connection.gone:
+            raise trio.BrokenResourceError

@@ -1,0 +1,69 @@
+"""Comments in streams that are silent for long, so that proxies on the way do not cut them.
+
+One task serves all streams. Waiting costs a stream an entry in a dictionary, and no timer of its own: all wait equally
+long, so the order in which they came is the order in which their comments are due.
+"""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+from appliance.core.sse import PING
+from appliance.traffic.sink import Sink
+
+EVENT_STREAM = (b"Content-Type", b"text/event-stream")
+UNBUFFERED = ((b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"))
+"""Tells proxies on the way to pass a stream on as it comes."""
+
+
+class Ping:
+    """One stream that is waited for; made by `Pings.begin`."""
+
+    def __init__(self, sink: Sink, waiting: dict[Ping, None], due: float) -> None:
+        self.due = due
+        self._sink = sink
+        self._waiting = waiting
+
+    def say(self) -> None:
+        """Start the answer where that has not happened. What the client's side does not take now waits there."""
+        if self._sink.status is None:
+            self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
+        self._sink.push(PING)
+
+    def stop(self) -> None:
+        """Somebody else writes now. Twice is once."""
+        self._waiting.pop(self, None)
+
+
+class Pings:
+    """``after``: seconds of silence, 0 for no comments at all."""
+
+    def __init__(self, after: float) -> None:
+        self.after = after or math.inf
+        self._waiting: dict[Ping, None] = {}
+        self._some = trio.Event()
+
+    def begin(self, sink: Sink) -> Ping:
+        """Comments go into this answer until `Ping.stop`; nobody else writes into it meanwhile."""
+        ping = Ping(sink, self._waiting, trio.current_time() + self.after)
+        if self.after < math.inf:
+            self._waiting[ping] = None
+            self._some.set()
+        return ping
+
+    async def run(self) -> None:
+        """Say what is due, until cancelled."""
+        while True:
+            await self._some.wait()
+            while self._waiting:
+                ping = next(iter(self._waiting))
+                if ping.due > trio.current_time():
+                    await trio.sleep_until(ping.due)
+                else:
+                    del self._waiting[ping]
+                    ping.say()
+                    ping.due = trio.current_time() + self.after
+                    self._waiting[ping] = None
+            self._some = trio.Event()

@@ -1,0 +1,73 @@
+"""One request while it is answered: what it asks, where its answer goes, and the one scope in which that happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from appliance.http.bytes.body import Body, ClientLeft
+from appliance.http.way.routes import Route
+from appliance.traffic.record import Record
+from appliance.traffic.request import Request
+from appliance.traffic.sink import Sink
+
+
+class Client(Protocol):
+    """The connection that a request came on, as far as its answer knows it."""
+
+    left: bool
+    leaving: Callable[[], None] | None
+
+
+class Visit:
+    """Made by the gateway, once for each request; ``route`` is None for the program's own routes.
+
+    Everything that ends a request from outside goes through `cancel`: its client's leaving, the end of the server's
+    grace, and a cancellation over the API. Whoever owns the visit enters ``scope``, and raises ``why`` behind it.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        route: Route | None,
+        sink: Sink,
+        record: Record,
+        body: Body,
+        client: Client | None = None,
+    ) -> None:
+        self.request = request
+        self.route = route
+        self.sink = sink
+        self.record = record
+        self.body = body
+        self.client = client
+        """None for a request without a connection: the program's own, and a generation that outlives its client."""
+        self.scope = trio.CancelScope()
+        self.why: Exception | None = None
+        """Why the scope was cancelled."""
+        self.left = False
+        """The client did not wait for its answer."""
+
+    def cancel(self, why: Exception) -> None:
+        """End the request; the first reason counts."""
+        if self.why is None:
+            self.why = why
+            self.scope.cancel()
+
+    async def read_body(self, limit: int | None = None) -> bytes:
+        """All of it. From here on the client's leaving ends the request. Raises as `Body.read`."""
+        content = b"" if self.body.complete else await self.body.read(limit)
+        self.stay()
+        return content
+
+    def stay(self) -> None:
+        """The request ends when its client leaves."""
+        if self.client is not None:
+            self.client.leaving = self._client_left
+            if self.client.left:
+                self._client_left()
+
+    def _client_left(self) -> None:
+        self.cancel(ClientLeft())

@@ -1,0 +1,88 @@
+"""Connections that wait for their next request, so that it need not make one.
+
+A connection costs some 80 us; and a server that closes each after one answer, as this program did, makes every request
+pay for it. Only a connection whose answer ended in good order is kept: a request that is given up is told to
+llama-server by closing its connection, and by nothing else.
+
+A server may close a kept connection at any moment. The poller hears of it, so a connection that is taken was open an
+instant ago; the instant is for `upstream.client`, which asks once more on a new one. llama-server spends a thread on
+each open connection, so none is opened while one is free: the pool never holds more than were in use at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+
+from appliance.platform.poller import Poller, open_poller
+from appliance.upstream.address import Address
+from appliance.upstream.wire import PlainWire
+
+MAX_FREE = 64
+"""Free connections to one server; more than so many requests at once is more than an engine has slots for."""
+MAX_AGE = 60.0
+"""Seconds for which a connection may wait; most servers close it long before."""
+
+_Key = tuple[str, int, str | None]
+
+
+class Pool:
+    """Made by `open_pool`. Every method is atomic."""
+
+    def __init__(self, poller: Poller) -> None:
+        self.poller = poller
+        self._free: dict[_Key, dict[PlainWire, float]] = {}
+
+    @property
+    def free(self) -> int:
+        """How many connections wait."""
+        return sum(map(len, self._free.values()))
+
+    def take(self, address: Address) -> PlainWire | None:
+        """The connection that was used last: those that were not for long are the first to grow too old."""
+        free = self._free.get(_key(address))
+        if not free:
+            return None
+        wire, _ = free.popitem()
+        wire.rouse()
+        return wire
+
+    def give(self, address: Address, wire: PlainWire) -> None:
+        """Keep it for the next request, or close it where there are enough."""
+        key = _key(address)
+        free = self._free.setdefault(key, {})
+        now = trio.current_time()
+        while free and (len(free) >= MAX_FREE or next(iter(free.values())) < now - MAX_AGE):
+            self._drop(key, next(iter(free)))
+        free[wire] = now
+        wire.rest(partial(self._drop, key, wire))
+
+    def close(self) -> None:
+        for key, free in list(self._free.items()):
+            for wire in list(free):
+                self._drop(key, wire)
+
+    def _drop(self, key: _Key, wire: PlainWire) -> None:
+        free = self._free[key]
+        del free[wire]
+        if not free:
+            del self._free[key]
+        wire.close()
+
+
+def _key(address: Address) -> _Key:
+    return address.host, address.port, address.resolved
+
+
+@asynccontextmanager
+async def open_pool() -> AsyncGenerator[Pool]:
+    """Own the program's poller, too. Leaving the block closes what waits."""
+    async with open_poller() as poller:
+        pool = Pool(poller)
+        try:
+            yield pool
+        finally:
+            pool.close()

@@ -1,0 +1,87 @@
+"""The program's own connections with any answers behind them, and websocket servers for these to talk to."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket
+
+from appliance.core.http_request import Head
+from appliance.core.settings import HttpSettings
+from appliance.http.bytes.answer import HttpSink
+from appliance.http.bytes.body import Bodies, Body
+from appliance.http.bytes.connection import Answers, Connection
+from appliance.http.sockets.handshake import Handshake, answer_handshake, websocket_visit
+from appliance.http.way.visit import Visit
+from appliance.platform.poller import open_poller
+from appliance.traffic.record import Record
+from appliance.traffic.request import Request, read_request
+
+Handler = Callable[[WebSocketRequest], Awaitable[None]]
+SETTINGS = HttpSettings(write_stall=10.0)
+BODIES = Bodies(SETTINGS)
+
+
+class Gateway:
+    """The least that a gateway does; each test says how websockets and other requests are served."""
+
+    async def answer(self, connection: Connection, head: Head) -> bool:
+        request = read_request(head, "", connection.peer)
+        if head.upgrade == b"websocket":
+            visit = websocket_visit(request, connection, head, BODIES)
+            await answer_handshake(visit, connection, head, partial(self.join, request))
+            return False
+        body = Body(BODIES, head.length, connection)
+        sink = HttpSink(connection, head, body, ())
+        try:
+            await self.serve(Visit(request, None, sink, Record(request, request.path), body, connection))
+        finally:
+            body.release()
+        return sink.stays and sink.ended
+
+    async def join(self, request: Request, handshake: Handshake) -> None:
+        """Serve a websocket."""
+        raise NotImplementedError
+
+    async def serve(self, visit: Visit) -> None:
+        """Serve any other request."""
+        raise NotImplementedError
+
+
+@asynccontextmanager
+async def serving(answers: Answers, *, port: int = 0, settings: HttpSettings = SETTINGS) -> AsyncGenerator[int]:
+    """Serve on a free port of the loopback; yields the port. Leaving breaks all connections."""
+    (listener,) = await trio.open_tcp_listeners(port, host="127.0.0.1")
+
+    async def serve_one(stream: trio.SocketStream) -> None:
+        accepted = stream.socket
+        sock = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+        sock.setblocking(False)
+        await Connection(sock, answers, poller, settings).run()
+
+    async with open_poller() as poller, trio.open_nursery() as nursery:
+        await nursery.start(partial(trio.serve_listeners, serve_one, [listener]))
+        yield listener.socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def websocket_server(handler: Handler) -> AsyncGenerator[int]:
+    async with trio.open_nursery() as nursery:
+        server = await nursery.start(partial(serve_websocket, handler, "127.0.0.1", 0, None, max_message_size=1 << 27))
+        yield server.port
+        nursery.cancel_scope.cancel()
+
+
+async def echo(request: WebSocketRequest) -> None:
+    names = request.proposed_subprotocols
+    connection = await request.accept(subprotocol=names[-1] if names else None, extra_headers=[(b"X-Extra", b"1")])
+    try:
+        while True:
+            await connection.send_message(await connection.get_message())
+    except ConnectionClosed:
+        pass

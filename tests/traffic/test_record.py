@@ -1,0 +1,315 @@
+"""What is noted of requests: nothing is missed however bytes pass, whoever looks finds all, and passing is cheap."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import tracemalloc
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.activity import Query
+from appliance.core.captures import BLOCK, CaptureBuffer
+from appliance.core.usage import Usage
+from appliance.store.activity import open_activity
+from appliance.traffic import packing
+from appliance.traffic.packing import Packer
+from appliance.traffic.record import LOOK_EVERY, Record, Recorder, RecordingSink, aside, open_recorder
+from appliance.traffic.request import Request
+from appliance.wire.activity import Row
+
+CHAT = "/v1/chat/completions"
+MIB = 1 << 20
+EVENTS = [(b"Content-Type", b"text/event-stream")]
+JSON = [(b"Content-Type", b"application/json"), (b"Set-Cookie", b"secret")]
+REQUEST = Request(
+    method="POST",
+    path=CHAT,
+    target=CHAT,
+    query={},
+    headers=[(b"host", b"localhost"), (b"authorization", b"Bearer secret")],
+    http_version="1.1",
+)
+ANSWER = b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}'
+
+
+class Client:
+    """A sink that takes everything."""
+
+    def __init__(self, *, event_stream: bool = False) -> None:
+        self.status: int | None = None
+        self.event_stream = event_stream
+        self.ended = False
+        self.got: list[bytes] = []
+
+    @property
+    def sent(self) -> int:
+        return sum(map(len, self.got))
+
+    def start(self, status: int, headers: object) -> None:
+        self.status = status
+
+    def push(self, data: bytes) -> bool:
+        self.got.append(data)
+        return True
+
+    async def flush(self) -> None:
+        pass
+
+    async def write(self, data: bytes) -> None:
+        self.push(data)
+
+    async def end(self) -> None:
+        self.ended = True
+
+    def abort(self) -> None:
+        self.ended = True
+
+
+def begin(
+    recorder: Recorder, body: bytes = b'{"model":"m"}', *, streaming: bool = False
+) -> tuple[Record, RecordingSink]:
+    record = Record(REQUEST, CHAT)
+    record.body, record.model, record.known = body, "m", True
+    return record, recorder.watch(record, Client(event_stream=streaming))
+
+
+async def answer(recorder: Recorder, *pieces: bytes, body: bytes = b'{"model":"m"}', status: int = 200) -> None:
+    """One whole request."""
+    record, sink = begin(recorder, body)
+    sink.start(status, JSON)
+    for piece in pieces:
+        sink.push(piece)
+    recorder.finish(record, sink, "chat", status)
+
+
+async def rows(recorder: Recorder) -> list[Row]:
+    return list((await recorder.page(Query(order="asc", limit=999))).data)
+
+
+async def test_whoever_looks_right_after_finds_everything():
+    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
+        recorder.captures = CaptureBuffer(MIB)
+        await answer(recorder, ANSWER)
+        [row] = await rows(recorder)
+        assert (row.tokens.input_tokens, row.tokens.output_tokens, row.has_capture) == (3, 4, True)
+        assert row.resp_content_type == "application/json"
+        await answer(recorder, ANSWER)
+        assert (await recorder.stats()).total_output_tokens == 8
+        await answer(recorder, ANSWER[:9], ANSWER[9:])
+        capture = await recorder.capture(3)
+        assert capture is not None
+        assert (capture.req_body, capture.resp_body) == (b'{"model":"m"}', ANSWER)
+        assert capture.req_headers == {"Host": "localhost", "Authorization": "[REDACTED]"}
+        assert capture.resp_headers == {"Content-Type": "application/json", "Set-Cookie": "[REDACTED]"}
+        await answer(recorder, b'{"error":"no"}', status=500)
+        recorder.settle()
+        assert recorder.metrics.models["m"].requests == {("chat", 200): 3, ("chat", 500): 1}
+        assert recorder.metrics.models["m"].generated_tokens == 12
+        failed = await recorder.capture(4)
+        assert failed is not None
+        assert (failed.resp_headers, failed.resp_body) == (None, None)
+        assert (await rows(recorder))[-1].error_msg == "no"
+
+
+async def test_what_ends_is_written_down_without_being_asked_for_and_in_order():
+    async with open_activity(None, 1000) as activity, open_recorder(activity) as recorder:
+        await answer(recorder, ANSWER)
+        heard: list[int] = []
+        unfollow = recorder.follow(heard.append)
+        for _ in range(200):
+            await answer(recorder, ANSWER)
+        assert heard == []
+        with trio.fail_after(5):
+            while len(heard) < 200:  # noqa: ASYNC110 - real time
+                await trio.sleep(0.01)
+        assert heard == list(range(2, 202)), "what was before is not told"
+        unfollow()
+        await answer(recorder, ANSWER)
+        recorder.settle()
+        assert len(heard) == 200
+
+
+async def test_the_end_of_the_program_loses_nothing(tmp_path: Path):
+    with trio.CancelScope() as scope:
+        async with open_activity(tmp_path / "log.db", 10) as activity, open_recorder(activity) as recorder:
+            for _ in range(30):
+                await answer(recorder, ANSWER)
+            scope.cancel()
+            await trio.sleep_forever()
+    async with open_activity(tmp_path / "log.db", 10) as activity:
+        assert (await activity.page(Query())).total == 30
+
+
+async def test_what_cannot_be_written_down_takes_nothing_with_it(caplog: pytest.LogCaptureFixture):
+    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
+        recorder.captures = CaptureBuffer(MIB)
+        record, sink = begin(recorder)
+        record.path = ["no route"]  # pyright: ignore[reportAttributeAccessIssue]  such a thing does not exist
+        sink.start(200, JSON)
+        recorder.finish(record, sink, "chat", 200)
+        await answer(recorder, ANSWER)
+        recorder.settle()
+        assert recorder.metrics.models["m"].requests == {("chat", 200): 1}
+    assert "this is a bug" in caplog.text
+
+
+async def test_another_budget_is_for_what_ends_from_then_on():
+    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
+        await answer(recorder, ANSWER)
+        recorder.captures = CaptureBuffer(MIB)
+        await answer(recorder, ANSWER)
+        assert [row.has_capture for row in await rows(recorder)] == [False, True]
+
+
+async def test_what_is_told_to_a_waiting_client_is_no_part_of_the_answer():
+    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
+        recorder.captures = CaptureBuffer(MIB)
+        record, sink = begin(recorder, streaming=True)
+        sink.start(200, EVENTS)
+        await aside(sink).write(b": load")
+        assert aside(sink).push(b"ing\n\n")
+        assert record.first_byte_at is None
+        sink.push(b"data: [DONE]\n\n")
+        assert record.first_byte_at is not None
+        assert sink.passed == 11 + 14
+        recorder.finish(record, sink, "chat", 200)
+        recorder.settle()
+        capture = await recorder.capture(1)
+        assert capture is not None
+        assert capture.resp_body == b"data: [DONE]\n\n"
+
+
+RECORD = st.builds(
+    lambda text, usage: f"data: {json.dumps({'choices': [text]} | usage)}\n\n".encode(),
+    st.text(max_size=20) | st.just("x" * LOOK_EVERY),
+    st.just({}) | st.builds(lambda n: {"usage": {"completion_tokens": n}}, st.integers(1, 9)),
+)
+
+
+@given(st.lists(RECORD, max_size=12), st.lists(st.integers(0, 20_000), max_size=12), st.booleans())
+def test_however_a_stream_passes_the_same_is_noted(records: list[bytes], at: list[int], push: bool):
+    """Its row is that of a reader of the whole, its capture is the whole, and the client has the whole."""
+    whole = b"".join(records)
+    places = sorted({0, len(whole), *(place for place in at if place < len(whole))})
+
+    async def pass_by() -> None:
+        async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
+            recorder.captures = CaptureBuffer(MIB)
+            record, sink = begin(recorder, streaming=True)
+            sink.start(200, EVENTS)
+            for a, b in pairwise(places):
+                if push:
+                    assert sink.push(whole[a:b])
+                else:
+                    await sink.write(whole[a:b])
+            recorder.finish(record, sink, "chat", 200)
+            [row] = await rows(recorder)
+            capture = await recorder.capture(1)
+            assert capture is not None
+            assert capture.resp_body == whole
+            assert row.tokens == counted(whole).tokens
+            assert sink.inner.sent == sink.passed == len(whole)
+
+    trio.run(pass_by)
+
+
+def counted(whole: bytes) -> Usage:
+    from appliance.core.accounting import TokenCounter
+
+    counter = TokenCounter(CHAT, streaming=True)
+    counter.feed(whole)
+    return counter.end()
+
+
+# ---- what it costs ----
+
+
+def tokens(count: int, seed: int = 0) -> Iterable[bytes]:
+    source = random.Random(seed)
+    for _ in range(count):
+        yield b'data: {"choices":[{"index":0,"delta":{"content":"%x"}}]}\n\n' % source.getrandbits(64)
+
+
+async def test_an_open_stream_holds_little_more_than_its_data():
+    count, length = 200, 40
+    async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
+        recorder.captures = CaptureBuffer(MIB)
+        chunks = list(tokens(length))
+        data = sum(map(len, chunks))
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            open_ones = [begin(recorder, streaming=True) for _ in range(count)]
+            for _, sink in open_ones:
+                sink.start(200, EVENTS)
+                for chunk in chunks:
+                    sink.push(bytes(bytearray(chunk)))
+                sink.inner.got.clear()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert (after - before) / count < data + 3000
+
+
+async def test_a_large_request_body_holds_nobody_up():
+    large = random.Random(1).randbytes(20 * MIB)
+    for budget in (5 * MIB, 64 * MIB):
+        async with open_activity(None, 10) as activity, open_recorder(activity) as recorder:
+            recorder.captures = CaptureBuffer(budget)
+            began = time.perf_counter()
+            await answer(recorder, ANSWER, body=large)
+            recorder.settle()
+            assert time.perf_counter() - began < 0.25
+            capture = await recorder.capture(1)
+            assert capture is not None
+            assert capture.req_body == (large if budget > len(large) else None)
+
+
+async def test_captures_are_compressed_when_there_is_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(packing, "PAUSE", 0.01)
+    body = b"a word " * 2000
+    async with open_activity(None, 100) as activity, open_recorder(activity) as recorder:
+        recorder.captures = CaptureBuffer(MIB)
+        for _ in range(20):
+            await answer(recorder, ANSWER, body=body)
+        recorder.settle()
+        raw = recorder.captures.used
+        assert raw > 20 * len(body)
+        with trio.fail_after(10):
+            while recorder.captures.used > raw / 10:  # noqa: ASYNC110 - a thread
+                await trio.sleep(0.01)
+        for row in range(1, 21):
+            capture = await recorder.capture(row)
+            assert capture is not None
+            assert (capture.req_body, capture.resp_body) == (body, ANSWER)
+
+
+async def test_a_long_answer_is_compressed_while_it_comes():
+    """Twice the budget, and still all of it is kept."""
+    packer = Packer()
+    packer.captures = CaptureBuffer(4 * BLOCK)
+    sink = RecordingSink(Client(event_stream=True), Record(REQUEST, CHAT), packer)
+    sink.start(200, EVENTS)
+    whole, batches = b"", 0
+    while len(whole) < 8 * BLOCK:
+        for chunk in tokens(200):
+            sink.push(chunk)
+            whole += chunk
+        for job in packer.batch():
+            assert job.size >= BLOCK
+            job.put(job.work())
+            batches += 1
+    assert batches >= 5
+    sink.row(200, 1.0, 0.0)
+    assert packer.captures.add(1, sink.exchange(200))
+    read = packer.captures.find(1)
+    assert read is not None
+    assert read().resp_body == whole
