@@ -3,7 +3,7 @@
     python3 bootstrap.py serve [ARGS...]       start the server; ARGS go to `llama-appliance serve`
     python3 bootstrap.py test [--deep] [ARGS]  run the tests; ARGS go to pytest, --deep searches much longer
     python3 bootstrap.py test --upstream       run llama.cpp's own server tests against both programs
-    python3 bootstrap.py check                 format, lint, types, import directions, banned words
+    python3 bootstrap.py check                 format, lint, types, import directions, prose
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program dist/llama-appliance/
     python3 bootstrap.py bench [ARGS...]       measure relay, swaps, plugins, decisions, start, memory
     python3 bootstrap.py setup [--dev]         only install what `serve` (or, with --dev, everything else) needs
@@ -50,7 +50,7 @@ EMBEDDED = "embedded.txt"
 
 
 class SetupError(Exception):
-    """What the user can mend; the text says how."""
+    """A problem that the user can fix; the text says how."""
 
 
 # ---- one set-up at a time --------------------------------------------------------------------------------------------
@@ -124,7 +124,9 @@ def make_venv(venv: Path) -> None:
 
 
 def pip_of(venv: Path) -> list[str]:
-    """How to run pip for ``venv``: its own, or this interpreter's when the environment was made without one."""
+    """Return the command of pip for ``venv``: its own, or this interpreter's if the environment was made without
+    one.
+    """
     python = venv_python(venv)
     own = [str(python), "-m", "pip"]
     probe = [str(python), "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('pip') is None)"]
@@ -162,7 +164,7 @@ def say(text: str) -> None:
 
 
 def venv_folder() -> Path:
-    """Where the environment is."""
+    """Return the environment's folder."""
     return Path(os.environ.get(VENV_VARIABLE) or ROOT / ".venv").absolute()
 
 
@@ -175,7 +177,7 @@ def digest(profile: str) -> str:
 
 
 def is_current(venv: Path, profile: str) -> bool:
-    """Whether ``profile`` is installed as the files ask, into an environment whose interpreter is still the same."""
+    """True if ``profile`` is installed as the files ask, into an environment whose interpreter is still the same."""
     try:
         stamp: dict[str, str] = json.loads((venv / STAMP_NAME).read_bytes())
     except (OSError, ValueError):
@@ -217,7 +219,7 @@ def set_up(venv: Path, profile: str) -> None:
 
 
 def reusable(venv: Path) -> bool:
-    """Whether packages can be added to what is there: an environment for this interpreter, whole and not moved."""
+    """True if packages can be added to the environment: one for this interpreter, complete and not moved."""
     if (venv / BEGUN_NAME).exists():
         say("the last set-up did not finish; starting afresh")
         return False
@@ -306,6 +308,7 @@ def run_check(args: Sequence[str]) -> int:
         "types": [script(python, "pyright"), "--pythonpath", str(python)],
         "imports": [script(python, "lint-imports"), "--no-cache", "--no-logo"],
         "words": [str(python), str(ROOT / ".ci" / "banned.py")],
+        "prose": [str(python), str(ROOT / ".ci" / "prose.py")],
     }
     failed: list[str] = []
     for name, command in checks.items():

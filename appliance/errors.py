@@ -1,7 +1,7 @@
-"""The error hierarchy, split by whose fault it is; knows nothing of HTTP or exit codes.
+"""The error hierarchy, split by blame; knows nothing of HTTP or exit codes.
 
-Every leaf carries facts as fields and builds its one-line message in ``__str__``: what is wrong and what to do.
-``http/errors.py`` and ``cli/`` each hold one table from class to status; anything not in this file is a bug.
+Every leaf carries facts as fields and builds its one-line message in ``__str__``: the problem and the fix.
+``http/way/errors.py`` and ``cli/`` each have one table from class to status. An error that is not in here is a bug.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 
 class ApplianceError(Exception):
-    """Root of everything the program says on purpose."""
+    """Root of all errors that the program raises on purpose."""
 
     reason = "internal_error"
-    """Machine-readable word, the ``reason`` field of an HTTP error body."""
+    """Machine-readable word; the ``reason`` field of an HTTP error body."""
 
 
 class _Told(Exception):
-    """For errors that are told by whoever raises them."""
+    """Base of errors whose message is written where they are raised."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class _Told(Exception):
 
 
 class _OfModel(Exception):
-    """For errors of one model's engine; ``log_tail`` is what the engine said last."""
+    """Base of errors of one model's engine; ``log_tail`` holds the engine's last log lines."""
 
     def __init__(self, model: str, why: str, log_tail: Sequence[str] = ()) -> None:
         super().__init__(model, why, tuple(log_tail))
@@ -38,7 +38,7 @@ class _OfModel(Exception):
 
     @property
     def tail(self) -> str:
-        """The log's last lines as the end of a message; empty where there are none."""
+        """The log's last lines as the end of a message; empty if there are none."""
         lines = "".join(f"\n  {line}" for line in self.log_tail)
         return f"; its last log lines:{lines}" if lines else ""
 
@@ -47,11 +47,11 @@ class _OfModel(Exception):
 
 
 class CallerError(ApplianceError):
-    """The request or command line is wrong; repeating it unchanged cannot help."""
+    """The request or command line is wrong; repeating it unchanged will not help."""
 
 
 class BadRequest(_Told, CallerError):
-    """A field, header or body that cannot be used. ``param`` names the field where there is one."""
+    """A field, header or body cannot be used. ``param`` names the field if there is one."""
 
     reason = "invalid_request"
 
@@ -69,7 +69,7 @@ class BodyTooLarge(CallerError):
         super().__init__(limit)
         self.limit = limit
         self.fixed = fixed
-        """It is the route's own limit, which no setting changes."""
+        """True for the route's own limit, which no setting changes."""
 
     def __str__(self) -> str:
         advice = "send less" if self.fixed else "send less, or raise --max-body"
@@ -89,11 +89,11 @@ class BodyTooSlow(CallerError):
         return f"the request body made no progress for {self.seconds:g} s; send it again"
 
 
-WHERE_MODELS_ARE = "; 'llama-appliance ls' and GET /v1/models list what there is"
+WHERE_MODELS_ARE = "; 'llama-appliance ls' and GET /v1/models list the models"
 
 
 class ModelNotFound(CallerError):
-    """No model, alias or peer has this name. ``near`` holds known names that look like it."""
+    """No model, alias or peer has this name. ``near`` holds similar known names."""
 
     reason = "model_not_found"
 
@@ -108,7 +108,7 @@ class ModelNotFound(CallerError):
 
 
 class ModelNotLoaded(CallerError):
-    """A question about a model that does not run; answering it would have to load the model."""
+    """A question about a model that is not running; to answer it, the program would have to load the model."""
 
     reason = "model_not_loaded"
 
@@ -121,7 +121,7 @@ class ModelNotLoaded(CallerError):
 
 
 class RouteNotFound(CallerError):
-    """No such path, or not with this method."""
+    """There is no such path, or it does not support this method."""
 
     reason = "route_not_found"
 
@@ -135,13 +135,13 @@ class RouteNotFound(CallerError):
 
 
 class NotFound(_Told, CallerError):
-    """A thing other than a model or a route that the path or body names, and that is not (or no longer) there."""
+    """The path or body names a thing, other than a model or a route, that does not exist (any more)."""
 
     reason = "not_found"
 
 
 class RequestCancelled(_Told, CallerError):
-    """A request that was ended on demand while it was under way. Sending it again is not what was wanted."""
+    """A request was cancelled on demand while it was under way. Do not send it again."""
 
     reason = "cancelled"
 
@@ -150,7 +150,7 @@ class RequestCancelled(_Told, CallerError):
 
 
 class Unauthorized(CallerError):
-    """No credential, or not one of the configured keys."""
+    """The request has no credential, or not one of the configured keys."""
 
     reason = "invalid_api_key"
 
@@ -159,19 +159,19 @@ class Unauthorized(CallerError):
 
 
 class Forbidden(_Told, CallerError):
-    """A request refused for where it comes from (Host, Origin) or for a feature that is off."""
+    """A request is refused because of its source (Host, Origin) or because a feature is off."""
 
     reason = "forbidden"
 
 
 class UsageError(_Told, CallerError):
-    """A command line, environment or configuration that cannot be used."""
+    """A command line, environment or configuration cannot be used."""
 
     reason = "usage"
 
 
 class InvalidConfig(UsageError):
-    """A configuration with mistakes; ``problems`` are all of them, each one line with its place."""
+    """A configuration has mistakes; ``problems`` lists all of them, each as one line with its place."""
 
     reason = "invalid_config"
 
@@ -182,13 +182,13 @@ class InvalidConfig(UsageError):
 
 
 class Conflict(_Told, CallerError):
-    """A request that would have to start a model, and must not."""
+    """A request would have to start a model, and must not."""
 
     reason = "conflict"
 
 
 class NotReady(CallerError):
-    """The result of a run that has not ended yet."""
+    """The run has not ended yet, so it has no result."""
 
     reason = "not_ready"
 
@@ -197,7 +197,7 @@ class NotReady(CallerError):
         self.run = run
 
     def __str__(self) -> str:
-        return f"run {self.run} has not ended yet; 'partial' is what there is so far"
+        return f"run {self.run} has not ended yet; 'partial' has the result so far"
 
 
 # ---- the model's or the engine's fault -------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class ModelError(ApplianceError):
 
 
 class InvalidModelFile(ModelError):
-    """A file that is not a usable GGUF. ``why`` says which check it failed."""
+    """A file is not a usable GGUF. ``why`` says which check it failed."""
 
     reason = "invalid_model_file"
 
@@ -222,7 +222,7 @@ class InvalidModelFile(ModelError):
 
 
 class ModelFailedToStart(_OfModel, ModelError):
-    """A model process that exited, or stayed silent, before it was ready."""
+    """A model process exited, or stayed silent, before it was ready."""
 
     reason = "model_failed_to_start"
 
@@ -231,7 +231,7 @@ class ModelFailedToStart(_OfModel, ModelError):
 
 
 class UpstreamFailed(_OfModel, ModelError):
-    """A model process that broke the connection, or spoke something other than HTTP."""
+    """A model process broke the connection, or answered with something other than HTTP."""
 
     reason = "upstream_failed"
 
@@ -240,7 +240,7 @@ class UpstreamFailed(_OfModel, ModelError):
 
 
 class ToolLoopFailed(_OfModel, ModelError):
-    """A request whose tools are used here, and whose model used them in a way that leads nowhere."""
+    """The server runs the tools of a request, and the model used them in a way that leads nowhere."""
 
     reason = "tool_loop_failed"
 
@@ -249,7 +249,7 @@ class ToolLoopFailed(_OfModel, ModelError):
 
 
 class PeerFailed(ModelError):
-    """Another server that was asked for a model, and did not answer."""
+    """Another server was asked for a model, and did not answer."""
 
     reason = "peer_failed"
 
@@ -263,7 +263,7 @@ class PeerFailed(ModelError):
 
 
 class TargetFailed(ModelError):
-    """A server on the internet that was asked for a web page (``/cors-proxy``), and did not answer as it should."""
+    """A server on the internet, asked through ``/cors-proxy``, did not answer as it should."""
 
     reason = "target_failed"
 
@@ -277,7 +277,7 @@ class TargetFailed(ModelError):
 
 
 class PluginFailed(ApplianceError):
-    """A plugin that a request named, and that did not do its part. ``hook`` is where: a function of its agent.py."""
+    """A plugin that a request named has failed. ``hook`` is the function of its agent.py that failed."""
 
     reason = "plugin_failed"
 
@@ -322,7 +322,7 @@ class Busy(_Told, ApplianceError):
 
 
 class NoSlotAvailable(Busy):
-    """As many agent runs of one model as may be are under way, and as many as may wait do."""
+    """A model has the largest allowed number of agent runs, running and waiting."""
 
     reason = "no_slot_available"
 
@@ -337,19 +337,19 @@ class NoSlotAvailable(Busy):
 
 
 class WorkerFailed(_OfModel, ModelError):
-    """The engine of a model had to be restarted so often that runs on it are refused until somebody has looked."""
+    """A model's engine had to be restarted so often that its runs are refused until somebody has looked at it."""
 
     reason = "worker_failed"
 
     def __str__(self) -> str:
         return (
-            f"runs on model '{self.model}' are refused: {self.why}; when the cause is mended, "
-            f"POST /api/workers/{self.model}/reset lets them in again{self.tail}"
+            f"runs on model '{self.model}' are refused: {self.why}; once the cause is fixed, "
+            f"POST /api/workers/{self.model}/reset allows them again{self.tail}"
         )
 
 
 class TooManyRequests(ApplianceError):
-    """One model has as many requests, queued ones included, as its ``concurrencyLimit`` allows."""
+    """A model has as many requests, queued ones included, as its ``concurrencyLimit`` allows."""
 
     reason = "concurrency_limit"
     retry_after = 1.0
@@ -367,7 +367,7 @@ class TooManyRequests(ApplianceError):
 
 
 class ModelLoading(ApplianceError):
-    """The one model of single-model mode is not ready yet; the words are llama-server's."""
+    """The one model of single-model mode is not ready yet; the message is llama-server's."""
 
     reason = "model_loading"
 
@@ -376,7 +376,7 @@ class ModelLoading(ApplianceError):
 
 
 class ModelUnloaded(ApplianceError):
-    """The model was unloaded, on request, while something waited for it or used it."""
+    """The model was unloaded on request, while something waited for it or used it."""
 
     reason = "model_unloaded"
 
@@ -389,7 +389,7 @@ class ModelUnloaded(ApplianceError):
 
 
 class ShuttingDown(ApplianceError):
-    """The program is ending and takes no new work."""
+    """The program is ending and accepts no new work."""
 
     reason = "shutting_down"
 

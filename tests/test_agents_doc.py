@@ -42,7 +42,7 @@ def test_fields_of_answers_are_there() -> None:
 
 
 def test_routes_are_there() -> None:
-    source = (ROOT / "appliance" / "http" / "run_routes.py").read_text("utf-8")
+    source = (ROOT / "appliance" / "http" / "control" / "run_routes.py").read_text("utf-8")
     found = re.findall(r'add_url_rule\("([^"]+)"', source)
     assert len(found) >= 9
     for path in found:

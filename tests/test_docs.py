@@ -19,12 +19,19 @@ from appliance.http.way import resumable, routes
 ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
+COMMANDS = (ROOT / "docs" / "command-line.md").read_text("utf-8")
 HTTP = (ROOT / "docs" / "http.md").read_text("utf-8")
 STAND_IN = (ROOT / "docs" / "llama-server.md").read_text("utf-8")
 
 
 def leaves(cls: type[ApplianceError]) -> list[type[ApplianceError]]:
     return [leaf for sub in cls.__subclasses__() for leaf in leaves(sub)] or [cls]
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 90
+    for link in re.findall(r"\]\(([\w./-]+)\)", README):
+        assert (ROOT / link).exists() or link == "docs/performance.md", link
 
 
 def test_architecture_is_short_and_its_names_exist() -> None:
@@ -68,9 +75,9 @@ def test_every_error_is_documented_with_its_status() -> None:
         assert f"`{cls.reason}`" in rows[0], cls
 
 
-def test_every_verb_is_in_the_readme_and_explains_itself() -> None:
+def test_every_verb_is_documented_and_explains_itself() -> None:
     for verb in VERBS:
-        assert f"`{verb}" in README, verb
+        assert f"`{verb}" in COMMANDS, verb
         command = cli.get_command(click.Context(cli), verb)
         assert command is not None
         assert command.help or verb == "llama-server"
@@ -87,7 +94,7 @@ def test_flags_in_the_documents_exist() -> None:
     suites = (ROOT / "tests" / "upstream_suite" / "run.py").read_text("utf-8")
     for flag in re.findall(r"(?<![\w-])--[a-z][a-z_-]+", STAND_IN):
         assert llama_flags.lookup(flag) or flag in bootstrap or f'"{flag}"' in suites, flag
-    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", README + HTTP):
+    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", README + COMMANDS + HTTP):
         assert flag in known or llama_flags.lookup(flag) or flag in bootstrap or flag == "--help", flag
 
 

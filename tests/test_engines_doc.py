@@ -15,7 +15,7 @@ from appliance.core.engines.update import SPEED_KEPT
 from appliance.engines.found import FOLDER_VARIABLE
 
 DOC = (Path(__file__).parents[1] / "docs" / "engines.md").read_text("utf-8")
-ROUTES = (Path(__file__).parents[1] / "appliance" / "http" / "engine_routes.py").read_text("utf-8")
+ROUTES = (Path(__file__).parents[1] / "appliance" / "http" / "control" / "engine_routes.py").read_text("utf-8")
 
 
 def test_every_verb_is_there() -> None:

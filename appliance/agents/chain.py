@@ -1,4 +1,4 @@
-"""The plugins that one request named, run in the order in which it named them, for its answer too.
+"""The plugins that one request named, run in that order, for its answer too.
 
 An answer is whole or a stream, and a plugin has hooks for one or for both. Where its only hook is for the other form,
 the answer changes form in front of it, and once more at the end where the client asked for the other one. An answer
@@ -33,21 +33,21 @@ Answer = Response | AsyncIterator[Event]
 
 
 class Chains:
-    """Knows which requests go through plugins. ``models`` tells the names that may be asked for."""
+    """Knows which requests go through plugins. ``models`` returns the names that plugins may ask."""
 
     def __init__(self, plugins: Plugins, asker: Asker, models: Callable[[], list[str]]) -> None:
         self._plugins = plugins
         self._host = Host(lambda plugin: ChainClient(asker, models, plugin))
 
     def plan(self, path: str, body: bytes) -> Plan | None:
-        """None for the requests that name no plugin: nearly all. Raises BadRequest."""
+        """Return None for a request that names no plugin: nearly all. Raises BadRequest."""
         family = family_of(path)
         commands = self._plugins.commands(family) if family is not None else None
         return commands.plan(body) if commands is not None else None
 
     @asynccontextmanager
     async def open(self, path: str, commands: Sequence[str], model: str) -> AsyncGenerator[Chain]:
-        """The chain of one request; leaving the block ends what its plugins still do. Raises PluginFailed."""
+        """Open the chain of one request; leaving the block ends the plugins' work. Raises PluginFailed."""
         entries = [self._plugins.entry(name) for name in commands]
         loaded = [(await entry.hooks(), entry.plugin) for entry in entries]  # loading may change what is known
         failure: Exception | None = None
@@ -71,7 +71,9 @@ class Chains:
 
 
 class Chain:
-    """Made by `Chains.open`. Its methods raise PluginFailed, and BadRequest where a plugin refuses the request."""
+    """The chain of one request, made by `Chains.open`. Its methods raise PluginFailed, and BadRequest if a plugin
+    refuses the request.
+    """
 
     def __init__(self, path: str, steps: Sequence[PluginStep]) -> None:
         self._path = path
@@ -81,11 +83,13 @@ class Chain:
 
     @property
     def answers(self) -> bool:
-        """Some plugin has to do with the answer."""
+        """True if some plugin has a hook for the answer."""
         return any(step.hooks.on_response or step.hooks.on_stream for step in self._steps)
 
     async def request(self, body: bytes, *, stream: bool) -> tuple[bytes, bool]:
-        """The body for the model, and whether it asks for a stream; the very same bytes where no plugin looks at it."""
+        """Return the body for the model, and whether it asks for a stream; the very same bytes if no plugin looks at
+        it.
+        """
         steps = [step for step in self._steps if step.hooks.on_request is not None]
         if not steps:
             return body, stream
@@ -95,7 +99,7 @@ class Chain:
         return body, request.body.get("stream") is True
 
     async def respond(self, answer: Answer, *, stream: bool) -> Answer:
-        """The answer in the form that the client asked for. Of a stream, the hooks run while it is iterated over."""
+        """Return the answer in the client's form. The hooks of a stream run while it is iterated over."""
         for step in self._steps:
             hooks = step.hooks
             if isinstance(answer, Response):
@@ -112,7 +116,7 @@ class Chain:
         return answer if isinstance(answer, Response) else await self._joined(answer)
 
     def encode(self, event: Event) -> bytes:
-        """The record of an event. What is not JSON in it can be any stream hook's."""
+        """Encode an event as a record. Data that is not JSON may come from any stream hook."""
         try:
             text = "[DONE]" if event.data is None else msgspec.json.encode(event.data).decode()
         except (TypeError, ValueError, RecursionError, OverflowError) as error:

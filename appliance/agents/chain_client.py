@@ -1,4 +1,4 @@
-"""How plugins ask models: the program as its own client, in terms that a plugin can use."""
+"""Lets plugins ask models: the program as its own client, in a plugin's terms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from appliance.errors import ApplianceError
 from appliance.plugins import AskFailed, Event
 
 MAX_ANSWER = 64 << 20
-"""Bytes of an answer that is held as a whole."""
+"""Largest answer that is held as a whole, in bytes."""
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
 _T = TypeVar("_T")
@@ -52,7 +52,7 @@ class _Refusal(Struct):
 
 
 class ChainClient:
-    """`appliance.plugins.Appliance` for one plugin, by whose name its requests are listed."""
+    """`appliance.plugins.Appliance` for one plugin; its requests are listed under the plugin's name."""
 
     def __init__(self, asker: Asker, models: Callable[[], list[str]], plugin: str) -> None:
         self._asker = asker
@@ -128,7 +128,7 @@ class _Events:
 
 
 def read_event(event: sse.Event) -> Event | None:
-    """None for what is neither an object nor the end."""
+    """Return None for anything but an object or the end."""
     if event.data == "[DONE]":
         return Event(data=None, name=event.name)
     try:
@@ -138,7 +138,7 @@ def read_event(event: sse.Event) -> Event | None:
 
 
 def error_of(event: Event) -> str | None:
-    """What a model's server says went wrong in the middle of a stream."""
+    """Return the error that a model's server reports in the middle of a stream."""
     data = event.data or {}
     error = data.get("error")
     if not error and event.name != "error":

@@ -1,4 +1,4 @@
-"""The three clocks of one turn of a run: connect, head, silence. Queueing and loading count on none of them."""
+"""The three clocks of one turn of a run: connect, head, silence. They do not count queueing and loading."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from appliance.upstream.wire import ConnectFailed
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Seconds."""
+    """In seconds."""
 
     connect: float
     headers: float
@@ -41,15 +41,15 @@ class Clocks:
         self.scope = trio.CancelScope()
         self.phase: Phase = "waiting"
         self.model: str | None = None
-        """The one whose process answers; None while it waits, and for a peer's."""
+        """The model whose process answers; None while the turn waits, and for a peer's."""
         self.pid: int | None = None
         self.condemned: str | None = None
-        """Why the process was ended under this turn."""
+        """The reason why the process was ended under this turn."""
         self._limits = limits
         self._admit = admit
 
     def granted(self, model: str | None) -> None:
-        """Raises WorkerFailed where runs on this model are refused."""
+        """Raises WorkerFailed if runs on this model are refused."""
         self.pid = self._admit(model)
         self.model = model
         self._begin("connect", self._limits.connect)
@@ -58,11 +58,11 @@ class Clocks:
         self._begin("headers", self._limits.headers)
 
     def received(self) -> None:
-        """The head, or any byte behind it."""
+        """The head, or any byte behind it, has come."""
         self._begin("stall", self._limits.stall)
 
     def stop(self) -> None:
-        """Nothing is waited for any more."""
+        """Nothing is expected any more."""
         self.scope.deadline = math.inf
 
     def _begin(self, phase: Phase, seconds: float) -> None:
@@ -70,7 +70,7 @@ class Clocks:
         self.scope.deadline = trio.current_time() + seconds
 
     def overdue(self) -> TurnFailed:
-        """What the end of the scope means."""
+        """Return the meaning of the scope's end."""
         limits = self._limits
         match self.phase:
             case "headers":
@@ -81,7 +81,7 @@ class Clocks:
                 return _failed("connect_failed", f"there was no connection to the engine within {limits.connect:g} s")
 
     def failure(self, error: ApplianceError, *, stopped: bool) -> TurnFailed | CancelAsked:
-        """What an error of the request means for the run. ``stopped``: the process was ended on purpose."""
+        """Return the meaning of a request's error for the run. ``stopped``: the process was ended on purpose."""
         if self.condemned is not None:
             return _failed("worker_restarted", f"the engine was restarted: {self.condemned}")
         match error:

@@ -1,4 +1,4 @@
-"""Carrying out what a run's loop wants done: turns of the model, tools, and waiting for the caller."""
+"""Carries out the commands of a run's loop: turns of the model, tools, and waiting for the caller."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from appliance.fleet.owner import Fleet
 from appliance.tools.box import Toolbox
 
 Trouble = Callable[[Clocks, str | None, object, str, bool], None]
-"""A turn's clocks, the model that failed it, what stands for its process, why, and whether that is to be ended."""
+"""A turn's clocks, the model that failed it, the token of its process, the reason, and whether to end the process."""
 
 
 class Execution:
-    """What runs are executed with. ``admit`` and ``trouble`` are the owner's."""
+    """The tools for executing runs. ``admit`` and ``trouble`` are the owner's."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Execution:
         self._trouble = trouble
 
     async def execute(self, run: Run, tool_timeout: float, caller_timeout: float) -> None:
-        """Until its loop has nothing left to do."""
+        """Execute until the loop has nothing left to do."""
         run.start()
         while run.todo:
             match run.todo.popleft():
@@ -72,7 +72,7 @@ class Execution:
             self._trouble(clocks, clocks.model, clocks.pid, failure.detail, useless)
 
     def _was_stopped(self, clocks: Clocks) -> bool:
-        """Somebody unloaded the model under the turn."""
+        """True if somebody unloaded the model under the turn."""
         if clocks.model is None:
             return False
         status = self._fleet.known(clocks.model)

@@ -1,4 +1,4 @@
-"""What happens in one run, as a stream of server-sent events that can be read from any offset that is still held."""
+"""The events of one run as a server-sent stream that can be read from any offset that is still held."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Nobody:
 
 
 class Feed:
-    """The events of one run, the newest ``limit`` bytes of them; any number of readers, none of which holds it up."""
+    """The events of one run, the newest ``limit`` bytes of them; any number of readers, none of which slows it down."""
 
     def __init__(self, run_id: str, began: float, limit: int) -> None:
         self._generation = Generation(run_id, began, Ring(limit), _Nobody())
@@ -35,25 +35,25 @@ class Feed:
         self._generation.keep(encode(Event(msgspec.json.encode(value).decode(), name)))
 
     def ping(self) -> None:
-        """A comment, by which proxies see that the stream lives. It counts in offsets, as it is among what is read."""
+        """Send a comment, which shows proxies that the stream lives. It counts in offsets, because readers read it."""
         self._generation.keep(PING)
 
     def end(self) -> None:
-        """Nothing is said any more."""
+        """End the stream."""
         self._generation.finish(End.DONE)
 
     async def wait_said(self) -> None:
-        """Until something is said, or the end is."""
+        """Wait until something is added, or the stream ends."""
         await self._generation.changed.park()
 
     @property
     def held(self) -> int:
-        """Bytes that are held."""
+        """Number of bytes held."""
         return self._generation.ring.held
 
     @property
     def total(self) -> int:
-        """Bytes said so far."""
+        """Number of bytes so far."""
         return self._generation.ring.total
 
     @property
@@ -66,9 +66,10 @@ class Feed:
 
 
 class RetoldFeed(Feed):
-    """What a run of an earlier program is known to have done, told anew: shorter than it was, in other bytes.
+    """The known events of an earlier program's run, written anew: fewer and other bytes than at first.
 
-    An offset counts here if a record begins there. One that only the first telling had gets the last record alone.
+    An offset is valid here if a record begins there. An offset that only the first stream had gets the last record
+    alone.
     """
 
     def __init__(self, run_id: str, began: float, limit: int, events: Sequence[tuple[str, object]]) -> None:

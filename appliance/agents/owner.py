@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from appliance.agents.run import Asked, Run
 
 SAVE_EVERY = 1.0
-"""Seconds between two looks for runs under way whose output has grown."""
+"""Seconds between two looks for runs whose output has grown."""
 MAX_KEPT = 256 << 20
-"""Bytes of all results that are kept, but for the newest one."""
+"""Bytes of all results that are kept, not counting the newest one."""
 TAIL = 12
-"""Log lines that a locked-out model shows."""
+"""Number of log lines that a locked-out model shows."""
 PROGRAM_ENDED = "the program ended while the run was under way"
 STATES: dict[str, WorkerState] = {"loading": "running", "loaded": "ready", "sleeping": "ready"}
 
@@ -81,13 +81,13 @@ class Agents:
         return run
 
     def list(self) -> list[RunRecord]:
-        """All that are known, newest first."""
+        """Return all known runs, newest first."""
         self._prune()
         records = [run.record() for run in (*self._runs.values(), *self._past.values())]
         return sorted(records, key=lambda record: record.created_at, reverse=True)
 
     def find(self, run_id: str) -> Run | PastRun:
-        """Raises NotFound."""
+        """Return one run. Raises NotFound."""
         self._prune()
         found = self._runs.get(run_id) or self._past.get(run_id)
         if found is None:
@@ -95,7 +95,7 @@ class Agents:
         return found
 
     def cancel(self, run_id: str) -> None:
-        """Nothing happens to a run that has ended. Raises NotFound."""
+        """Cancel a run. A run that has ended stays as it is. Raises NotFound."""
         run = self.find(run_id)
         if not isinstance(run, PastRun):
             run.cancel()
@@ -103,9 +103,9 @@ class Agents:
                 self._ended(run)
 
     def answer(self, run_id: str, results: dict[str, tuple[str, str | None]]) -> Run:
-        """Results of pending calls: by id, what the model is told and why a tool could not be used.
+        """Take results of pending calls: by id, the text for the model and the reason why a tool could not be used.
 
-        Raises NotFound, Conflict for a run that waits for nothing, BadRequest for a call that is not pending.
+        Raises NotFound, Conflict for a run that waits for nothing, and BadRequest for a call that is not pending.
         """
         run = self.find(run_id)
         pending = [call.id for call in run.pending()] if not isinstance(run, PastRun) else []
@@ -121,11 +121,11 @@ class Agents:
         return run
 
     def workers(self) -> list[WorkerStatus]:
-        """Every model that has had a run, by name."""
+        """Return every model that has had a run, by name."""
         return [self._status(worker) for _, worker in sorted(self._workers.items())]
 
     def reset(self, model: str) -> WorkerStatus:
-        """Let runs on the model in again, whatever happened. Raises NotFound for one that has had none."""
+        """Accept runs on the model again, whatever happened. Raises NotFound for a model that has had none."""
         worker = self._workers.get(model)
         if worker is None:
             raise NotFound(f"no run has used a model '{model}'; GET /api/workers lists those that were")
@@ -133,12 +133,14 @@ class Agents:
         return self._status(worker)
 
     async def wait_ended(self) -> None:
-        """Until no run is under way, but for those that wait for their caller: for when nobody can reach them."""
+        """Wait until no run is under way, not counting those that wait for their caller: for a time when nobody can
+        reach them.
+        """
         while going := [run for run in self._runs.values() if not run.over and not run.pending()]:
             await going[0].feed.wait_said()
 
     def adopt(self, settings: RunsConfig) -> None:
-        """Follow another configuration: it may have mended what failed."""
+        """Follow another configuration: it may have fixed what failed."""
         self.settings = settings
         for worker in self._workers.values():
             worker.reset()
@@ -205,7 +207,7 @@ class Agents:
         return status.pid if status is not None else None
 
     def _trouble(self, clocks: Clocks, model: str | None, process: object, why: str, useless: bool) -> None:
-        """A turn failed by its engine, which is dead, or is ended now where it is ``useless``."""
+        """A turn failed because of its engine, which is dead, or is ended now if it is ``useless``."""
         if model is None:
             return
         if useless:
@@ -249,7 +251,7 @@ class Agents:
             self._store.forget(run_id)
 
     def take_over(self, stored: list[bytes]) -> None:
-        """What an earlier program has left; its runs under way ended with it, and what they had said is kept."""
+        """Load the runs of an earlier program; its running ones ended with it, and their text so far is kept."""
         records: list[RunRecord] = []
         for raw in stored:
             try:
@@ -263,7 +265,7 @@ class Agents:
         self._prune()
 
     async def keep_saving(self) -> None:
-        """Save what runs under way have said so far; never returns."""
+        """Save the text of running runs so far; never returns."""
         saved: dict[str, int] = {}
         while True:
             await trio.sleep(SAVE_EVERY)
@@ -273,8 +275,9 @@ class Agents:
             saved = {run.id: run.changes for run in self._runs.values()}
 
     async def keep_awake(self, interval: float) -> None:
-        """Have every run say something within ``interval`` seconds, so that no proxy cuts who follows it; never
-        returns."""
+        """Make every run send something within ``interval`` seconds, so that no proxy cuts its readers; never
+        returns.
+        """
         while True:
             if not self._runs:
                 self._submitted = trio.Event()
@@ -310,9 +313,9 @@ async def open_agents(
     *,
     ping_after: float = 0,
 ) -> AsyncGenerator[Agents]:
-    """Own all runs; leaving the block ends those under way, and what they have said stays in ``store``.
+    """Own all runs; leaving the block ends those under way, and their text stays in ``store``.
 
-    ``ping_after``: seconds of silence before there is a comment among the events of a run, 0 for none.
+    ``ping_after``: seconds of silence before a comment appears among the events of a run, 0 for none.
     """
     async with trio.open_nursery() as nursery:
         agents = Agents(settings, asker, toolbox, fleet, store, nursery)

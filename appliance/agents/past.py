@@ -11,7 +11,9 @@ from appliance.agents.record import RunRecord, status_of
 
 
 class PastRun:
-    """``feed`` is None for one of an earlier program, whose events are then told anew, as far as they are known."""
+    """``feed`` is None for a run of an earlier program, whose events are then written anew, as far as they are
+    known.
+    """
 
     def __init__(self, record: RunRecord, feed: Feed | None, event_bytes: int) -> None:
         self.id = record.id
@@ -20,7 +22,7 @@ class PastRun:
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Approximate size in bytes."""
         return self._record.size + self.feed.held
 
     def record(self) -> RunRecord:
@@ -28,8 +30,9 @@ class PastRun:
 
 
 def _retold(record: RunRecord) -> Iterator[tuple[str, object]]:
-    """When what was said between two calls is not known: reasoning and output are one piece each. Nor is whose tools
-    they were."""
+    """The order of text between two calls is unknown: reasoning and output are one piece each. So are the tools'
+    owners.
+    """
     outcome = record.outcome
     if outcome.reasoning:
         yield "reasoning", {"text": outcome.reasoning}

@@ -1,5 +1,4 @@
-"""What is known of a run, and the two shapes in which it is told: how it goes, and what came of it. Times are Unix
-seconds."""
+"""The facts about a run, and the two forms in which they are reported: its progress, and its result. Unix seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from appliance.core.runs import Call, FailReason, FinishReason, Outcome, RunStat
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """Everything of a run but its task; what is stored."""
+    """Everything about a run except its task; this is stored."""
 
     id: str
     model: str
@@ -28,7 +27,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Characters of what was said, called and answered."""
+        """Number of characters in texts, calls and answers."""
         said = len(self.outcome.output) + len(self.outcome.reasoning)
         signals = sum(len(signal.raw) + len(signal.arguments) for signal in self.outcome.signals)
         return said + signals + sum(_size_of(trace) for trace in self.outcome.tool_trace)
@@ -43,7 +42,7 @@ class PendingCall(Struct, frozen=True, kw_only=True):
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
-    """How a run goes."""
+    """The progress of a run."""
 
     id: str
     model: str
@@ -68,11 +67,11 @@ class Timings(Struct, frozen=True, kw_only=True):
     started_at: float | None
     finished_at: float | None
     seconds: float | None
-    """From the start to the end."""
+    """Seconds from the start to the end."""
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
-    """What came of a run, or has come so far."""
+    """The result of a run, final or so far."""
 
     id: str
     model: str

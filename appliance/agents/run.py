@@ -1,4 +1,4 @@
-"""One run: what its loop decides, what there is of it so far, and who watches. Everything here happens at once."""
+"""One run: its loop's decisions, its results so far, and its watchers. Everything here happens at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from appliance.core.toolloop import Loop
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """A run as it is wanted. ``worker`` is the model whose slots it takes: the id behind the name in the task."""
+    """A requested run. ``worker`` is the model whose slots it takes: the id behind the name in the task."""
 
     task: Task
     worker: str
@@ -53,10 +53,10 @@ class Run:
         self.scope = trio.CancelScope()
         self.todo: deque[Generate | RunTools | AskClient] = deque()
         self.clocks: Clocks | None = None
-        """Of the turn under way."""
+        """The clocks of the current turn."""
         self.over = False
         self.changes = 0
-        """Counts what has happened; for who saves it."""
+        """Counts events; whoever saves the run compares it."""
         self.answered = trio.lowlevel.ParkingLot()
         """Woken by every answer to a call."""
         self.created_at = time.time()
@@ -76,25 +76,25 @@ class Run:
         self._carry_out(self._loop.begin(self._started_at))
 
     def hear(self, event: RunEvent) -> bool:
-        """Tell the loop. False: the turn under way is of no use any more."""
+        """Pass an event to the loop. False: the current turn is of no use any more."""
         if isinstance(event, TextDelta | ReasoningDelta):
             self._chars += len(event.text)
         return self._carry_out(self._loop.hear(event, time.time()))
 
     def received(self, count: int) -> None:
-        """So many bytes of an answer."""
+        """Count bytes of an answer."""
         self._bytes += count
         self._last_byte_at = time.time()
         self.changes += 1
 
     def cancel(self) -> None:
-        """It has ended when this returns; its task notices later."""
+        """Cancel the run. It has ended when this returns; its task notices later."""
         if not self.over:
             self.hear(CancelAsked())
             self.scope.cancel()
 
     def give_up(self, reason: FailReason, detail: str) -> None:
-        """End it for a reason that is not the loop's business."""
+        """End it for a reason outside the loop."""
         if not self.over:
             self._forced = structs.replace(
                 self._loop.outcome(),
@@ -107,11 +107,11 @@ class Run:
             self._finish()
 
     def pending(self) -> tuple[Call, ...]:
-        """Calls that wait for the caller."""
+        """Return the calls that wait for the caller."""
         return () if self.over else self._loop.outcome().pending_tool_calls
 
     def answer(self, call_id: str, content: str, failure: str | None) -> None:
-        """The caller's result of a pending call."""
+        """Take the caller's result of a pending call."""
         seconds = time.time() - self._asked_at.get(call_id, time.time())
         self.tool_finished(ToolFinished(call_id=call_id, content=content, failure=failure, seconds=round(seconds, 6)))
 
@@ -137,7 +137,7 @@ class Run:
         )
 
     def _carry_out(self, commands: list[RunCommand]) -> bool:
-        """What is done at once; the rest is left to the owner."""
+        """Carry out immediate commands; the rest is left to the owner. Returns True if the run goes on."""
         goes_on = not self.over
         for command in commands:
             match command:

@@ -1,4 +1,4 @@
-"""One turn of a run: a streamed chat request, told as it comes."""
+"""One turn of a run: a streamed chat request, reported as it comes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from appliance.errors import ApplianceError
 
 CHAT = "/v1/chat/completions"
 MAX_WHOLE = 64 << 20
-"""Bytes of an answer that is no stream."""
+"""Largest answer that is not a stream, in bytes."""
 MAX_REFUSAL = 1 << 16
 LAST_BYTES = 1.0
-"""Seconds for what follows the end of an answer, so that it is written down as a whole one."""
+"""Seconds to read past the end of an answer, so that it is logged as a complete one."""
 
 Hear = Callable[[RunEvent], bool]
-"""Told what comes; False: nothing more is wanted."""
+"""Gets each event; False: nothing more is wanted."""
 
 
 async def take_turn(
     asker: Asker, body: bytes, origin: str, clocks: Clocks, hear: Hear, received: Callable[[int], None]
 ) -> ApplianceError | None:
-    """Send ``body`` and tell what comes of it; ``received`` counts bytes.
+    """Send ``body`` and report the events; ``received`` counts bytes.
 
-    The result is why the request failed, None when its last event has been told; an overdue clock shows in its scope.
+    Returns why the request failed, or None when its last event has been reported; an overdue clock shows in its scope.
     """
     answer = ChatEvents()
     try:

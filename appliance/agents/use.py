@@ -1,4 +1,4 @@
-"""Using one tool for a run: within its time, and whatever goes wrong is an answer."""
+"""Uses one tool for a run: within its time, and with an answer for every failure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from appliance.errors import ApplianceError
 from appliance.tools.box import Toolbox
 
 MAX_PARALLEL = 16
-"""Tools of one turn at once, each of which may be a process; the model decides how many it calls."""
+"""Number of tools of one turn at once, each of which may be a process; the model decides how many it calls."""
 
 log = logging.getLogger(__name__)
 
 
 async def use_tool(toolbox: Toolbox, call: Call, timeout: float) -> ToolFinished:
-    """A tool that says that it could not do what was asked has been used; one that could not be used is a failure."""
+    """A tool that reports an error has been used; one that could not be used is a failure."""
     began = trio.current_time()
     content, failure = "", None
     try:

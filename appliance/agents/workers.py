@@ -1,4 +1,4 @@
-"""What limits the runs of one model: slots, a bounded queue, and the lock that too many restarts close."""
+"""The limits on the runs of one model: slots, a bounded queue, and a lock after too many restarts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WorkerState = Literal["running", "ready", "failed", "stopped"]
 
 
 class WorkerStatus(Struct, frozen=True, kw_only=True):
-    """One model as runs see it: its process runs, is ready, is stopped, or failed too often."""
+    """One model as runs see it: its process is running, ready, stopped, or failed too often."""
 
     model: str
     state: WorkerState
@@ -27,7 +27,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
 
 
 class Worker:
-    """The runs of one model. Synchronous: who decides does not wait."""
+    """The runs of one model. Synchronous: no decision waits."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -55,7 +55,7 @@ class Worker:
             self.waiting.remove(run)
 
     def next(self, slots: int) -> str | None:
-        """Who has waited longest gets a free slot."""
+        """Give a free slot to the run that has waited longest."""
         if not self.waiting or len(self.running) >= slots:
             return None
         run = self.waiting.popleft()
@@ -68,15 +68,14 @@ class Worker:
             raise self.failure.with_traceback(None)
 
     def restarts(self, now: float, window: float) -> int:
-        """How many there were within the window."""
+        """Return the number of restarts within the window."""
         while self._restarts and self._restarts[0] <= now - window:
             self._restarts.popleft()
         return len(self._restarts)
 
     def restarted(self, process: object, now: float, settings: RunsConfig) -> bool:
-        """Note the end of ``process``, anything that stands for it: runs that shared it count once.
-
-        True: that was one too many.
+        """Note the end of ``process``, any token for it: runs that shared it count once. Returns True for one restart
+        too many.
         """
         if process is not None and process == self._last:
             return False
@@ -85,6 +84,6 @@ class Worker:
         return self.restarts(now, settings.restart_window) > settings.max_restarts
 
     def reset(self) -> None:
-        """Forget what went wrong."""
+        """Forget all failures."""
         self.failure = None
         self._restarts.clear()

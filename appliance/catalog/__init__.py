@@ -1,3 +1,4 @@
-"""Which models exist: paths, model folders, the Hugging Face cache, the starter model; downloads into that cache.
+"""The models that exist: paths, model folders, the Hugging Face cache, the starter model; downloads into that cache.
 
-Refuses to start anything, and to write: what goes to disk goes through ``store``."""
+Refuses to start anything, and to write: ``store`` writes to the disk.
+"""

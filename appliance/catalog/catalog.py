@@ -36,8 +36,11 @@ STARTER_ARGS = (
     "--frequency-penalty", "0.1",
     "--repeat-last-n", "256",
 )  # fmt: skip
-"""It was trained for short answers and says the same thing every time. The penalties touch only what repeats itself at
-length: with them 300 of 300 strange inputs (``starter-model/stress.py``) ended by themselves, without them 299."""
+"""The starter model was trained for short answers and says the same thing every time.
+
+The penalties touch only text that repeats itself at length: with them 300 of 300 strange inputs
+(``starter-model/stress.py``) ended by themselves, without them 299.
+"""
 
 NOT_SERVABLE = {
     "projector": "it is a projector for images or sound, not a model; put it into a folder beside its model",
@@ -47,28 +50,28 @@ NOT_SERVABLE = {
 
 
 class Snapshot:
-    """The models of one scan, and the configuration they go with. Immutable."""
+    """The models of one scan, and the configuration that belongs to them. Immutable."""
 
     def __init__(self, models: Iterable[Model], notes: Iterable[str] = (), config: Config | None = None) -> None:
         self.config = config
         self.router = Router(config or Config())
         self.models: tuple[Model, ...] = tuple(sorted(models, key=lambda model: model.id))
         self.notes: tuple[str, ...] = tuple(notes)
-        """What was passed over, and why, in sentences for a log or ``doctor``."""
+        """Skipped files with the reasons, in sentences for a log or ``doctor``."""
         self._by_id = {model.id: model for model in self.models}
         self._names = Names(Named(m.id, m.aliases, m.hf_repo, m.tag) for m in self.models)
 
     def find(self, name: str) -> Model | None:
-        """By id or alias, then without regard to case, then by cached repository without a tag."""
+        """Look up by id or alias, then without regard to case, then by cached repository without a tag."""
         model_id = self._names.find(name)
         return self._by_id[model_id] if model_id is not None else None
 
     def near(self, name: str) -> tuple[str, ...]:
-        """Ids that look like an unknown name, best first."""
+        """Return ids that look like an unknown name, best first."""
         return self._names.near(name)
 
     def require(self, name: str) -> Model:
-        """A model that can be started. Raises ModelNotFound, or InvalidModelFile with what is wrong with its file."""
+        """Return a model that can be started. Raises ModelNotFound, or InvalidModelFile with its file's mistake."""
         model = self.find(name)
         if model is None:
             raise ModelNotFound(name, self.near(name))
@@ -91,13 +94,13 @@ class Catalog:
         self._scanned_at = -math.inf
         self._layers = sources.presets.layers if sources.presets is not None else None
         self.preset_notes: list[Problem] = []
-        """What is odd about the presets that were read last."""
+        """The oddities of the presets that were read last."""
 
     def scan(self) -> Snapshot:
-        """Read all sources again and make the result the current snapshot. Raises nothing for model files.
+        """Read all sources again and make the result the current snapshot. A broken model file raises nothing.
 
-        Presets, too, but for the first time, for which they were just read. With a mistake in them (raises UsageError,
-        InvalidConfig among them) everything stays as it is.
+        Presets are also read again, except the first time, because they were just read. With a mistake in them (raises
+        UsageError, InvalidConfig among them) everything stays as it is.
         """
         with self._scanning:
             if self.sources.presets is not None and self._scanned_at > -math.inf:
@@ -105,7 +108,7 @@ class Catalog:
             return self._scan()
 
     def adopt(self, config: Config | None) -> None:
-        """Follow another configuration at once; what was found on disk stays until the next scan."""
+        """Follow another configuration at once; the models on disk stay until the next scan."""
         self._config = config
         self._publish()
 
@@ -123,7 +126,7 @@ class Catalog:
             if is_speakable(model.id):
                 strongest.setdefault(model.id, model)
             else:
-                notes.append(f"a model whose name cannot be written down was passed over: {model.id!r}")
+                notes.append(f"a model whose name cannot be written down was skipped: {model.id!r}")
         wanted = list(strongest.values())
         if self._layers is not None:
             wanted = with_presets(wanted, self._layers, notes, self.sources.lookup)
@@ -134,7 +137,7 @@ class Catalog:
         return self._publish()
 
     def _publish(self) -> Snapshot:
-        """Again, if another thread has brought another configuration meanwhile."""
+        """Join again, if another thread has set another configuration meanwhile."""
         while True:
             config = self._config
             self.snapshot = Snapshot(_stronger(_configured(config), self._found), self._notes, config)
@@ -188,12 +191,12 @@ class Catalog:
         )
 
     def _companion(self, model_id: str, path: str | None, notes: list[str]) -> GgufInfo | None:
-        """The header of a file that goes with a model; a broken one is left out, the model works without."""
+        """Return the header of a model's companion; a broken one is left out, and the model works without."""
         if path is None:
             return None
         header = self._headers.read(path)
         if header.error:
-            notes.append(f"model '{model_id}' goes without {path}: {header.error}")
+            notes.append(f"model '{model_id}' is used without {path}: {header.error}")
         return header.info
 
 
@@ -215,7 +218,7 @@ def _configured(config: Config | None) -> list[Model]:
 
 
 def _weights(argv: Sequence[str]) -> int:
-    """Bytes of the model file that a llama-server command names, for an estimate of what it takes; else 0."""
+    """Return the size of the model file in a llama-server command in bytes, for an estimate of its memory; else 0."""
     for flag, value in pairwise(argv):
         if flag in ("-m", "--model"):
             try:
@@ -232,7 +235,7 @@ def _stronger(configured: Sequence[Model], found: Iterable[Model]) -> list[Model
 
 
 def _tolerant(models: Iterator[Found], root: Path, notes: list[str]) -> Iterator[Found]:
-    """A folder that does not exist holds nothing; one that cannot be read says so in the notes."""
+    """List a folder. One that does not exist holds nothing; an unreadable one is reported in the notes."""
     try:
         yield from models
     except FileNotFoundError:
@@ -242,7 +245,7 @@ def _tolerant(models: Iterator[Found], root: Path, notes: list[str]) -> Iterator
 
 
 def _sum_up(found: Found, headers: list[Header]) -> tuple[GgufInfo | None, str | None]:
-    """One description of all shards, or what is wrong with them."""
+    """Return one description of all shards, or their mistake."""
     total = len(headers)
     for number, header in enumerate(headers, start=1):
         if total > 1 and header.missing:
@@ -257,7 +260,7 @@ def _sum_up(found: Found, headers: list[Header]) -> tuple[GgufInfo | None, str |
         return info, reason
     parts = info.split_count or 1
     if parts != total:
-        return info, f"it belongs to a model of {parts} parts, but by its name of {total}; give it back its own name"
+        return info, f"it belongs to a model of {parts} parts, but by its name of {total}; restore its original name"
     if not info.tensor_count:
         return info, "it holds a vocabulary and no weights"
     return info, None

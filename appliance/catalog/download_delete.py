@@ -1,4 +1,4 @@
-"""Models off the disk: from the hub cache and the models folder, never from another program's store.
+"""Deletes models from the disk: from the hub cache and the models folder, never from another program's store.
 
 In the cache a model is its names in the snapshots; a blob goes when no name leads to it any more. A projector goes with
 the last model beside it. Links are removed, never what they lead to outside the cache.
@@ -24,7 +24,7 @@ MAX_DEPTH = 5
 
 
 class Removed(Struct, frozen=True, kw_only=True):
-    """What was removed. ``size``: bytes given back."""
+    """The removed model. ``size`` is the number of bytes freed."""
 
     model: str
     paths: tuple[str, ...]
@@ -47,7 +47,7 @@ def remove_model(model: Model, cache: Path, models_dir: Path | None) -> Removed:
 
 
 def discard_begun(folder: Path, blobs: Sequence[Path]) -> None:
-    """Remove what was begun of these files of a repository, and the repository's folders where nothing else is left."""
+    """Remove the unfinished parts of a repository's files, and its folders if nothing else is left."""
     for blob in blobs:
         discard(blob)
     _remove_empty_folders(folder)
@@ -73,7 +73,7 @@ def _remove_cached(model_id: str, folder: Path, tag: str) -> Removed:
 
 
 def _remove_from_folder(model: Model, path: Path, models_dir: Path) -> Removed:
-    """``X.gguf`` with its other shards, or what belongs to ``D/``'s model."""
+    """Return ``X.gguf`` with its other shards, or the files of ``D/``'s model."""
     shard = shard_of(stem_of(path.name) or "")
     parts = [path.with_name(shard.name(number)) for number in range(1, shard.total + 1)] if shard else [path]
     others = [Path(found) for found in (model.mmproj, model.draft) if found]
@@ -86,7 +86,7 @@ def _remove_from_folder(model: Model, path: Path, models_dir: Path) -> Removed:
 
 
 def _other_models(folder: Path, stem: str) -> bool:
-    """Whether companions are still needed beside this model."""
+    """Return True if companions are still needed by another model."""
     found = model_files(list_folder(folder)[0])
     return any(model.stem != stem and not is_companion(model.stem, anywhere=False) for model in found)
 
@@ -107,7 +107,7 @@ def _is_companion(name: str) -> bool:
 
 
 def _blob_of(entry: Path, folder: Path) -> Path | None:
-    """The blob a name leads to; None for a file of its own, and for a link out of the repository."""
+    """Return the blob that a name leads to; None for a file of its own, and for a link out of the repository."""
     if not entry.is_symlink():
         return None
     target = Path(entry.parent, entry.readlink())
@@ -128,7 +128,7 @@ def _files_below(folder: Path, depth: int = 0) -> Iterator[Path]:
 
 
 def _remove_empty_folders(folder: Path) -> None:
-    """Of a repository that nothing is left of, the branch names go, too."""
+    """If nothing is left of a repository, also remove its branch names."""
     below: Iterable[Path] = (*_files_below(folder / "snapshots"), *_files_below(folder / "blobs"))
     if next(iter(below), None) is None:
         for name in list(_files_below(folder / "refs")):

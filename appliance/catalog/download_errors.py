@@ -1,16 +1,16 @@
-"""What can go wrong with a download, each with its advice."""
+"""The errors of downloads, each with its advice."""
 
 from __future__ import annotations
 
 from appliance.errors import Conflict, Forbidden, ModelError, NotFound, PeerFailed
 
-LOG_IN = "set HF_TOKEN to a token that may, or log in with 'hf auth login'"
+LOG_IN = "set HF_TOKEN to a token with access, or log in with 'hf auth login'"
 
 
 class HubFailed(PeerFailed):
     """The hub, or a server that it sent us to, could not be reached or answered nonsense.
 
-    ``passing``: the same request may succeed later, after ``retry_after`` seconds where the server said so.
+    ``passing``: the same request may succeed later, after ``retry_after`` seconds if the server said so.
     """
 
     reason = "hub_failed"
@@ -25,19 +25,19 @@ class HubFailed(PeerFailed):
 
 
 class RepoNotFound(NotFound):
-    """No such repository, or a private one; the hub does not tell which to somebody who may not know."""
+    """There is no such repository, or it is private; the hub does not tell strangers which."""
 
     reason = "repository_not_found"
 
     def __init__(self, repo: str, host: str, *, token: bool) -> None:
-        private = "the token in use may not see it" if token else LOG_IN
+        private = "the token in use has no access" if token else LOG_IN
         super().__init__(
             f"there is no repository {repo} on {host}; check how it is written, and if it is private: {private}"
         )
 
 
 class GatedRepo(Forbidden):
-    """The repository's owner wants to know who downloads."""
+    """The repository's owner wants to know the users who download."""
 
     reason = "repository_gated"
 
@@ -47,7 +47,7 @@ class GatedRepo(Forbidden):
 
 
 class TokenRefused(Forbidden):
-    """The hub does not take the token."""
+    """The hub does not accept the token."""
 
     reason = "hub_token_refused"
 
@@ -56,7 +56,7 @@ class TokenRefused(Forbidden):
 
 
 class LoginUnusable(Forbidden):
-    """A stored login that huggingface_hub cannot make a token of."""
+    """huggingface_hub cannot make a token of a stored login."""
 
     reason = "hub_login_unusable"
 
@@ -83,7 +83,7 @@ class UnderWay(Conflict):
 
 
 class NotEnoughSpace(ModelError):
-    """The disk has no room for what is still to come."""
+    """The disk has no room for the rest."""
 
     reason = "disk_full"
 
@@ -101,7 +101,7 @@ class NotEnoughSpace(ModelError):
 
 
 class DownloadFailed(ModelError):
-    """A file that did not come out right. ``why`` says what was wrong with it."""
+    """A file arrived damaged. ``why`` gives the mistake."""
 
     reason = "download_failed"
 

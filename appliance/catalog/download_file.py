@@ -1,4 +1,4 @@
-"""One file from the hub into the cache: asked for in ranges, retried, checked, named when it is whole."""
+"""One file from the hub into the cache: fetched in ranges, retried, checked, named when it is complete."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from appliance.wire.partial import PartialHead, PartialSource
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 6
-"""In a row without a new byte, over about a minute."""
+"""Attempts in a row without a new byte, over about a minute."""
 BLOCK = 1 << 20
 """Bytes gathered before a thread writes them."""
 CLOSE_TIME = 10.0
-"""What a cancelled download may take to keep what it has."""
+"""Seconds that a cancelled download may take to keep its part."""
 
 Report = Callable[[int], None]
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
-    """How files travel; shared by all of them."""
+    """The settings of file transfers; shared by all of them."""
 
     hub: Hub
     throttle: Throttle
@@ -37,13 +37,14 @@ class Transfer(Struct, frozen=True, kw_only=True):
 
 
 class _Outdated(Exception):
-    """What is here does not belong to what the server has."""
+    """The part on disk does not belong to the server's current file."""
 
 
 async def fetch(transfer: Transfer, repo: str, model_id: str, file: PlannedFile, report: Report) -> None:
-    """Have the file in the cache; ``report`` hears how many of its bytes are there.
+    """Bring the file into the cache; ``report`` gets the number of its bytes there. Cancelled or failed, it keeps its
+    part.
 
-    Cancelled or failed, it keeps what came. Raises UnderWay, HubFailed, what a refusal means, DownloadFailed, OSError.
+    Raises UnderWay, HubFailed, the error of a refusal, DownloadFailed, OSError.
     """
     try:
         lock = await trio.to_thread.run_sync(claim, file.lock)
@@ -81,7 +82,7 @@ async def _open(repo: str, file: PlannedFile) -> PartialFile:
 
 
 async def _complete(transfer: Transfer, repo: str, file: PlannedFile, partial: PartialFile, report: Report) -> None:
-    """All bytes, over as many connections as it takes."""
+    """Fetch all bytes, over as many connections as it takes."""
     attempt = 0
     while partial.length < file.size:
         before = partial.length
@@ -93,19 +94,19 @@ async def _complete(transfer: Transfer, repo: str, file: PlannedFile, partial: P
             if not failure.passing or attempt >= ATTEMPTS:
                 raise
             delay = transfer.delay(attempt, failure.retry_after)
-            log.info("%s: %s; going on in %.0f s", file.path, failure, delay)
+            log.info("%s: %s; continuing in %.0f s", file.path, failure, delay)
         except _Outdated as cause:
             attempt += 1
             if attempt >= ATTEMPTS or before == 0:
-                raise DownloadFailed(file.path, f"{cause}; it has changed since it was listed: ask again") from None
-            log.info("%s: %s; beginning it again", file.path, cause)
+                raise DownloadFailed(file.path, f"{cause}; it has changed since it was listed: try again") from None
+            log.info("%s: %s; starting it again", file.path, cause)
             await trio.to_thread.run_sync(partial.start_over)
             delay = 0.0
         await trio.sleep(delay)
 
 
 async def _receive(transfer: Transfer, repo: str, file: PlannedFile, partial: PartialFile, report: Report) -> None:
-    """What one connection brings. Raises HubFailed and _Outdated."""
+    """Fetch the bytes of one connection. Raises HubFailed and _Outdated."""
     have = partial.length
     headers = [(b"Range", b"bytes=%d-" % have)] if have else []
     async with transfer.hub.open("GET", file.url, headers) as answer:
@@ -124,7 +125,7 @@ async def _note_source(answer: Answer, partial: PartialFile) -> None:
     source = PartialSource(answer.host, etag)
     known = partial.source
     if partial.length and known and known.etag and etag and known.host == source.host and known.etag != etag:
-        raise _Outdated("the server has another version of it than the one that was begun")
+        raise _Outdated("the server has another version of it than the unfinished one")
     await trio.to_thread.run_sync(partial.came_from, source)
 
 
@@ -148,7 +149,7 @@ async def _pump(transfer: Transfer, answer: Answer, partial: PartialFile, skip: 
 
 
 async def _write(partial: PartialFile, block: bytearray) -> None:
-    """Write and empty ``block``, also when cancelled: what came over the network is not asked for again."""
+    """Write and empty ``block``, even when cancelled: received bytes are not fetched again."""
     if block:
         data = bytes(block)
         block.clear()

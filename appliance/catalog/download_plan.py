@@ -1,4 +1,4 @@
-"""What a download consists of, known before its first byte: files, hashes, sizes, and their places in the cache."""
+"""The parts of a download, known before its first byte: files, hashes, sizes, and their places in the cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARE = 256 << 20
 
 
 class PlannedFile(Struct, frozen=True, kw_only=True):
-    """One file. ``blob`` is where it will lie, ``entry`` its name in the snapshot."""
+    """One file. ``blob`` is its place, ``entry`` its name in the snapshot."""
 
     url: str
     path: str
@@ -33,7 +33,7 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
     lock: Path
 
     def here(self) -> bool:
-        """Whether it is in the cache, whole: nothing gets either name before it is."""
+        """True if it is in the cache, complete: nothing gets either name before."""
         return any(path.is_file() and path.stat().st_size == self.size for path in (self.blob, self.entry))
 
     def begun(self) -> int:
@@ -43,7 +43,7 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
 
 
 class Unfinished(Struct, frozen=True):
-    """A file that waits for somebody to ask for its model again: `Downloads.start` with ``repo`` and ``tag``."""
+    """A file that waits until somebody asks for its model again: `Downloads.start` with ``repo`` and ``tag``."""
 
     repo: str
     tag: str | None
@@ -63,9 +63,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The repository's folder in the cache."""
     files: tuple[PlannedFile, ...]
     unchanged: tuple[tuple[str, str], ...]
-    """Path and hash of every file of the commit: by these the rest of what is here of the repository is kept."""
+    """Path and hash of every file of the commit: by these the rest of the repository here is kept."""
     ref: str | None = "main"
-    """What leads to the commit; None: this is no repository, and the files have their names already."""
+    """The name that leads to the commit; None: this is not a repository, and the files have their names already."""
 
     @property
     def total(self) -> int:
@@ -76,21 +76,23 @@ class Plan(Struct, frozen=True, kw_only=True):
         return {file.url: file.size if file.here() else file.begun() for file in self.files}
 
     def check_space(self, reserved: int) -> None:
-        """Raise NotEnoughSpace if the disk cannot take the rest, beside what other downloads have ``reserved``."""
+        """Raise NotEnoughSpace if the disk cannot take the rest, beside the bytes that other downloads have
+        ``reserved``.
+        """
         missing = self.total - sum(self.have().values())
         free = free_bytes(self.folder)
         if missing and missing + reserved + SPARE > free:
             raise NotEnoughSpace(str(self.folder.parent), missing + reserved + SPARE, free)
 
     def discard_outdated(self, kept: frozenset[str]) -> None:
-        """Remove what was begun of files that have other contents by now, but for these hashes."""
+        """Remove parts of files whose content has changed since, except those with these hashes."""
         wanted = {file.path: file.oid for file in self.files}
         for blob, head in begun_in(self.folder):
             if head.path in wanted and wanted[head.path] != head.oid and head.oid not in kept:
                 discard(blob)
 
     def settle(self) -> None:
-        """Name the finished files in the snapshot, bring along what is unchanged, and make it the current one."""
+        """Name the finished files in the snapshot, bring unchanged ones along, and make it the current one."""
         if self.ref is None:
             return
         for file in self.files:
@@ -99,7 +101,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         write_whole(self.folder / "refs" / self.ref, self.commit.encode("ascii"))
 
     def _bring_along(self) -> None:
-        """Other models of the repository stay listed when its main branch has moved on, unless they changed."""
+        """Keep other models of the repository listed when its main branch has moved on, unless they changed."""
         old = current_snapshot(self.folder)
         new = self.folder / "snapshots" / self.commit
         if old is None or old == new:
@@ -112,7 +114,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 async def plan_download(hub: Hub, wanted: Wanted, cache: Path) -> Plan:
-    """Ask the hub. Raises what `Hub` raises, and NotFound for a tag, model or file that is not there."""
+    """Ask the hub. Raises as `Hub` does, and NotFound for a missing tag, model or file."""
     repo = wanted.reference.repo
     commit = await hub.commit_of(repo)
     files = await hub.files_of(repo, commit)
@@ -138,14 +140,14 @@ async def plan_download(hub: Hub, wanted: Wanted, cache: Path) -> Plan:
 
 
 def _name_of(wanted: Wanted, choice: Choice) -> str:
-    """What was not chosen by its tag goes by its path: several files of a repository may have one tag."""
+    """Use the path of a file that was not chosen by its tag: several files of a repository may have one tag."""
     first = choice.model[0]
     by_tag = not (wanted.file or wanted.sidecars or first.name == PRESET_FILE)
     return f"{wanted.reference.repo}:{choice.tag}" if by_tag else f"{wanted.reference.repo}/{first.path}"
 
 
 def begun_in(folder: Path) -> list[tuple[Path, PartialHead]]:
-    """Every file of a repository's folder that was begun and not finished: its coming blob, and what it will be."""
+    """Return every unfinished file of a repository's folder: its coming blob, and its meaning."""
     try:
         names, _ = list_folder(folder / "blobs")
     except OSError:
@@ -158,7 +160,7 @@ def begun_in(folder: Path) -> list[tuple[Path, PartialHead]]:
 
 
 def unfinished_in(cache: Path) -> list[Unfinished]:
-    """Everything in a cache that was begun and not finished, whatever ended it."""
+    """Return every unfinished file in a cache, whatever ended it."""
     try:
         _, folders = list_folder(cache)
     except OSError:
@@ -173,7 +175,7 @@ def unfinished_in(cache: Path) -> list[Unfinished]:
 
 
 def current_snapshot(folder: Path) -> Path | None:
-    """The snapshot that ``refs/main`` names; it may not exist."""
+    """Return the snapshot that ``refs/main`` names; it may not exist."""
     try:
         commit = read_start(folder / "refs" / "main", 64).decode("ascii", "replace").strip()
     except OSError:

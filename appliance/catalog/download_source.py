@@ -1,4 +1,4 @@
-"""What can be downloaded: models of the hub, of a registry, at an address; each kind with its plan and its place."""
+"""The kinds of downloads: models of the hub, of a registry, at an address; each with its plan and its place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from appliance.core.wanted import Wanted
 
 
 def here(cache: Path, wanted: Remote) -> Cached | None:
-    """The files of it, if all of them are in the cache, or where they were to be put."""
+    """Return its files, if all of them are in the cache, or at their requested places."""
     match wanted:
         case Wanted():
             return in_cache(cache, wanted)
@@ -25,7 +25,7 @@ def here(cache: Path, wanted: Remote) -> Cached | None:
 
 
 async def plan_of(wanted: Remote, access: HubAccess, cache: Path) -> tuple[Hub, Plan]:
-    """Whom to ask, and for what. Raises what they raise."""
+    """Return the plan after asking the source. Raises its errors."""
     match wanted:
         case Wanted():
             hub = Hub(access)

@@ -1,4 +1,4 @@
-"""What a download tells of itself."""
+"""A download's report about itself."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class DownloadStatus(Struct, frozen=True, kw_only=True):
     error: str | None = None
     reason: str | None = None
     callers_fault: bool = False
-    """Beginning it again unchanged cannot help."""
+    """True if beginning it again unchanged cannot help."""
     number: int = 0
-    """Tells one download of a model from the next."""
+    """Distinguishes one download of a model from the next."""
 
     @property
     def done(self) -> int:
@@ -49,7 +49,7 @@ class DownloadStatus(Struct, frozen=True, kw_only=True):
 
 
 def is_for(status: DownloadStatus, wanted: Remote) -> bool:
-    """Whether this download brings what is wanted."""
+    """True if this download brings what is wanted."""
     if isinstance(wanted, Location):
         return status.repo == str(wanted)
     if not isinstance(wanted, Wanted) or wanted.file or wanted.reference.tag is not None:
@@ -66,7 +66,7 @@ class DownloadEvent(Struct, frozen=True, omit_defaults=True):
 
 
 def events_between(before: Mapping[str, DownloadStatus], now: Iterable[DownloadStatus]) -> list[DownloadEvent]:
-    """What a listener that knew ``before``, by model, has to be told. A cancelled download has failed in its words."""
+    """Return the events for a listener that knew ``before``, by model. A cancelled download has failed in its words."""
     events: list[DownloadEvent] = []
     for status in now:
         known = before.get(status.model)

@@ -1,4 +1,4 @@
-"""Files at any address (``--model-url``): no hash of them is known, so their size and their ETag have to do."""
+"""Files at any address (``--model-url``): their hash is unknown, so size and ETag have to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 
 
 async def plan_location(hub: Hub, location: Location, cache: Path) -> Plan:
-    """Ask for the headers of every part. Raises NotFound for what is not there or does not tell its size, HubFailed."""
+    """Ask for the headers of every part. Raises NotFound for a missing file or one without a size, HubFailed."""
     files: list[PlannedFile] = []
     for url, path in zip(location.parts(), paths_of(location, cache), strict=True):
         size, oid = await _headers(hub, url)
@@ -35,13 +35,13 @@ async def plan_location(hub: Hub, location: Location, cache: Path) -> Plan:
 
 
 def location_in_cache(cache: Path, location: Location) -> Cached | None:
-    """The files, if all of them are here: they get their names when they are whole."""
+    """Return the files, if all of them are here: they get their names when they are complete."""
     paths = paths_of(location, cache)
     return Cached(files=tuple(map(str, paths)), mmproj=None, tag=None) if all(map(Path.is_file, paths)) else None
 
 
 def paths_of(location: Location, cache: Path) -> list[Path]:
-    """Where the parts lie, as llama-server has it: the first at the path that was given, the others beside it."""
+    """Return the places of the parts, as in llama-server: the first at the given path, the others beside it."""
     names = [Location(url=url).name for url in location.parts()]
     if location.path is None:
         return [join_inside(cache, name) for name in names]
@@ -50,17 +50,17 @@ def paths_of(location: Location, cache: Path) -> list[Path]:
 
 
 async def _headers(hub: Hub, url: str) -> tuple[int, str]:
-    """Size and, where the server tells it (as the hub does), the hash of the contents; else ""."""
+    """Return the size and, if the server reports it (as the hub does), the hash of the contents; else ""."""
     host, shown = urlsplit(url).netloc, shown_url(url)
     async with hub.open("HEAD", url, stop_at_size=True) as answer:
         if answer.status in (401, 403, 404, 410):
-            raise NotFound(f"{host} has no such file, or does not give it to everybody ({answer.status}): {shown}")
+            raise NotFound(f"{host} has no such file, or requires a login ({answer.status}): {shown}")
         if answer.status >= 400:
             raise hub.refusal(answer, shown)
         size = answer.headers.get(b"x-linked-size") or answer.headers.get(b"content-length") or b""
         found = _SHA256.fullmatch(answer.headers.get(b"x-linked-etag", b"").decode("latin-1"))
     if not size.isdigit() or int(size) == 0:
         raise NotFound(
-            f"{host} does not tell the size of {shown}; download it yourself, and name the file with --model"
+            f"{host} does not report the size of {shown}; download it yourself, and name the file with --model"
         )
     return int(size), found[1] if found else ""

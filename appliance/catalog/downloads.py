@@ -1,6 +1,6 @@
 """The owner of downloads: one task for each, which fails alone; a queue, pauses, one bandwidth limit for all.
 
-What a download has received stays when it fails, is cancelled, or the program is killed; starting it again goes on.
+The part of a download stays when it fails, is cancelled, or the program is killed; starting it again continues it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from appliance.errors import ApplianceError, CallerError
 log = logging.getLogger(__name__)
 
 PARALLEL = 2
-"""Files at once, of all downloads; the others queue."""
+"""Number of files at once, of all downloads; the others queue."""
 GATHER = 0.2
 """Seconds for which changes in numbers of bytes are gathered."""
 REMEMBERED = 100
-"""Downloads that have ended and are still listed."""
+"""Number of ended downloads that are still listed."""
 
 
 class DownloadSettings(Struct, frozen=True, kw_only=True):
-    """Where downloads come from and go to. ``rate``: bytes a second, None is no limit."""
+    """The sources and places of downloads. ``rate``: bytes per second, None means no limit."""
 
     cache: Path
     models_dir: Path | None = None
-    """Only for what `Downloads.delete` may touch."""
+    """Only for `Downloads.delete`, which may touch it."""
     hub: HubAccess = HubAccess()
     parallel: int = PARALLEL
     rate: int | None = None
@@ -51,7 +51,9 @@ class DownloadSettings(Struct, frozen=True, kw_only=True):
 
 
 class Turns:
-    """Who may fetch: so many files at once, in the order in which they came, and none twice at the same time."""
+    """The queue for fetching: a limited number of files at once, in the order of arrival, and none twice at the same
+    time.
+    """
 
     def __init__(self, parallel: int) -> None:
         self._slots = trio.CapacityLimiter(parallel)
@@ -66,14 +68,14 @@ class Turns:
 
 
 class Download:
-    """One model on its way. Made by `Downloads.start`."""
+    """One model under way. Made by `Downloads.start`."""
 
     def __init__(self, plan: Plan, have: Mapping[str, int], changed: Callable[[bool], None], number: int) -> None:
         self.plan = plan
         self.number = number
         self.model = plan.model_id
         self.error: ApplianceError | None = None
-        """Why it failed."""
+        """The reason of its failure."""
         self.state: State = "queued"
         self._files = {file.url: FileProgress(have[file.url], file.size) for file in plan.files}
         self._changed = changed
@@ -103,29 +105,29 @@ class Download:
         return 0 if status.ended else status.total - status.done
 
     async def wait(self) -> DownloadStatus:
-        """Wait until it has ended, however it ends."""
+        """Wait until it has ended, in any way."""
         await self._ended.wait()
         return self.status
 
     def cancel(self) -> None:
-        """End it. What has come stays on disk for another `start`."""
+        """End it. The part that has come stays on disk for another `start`."""
         self._whole.cancel()
 
     def pause(self) -> None:
-        """Close its connections until `resume`. Nothing to do for one that has ended."""
+        """Close its connections until `resume`. Does nothing for one that has ended."""
         if self.state in ("queued", "downloading"):
             self._go = trio.Event()
             self._set("paused")
             self._transfer.cancel()
 
     def resume(self) -> None:
-        """Go on where it was; nothing to do for one that is not paused."""
+        """Continue where it stopped; does nothing for one that is not paused."""
         if self.state == "paused":
             self._set("queued")
             self._go.set()
 
     async def run(self, transfer: Transfer, turns: Turns, settle: Callable[[], None]) -> None:
-        """The task of this download. Raises nothing but Cancelled; how it ended is in ``state``."""
+        """The task of this download. Raises nothing but Cancelled; ``state`` says how it ended."""
         try:
             with self._whole:
                 await self._run(transfer, turns)
@@ -137,7 +139,7 @@ class Download:
             self.error = _disk_failed(self.model, error)
         except Exception:
             # Nobody foresaw it, and no model that runs shall end because of a download.
-            log.exception("the download of %s ended by a bug", self.model)
+            log.exception("a bug ended the download of %s", self.model)
             self.error = DownloadFailed(self.model, "this is a bug; the log says more")
         if self.error:
             self._end("failed")
@@ -154,7 +156,7 @@ class Download:
                 return
 
     async def _fetch(self, transfer: Transfer, turns: Turns, file: PlannedFile, siblings: trio.CancelScope) -> None:
-        """One file. Its failure is noted and ends the others, as the model is no use without it."""
+        """Fetch one file. Its failure is noted and ends the others, because the model is of no use without it."""
         try:
             async with turns.take(file.blob):
                 self._set("downloading")
@@ -196,15 +198,16 @@ class Downloads:
         self._state_changed = trio.Event()
 
     async def start(self, repo: str, tag: str | None = None) -> Download:
-        """Have a model downloaded. One that is on its way already is not begun twice.
+        """Download a model; one that is under way is not begun twice. Returns once the hub has listed the model's
+        files.
 
-        Returns once the hub has said what it consists of. Raises BadRequest, DownloadsOff, RepoNotFound, GatedRepo,
-        TokenRefused, LoginUnusable, NotFound (no such tag), HubFailed, NotEnoughSpace.
+        Raises BadRequest, DownloadsOff, RepoNotFound, GatedRepo, TokenRefused, LoginUnusable, NotFound (no such tag),
+        HubFailed, NotEnoughSpace.
         """
         return await self.fetch(Wanted(reference=parse_reference(repo if tag is None else f"{repo}:{tag}")))
 
     async def fetch(self, wanted: Remote) -> Download:
-        """The same for what is named in another way than by a tag."""
+        """The same for a model that is named in another way than by a tag."""
         if self._settings.hub.offline:
             raise DownloadsOff
         access = self._settings.hub
@@ -233,7 +236,7 @@ class Downloads:
         return download
 
     def _under_way(self, plan: Plan) -> Download | None:
-        """The same model's download, which goes on if it was paused."""
+        """Return the same model's download, which continues if it was paused."""
         known = self._known.get(plan.model_id)
         if known is None or known.state in ENDED:
             return None
@@ -241,11 +244,11 @@ class Downloads:
         return known
 
     def find(self, model: str) -> Download | None:
-        """The download of a model, also one that has ended."""
+        """Return the download of a model, even one that has ended."""
         return self._known.get(model)
 
     def snapshot(self) -> list[DownloadStatus]:
-        """Every download, the oldest first; those that have ended stay until they are forgotten or begun again."""
+        """Return every download, the oldest first; ended ones stay until they are forgotten or begun again."""
         return [download.status for download in self._known.values()]
 
     async def wait_changed(self) -> None:
@@ -256,7 +259,7 @@ class Downloads:
             await state.wait()
 
     def forget(self, model: str) -> None:
-        """Take a download that has ended off the list."""
+        """Take an ended download off the list."""
         if (download := self._known.get(model)) and download.state in ENDED:
             del self._known[model]
             self._tell(True)
@@ -264,7 +267,7 @@ class Downloads:
     async def delete(self, model: Model) -> Removed:
         """Remove a model from the cache or the models folder; its download, if any, is cancelled first.
 
-        Whoever calls has stopped its process. Raises Forbidden for a model that lies anywhere else, OSError.
+        The caller has stopped its process. Raises Forbidden for a model from anywhere else, OSError.
         """
         await self._cancel(model.id)
         settings = self._settings
@@ -273,7 +276,7 @@ class Downloads:
         return removed
 
     async def discard(self, model: str) -> bool:
-        """Cancel a download and remove what has come of it. False when there is none of this name."""
+        """Cancel a download and remove its part. False when there is none of this name."""
         download = self._known.get(model)
         if download is None:
             return False
@@ -290,12 +293,12 @@ class Downloads:
             await download.wait()
 
     def _settle(self, plan: Plan) -> None:
-        """In a thread: what is listed next has the model."""
+        """Runs in a thread: after it, the next listing has the model."""
         plan.settle()
         self._rescan()
 
     def _tell(self, state: bool) -> None:
-        """Wake who watches; ``state``: not only numbers of bytes have changed."""
+        """Wake the watchers; ``state``: not only numbers of bytes have changed."""
         self._changed.set()
         self._changed = trio.Event()
         if state:
@@ -310,14 +313,14 @@ class Downloads:
 
 def _disk_failed(what: str, error: OSError) -> DownloadFailed:
     where = f" ({error.filename})" if error.filename else ""
-    return DownloadFailed(what, f"{error.strerror or error}{where}; what has come is kept")
+    return DownloadFailed(what, f"{error.strerror or error}{where}; the part so far is kept")
 
 
 @asynccontextmanager
 async def open_downloads(
     settings: DownloadSettings, rescan: Callable[[], object] = lambda: None
 ) -> AsyncGenerator[Downloads]:
-    """Leaving the block cancels what is under way; what has come stays. ``rescan`` is called in a thread."""
+    """Leaving the block cancels running downloads; their parts stay. ``rescan`` is called in a thread."""
     async with trio.open_nursery() as nursery:
         yield Downloads(settings, nursery, rescan)
         nursery.cancel_scope.cancel()

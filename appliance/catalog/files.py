@@ -18,18 +18,18 @@ else:
     OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 MAX_ENTRIES = 100_000
-"""Entries of one folder that are looked at; a models folder with more is something else."""
+"""Number of entries of one folder that are read; a folder with more is not a models folder."""
 
 FORBIDDEN = frozenset("/\\:\0")
 """Separators of every system, and the drive and stream mark of Windows."""
 
 
 class UnsafeName(ValueError):
-    """A name that would lead out of the folder it is joined to."""
+    """A name that would lead out of the folder to which it is joined."""
 
 
 class NotRegular(OSError):
-    """Something other than a regular file."""
+    """Anything other than a regular file."""
 
     def __init__(self) -> None:
         super().__init__(None, "it is not a regular file")
@@ -44,9 +44,9 @@ def join_inside(root: Path, *names: str) -> Path:
 
 
 def list_folder(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the files and of the folders in a folder, each sorted; links count as what they lead to.
+    """Return the names of the files and of the folders in a folder, each sorted; links count as what they lead to.
 
-    Raises OSError where the folder itself cannot be read. A link that leads nowhere counts as a file.
+    A link that leads nowhere counts as a file. Raises OSError if the folder itself cannot be read.
     """
     files: list[str] = []
     folders: list[str] = []
@@ -72,7 +72,9 @@ def stat_regular(path: str) -> os.stat_result:
 
 
 def open_regular(path: str) -> FileIO:
-    """Open for reading without ever waiting; checked again once open, as the name may lead elsewhere by then."""
+    """Open for reading without ever waiting; the open file is checked again, because the name may lead elsewhere by
+    then.
+    """
     stat_regular(path)
     file = FileIO(os.open(path, OPEN_FLAGS), closefd=True)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -82,13 +84,13 @@ def open_regular(path: str) -> FileIO:
 
 
 def read_start(path: Path, count: int) -> bytes:
-    """The first bytes of a small text file. Raises OSError."""
+    """Return the first bytes of a small text file. Raises OSError."""
     with open_regular(str(path)) as file:
         return file.read(count)
 
 
 def why(error: OSError) -> str:
-    """The reason without number and path, as part of a sentence."""
+    """Return the reason without number and path, as part of a sentence."""
     if isinstance(error, FileNotFoundError):
         return "it does not exist, or is a link to a file that does not"
     return error.strerror or str(error)

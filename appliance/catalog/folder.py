@@ -27,7 +27,7 @@ from appliance.core.naming import (
 
 
 def scan_folder(root: Path) -> Iterator[Found]:
-    """Raises OSError where the folder itself cannot be read; what is wrong inside is in the entries."""
+    """Scan a folder. Raises OSError if the folder itself cannot be read; mistakes inside are in the entries."""
     files, folders = list_folder(root)
     for folder in folders:
         if not folder.startswith(".") and (found := _subfolder(root / folder)):

@@ -14,9 +14,9 @@ from appliance.core.preset_model import Definition
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """``files`` holds the path of every shard that should be there, the first one first.
+    """A model by its files. ``files`` holds the path of every shard that should exist, the first one first.
 
-    It is empty only for a preset whose file is not here: ``fetch`` says from where it comes, or the engine fetches it,
+    It is empty only for a preset whose file is not here: ``fetch`` says where it comes from, or the engine fetches it,
     or ``error`` says what is missing.
     """
 
@@ -32,15 +32,15 @@ class Found(Struct, frozen=True, kw_only=True):
     error: str | None = None
     fetch: tuple[Remote, ...] = ()
     definition: Definition = Definition()
-    """What presets, command line and environment say of it."""
+    """The options of presets, command line and environment for it."""
     hidden: bool = False
 
 
 class ModelFile(Struct, frozen=True):
-    """One model among the files of a folder: a single file, or a set of shards of which at least one is there."""
+    """One model among the files of a folder: a single file, or a set of shards of which at least one exists."""
 
     stem: str
-    """Without the shard's number."""
+    """The name without the shard's number."""
     shard: Shard | None
     names: tuple[str, ...]
 
@@ -49,7 +49,7 @@ class ModelFile(Struct, frozen=True):
 
 
 def all_shards(path: Path) -> tuple[str, ...]:
-    """The files of a model that is named by one of them."""
+    """Return the files of a model that is named by one of them."""
     shard = shard_of(stem_of(path.name) or "")
     if shard is None:
         return (str(path),)
@@ -57,7 +57,7 @@ def all_shards(path: Path) -> tuple[str, ...]:
 
 
 def model_files(names: Iterable[str]) -> list[ModelFile]:
-    """The models among file names of one folder, in order; shards are gathered, other files passed over."""
+    """Return the models among file names of one folder, in order; shards are grouped, other files skipped."""
     models: dict[str, ModelFile] = {}
     for name in names:
         stem = stem_of(name)

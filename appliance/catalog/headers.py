@@ -12,7 +12,7 @@ from appliance.core.gguf_bytes import GgufError
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """What was learned of one file. Either ``info`` or ``error`` is set."""
+    """The facts about one file. Either ``info`` or ``error`` is set."""
 
     size: int = 0
     modified_ns: int = 0
@@ -29,7 +29,9 @@ class Headers:
         self._used: dict[str, Header] = {}
 
     def read(self, path: str) -> Header:
-        """Never raises for what is on disk: the reason is in ``error``. File-system errors are not remembered."""
+        """Never raises for the content of the disk: the reason is in ``error``. File-system errors are not
+        remembered.
+        """
         try:
             found = stat_regular(path)
             known = self._known.get(path)
@@ -44,7 +46,7 @@ class Headers:
         return known
 
     def forget_unused(self) -> None:
-        """Drop what was not asked for since the last call, so that deleted files do not pile up."""
+        """Drop headers that nobody asked for since the last call, so that deleted files do not pile up."""
         self._known, self._used = self._used, {}
 
 

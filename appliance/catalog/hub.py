@@ -31,11 +31,11 @@ from appliance.wire.hub import Refs, TreeEntry
 ENDPOINT = "https://huggingface.co"
 TIMEOUTS = Timeouts(connect=20, tls_handshake=20, response_header=60)
 STALL = 60.0
-"""A connection that brings nothing for so long is given up."""
+"""Seconds after which a silent connection is given up."""
 MAX_REDIRECTS = 8
 MAX_ANSWER = 32 << 20
 MAX_PAGES = 50
-"""Of 1000 files each."""
+"""Largest number of pages of a list, of 1000 files each."""
 SAFE = "/%:@!$&'()*+,;=~-._?"
 TRUE = ("1", "on", "yes", "true")
 PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class HubAccess(Struct, frozen=True, kw_only=True):
-    """Which hub, and as whom. The token goes to the endpoint's own host and port, and nowhere else."""
+    """The hub and the user. The token goes to the endpoint's own host and port, and nowhere else."""
 
     endpoint: str = ENDPOINT
     token: str | None = None
@@ -54,7 +54,7 @@ class HubAccess(Struct, frozen=True, kw_only=True):
 
 
 def hub_access(environ: Mapping[str, str], *, token: str | None = None, offline: bool = False) -> HubAccess:
-    """From llama-server's and huggingface_hub's variables. Raises UsageError for an endpoint that is no address.
+    """Read llama-server's and huggingface_hub's variables. Raises UsageError for an endpoint that is not an address.
 
     ``token`` goes before the user's own, which is looked up when a hub is opened.
     """
@@ -70,9 +70,10 @@ def hub_access(environ: Mapping[str, str], *, token: str | None = None, offline:
 
 
 async def find_token() -> str | None:
-    """The user's token: HF_TOKEN, or what ``hf auth login`` has stored. None without one, or if none is wanted.
+    """Return the user's token: HF_TOKEN, or the one that ``hf auth login`` has stored. None without one, or if none is
+    wanted.
 
-    Raises LoginUnusable for one that has to be renewed and cannot be.
+    Raises LoginUnusable for one that must be renewed and cannot be.
     """
 
     def find() -> str | None:
@@ -89,7 +90,7 @@ async def find_token() -> str | None:
 
 
 class Answer(Struct, frozen=True):
-    """An answer that is no redirect. ``headers`` have lower-case names."""
+    """An answer that is not a redirect. ``headers`` have lower-case names."""
 
     status: int
     host: str
@@ -97,7 +98,7 @@ class Answer(Struct, frozen=True):
     response: Response
 
     async def receive(self) -> bytes:
-        """The next bytes, b"" at the end. Raises HubFailed."""
+        """Return the next bytes, b"" at the end. Raises HubFailed."""
         try:
             with trio.fail_after(STALL):
                 return await self.response.receive()
@@ -108,7 +109,7 @@ class Answer(Struct, frozen=True):
 
 
 class Hub:
-    """One hub for one user. Everything raises HubFailed, and what `refusal` says."""
+    """One hub for one user. All methods raise HubFailed, and the errors of `refusal`."""
 
     def __init__(self, access: HubAccess) -> None:
         self._access = access
@@ -116,7 +117,7 @@ class Hub:
         self.host = self._origin[1]
 
     async def commit_of(self, repo: str) -> str:
-        """What the main branch points to."""
+        """Return the commit of the main branch."""
         refs, _ = await self._ask(repo, f"api/models/{repo}/refs", Refs)
         for branch in refs.branches:
             if branch.name == "main" and is_commit(branch.target_commit):
@@ -124,7 +125,7 @@ class Hub:
         raise HubFailed(self.host, f"{repo} has no main branch", passing=False)
 
     async def files_of(self, repo: str, commit: str) -> list[RemoteFile]:
-        """Every file of a commit; those whose hash cannot be checked are left out."""
+        """Return every file of a commit; those whose hash cannot be checked are left out."""
         url: str | None = f"api/models/{repo}/tree/{commit}?recursive=true"
         files: list[RemoteFile] = []
         for _ in range(MAX_PAGES):
@@ -135,7 +136,7 @@ class Hub:
         return files
 
     async def size_of(self, repo: str, path: str) -> int | None:
-        """Its size by the headers alone, None where they do not tell; that it may be read at all is known then."""
+        """Return its size from the headers alone, None if they lack it; this also proves that it may be read."""
         async with self.open("HEAD", self.url_of(repo, path), stop_at_size=True) as answer:
             if answer.status >= 400:
                 raise self.refusal(answer, repo)
@@ -150,9 +151,10 @@ class Hub:
     async def open(
         self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]] = (), *, stop_at_size: bool = False
     ) -> AsyncGenerator[Answer]:
-        """One request, redirects followed. With ``stop_at_size`` a redirect that tells the file's size is the answer.
+        """Send one request and follow redirects. With ``stop_at_size`` a redirect that reports the file's size is the
+        answer.
 
-        Statuses of 400 and more are answers, too: see `refusal`.
+        Statuses of 400 and more are also answers: see `refusal`.
         """
         for _ in range(MAX_REDIRECTS + 1):
             address, target = _at(url)
@@ -172,10 +174,10 @@ class Hub:
                     yield answer
                     return
             url = self._redirected(url, location or b"")
-        raise HubFailed(self.host, f"it sent us on more than {MAX_REDIRECTS} times", passing=False)
+        raise HubFailed(self.host, f"it redirected us more than {MAX_REDIRECTS} times", passing=False)
 
     def refusal(self, answer: Answer, repo: str) -> ApplianceError:
-        """What a status of 400 and more means, by the hub's own error codes where there are any."""
+        """Return the meaning of a status of 400 and more, by the hub's own error codes if there are any."""
         code = answer.headers.get(b"x-error-code", b"").decode("latin-1")
         message = answer.headers.get(b"x-error-message", b"").decode("latin-1")
         token = self._access.token is not None
@@ -187,7 +189,7 @@ class Hub:
         if code == "RepoNotFound" or (own and not code and answer.status in (401, 404)):
             return RepoNotFound(repo, self.host, token=token)
         if code in ("EntryNotFound", "RevisionNotFound") or (own and answer.status == 404):
-            return NotFound(f"{repo} has lost the file since it was listed; ask again")
+            return NotFound(f"{repo} has lost the file since it was listed; try again")
         if own and answer.status in (401, 403):
             return GatedRepo(repo, f"{self._access.endpoint}/{repo}", token=token)
         # A content server that refuses (an address that has expired) is asked again by a new address.
@@ -196,7 +198,7 @@ class Hub:
         return HubFailed(answer.host, why, passing=passing, retry_after=retry_after(answer.headers.get(b"retry-after")))
 
     async def _ask(self, repo: str, url: str, kind: type[T]) -> tuple[T, str | None]:
-        """The decoded answer, and the address of the next page."""
+        """Return the decoded answer, and the address of the next page."""
         async with self.open("GET", urljoin(f"{self._access.endpoint}/", url)) as answer:
             if answer.status != 200:
                 raise self.refusal(answer, repo)
@@ -238,9 +240,9 @@ class Hub:
             found = urljoin(url, location.decode("ascii"))
             scheme = _origin(found)[0]
         except (UsageError, UnicodeDecodeError, ValueError):
-            raise HubFailed(self.host, "it sent us to something that is no address", passing=False) from None
+            raise HubFailed(self.host, "it redirected us to something that is not an address", passing=False) from None
         if scheme != "https" and self._origin[0] == "https":
-            raise HubFailed(self.host, f"it sent us to {_origin(found)[1]} without encryption", passing=False)
+            raise HubFailed(self.host, f"it redirected us to {_origin(found)[1]} without encryption", passing=False)
         return found
 
 
@@ -251,13 +253,15 @@ def _file_of(entry: TreeEntry) -> RemoteFile | None:
 
 
 def _origin(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port. Raises UsageError."""
+    """Return scheme, host and port. Raises UsageError."""
     address, _ = _at(url)
     return "https" if address.tls else "http", address.host, address.port
 
 
 def _at(url: str) -> tuple[Address, str]:
-    """Where a URL is asked for, and as what; the path and query stay as they are, for a signature covers them."""
+    """Return where to ask for a URL, and the request's target; path and query stay unchanged, because a signature
+    covers them.
+    """
     scheme, _, rest = url.partition("://")
     authority = rest.partition("/")[0].partition("?")[0]
     parts = urlsplit(url)

@@ -23,7 +23,7 @@ MAX_DEPTH = 4
 """Folders below a snapshot; repositories use one (``Q4_K_M/``, ``MTP/``)."""
 
 MAX_FOLDERS = 1000
-"""Folders of one snapshot that are looked into."""
+"""Number of folders of one snapshot that are read."""
 
 
 class Cached(Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class Cached(Struct, frozen=True, kw_only=True):
 
 
 def cache_directory(environ: Mapping[str, str], home: Path) -> Path:
-    """Where the cache is, in llama-server's order of variables; an empty variable counts as unset."""
+    """Return the cache's folder, in llama-server's order of variables; an empty variable counts as unset."""
     for variable, below in (
         ("LLAMA_CACHE", ()),
         ("HF_HUB_CACHE", ()),
@@ -49,7 +49,7 @@ def cache_directory(environ: Mapping[str, str], home: Path) -> Path:
 
 
 def scan_cache(root: Path) -> Iterator[Found]:
-    """Raises OSError where the cache itself cannot be read; an unusable repository is passed over."""
+    """Scan the cache. Raises OSError if the cache itself cannot be read; an unusable repository is skipped."""
     for folder in list_folder(root)[1]:
         repo = repo_of(folder)
         snapshot = _snapshot(root / folder) if repo else None
@@ -58,13 +58,13 @@ def scan_cache(root: Path) -> Iterator[Found]:
 
 
 def preset_file(root: Path, repo: str) -> Path | None:
-    """The presets that a cached repository (``org/repo``) holds in place of a model; None where it holds none."""
+    """Return the presets that a cached repository (``org/repo``) holds instead of a model; None if it holds none."""
     found = files_of(root, repo)
     return found[0] / PRESET_FILE if found is not None and any(file.path == PRESET_FILE for file in found[1]) else None
 
 
 def files_of(root: Path, repo: str) -> tuple[Path, list[RemoteFile]] | None:
-    """The snapshot of a cached repository and the files that are whole in it; their hashes are not told."""
+    """Return the snapshot of a cached repository and its complete files; without their hashes."""
     try:
         snapshot = _snapshot(join_inside(root, f"models--{repo.replace('/', '--')}"))
     except UnsafeName:
@@ -76,7 +76,7 @@ def files_of(root: Path, repo: str) -> tuple[Path, list[RemoteFile]] | None:
 
 
 def in_cache(root: Path, wanted: Wanted) -> Cached | None:
-    """The model in the cache that is meant; None unless all of it is here."""
+    """Return the model in the cache that is meant; None unless all of it is here."""
     found = files_of(root, wanted.reference.repo)
     if found is None:
         return None
@@ -93,7 +93,7 @@ def in_cache(root: Path, wanted: Wanted) -> Cached | None:
 
 
 def _snapshot(folder: Path) -> Path | None:
-    """The snapshot that ``refs/main`` names; None for a download that was never finished."""
+    """Return the snapshot that ``refs/main`` names; None for a download that was never finished."""
     try:
         commit = read_start(folder / "refs" / "main", 64).decode("ascii", "replace").strip()
         return join_inside(folder, "snapshots", commit) if is_commit(commit) else None
@@ -120,7 +120,7 @@ def _models(repo: str, snapshot: Path) -> Iterator[Found]:
 
 
 def _walk(snapshot: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Every folder with its files, shallow ones first. Linked folders are not entered, so no loop can be walked."""
+    """Yield every folder with its files, shallow ones first. Linked folders are not entered, so there are no loops."""
     waiting = [(snapshot, 0)]
     for visited, (folder, depth) in enumerate(waiting):
         try:
@@ -138,7 +138,7 @@ def _is_projector_file(name: str) -> bool:
 
 
 def _nearest_projector(projectors: Mapping[Path, list[str]], folder: Path, snapshot: Path) -> str | None:
-    """Beside the model, else in the closest folder above it within the snapshot."""
+    """Find it beside the model, else in the closest folder above it within the snapshot."""
     while True:
         if name := pick_projector(projectors.get(folder, [])):
             return str(folder / name)

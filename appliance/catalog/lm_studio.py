@@ -1,4 +1,4 @@
-"""Models that LM Studio has downloaded, used where they are.
+"""Models that LM Studio has downloaded, used in place.
 
 Layout: ``<publisher>/<repository>/*.gguf``, a projector beside its model. The ids are those that the same repository
 has in a Hugging Face cache, ``<publisher>/<repository>:<TAG>``, so that a model in both is listed once.
@@ -19,20 +19,20 @@ from appliance.catalog.found import Found, model_files
 from appliance.core.naming import is_companion, is_projector, tag_of
 
 HOME_POINTER = ".lmstudio-home-pointer"
-"""Holds where LM Studio's own folder is, when it was moved."""
+"""The file with the place of LM Studio's own folder, if it was moved."""
 HOMES = ((".lmstudio",), (".cache", "lm-studio"))
 """Its folder below the user's, today and before 2025."""
 MAX_SETTINGS = 1 << 20
 
 
 class _Settings(Struct, rename="camel"):
-    """Of ``settings.json``: where downloads go, when the user has chosen a place."""
+    """A part of ``settings.json``: the folder for downloads, if the user has chosen one."""
 
     downloads_folder: str = ""
 
 
 def lm_studio_directories(home: Path) -> tuple[Path, ...]:
-    """Folders that may hold models of LM Studio, for the user whose folder is ``home``. Raises nothing."""
+    """Return folders that may hold models of LM Studio, for the user whose folder is ``home``. Raises nothing."""
     homes = [home.joinpath(*parts) for parts in HOMES]
     if pointed := _text(home / HOME_POINTER).strip():
         homes.insert(0, Path(pointed))
@@ -48,7 +48,7 @@ def lm_studio_directories(home: Path) -> tuple[Path, ...]:
 
 
 def scan_lm_studio(root: Path, notes: list[str]) -> Iterator[Found]:
-    """Raises OSError where the folder itself cannot be read; what is unreadable below it is in ``notes``."""
+    """Scan a folder. Raises OSError if the folder itself cannot be read; unreadable parts below it are in ``notes``."""
     for publisher in list_folder(root)[1]:
         for repo in _listed(root / publisher, notes)[1]:
             yield from _models(publisher, repo, root / publisher / repo, notes)

@@ -1,8 +1,8 @@
-"""Models that Ollama has downloaded, used where they are.
+"""Models that Ollama has downloaded, used in place.
 
 Layout: ``manifests/<registry>/<namespace>/<model>/<tag>`` is a JSON manifest whose layers name files
-``blobs/sha256-<digest>``: the weights, a projector, adapters, parameters. What its template and system layers say is
-not used: the chat template is the one inside the weights.
+``blobs/sha256-<digest>``: the weights, a projector, adapters, parameters. Its template and system layers are not used:
+the chat template is the one inside the weights.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from appliance.catalog.found import Found
 DEFAULT_REGISTRY = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
-"""What a name leaves out."""
+"""Parts of a name that are the default and may be left out."""
 SERVICE_HOME = Path("/usr/share/ollama")
 """Home of the user that Ollama's installer for Linux makes."""
 MAX_MANIFESTS = 5000
 MAX_TEXT = 1 << 20
-"""Bytes of a manifest or of parameters; they have a few hundred."""
+"""Largest manifest or parameters file in bytes; they have a few hundred."""
 LAYER = "application/vnd.ollama.image."
 _DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 
@@ -49,7 +49,7 @@ class Manifest(Struct):
 
 
 class _Number(NamedTuple):
-    """A parameter of the same meaning in llama-server, and the values that mean the same there."""
+    """A parameter of the same meaning in llama-server, and the values with the same meaning."""
 
     flag: str
     least: float
@@ -76,11 +76,11 @@ PARAMETERS = {
 
 
 class _Unusable(Exception):
-    """Why a manifest's model is passed over, as part of a sentence."""
+    """The reason why a manifest's model is skipped, as part of a sentence."""
 
 
 def ollama_directories(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    """Folders that may hold models of Ollama: of its variable, else the user's and the one of its service."""
+    """Return folders that may hold models of Ollama: of its variable, else the user's and the one of its service."""
     if chosen := environ.get("OLLAMA_MODELS"):
         return (Path(chosen).absolute(),)
     homes = [home, SERVICE_HOME] if sys.platform == "linux" else [home]
@@ -88,16 +88,16 @@ def ollama_directories(environ: Mapping[str, str], home: Path) -> tuple[Path, ..
 
 
 def scan_ollama(root: Path, notes: list[str]) -> Iterator[Found]:
-    """Raises OSError where the store itself cannot be read; what is broken in it is in ``notes``."""
+    """Scan a store. Raises OSError if the store itself cannot be read; broken parts are in ``notes``."""
     same: dict[tuple[object, ...], list[Found]] = {}
     for number, (name, path) in enumerate(_manifests(root / "manifests", notes)):
         if number == MAX_MANIFESTS:
-            notes.append(f"only the first {MAX_MANIFESTS} models of Ollama in {root} were looked at")
+            notes.append(f"only the first {MAX_MANIFESTS} models of Ollama in {root} were read")
             break
         try:
             found = _model(root, name, path, notes)
         except _Unusable as error:
-            notes.append(f"the model '{name}' of Ollama was passed over: {error} ({path})")
+            notes.append(f"the model '{name}' of Ollama was skipped: {error} ({path})")
         else:
             same.setdefault((found.files, found.mmproj, found.args), []).append(found)
     for tags in same.values():
@@ -105,12 +105,12 @@ def scan_ollama(root: Path, notes: list[str]) -> Iterator[Found]:
 
 
 def read_manifest(content: bytes) -> Manifest | None:
-    """None for what is no manifest. Raises nothing."""
+    """Parse a manifest; None for anything else. Raises nothing."""
     return _decode(content, Manifest)
 
 
 def engine_args(content: bytes) -> tuple[str, ...]:
-    """The llama-server flags that a parameters layer means, where that is certain. Raises nothing."""
+    """Return the llama-server flags for a parameters layer, if that is certain. Raises nothing."""
     values = _decode(content, dict[str, object]) or {}
     flags: list[str] = []
     for name, number in PARAMETERS.items():
@@ -123,7 +123,7 @@ def engine_args(content: bytes) -> tuple[str, ...]:
 
 
 def blob_name(digest: str) -> str | None:
-    """The file's name of a digest, None for a text that is none: it decides about a path."""
+    """Return the file's name for a digest, None for text that is not one: it decides about a path."""
     match = _DIGEST.fullmatch(digest)
     return match and f"sha256-{match['hex']}"
 
@@ -136,7 +136,7 @@ def _decode(content: bytes, what: type[T]) -> T | None:
 
 
 def _manifests(root: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:
-    """Every model's name, as Ollama shows it, and its manifest."""
+    """Yield every model's name, as Ollama shows it, and its manifest."""
     for registry in list_folder(root)[1]:
         for namespace in _listed(root / registry, notes)[1]:
             for model in _listed(root / registry / namespace, notes)[1]:
@@ -169,7 +169,7 @@ def _model(root: Path, name: str, path: Path, notes: list[str]) -> Found:
     if not weights:
         raise _Unusable("it has no GGUF weights here; it runs elsewhere, or is in another format")
     if len(weights) > 1:
-        raise _Unusable("its weights are in several parts, which the engine cannot be given under these names")
+        raise _Unusable("its weights are in several parts, which the engine cannot open under these names")
     args: list[str] = []
     for layer in manifest.of("params")[:1]:
         args += engine_args(_read(_blob(root, layer), "its parameters"))
@@ -190,12 +190,12 @@ def _projector(root: Path, name: str, manifest: Manifest, notes: list[str]) -> s
         try:
             return str(_blob(root, layer))
         except _Unusable as error:
-            notes.append(f"the model '{name}' of Ollama goes without its projector: {error}")
+            notes.append(f"the model '{name}' of Ollama is used without its projector: {error}")
     return None
 
 
 def _blob(root: Path, layer: Layer) -> Path:
-    """The file of a layer, whole as far as its size tells. Raises _Unusable."""
+    """Return the file of a layer, complete as far as its size tells. Raises _Unusable."""
     name = blob_name(layer.digest)
     if name is None:
         raise _Unusable("its manifest names a file that cannot be one; pull it again")
@@ -207,7 +207,7 @@ def _blob(root: Path, layer: Layer) -> Path:
     except OSError as error:
         raise _Unusable(f"its file {name} cannot be used: {why(error)}") from None
     if layer.size > 0 and size != layer.size:
-        raise _Unusable(f"its file {name} has {size} bytes and should have {layer.size}; pull it again")
+        raise _Unusable(f"its file {name} has {size} bytes instead of {layer.size}; pull it again")
     return path
 
 
@@ -219,7 +219,7 @@ def _read(path: Path, what: str) -> bytes:
 
 
 def _named_by_all(tags: list[Found]) -> Found:
-    """One model of several tags for the same files and parameters; ``NAME`` also means ``NAME:latest``."""
+    """Join several tags for the same files and parameters into one model; ``NAME`` also means ``NAME:latest``."""
     default = f":{DEFAULT_TAG}"
     first, *others = sorted(tags, key=lambda found: (found.id.endswith(default), len(found.id), found.id))
     short = [found.id.removesuffix(default) for found in tags if found.id.endswith(default)]

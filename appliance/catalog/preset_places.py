@@ -1,4 +1,4 @@
-"""Where the files of a preset's model are, and what has to be downloaded where they are not here."""
+"""The places of the files of a preset's model, and the downloads for missing ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from appliance.errors import BadRequest, UsageError
 
 
 def placed(model: Found, definition: Definition, cache: Path | None) -> Found:
-    """The model with its files, or with what is to be downloaded into ``cache`` when somebody asks for it."""
+    """Return the model with its files, or with the downloads into ``cache`` for its first request."""
     model, projector, needs = _model(model, definition, cache)
     args = [*definition.args]
     fetch: list[Remote] = []
@@ -42,7 +42,7 @@ def placed(model: Found, definition: Definition, cache: Path | None) -> Found:
             args += [DRAFT_REPO, definition.draft_repo]
             fetch.append(guesses)
     if fetch and "--offline" in args:
-        error = f"{fetch[0]} is not in the cache, and offline forbids to download it; take offline away once"
+        error = f"{fetch[0]} is not in the cache, and 'offline' forbids downloading it; remove that once"
         model = structs.replace(model, error=model.error or error)
     return structs.replace(
         model,
@@ -56,7 +56,7 @@ def placed(model: Found, definition: Definition, cache: Path | None) -> Found:
 def _model(
     model: Found, definition: Definition, cache: Path | None
 ) -> tuple[Found, str, list[tuple[Remote, list[str]]]]:
-    """The model with its own files, its projector, and what is missing with the options that name it.
+    """Return the model with its own files, its projector, and missing ones with the options that name them.
 
     As in llama-server a repository goes before an image, and that before an address.
     """
@@ -85,7 +85,7 @@ def _model(
 def _from_elsewhere(
     model: Found, definition: Definition, cache: Path | None
 ) -> tuple[Found, str, list[tuple[Remote, list[str]]]]:
-    """The same for a model in a registry or at an address."""
+    """Return the same for a model in a registry or at an address."""
     image, url = definition.image, definition.url
     projector = definition.mmproj
     mistake, wanted = _read(lambda: parse_image(image) if image else parse_location(url, _path(definition.model)))
@@ -98,7 +98,7 @@ def _from_elsewhere(
 
 
 def _read(parse: Callable[[], Remote]) -> tuple[str | None, Remote | None]:
-    """What is wrong with a name, or what it means."""
+    """Return a name's mistake, or its meaning."""
     try:
         return None, parse()
     except (UsageError, BadRequest) as error:
@@ -114,7 +114,7 @@ def _here(cache: Path | None, wanted: Remote) -> Cached | None:
 
 
 def _wanted(definition: Definition, model_id: str) -> Wanted | None:
-    """The model that a preset's repository is, or its name. None for what names no repository."""
+    """Return the model of a preset's repository, or its name. None if it does not name a repository."""
     try:
         reference = parse_reference(definition.repo or model_id)
     except BadRequest:
@@ -137,5 +137,5 @@ def _path(text: str) -> str | None:
 
 
 def _absolute(path: str) -> str:
-    """llama-server takes paths from where it was started; the home folder's sign is this program's addition."""
+    """llama-server takes paths from its working folder; the home folder's sign is this program's addition."""
     return str((Path(path).expanduser() if path.startswith("~/") else Path(path)).absolute())

@@ -1,4 +1,4 @@
-"""Model presets on disk: read, and laid over the models that were found."""
+"""Model presets on disk: read, and applied to the models that were found."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from appliance.core.presets import Layers, Presets, read_presets
 from appliance.errors import InvalidConfig, UsageError
 
 LARGEST = 4 << 20
-"""Bytes of a preset file; a thousand models take about 100 KB."""
+"""Largest preset file in bytes; a thousand models take about 100 KB."""
 
 
 class PresetSource(Struct, frozen=True, kw_only=True):
-    """Where presets are read from, and what is said for all models beside them. Made by `open_presets`."""
+    """The source of presets, and the options for all models beside them. Made by `open_presets`."""
 
     file: Path | None
     layers: Layers
-    """As they were read when this was made."""
+    """The presets at the time when this was made."""
     strange: bool = False
-    """The file is somebody else's: it comes from a repository."""
+    """True if the file comes from a repository, so from somebody else."""
     cache: Path | None = None
-    """Where the repositories that it names are looked for, if the cache is not served anyway."""
+    """Where to look for the repositories that it names, if the cache is not served anyway."""
 
     def signature(self) -> tuple[int, int, int] | None:
         """Changes when the file does; None while there is none."""
@@ -68,7 +68,7 @@ def open_presets(
 
 
 def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:
-    """The text of an INI file; ``named_by`` is how the user chose it. Raises UsageError."""
+    """Return the text of an INI file; ``named_by`` is how the user chose it. Raises UsageError."""
     try:
         data = read_start(file, LARGEST + 1)
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}; check {named_by}") from None
     if len(data) > LARGEST:
-        raise UsageError(f"{file} is larger than {LARGEST >> 20} MiB, which no such file is; check {named_by}")
+        raise UsageError(f"{file} is larger than {LARGEST >> 20} MiB, which is too large for presets; check {named_by}")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -85,9 +85,9 @@ def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:
 
 
 def with_presets(found: Sequence[Found], layers: Layers, notes: list[str], cache: Path | None = None) -> list[Found]:
-    """The models found, as the presets want them, and those that only presets name. Ids are unique.
+    """Return the found models with the presets applied, and those that only presets name. Ids are unique.
 
-    What they name by a repository is looked for in ``cache``, and is to be fetched where it is not there.
+    Repositories are looked for in ``cache``, and otherwise fetched later.
     """
     cached = [model for model in found if model.source == "cache"]
     layers = _by_id(layers, found)
@@ -116,14 +116,14 @@ def with_presets(found: Sequence[Found], layers: Layers, notes: list[str], cache
 
 
 def _by_id(layers: Layers, found: Iterable[Found]) -> Layers:
-    """A section may also be called as llama-server calls a sharded model: by its first file, which is an alias here."""
+    """A section may also have llama-server's name for a sharded model: its first file, which is an alias here."""
     ids = {alias: model.id for model in found for alias in model.aliases}
     sections = {ids.get(name, name): choices for name, choices in layers.presets.sections.items()}
     return structs.replace(layers, presets=structs.replace(layers.presets, sections=sections))
 
 
 def _own(model: Found | None) -> Choices:
-    """What a model's files call for. A cached one is known by its name, as llama-server has it."""
+    """Return the options for a model's files. A cached model goes by its name, as in llama-server."""
     if model is None:
         return NONE
     said = [(REPO, model.id)] if model.source == "cache" else [(MODEL, path) for path in model.files[:1]]
@@ -135,7 +135,7 @@ def _own(model: Found | None) -> Choices:
 
 
 def _stood_for(definition: Definition, cached: Sequence[Found]) -> Iterator[Found]:
-    """The cached models that a preset's repositories are."""
+    """Return the cached models of a preset's repositories."""
     if definition.dedup:
         for repo, file in ((definition.repo, definition.repo_file), (definition.draft_repo, "")):
             if hit := _in_cache(repo, file, cached):
@@ -143,7 +143,7 @@ def _stood_for(definition: Definition, cached: Sequence[Found]) -> Iterator[Foun
 
 
 def _in_cache(name: str, file: str, cached: Iterable[Found]) -> Found | None:
-    """The cached model that llama-server's ``--hf-repo`` and ``--hf-file`` would take."""
+    """Return the cached model that llama-server's ``--hf-repo`` and ``--hf-file`` would take."""
     repo, _, tag = name.partition(":")
     hits = [model for model in cached if model.repo == repo]
     if file:
@@ -154,11 +154,11 @@ def _in_cache(name: str, file: str, cached: Iterable[Found]) -> Found | None:
 
 
 def _free(aliases: Iterable[str], model_id: str, taken: set[str], notes: list[str]) -> tuple[str, ...]:
-    """The aliases that do not stand for another model already."""
+    """Return the aliases that do not belong to another model already."""
     free: list[str] = []
     for alias in aliases:
         if alias in taken:
-            notes.append(f"model '{model_id}' goes without the alias '{alias}', which is another model's name")
+            notes.append(f"model '{model_id}' does not get the alias '{alias}', which is another model's name")
         else:
             taken.add(alias)
             free.append(alias)

@@ -31,14 +31,14 @@ PROJECTOR = "mmproj"
 """In the type of a layer: it is a projector; ``gguf`` is a model."""
 MAX_MANIFEST = 4 << 20
 GRANT_LIFE = 120.0
-"""Seconds after which another token is asked for; Docker's are good for five minutes."""
+"""Seconds after which to request another token; Docker's are valid for five minutes."""
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 class Registry(Hub):
-    """One registry, asked as anybody may."""
+    """One registry, without a login."""
 
     def __init__(self, image: Image, access: HubAccess) -> None:
         super().__init__(structs.replace(access, endpoint=image.endpoint, token=None))
@@ -46,7 +46,7 @@ class Registry(Hub):
         self._granted_at: float | None = None
 
     async def manifest(self) -> Manifest:
-        """Raises NotFound for a model that is not there, HubFailed."""
+        """Return the manifest. Raises NotFound for a missing model, HubFailed."""
         url = f"{self._access.endpoint}/v2/{self._image.repo}/manifests/{quote(self._image.tag)}"
         return msgspec.json.decode(await self._read(url, ((b"Accept", ACCEPTED),)), type=Manifest)
 
@@ -67,7 +67,7 @@ class Registry(Hub):
         return super().refusal(answer, repo)
 
     async def _authorise(self) -> None:
-        """Ask for a token where the registry wants one, of whom it names."""
+        """Request a token if the registry wants one, from the server that it names."""
         self._access = structs.replace(self._access, token=None)
         async with super().open("GET", f"{self._access.endpoint}/v2/") as answer:
             challenge = answer.headers.get(b"www-authenticate", b"").decode("latin-1")
@@ -82,11 +82,11 @@ class Registry(Hub):
         grant = msgspec.json.decode(await self._read(url), type=Grant)
         token = grant.token or grant.access_token
         if not _TOKEN.fullmatch(token):
-            raise HubFailed(self.host, "what it gives out is no token", passing=False)
+            raise HubFailed(self.host, "its token cannot be used", passing=False)
         self._access = structs.replace(self._access, token=token)
 
     async def _read(self, url: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
-        """A whole answer, which is JSON. Raises HubFailed, and what `refusal` says."""
+        """Return a whole JSON answer. Raises HubFailed, and the errors of `refusal`."""
         body = bytearray()
         async with self.open("GET", url, headers) as answer:
             if answer.status != 200:
@@ -103,14 +103,14 @@ class Registry(Hub):
 
 
 async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:
-    """Ask the registry. Raises NotFound for what is no model here, HubFailed."""
+    """Ask the registry. Raises NotFound for anything but a model, HubFailed."""
     try:
         manifest = await registry.manifest()
     except msgspec.MsgspecError:
         raise HubFailed(registry.host, "its answer is not that of a registry", passing=False) from None
     models = [layer for layer in manifest.layers if "gguf" in layer.media_type and PROJECTOR not in layer.media_type]
     if len(models) != 1:
-        what = "no GGUF file" if not models else f"a model in {len(models)} parts, which this program cannot tell apart"
+        what = "no GGUF file" if not models else f"a model in {len(models)} parts, which this program does not support"
         raise NotFound(f"{image} is {what}; look for the same model on Hugging Face, for --hf-repo")
     projectors = [layer for layer in manifest.layers if PROJECTOR in layer.media_type][:1]
     folder = join_inside(cache, image.folder)
@@ -129,7 +129,7 @@ async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:
 
 
 def image_in_cache(cache: Path, image: Image) -> Cached | None:
-    """The model, if all of it is here."""
+    """Return the model, if all of it is here."""
     try:
         folder = join_inside(cache, image.folder)
         commit = read_start(join_inside(folder, "refs", image.tag), 64).decode("ascii", "replace").strip()
@@ -160,5 +160,5 @@ def _planned(registry: Registry, image: Image, entry: Path, layer: Layer) -> Pla
 def _hash_of(registry: Registry, layer: Layer) -> str:
     match = _DIGEST.fullmatch(layer.digest.lower())
     if match is None or layer.size <= 0:
-        raise HubFailed(registry.host, f"it names a layer by {layer.digest!r}, which is no SHA-256", passing=False)
+        raise HubFailed(registry.host, f"it names a layer by {layer.digest!r}, which is not a SHA-256", passing=False)
     return match[1]

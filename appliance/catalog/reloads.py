@@ -1,4 +1,4 @@
-"""What can be read again while the program runs: the configuration, and presets. Either may be missing."""
+"""The parts that can be read again while the program runs: the configuration, and presets. Either may be missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from appliance.errors import ApplianceError, InvalidConfig
 log = logging.getLogger(__name__)
 
 Follow = Callable[[Snapshot], Iterable[str]]
-"""Puts other models into force; the result are the ids of those whose processes are replaced."""
+"""Applies other models; returns the ids of those whose processes are replaced."""
 
 
 Beside = Callable[[], Awaitable[Sequence[Problem]]]
@@ -24,7 +24,7 @@ Beside = Callable[[], Awaitable[Sequence[Problem]]]
 
 
 class Reloads:
-    """Reads all there is again, on demand or when a file changes; a mistake in one of them leaves it as it is."""
+    """Reads both again, on demand or when a file changes; a mistake in one of them leaves it as it is."""
 
     def __init__(
         self, configuration: Configuration | None, catalog: Catalog, follow: Follow, beside: Beside | None = None
@@ -36,7 +36,7 @@ class Reloads:
 
     @property
     def presets(self) -> bool:
-        """Whether there is a preset file."""
+        """True if there is a preset file."""
         presets = self._catalog.sources.presets
         return presets is not None and presets.file is not None
 
@@ -45,9 +45,10 @@ class Reloads:
         return self.presets or self._configuration is not None
 
     async def reload(self) -> Reloaded:
-        """Read everything again, and the folders with models, too.
+        """Read everything again, including the folders with models.
 
-        Raises InvalidConfig, UsageError for files that cannot be read, and Conflict while the configuration is read.
+        Raises InvalidConfig, UsageError for files that cannot be read, and Conflict while the configuration is being
+        read.
         """
         done = Reloaded(warnings=(), changed=())
         if self._configuration is not None:
@@ -59,7 +60,9 @@ class Reloads:
         return Reloaded(warnings=(*done.warnings, *await self._look_beside()), changed=done.changed)
 
     async def reload_presets(self) -> Reloaded:
-        """Processes of models that have not changed go on. A mistake is told to the log, too, and changes nothing."""
+        """Read the presets again. Processes of unchanged models continue. A mistake is also logged, and changes
+        nothing.
+        """
         try:
             snapshot = await trio.to_thread.run_sync(self._catalog.scan)
         except ApplianceError as error:
@@ -73,7 +76,7 @@ class Reloads:
         return Reloaded(warnings=tuple(self._catalog.preset_notes), changed=changed)
 
     async def reload_quietly(self) -> None:
-        """The same where nobody waits for an answer."""
+        """The same if nobody waits for an answer."""
         if self._configuration is not None:
             await self._configuration.reload_quietly()
         await self._reload_presets_quietly()
@@ -114,7 +117,7 @@ class Reloads:
 
 
 def _tell(error: ApplianceError) -> None:
-    """One record for each line, as a log wants it."""
+    """Log one record for each line, as a log wants it."""
     log.warning("the presets were not read again, the old ones stay")
     for mistake in error.problems if isinstance(error, InvalidConfig) else (error,):
         log.warning("%s", mistake)

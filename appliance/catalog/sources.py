@@ -1,4 +1,4 @@
-"""Where models are looked for, checked once at the start so that a mistake on the command line is the user's to see."""
+"""The places of models, checked once at the start so that the user sees mistakes on the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from appliance.core.naming import is_speakable, model_name, split_named_path, st
 from appliance.errors import UsageError
 
 STARTER = Path(__file__).parent / "starter" / "llama-appliance-starter-Q8_0.gguf"
-"""The small model that is shipped along; also found when the program is frozen."""
+"""The small model that ships with the program; also found when the program is frozen."""
 
 
 class NamedFile(Struct, frozen=True):
@@ -28,7 +28,7 @@ class NamedFile(Struct, frozen=True):
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """What ``Catalog`` scans. Folders that do not exist (any more) hold no models."""
+    """The places for ``Catalog`` to scan. Folders that do not exist (any more) hold no models."""
 
     files: tuple[NamedFile, ...] = ()
     models_dir: Path | None = None
@@ -37,7 +37,7 @@ class Sources(Struct, frozen=True, kw_only=True):
     ollama: tuple[Path, ...] = ()
     starter: Path | None = STARTER
     presets: PresetSource | None = None
-    """What is said of models beside their files; may add models of its own."""
+    """Options of models beside their files; may add models of its own."""
 
     @property
     def lookup(self) -> Path | None:
@@ -46,12 +46,12 @@ class Sources(Struct, frozen=True, kw_only=True):
 
     @property
     def has_folders(self) -> bool:
-        """Whether there is anything that may hold other models later than now."""
+        """True if some place may hold other models later than now."""
         return bool(self.models_dir or self.lookup or self.lm_studio or self.ollama)
 
 
 def default_models_dir() -> Path:
-    """The folder a user drops models into; it may not exist yet."""
+    """Return the folder for a user's models; it may not exist yet."""
     return user_data_path("llama-appliance", appauthor=False) / "models"
 
 
@@ -66,9 +66,8 @@ def resolve_sources(
 ) -> Sources:
     """Turn flags and environment into sources. ``models_dir`` replaces the default models folder.
 
-    ``stores``: the models of LM Studio and Ollama too.
-
-    Raises UsageError for a model or folder that was asked for and is not there.
+    ``stores``: also the models of LM Studio and Ollama. Raises UsageError for a requested model or folder that does not
+    exist.
     """
     files = tuple(_named_file(text) for text in models)
     seen: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a model lacks is fetched when it is asked for, before anything is stopped to make room for it."""
+"""Fetches a model's missing files on its first request, before anything is stopped to make room for it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ log = logging.getLogger(__name__)
 
 
 class Supply:
-    """Asked with a model that is to be fetched, it answers with the same model as it is then."""
+    """Takes a model with missing files, and returns the same model with them."""
 
     def __init__(self, catalog: Catalog, downloads: Downloads) -> None:
         self._catalog = catalog
         self._downloads = downloads
 
     async def __call__(self, model: Model) -> Model:
-        """Wait for the downloads, which go on if the caller leaves, and which all who ask share.
+        """Wait for the downloads, which continue if the caller leaves, and which all callers share.
 
-        Raises ModelUnloaded when one of them is cancelled, and whatever else makes a download fail.
+        Raises ModelUnloaded when one of them is cancelled, and any other error of a download.
         """
         known = self._catalog.snapshot.find(model.id)
         if known is not None and not known.fetch and not known.error:

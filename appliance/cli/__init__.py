@@ -1,3 +1,4 @@
-"""The command line: turns argv into calls on owners and facts into text or JSON.
+"""The command line: turns argv into calls on owners, and facts into text or JSON.
 
-Refuses to decide anything: no scheduling, no process handling, no HTTP serving."""
+Refuses to decide anything: no scheduling, no process handling, no HTTP serving.
+"""

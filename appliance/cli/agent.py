@@ -1,4 +1,4 @@
-"""``agent run``: an agent task on the running server, followed in the terminal."""
+"""``agent run``: sends an agent task to the running server and follows it in the terminal."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from appliance.upstream.client import exchange
 
 RUNS = "/api/runs"
 SHOWN = 200
-"""Characters of a tool's arguments or result that are shown."""
+"""Number of characters shown of a tool's arguments or result."""
 ATTEMPTS = 5
-"""Times in a row that the events are asked for again, from where they broke off."""
+"""Number of attempts in a row to read the events again from where they broke off."""
 PAUSE = 0.5
 ENDED = ("completed", "failed", "canceled")
 
@@ -67,7 +67,7 @@ class _End(Struct):
 
 @click.group()
 def agent() -> None:
-    """Agent tasks on the running server: a model works on its own, with tools, until it is done.
+    """Run agent tasks on the running server: a model works on its own, with tools, until it is done.
 
     \b
     Examples:
@@ -78,8 +78,8 @@ def agent() -> None:
 
 @agent.command(name="run")
 @click.argument("file")
-@click.option("--model", metavar="MODEL", help="The model; needed where FILE names none.")
-@click.option("--system", metavar="TEXT", help="What the model is told before the prompt.")
+@click.option("--model", metavar="MODEL", help="The model; required if FILE does not name one.")
+@click.option("--system", metavar="TEXT", help="A system prompt for the model.")
 @click.option("--tool", "tools", metavar="NAME", multiple=True, help="A tool of the server, or mcp:SERVER; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON at the end.")
 @server_options
@@ -92,11 +92,11 @@ def run_agent(
     url: str | None,
     api_key: str | None,
 ) -> AsyncCommand:
-    """Run the task in FILE, or on standard input where FILE is -, and follow it to its end.
+    """Run the task in FILE and follow it to its end; - is standard input.
 
-    A .json or .yaml file, or text that begins with {, is a task as POST /api/runs takes it; any other text is the
-    prompt. Standard output holds what the model says, standard error what tools do. Ctrl-C cancels the run. The exit
-    status is 0 when it has completed, 1 when it has failed, 130 when it was canceled.
+    A .json or .yaml file, or text that begins with {, is a task in the format of POST /api/runs; any other text is the
+    prompt. Standard output holds the model's text, and standard error reports the tools' work. Ctrl-C cancels the run.
+    The exit status is 0 when the run has completed, 1 when it has failed, 130 when it was canceled.
 
     \b
     Examples:
@@ -112,7 +112,7 @@ def run_agent(
         given = task.get("tools")
         task["tools"] = [*(given if isinstance(given, list) else []), *tools]  # pyright: ignore[reportUnknownArgumentType]
     if not task.get("model"):
-        raise UsageError(f"{named(file)} names no model; add --model MODEL ('llama-appliance ls' lists them)")
+        raise UsageError(f"{named(file)} does not name a model; add --model MODEL ('llama-appliance ls' lists them)")
     refuse_functions(task)
     refuse_unsendable(task, named(file))
     return partial(_run, parse_server(url, api_key), task, as_json=as_json)
@@ -138,7 +138,7 @@ async def _run(server: Server, task: Task, *, as_json: bool) -> int:
     if failure is not None:
         raise failure
     if end is None:
-        say(f"not waiting for the end of run {run}; it may go on")
+        say(f"not waiting for the end of run {run}; it may continue")
         return EXIT_INTERRUPTED
     if as_json:
         click.echo((await ask_raw(server, "GET", f"{RUNS}/{run}/result")).decode())
@@ -161,7 +161,7 @@ def _outcome(end: _End) -> int:
 
 
 async def _cancel_on_signal(signals: AsyncIterator[int], server: Server, run: str, following: trio.CancelScope) -> None:
-    """Cancel the run at the first signal; its own end follows, in its events. The second ends the following."""
+    """Cancel the run at the first signal; its events then report its end. A second signal stops following the run."""
     async with trio.open_nursery() as nursery:
         await anext(signals)
         nursery.start_soon(_cancel, server, run)
@@ -177,10 +177,10 @@ async def _cancel(server: Server, run: str) -> None:
 
 
 async def _follow(server: Server, run: str, screen: _Screen) -> _End:
-    """Until the end of the run; a connection that breaks is made again, from the byte where it broke.
+    """Follow the run until its end; connect again, from the byte where a connection broke.
 
-    A program that was restarted tells its stored runs anew, in fewer bytes, so that the end may be all there is to
-    tell. Raises NotRunning, and OSError when standard output cannot be written to.
+    A restarted program reports its stored runs anew, in fewer bytes, so the end may be all that is left. Raises
+    NotRunning, and OSError when standard output cannot be written to.
     """
     decoder, offset, failed = Decoder(), 0, 0
     while screen.end is None:
@@ -195,7 +195,7 @@ async def _follow(server: Server, run: str, screen: _Screen) -> _End:
             if screen.end is None:
                 status = await ask(server, "GET", f"{RUNS}/{run}", _End)
                 screen.end = status if status.state in ENDED else None
-            why = "it tells nothing more of the run"
+            why = "it sends nothing more about the run"
         except (UpstreamFailed, NotRunning) as cause:
             why = cause.why
         if screen.end is None:
@@ -207,7 +207,7 @@ async def _follow(server: Server, run: str, screen: _Screen) -> _End:
 
 
 class _Screen:
-    """What the model says on standard output, all else on standard error."""
+    """Print the model's text on standard output, and everything else on standard error."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.end: _End | None = None
@@ -235,7 +235,7 @@ class _Screen:
                 pass
 
     def close(self) -> None:
-        """End the line, if there is anybody to read it."""
+        """End the line, if anybody still reads it."""
         with contextlib.suppress(OSError):
             if not self._last.endswith("\n"):
                 self._write("\n")

@@ -1,4 +1,4 @@
-"""The task of ``agent run``: read from a file or standard input, and held to what can be sent."""
+"""The task of ``agent run``: read from a file or standard input, and checked before it is sent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from appliance.errors import UsageError
 FROM_STDIN = "-"
 STDIN = 0
 MAX_TASK = 16 << 20
-"""Bytes; what a server takes."""
+"""In bytes; the largest task that a server accepts."""
 TASK_FILES = (".json", ".yaml", ".yml")
 
 Task = dict[str, object]
 
 
 def read_task(file: str) -> Task:
-    """Raises UsageError."""
+    """Read the task. Raises UsageError."""
     where = named(file)
     try:
         with open(STDIN if file == FROM_STDIN else file, "rb") as source:  # noqa: PTH123  a descriptor is no path
@@ -30,14 +30,14 @@ def read_task(file: str) -> Task:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"{where} is no UTF-8 text; save it as UTF-8") from None
+        raise UsageError(f"{where} is not UTF-8 text; save it as UTF-8") from None
     if not text.strip():
-        raise UsageError(f"{where} is empty; it holds a task or a prompt")
+        raise UsageError(f"{where} is empty; put a task or a prompt into it")
     if not (file.endswith(TASK_FILES) or text.lstrip().startswith("{")):
         return {"user_prompt": text}
     task = _parsed(text, where)
     if not isinstance(task, dict):
-        raise UsageError(f"{where} is no task: it must be an object with 'model' and 'user_prompt' or 'messages'")
+        raise UsageError(f"{where} is not a task: it must be an object with 'model' and 'user_prompt' or 'messages'")
     return {str(key): value for key, value in task.items()}  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
 
 
@@ -46,7 +46,7 @@ def named(file: str) -> str:
 
 
 def _parsed(text: str, where: str) -> object:
-    """JSON, else YAML, which takes a thousand times as long and reads surrogates as what they are not."""
+    """Parse JSON, else YAML, which takes a thousand times as long and accepts surrogates."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -61,7 +61,7 @@ def _parsed(text: str, where: str) -> object:
 
 
 def refuse_unsendable(task: Task, where: str) -> None:
-    """YAML can say what JSON cannot: aliases in a circle, halves of characters."""
+    """Refuse YAML that JSON cannot express: circular aliases, halves of characters."""
     try:
         msgspec.json.encode(task)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
@@ -73,6 +73,6 @@ def refuse_functions(task: Task) -> None:
     for tool in tools if isinstance(tools, list) else []:  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(tool, str):
             raise UsageError(
-                "'tools' defines a function, and the terminal executes none; name a tool of the server, "
+                "'tools' defines a function, which the terminal cannot execute; name a tool of the server, "
                 "or move it to 'exit_tools'"
             )

@@ -1,4 +1,4 @@
-"""``agents``: the plugins that slash commands name, and the beginning of a new one."""
+"""``agents``: lists the plugins behind slash commands, and creates a new one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VALUES = ("COMMAND", "KEY", "VALUE", "FROM")
 
 
 class Listing(Struct, frozen=True, kw_only=True):
-    """What ``agents ls --json`` prints."""
+    """The output of ``agents ls --json``."""
 
     agents: list[Listed]
     folders: tuple[str, ...]
@@ -37,7 +37,7 @@ class Listing(Struct, frozen=True, kw_only=True):
 
 @click.group()
 def agents() -> None:
-    """Plugins: a prompt that begins with /NAME goes through the plugin of that name, and so does its answer.
+    """Manage plugins: a prompt that begins with /NAME goes through the plugin of that name, and so does its answer.
 
     \b
     Examples:
@@ -52,10 +52,10 @@ def agents() -> None:
 @plugin_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ls(config_file: Path | None, config_dir: Path | None, plugins: tuple[Path, ...], as_json: bool) -> AsyncCommand:
-    """List the plugins that 'serve' with the same options would have, and what is wrong with those that do not work.
+    """List the plugins that 'serve' would have with the same options, with the errors of broken ones.
 
-    It loads them, as 'serve' does: their code runs. Below the list is what is set, and whether the configuration or the
-    plugin's own config.json says so.
+    This loads them, as 'serve' does: their code runs. Below the list are the current settings, and whether each comes
+    from the configuration or from the plugin's own config.json.
 
     \b
     Examples:
@@ -88,7 +88,7 @@ async def _ls(choice: Choice, as_json: bool) -> int:
             if line:
                 say(f"/{each.name}: {line}")
         for hidden in each.hides:
-            say(f"/{each.name}: takes the place of the one in {hidden}")
+            say(f"/{each.name}: replaces the one in {hidden}")
     for problem in listing.problems:
         say(f"note: {problem}")
     return 0
@@ -100,7 +100,7 @@ def _cells(each: Listed) -> tuple[str, ...]:
 
 
 def _values(each: Listed) -> list[tuple[str, ...]]:
-    """What somebody has set; of config.json, which is the plugin's own, its settings."""
+    """The settings that somebody has set, and those in the plugin's own config.json."""
     values = each.values if isinstance(each.values, dict) else {}
     shown = [
         key
@@ -116,7 +116,7 @@ def _values(each: Listed) -> list[tuple[str, ...]]:
     "--in", "folder", type=click.Path(path_type=Path), default=Path("plugins"), show_default=True, metavar="DIR"
 )
 def new(name: str, folder: Path) -> int:
-    """Begin a plugin: a folder with agent.py, config.json and a test, all of which work.
+    """Create a plugin: a folder with agent.py, config.json and a test, all of which work.
 
     \b
     Examples:

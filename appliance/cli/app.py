@@ -1,6 +1,6 @@
 """The verbs, and the one place where an error becomes an exit status.
 
-Modules of verbs are imported when a verb is used, so that ``--help`` and ``version`` answer at once.
+The module of a verb is imported when the verb is used, so that ``--help`` and ``version`` answer at once.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ VERBS = {
     "serve": "Run the server.",
     "run": "Chat with a model in the terminal, or ask it one question.",
     "pull": "Download a model from the Hugging Face hub.",
-    "ls": "List the models there are.",
+    "ls": "List the models on this machine.",
     "rm": "Remove a downloaded model.",
-    "ps": "List the models that run now.",
+    "ps": "List the models that are running.",
     "load": "Load a model into the running server.",
     "unload": "Unload a model from the running server.",
-    "logs": "Show what the model processes print.",
+    "logs": "Show the output of the model processes.",
     "agent": "Run an agent task on the running server.",
-    "agents": "List the plugins that slash commands name, or begin one.",
+    "agents": "List the plugins behind slash commands, or create one.",
     "rpc-worker": "Lend this machine's devices to models on another machine.",
-    "engines": "The llama.cpp builds of this machine: what works, how fast, which is used.",
-    "doctor": "Say what is wrong here, why, and which command helps.",
+    "engines": "Manage the llama.cpp builds of this machine.",
+    "doctor": "Report problems, their evidence and the commands that help.",
     "config": "Check and explain a configuration file.",
     "selftest": "Prove that the engine and the starter model work here.",
     "version": "Show versions of the program, Python, platform and engine.",
-    "mcp": "Give a desktop client the models of the running server, by MCP.",
-    STAND_IN: "Stand in for llama-server: its flags, its behaviour.",
+    "mcp": "Connect a desktop client to the running server, by MCP.",
+    STAND_IN: "Take llama-server's place: its flags, its behaviour.",
 }
 
 
 class Verbs(click.Group):
-    """Knows every verb's name and summary; imports the one that is used."""
+    """A group that knows every verb's name and summary, and imports only the verb that is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -86,7 +86,7 @@ def cli(ctx: click.Context) -> None:
 
 
 def run(argv: Sequence[str], start: Start) -> int:
-    """Do what ``argv`` says and return the exit status; everything that goes wrong is told on standard error."""
+    """Carry out ``argv`` and return the exit status; every error is reported on standard error."""
     try:
         outcome: int | Program | None = cli.main(args=list(argv), prog_name=PROGRAM, standalone_mode=False)
         if outcome is None:
@@ -114,7 +114,7 @@ def run(argv: Sequence[str], start: Start) -> int:
 
 
 def _import_verb(name: str) -> click.Command | None:
-    """The command of a verb. Written out, so that a freezer and a type checker see the imports."""
+    """Return the command of a verb. The imports are written out, so that a freezer and a type checker see them."""
     match name:
         case "serve":
             from appliance.cli.serve import serve as command
@@ -160,7 +160,9 @@ def _import_verb(name: str) -> click.Command | None:
 
 
 def _told(error: click.ClickException) -> str:
-    """The message; of a mistake on the command line in one line, and with the place that explains it."""
+    """Return the error's message; for a mistake on the command line, in one line with the command whose help explains
+    it.
+    """
     if not isinstance(error, click.UsageError):
         return error.format_message()
     message = " ".join(error.format_message().split())
@@ -174,12 +176,12 @@ def _bug() -> int:
 
 
 def _interrupted(group: BaseExceptionGroup[BaseException]) -> bool:
-    """Whether a nursery carries nothing but Ctrl-C."""
+    """True if a nursery's group contains nothing but Ctrl-C."""
     return group.split(KeyboardInterrupt)[1] is None
 
 
 def _reader_left() -> int:
-    """Standard output is a pipe whose reader has gone (``| head``): end quietly, as tools do."""
+    """End quietly when standard output is a pipe whose reader has gone (``| head``), as tools do."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_OURS

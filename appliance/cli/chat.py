@@ -1,4 +1,4 @@
-"""A conversation with one model, over whatever leads to a chat endpoint."""
+"""A conversation with one model, over any connection to a chat endpoint."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MAX_ANSWER = 64 << 20
 DONE = "[DONE]"
 
 Ask = Callable[[bytes], AbstractAsyncContextManager[Response]]
-"""Sends a chat request and gives the response, which is a success; raises ApplianceError or ClickException if not."""
+"""Sends a chat request and returns its successful response; otherwise raises ApplianceError or ClickException."""
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """One turn."""
+    """One message of the conversation."""
 
     role: str
     content: str
@@ -40,7 +40,7 @@ class ChatRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Delta(Struct, frozen=True):
-    """What a streamed chunk adds; ``reasoning_content`` is what the model thinks before it answers."""
+    """The text that a streamed chunk adds; ``reasoning_content`` is the model's reasoning before its answer."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -54,7 +54,7 @@ class Choice(Struct, frozen=True):
 
 
 class StreamError(Struct, frozen=True):
-    """An error told inside a stream."""
+    """An error reported inside a stream."""
 
     message: str = "it reported an error"
 
@@ -67,7 +67,7 @@ class Chunk(Struct, frozen=True):
 
 
 class Streamed(Struct, frozen=True):
-    """A streamed answer that came to its end."""
+    """A streamed answer that reached its end."""
 
     text: str
     finish_reason: str | None
@@ -75,13 +75,13 @@ class Streamed(Struct, frozen=True):
 
 
 async def whole_answer(ask: Ask, request: ChatRequest) -> bytes:
-    """The answer as one JSON document, as it came."""
+    """Return the answer as one JSON document, unchanged."""
     async with ask(msgspec.json.encode(request)) as response:
         return await response.read(MAX_ANSWER)
 
 
 async def stream_answer(ask: Ask, request: ChatRequest, write: Callable[[str], None]) -> Streamed:
-    """Give each piece of the answer to ``write`` as it comes. Raises UpstreamFailed when the stream breaks."""
+    """Pass each piece of the answer to ``write`` as it comes. Raises UpstreamFailed when the stream breaks."""
     pieces: list[str] = []
     finish_reason: str | None = None
     decoder = Decoder()
@@ -98,7 +98,7 @@ async def stream_answer(ask: Ask, request: ChatRequest, write: Callable[[str], N
 
 
 def _choices(model: str, decoder: Decoder, data: bytes) -> Iterator[Choice | None]:
-    """The choices that these bytes complete, those before an error included; None stands for the end of the stream."""
+    """Return the choices that these bytes complete, and those before an error; None marks the end of the stream."""
     try:
         for event in decoder.feed(data):
             if event.data == DONE:

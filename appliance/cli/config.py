@@ -1,4 +1,4 @@
-"""``config``: what a configuration file says, what is wrong with it, and what would be done by it."""
+"""``config``: explains a configuration file, checks it, and predicts its effects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """One problem as ``config check --json`` prints it."""
+    """One problem, as ``config check --json`` prints it."""
 
     level: str
     message: str
@@ -42,7 +42,7 @@ class Told(Struct, frozen=True, kw_only=True):
 
 
 class Checked(Struct, frozen=True, kw_only=True):
-    """What ``config check --json`` prints."""
+    """The output of ``config check --json``."""
 
     ok: bool
     models: int
@@ -50,14 +50,14 @@ class Checked(Struct, frozen=True, kw_only=True):
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
-    """What ``config resolve --json`` prints; both None for a name that nobody has."""
+    """The output of ``config resolve --json``; both fields are None for an unknown name."""
 
     model: str | None = None
     peer: tuple[str, str] | None = None
 
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """What ``config plan --json`` prints."""
+    """The output of ``config plan --json``."""
 
     evict: tuple[str, ...]
     set: str | None
@@ -80,7 +80,7 @@ def config() -> None:
 @source_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> int:
-    """Say everything that is wrong or odd; exit status 2 when the configuration cannot be used.
+    """Report everything that is wrong or odd; the exit status is 2 when the configuration cannot be used.
 
     \b
     Example:
@@ -106,9 +106,9 @@ def check(config_file: Path | None, config_dir: Path | None, as_json: bool) -> i
     "--models-preset",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Show presets in place of a configuration, and where each value comes from.",
+    help="Show presets instead of a configuration, and where each value comes from.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of YAML.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of YAML.")
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- LLAMA-SERVER FLAGS]")
 def show(
     config_file: Path | None,
@@ -119,9 +119,8 @@ def show(
 ) -> int:
     """Print the configuration with macros, defaults, ports and inherited values filled in.
 
-    With --models-preset: the options of every model in llama-server's router mode with these flags and this
-    environment, and for each whether it comes from the command line, the model's section, its files, [*] or the
-    environment.
+    With --models-preset: print the options of every model in llama-server's router mode with these flags and this
+    environment, and the source of each: the command line, the model's section, its files, [*] or the environment.
 
     \b
     Examples:
@@ -130,7 +129,7 @@ def show(
     """
     if models_preset is not None:
         if config_file is not None or config_dir is not None:
-            raise UsageError("--models-preset is shown by itself; leave out --config and --config-dir")
+            raise UsageError("--models-preset cannot be combined with --config and --config-dir; leave those out")
         from appliance.cli.preset_show import show_presets
 
         return show_presets(models_preset, flags, as_json=as_json)
@@ -153,7 +152,8 @@ def show(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("name")
 def resolve(config_file: Path | None, config_dir: Path | None, as_json: bool, name: str) -> int:
-    """Say which model, or which peer's model, a request for NAME reaches. Of a selector, when nothing is loaded.
+    """Say which model a request for NAME reaches, or which peer's model. A selector is resolved as if nothing were
+    loaded.
 
     \b
     Example:
@@ -177,11 +177,11 @@ def resolve(config_file: Path | None, config_dir: Path | None, as_json: bool, na
 
 @config.command()
 @source_options
-@click.option("--running", default="", metavar="NAME,...", help="Models that run.")
-@click.option("--want", required=True, metavar="NAME", help="The model that is asked for.")
+@click.option("--running", default="", metavar="NAME,...", help="The running models.")
+@click.option("--want", required=True, metavar="NAME", help="The requested model.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(config_file: Path | None, config_dir: Path | None, running: str, want: str, as_json: bool) -> int:
-    """Say which running models would be unloaded for another one, by the groups or the matrix, and why.
+    """Say which running models the groups or the matrix would unload for another one, and why.
 
     \b
     Example:
@@ -213,12 +213,12 @@ def schema() -> None:
 
 
 def loaded(config_file: Path | None, config_dir: Path | None) -> Loaded:
-    """Read the configuration with this process's environment. Raises UsageError where a file cannot be read."""
+    """Read the configuration with this process's environment. Raises UsageError if a file cannot be read."""
     return load(read_sources(config_file, config_dir), os.environ, windows=sys.platform == "win32")
 
 
 def _usable(config_file: Path | None, config_dir: Path | None) -> Config | None:
-    """The configuration, None when it has errors; every problem is told."""
+    """Return the configuration, or None if it has errors, and report every problem."""
     outcome = loaded(config_file, config_dir)
     for problem in outcome.problems:
         say(str(problem))
@@ -226,7 +226,7 @@ def _usable(config_file: Path | None, config_dir: Path | None) -> Config | None:
 
 
 def _unknown_plugins(used: Config | None) -> Sequence[Problem]:
-    """Found by their folders alone: no plugin is loaded for it."""
+    """Find plugins by their folders alone: no plugin is loaded for it."""
     return scan(choice_of(used, ())).unknown if used is not None and used.plugins else ()
 
 
@@ -255,7 +255,7 @@ def _resolved(used: Config, router: Router, name: str) -> Resolved:
 
 
 def _may_have(used: Config, name: str) -> tuple[str, str] | None:
-    """The peer that tells its models only while the server runs, and the model it would be asked for."""
+    """Return the peer that lists its models only while the server runs, and the model to ask it for."""
     for id, peer in used.peers.items():
         if not peer.models and name.startswith(f"{id}/"):
             return id, name.removeprefix(f"{id}/")
@@ -263,7 +263,7 @@ def _may_have(used: Config, name: str) -> tuple[str, str] | None:
 
 
 def _local(used: Config, router: Router, name: str) -> str:
-    """The id of a model of this machine. Raises UsageError for a peer's model and for an unknown name."""
+    """Return the id of a model of this machine. Raises UsageError for a peer's model and for an unknown name."""
     found = _resolved(used, router, name)
     if found.peer is not None:
         raise UsageError(f"'{name}' is a model of the peer '{found.peer[0]}'; only models of this machine are unloaded")
@@ -280,10 +280,10 @@ def _not_in_it(name: str, router: Router) -> UsageError:
 
 def _why(used: Config, target: str, now: list[str], eviction: Eviction) -> str:
     if target in now and not eviction.evict:
-        return f"{target} runs already; nothing is unloaded"
+        return f"{target} is running already; nothing is unloaded"
     router = used.routing.router.use
     place = f"the {'set' if router == 'matrix' else 'group'} '{eviction.set}'" if eviction.set else f"no {router} set"
     if not eviction.evict:
-        return f"nothing is unloaded: {target} may run beside what runs ({place})"
+        return f"nothing is unloaded: {target} may run beside the running models ({place})"
     beside = f"; with {target} may run: {', '.join(eviction.target_set)}" if eviction.target_set else ""
     return f"unloaded for {target}: {', '.join(eviction.evict)} (cost {eviction.cost}, {place}{beside})"

@@ -1,4 +1,4 @@
-"""``ps``, ``load``, ``unload``, ``logs``: the running server, seen and steered over HTTP."""
+"""``ps``, ``load``, ``unload``, ``logs``: show and steer the running server over HTTP."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ NOT_RUNNING = ("unloaded", "downloaded")
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """llama-server's router tells a model's state so; the rest after a bad end only."""
+    """A model's state, in the format of llama-server's router; the other fields are set only after a failure."""
 
     value: str = "loaded"
     failed: bool = False
     exit_code: int | None = None
     error: str | None = None
     engine: str | None = None
-    """The build and devices it runs on; None of a configured model, and of llama-server's own router."""
+    """The build and devices on which it runs; None for a configured model, and in llama-server's own router."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class Pool(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """``GET /health``; another program than this one has no pool."""
+    """``GET /health``; other programs have no pool."""
 
     pool: Pool | None = None
 
@@ -82,7 +82,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @server_options
 @json_option
 def ps(url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
-    """List the models that run now, on the server at --url.
+    """List the models that are running on the server at --url.
 
     \b
     Examples:
@@ -104,14 +104,14 @@ async def _ps(server: Server, as_json: bool) -> int:
         rows = [(entry.id, entry.status.value, (entry.status.engine or "-").rstrip(":")) for entry in running]
         print_table(("MODEL", "STATE", "ENGINE"), rows)
     else:
-        say("no model runs; one is loaded when it is first asked for, or by 'llama-appliance load MODEL'")
+        say("no model is running; a model is loaded on its first request, or by 'llama-appliance load MODEL'")
     for entry in failed:
-        say(f"{entry.id} failed: {(entry.status.error or 'it told no reason').splitlines()[0]}")
+        say(f"{entry.id} failed: {(entry.status.error or 'it gave no reason').splitlines()[0]}")
     return 0
 
 
 async def _running(server: Server, models: list[Entry]) -> list[Entry]:
-    """The models that have a process, also those that no list shows, and none that only stands for another."""
+    """Return the models with a process, also unlisted ones, but without entries that only stand for another model."""
     pool = (await ask(server, "GET", "/health", Health)).pool
     if pool is None:
         return [entry for entry in models if entry.status.value not in NOT_RUNNING]
@@ -127,7 +127,9 @@ async def _running(server: Server, models: list[Entry]) -> list[Entry]:
 @click.argument("model")
 @server_options
 @click.option("--no-wait", is_flag=True, help="Return as soon as loading has begun.")
-@click.option("--dry-run", is_flag=True, help="Load nothing: say how MODEL would fit into this machine's memory.")
+@click.option(
+    "--dry-run", is_flag=True, help="Do not load anything: say how MODEL would fit into this machine's memory."
+)
 @json_option
 @catalog_options
 def load(
@@ -144,7 +146,8 @@ def load(
 ) -> AsyncCommand:
     """Load MODEL into the running server, and wait until it is ready.
 
-    With --dry-run no server is needed; --model, --models-dir, --stores and --no-starter say where MODEL is looked for.
+    With --dry-run no server is needed; --model, --models-dir, --stores and --no-starter then say where to look for
+    MODEL.
 
     \b
     Examples:
@@ -188,7 +191,7 @@ async def _load(server: Server, model: str, no_wait: bool, as_json: bool) -> int
 
 
 async def _state(server: Server, model: str) -> str:
-    """The model's state, by its id or an alias. A name that nobody has is for the server to refuse."""
+    """Return the model's state, by its id or an alias. An unknown name is left for the server to refuse."""
     models = (await ask(server, "GET", "/models", ModelList)).data
     entries = [*await _running(server, models), *models]
     return next((entry.status.value for entry in entries if model in (entry.id, *entry.aliases)), "unloaded")
@@ -220,10 +223,10 @@ async def _unload(server: Server, model: str, as_json: bool) -> int:
 @click.command()
 @click.argument("model", required=False)
 @server_options
-@click.option("-f", "--follow", is_flag=True, help="Go on with new lines as they come; Ctrl-C ends.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines as they come; Ctrl-C ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: one string for each line.")
 def logs(model: str | None, url: str | None, api_key: str | None, follow: bool, as_json: bool) -> AsyncCommand:
-    """Show what the model processes print: those of MODEL, or of all with the model's name in front.
+    """Show the output of MODEL's process, or of all model processes with the model's name in front of each line.
 
     \b
     Examples:

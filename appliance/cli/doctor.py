@@ -1,4 +1,4 @@
-"""``doctor``: one page that answers why it is on the processor, slow, or does not start."""
+"""``doctor``: one page that answers why a model is on the processor, slow, or does not start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 class Examined(Struct, frozen=True, kw_only=True):
-    """What ``doctor --json`` prints. ``ok``: there are notes at most."""
+    """The output of ``doctor --json``. ``ok`` means that there are only notes."""
 
     ok: bool
     findings: tuple[Finding, ...]
@@ -36,7 +36,7 @@ class Examined(Struct, frozen=True, kw_only=True):
 @click.command()
 @server_options
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Also check this configuration.")
-@click.option("--models-dir", metavar="DIR", help="Folder with models, in place of the usual one.")
+@click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one.")
 @click.option("--model", metavar="MODEL", default="", help="Say which engine this model would get, and why.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the findings, and all facts behind them.")
 @click.option(
@@ -44,7 +44,7 @@ class Examined(Struct, frozen=True, kw_only=True):
     is_flag=False,
     flag_value="",
     metavar="[FILE.zip]",
-    help="Write a support bundle: shows what it holds and asks first. Secrets, prompts and names are removed.",
+    help="Write a support bundle: shows its content and asks first. Secrets, prompts and names are removed.",
 )
 @click.option("--yes", is_flag=True, help="With --report: write without asking.")
 def doctor(
@@ -57,8 +57,9 @@ def doctor(
     report: str | None,
     yes: bool,
 ) -> AsyncCommand:
-    """Say what is wrong here, by what it is known, and which command helps: why is it on the processor, slow, not
-    starting? Works with a running server and without one. Exit status 1 when there is an error or a warning.
+    """Report problems, their evidence and the commands that help: why is it on the processor, slow, not starting?
+
+    Works with a running server and without one. The exit status is 1 when there is an error or a warning.
 
     \b
     Examples:
@@ -67,9 +68,9 @@ def doctor(
       llama-appliance doctor --report bundle.zip
     """
     if yes and report is None:
-        raise UsageError("--yes goes with --report")
+        raise UsageError("--yes needs --report")
     if report is not None and as_json:
-        raise UsageError("--report and --json cannot be given together; the bundle has the JSON, too")
+        raise UsageError("--report and --json cannot be given together; the bundle already has the JSON")
     server = parse_server(url, api_key)
     wish = Wish(server=server, config=config, models_dir=models_dir, model=model)
     if report is not None:

@@ -1,4 +1,4 @@
-"""What the doctor looks at: the machine, the engines, the models, the configuration and the running server."""
+"""The facts that the doctor examines: the machine, the engines, the models, the configuration, the running server."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ T = TypeVar("T")
 
 
 class Wish(Struct, frozen=True, kw_only=True):
-    """What the command line says."""
+    """The options of the command line."""
 
     server: Server
     config: Path | None = None
     models_dir: str | None = None
     model: str = ""
-    """Whose engines are ranked; empty: those of a model of which nothing is known."""
+    """The model to rank engines for; empty: a model about which nothing is known."""
 
 
 def _named_fault() -> str:
-    """Why the engine that the environment names cannot be used; empty where it can, and where none is named."""
+    """Why the engine that the environment names cannot be used; empty if it can, or if none is named."""
     if not os.environ.get(ENGINE_VARIABLE):
         return ""
     try:
@@ -62,7 +62,7 @@ def _named_fault() -> str:
 
 
 async def examine(wish: Wish) -> DoctorFacts:
-    """Everything there is to know. A part that cannot be examined is named in ``trouble``, and the rest is told."""
+    """Gather all facts. A part that cannot be examined is named in ``trouble``, and the rest is reported."""
     config = await trio.to_thread.run_sync(_config, wish)
     facts = DoctorFacts(
         version=__version__,
@@ -86,7 +86,7 @@ async def examine(wish: Wish) -> DoctorFacts:
 
 
 async def _tried(part: str, trouble: dict[str, str], work: Callable[[], Awaitable[T]]) -> T | None:
-    """One part of the examination, which must not keep the others from being shown."""
+    """Do one part of the examination, without letting its failure hide the others."""
     try:
         return await work()
     except (ApplianceError, OSError, psutil.Error, ValueError) as error:
@@ -95,7 +95,7 @@ async def _tried(part: str, trouble: dict[str, str], work: Callable[[], Awaitabl
 
 
 def _config(wish: Wish) -> tuple[ConfigFact, Config | None] | None:
-    """The named configuration: its problems, and what it says where it can be used."""
+    """Return the problems of the named configuration, and its content if it can be used."""
     if wish.config is None:
         return None
     files = tuple(str(path) for path in config_paths(wish.config, None))
@@ -112,7 +112,7 @@ async def _models(sources: Sources, config: Config | None, room: dict[str, int])
 
 
 def _room(seen: Look | None) -> dict[str, int]:
-    """All the memory that there is: what is taken just now may be a model that makes way."""
+    """Return the machine's total memory: models that use some of it now could make way."""
     gpus = [gpu.total for gpu in (seen.gpus if seen is not None else ()) if gpu.total and not gpu.integrated]
     memory = seen.memory_total if seen is not None else psutil.virtual_memory().total
     return {**{f"gpu{index}": total for index, total in enumerate(gpus)}, RAM: memory}
@@ -142,7 +142,7 @@ async def _checkup(sources: Sources) -> Checkup:
 
 
 async def _with_engines(facts: DoctorFacts, wish: Wish) -> DoctorFacts:
-    """What is remembered of engines; without a server the machine and the builds are asked anew."""
+    """Return what is remembered of engines; without a server, examine the machine and the builds anew."""
     find = partial(list_engines, Places.of_this_machine())
     async with open_engines(find, book_file(own_shelf()), starter=STARTER) as engines:
         served = facts.server is not None and facts.server.answer == "answers"

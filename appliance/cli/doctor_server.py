@@ -14,13 +14,13 @@ from appliance.core.fit.buffers import OFFLOADED
 from appliance.engines.table import Table
 
 PATIENCE = 10.0
-"""Seconds for each answer: the page is for people who wait."""
+"""Seconds for each answer; short, because a person waits for the page."""
 ASKED_MODELS = 16
-"""Loaded models whose log is read."""
+"""Number of loaded models whose log is read."""
 
 
 class VersionAnswer(Struct, frozen=True):
-    """``GET /api/version``; ``commit`` is what other programs' answers do not have."""
+    """``GET /api/version``; answers of other programs have no ``commit``."""
 
     version: str
     commit: str
@@ -39,13 +39,13 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Entries(Struct, frozen=True):
-    """``GET /models``, as far as the doctor asks."""
+    """``GET /models``, as far as the doctor needs it."""
 
     data: tuple[Entry, ...]
 
 
 async def ask_server(server: Server) -> ServerFact:
-    """What is at the address, and what its models do."""
+    """The server at the address, and the state of its models."""
     try:
         raw = await ask_raw(server, "GET", "/api/version", patience=PATIENCE)
         version = msgspec.json.decode(raw, type=VersionAnswer).version
@@ -59,7 +59,7 @@ async def ask_server(server: Server) -> ServerFact:
     except ServerFailed as cause:
         return ServerFact(url=server.url, answer="failed", why=cause.message)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return ServerFact(url=server.url, answer="other", why="what listens there is another program")
+        return ServerFact(url=server.url, answer="other", why="another program listens there")
     table = await _table(server)
     seats = dict(table.running) if table is not None else {}
     loaded = [entry for entry in entries if entry.status.value in ("loaded", "sleeping")]
@@ -86,7 +86,7 @@ def _running(entry: Entry, seats: dict[str, str], layers: dict[str, tuple[int, i
 
 
 async def _table(server: Server) -> Table | None:
-    """None where the server was told which engine to use."""
+    """Return None if somebody named the server's engine."""
     try:
         return await ask(server, "GET", "/api/engines", Table)
     except click.ClickException:
@@ -94,13 +94,13 @@ async def _table(server: Server) -> Table | None:
 
 
 async def _layers(server: Server, model: str) -> tuple[int, int] | None:
-    """How many layers are on the GPU, where the engine printed it."""
+    """Return how many layers are on the GPU, if the engine printed it."""
     found = OFFLOADED.findall(await log_of(server, model))
     return (int(found[-1][0]), int(found[-1][1])) if found else None
 
 
 async def log_of(server: Server, source: str) -> str:
-    """What is held of a log: a model's by its id, ``proxy`` for the program's own; empty where it cannot be had."""
+    """Return the stored lines of a log: a model's by its id, the program's own as ``proxy``; empty if unavailable."""
     path = f"/logs/stream/{quote(source, safe='')}?no-follow"
     try:
         return (await ask_raw(server, "GET", path, patience=PATIENCE)).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Downloads as a user watches them: bars on a terminal, lines elsewhere, and signals that end them in order."""
+"""Progress of downloads: bars on a terminal, lines elsewhere, and signals that end downloads cleanly."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from appliance.cli.status import say
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 DRAW_EVERY = 0.1
-"""Seconds between two pictures of the bar."""
+"""Seconds between two updates of the bar."""
 LINE_EVERY = 2.0
 STEP = 10
-"""Percent between two lines where nobody looks at a terminal."""
+"""Percent between two lines when the output is not a terminal."""
 
 
 class Stopped(Exception):
-    """The user has ended it before anything was downloaded."""
+    """The user ended it before anything was downloaded."""
 
 
 async def followed(begin: Callable[[], Awaitable[Download]]) -> DownloadStatus:
-    """Begin a download and show how it goes on; Ctrl-C and SIGTERM end it in order, so that no byte is lost.
+    """Begin a download and show its progress; Ctrl-C and SIGTERM end it cleanly, so that no byte is lost.
 
-    Raises Stopped, and what ``begin`` raises.
+    Raises Stopped, and whatever ``begin`` raises.
     """
     async with stopping(begin) as download:
         say_plan(download.status)
@@ -42,7 +42,7 @@ async def followed(begin: Callable[[], Awaitable[Download]]) -> DownloadStatus:
 
 @asynccontextmanager
 async def stopping(begin: Callable[[], Awaitable[Download]]) -> AsyncGenerator[Download]:
-    """The download for the length of the block, during which signals cancel it. Raises Stopped, and as ``begin``."""
+    """Run the download for the length of the block; signals cancel it. Raises Stopped, and as ``begin``."""
     begun: list[Download] = []
     with trio.open_signal_receiver(*STOPS) as signals:
         async with _watched(signals, begun) as asking:
@@ -55,7 +55,7 @@ async def stopping(begin: Callable[[], Awaitable[Download]]) -> AsyncGenerator[D
 
 @asynccontextmanager
 async def _watched(signals: AsyncIterator[int], begun: list[Download]) -> AsyncGenerator[trio.CancelScope]:
-    """A failure leaves the block as it is, and not in a group."""
+    """Let a failure leave the block unchanged, and not inside a group."""
     asking = trio.CancelScope()
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
@@ -78,7 +78,7 @@ async def _watch_signals(signals: AsyncIterator[int], begun: list[Download], ask
 
 
 async def draw_progress(download: Download) -> None:
-    """Bars on standard error, until cancelled."""
+    """Show bars on standard error, until cancelled."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -97,7 +97,7 @@ async def draw_progress(download: Download) -> None:
 
 
 async def _say_progress(download: Download) -> None:
-    """A line whenever another tenth has come, until cancelled."""
+    """Print a line for every further tenth, until cancelled."""
     told = 100 * download.status.done // max(download.status.total, 1)
     while True:
         await trio.sleep(LINE_EVERY)
@@ -110,7 +110,7 @@ async def _say_progress(download: Download) -> None:
 
 def say_plan(status: DownloadStatus) -> None:
     if status.done < status.total:
-        here = f", {human_size(status.done)} of them here already" if status.done else ""
+        here = f", {human_size(status.done)} already here" if status.done else ""
         say(f"downloading {status.model}: {human_size(status.total)} in {_files(len(status.files))}{here}")
 
 

@@ -1,4 +1,4 @@
-"""Which models an update is tried with: the one that is used most, else one that is loaded, else the starter model."""
+"""The models that an update is tried with: the most used one, else a loaded one, else the starter model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from appliance.engines.canary import Candidate
 from appliance.store.activity import open_activity
 
 MOST = 3
-"""Models that are tried, where the first ones cannot be run at all."""
+"""Number of models to try if the first ones cannot be run at all."""
 
 
 class Row(Struct, frozen=True):
-    """A row of the activity log, as far as it matters here."""
+    """A row of the activity log, as far as it is needed here."""
 
     model: str
     resp_status_code: int = 200
@@ -36,7 +36,7 @@ class Rows(Struct, frozen=True):
 
 
 async def models_to_try(server: Server, config: Config | None, named: str | None) -> list[Candidate]:
-    """Models with a file on this machine, best first. ``named`` goes before all. Raises ModelNotFound for it."""
+    """Return models with a file on this machine, best first. ``named`` goes before all; raises ModelNotFound for it."""
     snapshot = await trio.to_thread.run_sync(Catalog(sources_of((), None, False, True)).scan)
     if named is not None:
         model = snapshot.require(named)
@@ -47,7 +47,7 @@ async def models_to_try(server: Server, config: Config | None, named: str | None
 
 
 def most_used(rows: list[Row]) -> list[str]:
-    """Models by the number of answers they gave, the most first; of equals the one that was used last."""
+    """Return models by the number of their answers, most first; on a tie, the most recently used one first."""
     answered = [row.model for row in rows if row.resp_status_code < 400]  # newest first
     return [name for name, _ in Counter(answered).most_common()]
 
@@ -60,7 +60,7 @@ def _candidate(snapshot: Snapshot, name: str) -> Candidate | None:
 
 
 async def _rows(server: Server, config: Config | None) -> list[Row]:
-    """The newest rows of the running server's log, else of the configuration's file; none without either."""
+    """Return the newest rows of the running server's log, else of the configuration's file; none without either."""
     try:
         return (await ask(server, "GET", f"/api/metrics/activity?limit={MAX_LIMIT}", Rows)).data
     except (NotRunning, Refused, ServerFailed):

@@ -1,4 +1,4 @@
-"""``engines use``, ``pin``, ``remove`` and ``rollback``: which build is used, decided by the user."""
+"""``engines use``, ``pin``, ``remove`` and ``rollback``: the user decides which build is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def _model_option(command: Callable[..., T]) -> Callable[..., T]:
-    return click.option("--model", metavar="MODEL", help="For this model alone.")(command)
+    return click.option("--model", metavar="MODEL", help="For this model only.")(command)
 
 
 @click.command()
@@ -36,7 +36,7 @@ def _model_option(command: Callable[..., T]) -> Callable[..., T]:
 @_model_option
 @server_options
 def use(word: str, model: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
-    """Prefer an engine; others stay in reserve for when it fails. 'auto' leaves the choice to the program again.
+    """Prefer an engine; the others stay in reserve in case it fails. 'auto' leaves the choice to the program again.
 
     \b
     Examples:
@@ -52,9 +52,9 @@ def use(word: str, model: str | None, url: str | None, api_key: str | None) -> A
 @_model_option
 @server_options
 def pin(word: str, model: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
-    """Use an engine and nothing else: no fallback, and no update, until 'engines use auto'.
+    """Use one engine and nothing else: no fallback, and no update, until 'engines use auto'.
 
-    With --model, the model prefers it; a model alone cannot be held to one engine.
+    With --model, the model prefers it; a single model cannot be limited to one engine.
 
     \b
     Example:
@@ -85,7 +85,7 @@ async def _choose(server: Server, word: str, model: str | None, pinned: bool) ->
 
 
 def chosen(book: Book, word: str, model: str | None, pinned: bool) -> Book:
-    """The book with the choice in it."""
+    """Return the book with the choice in it."""
     if model is None:
         return structs.replace(book, use=None if word == AUTO else word, pinned=pinned)
     others = {name: used for name, used in book.models.items() if name != model}
@@ -93,24 +93,24 @@ def chosen(book: Book, word: str, model: str | None, pinned: bool) -> Book:
 
 
 def _check_word(owner: Engines, word: str, pinned: bool) -> None:
-    """Raises UsageError for a word that means no engine, and for pinning one that does not work."""
+    """Raises UsageError for a word that means no engine, and for pinning an engine that does not work."""
     wanted = Wanted(word=word, only=pinned)
     meant = [one for one in owner.ranked(word=word) if wanted.matches(one.seat)]
     if not meant and any(seat.backend == word for seat in owner.seats):
         raise UsageError(
             f"the {word} build sees no device of its own here, and would compute on the processor; "
-            "'llama-appliance engines probe' says what there is, and 'doctor' why"
+            "'llama-appliance engines probe' lists the devices, and 'doctor' why"
         )
     if not meant:
         known = sorted({seat.backend for seat in owner.seats} | {seat.id for seat in owner.seats})
-        raise UsageError(f"'{word}' is no engine of this machine; it has {', '.join(known) or 'none'}")
+        raise UsageError(f"'{word}' is not an engine of this machine; it has {', '.join(known) or 'none'}")
     if not any(one.usable for one in meant):
         told = f"{meant[0].seat.id} cannot be used: {meant[0].why}"
         if pinned:
             damaged = meant[0].standing == "damaged"
             then = "'engines install' puts it right" if damaged else f"'engines prove {word}' tries it again"
             raise UsageError(f"{told}; {then}")
-        say(f"note: {told}; until that changes, others are used")
+        say(f"note: {told}; until that changes, other engines are used")
 
 
 @click.command()
@@ -150,14 +150,14 @@ async def _remove(server: Server, build: str, force: bool) -> int:
 
 
 def working(ranked: Sequence[Ranked]) -> list[str]:
-    """Builds that a model can be started on: the proven ones, or, where nothing is proven, those not yet tried."""
+    """Return the builds that can start a model: the proven ones, or the untried ones if none is proven."""
     usable = [one for one in ranked if one.usable]
     proven = [one.seat.build for one in usable if one.standing == "proven"]
     return list(dict.fromkeys(proven or [one.seat.build for one in usable]))
 
 
 def without_lost(changes: Changes, here: Collection[str]) -> Changes:
-    """Without builds before the current ones that are not there, or damaged: there is no way back to those."""
+    """Leave out earlier builds that are missing or damaged: the program cannot return to those."""
     for build in [build for line in changes.lines for build in line.previous if build not in here]:
         changes = changes.without(build)
     return changes
@@ -167,7 +167,7 @@ def without_lost(changes: Changes, here: Collection[str]) -> Changes:
 @click.argument("backend", metavar="[BACKEND]", required=False)
 @server_options
 def rollback(backend: str | None, url: str | None, api_key: str | None) -> AsyncCommand:
-    """Go back to the build that was used before the last update.
+    """Return to the build that was used before the last update.
 
     \b
     Examples:
@@ -186,7 +186,7 @@ async def _rollback(server: Server, backend: str | None) -> int:
         lines.sort(key=lambda line: line.switched_at)
         name = lines[-1].name if lines else f"{backend or 'any build'}"
         now = time.time()
-        why = "'engines rollback' went back from it"
+        why = "'engines rollback' replaced it"
         after = await change(shelf, partial(rolled_back, name=name, why=why, now=now))
     await tell_server(server)
     line = after.line(name)

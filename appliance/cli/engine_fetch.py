@@ -1,4 +1,4 @@
-"""How archives of engine builds are downloaded: as models are, with resumption and sums."""
+"""Downloads archives of engine builds in the same way as models: resumable and checked."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from appliance.core.engines.manifest import Archive
 from appliance.engines.installing import CannotInstall
 
 STEP = 10
-"""Percent between two lines."""
+"""Percent between two lines of progress."""
 
 
 async def fetch_archive(archive: Archive, path: Path) -> None:
-    """Have it at ``path``, whole and with its sum. Raises CannotInstall, ApplianceError, OSError."""
+    """Make sure that the complete, checked archive is at ``path``. Raises CannotInstall, ApplianceError, OSError."""
     parts = urlsplit(archive.url)
     if hub_access(os.environ).offline:
         raise DownloadsOff
     if not archive.sha256:
         raise CannotInstall(
-            f"no sum is known of {archive.url}, so what comes from there cannot be checked: --sha256 SUM"
+            f"no sum is known of {archive.url}, so the download could not be checked; give it with --sha256 SUM"
         )
     hub = Hub(HubAccess(endpoint=f"{parts.scheme}://{parts.netloc}"))
     try:
@@ -45,16 +45,16 @@ async def fetch_archive(archive: Archive, path: Path) -> None:
             lock=path.with_name(f".{path.name}.lock"),
         )
         have = planned.begun()
-        begun = f", {human_size(have)} of them here already" if have else ""
+        begun = f", {human_size(have)} already here" if have else ""
         say(f"downloading {archive.name}: {human_size(known.size)}{begun}")
         await fetch(Transfer(hub=hub, throttle=Throttle(None)), archive.name, archive.name, planned, _told(known))
     except HubFailed as failure:
         raise CannotInstall(
-            f"{archive.url} could not be fetched: {failure.why}; fetch it on a machine that can, and install it from "
+            f"{archive.url} could not be fetched: {failure.why}; fetch it on another machine, and install it from "
             f"there with --from {archive.name}"
         ) from None
     except (RepoNotFound, GatedRepo):
-        raise CannotInstall(f"{parts.netloc} has no {parts.path}, or does not give it to everybody") from None
+        raise CannotInstall(f"{parts.netloc} has no {parts.path}, or requires a login") from None
 
 
 async def _size_of(hub: Hub, archive: Archive) -> int:
@@ -63,12 +63,12 @@ async def _size_of(hub: Hub, archive: Archive) -> int:
             raise hub.refusal(answer, archive.name)
         size = answer.headers.get(b"content-length", b"")
     if not size.isdigit() or int(size) == 0:
-        raise CannotInstall(f"{hub.host} does not tell the size of {archive.name}; download it, and use --from FILE")
+        raise CannotInstall(f"{hub.host} does not report the size of {archive.name}; download it, and use --from FILE")
     return int(size)
 
 
 def _told(archive: Archive) -> Callable[[int], None]:
-    """Says so whenever another tenth has come."""
+    """Print a line for every further tenth."""
     told = 0
 
     def report(done: int) -> None:

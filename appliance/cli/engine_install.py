@@ -1,4 +1,4 @@
-"""``engines install``: a build that comes, and is tried before it is used."""
+"""``engines install``: installs a build and tries it before it is used."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ from appliance.errors import UsageError
 @click.command()
 @click.argument("word", metavar="[BACKEND|BUILD]", required=False)
 @click.option("--from", "source", metavar="DIR|ARCHIVE|URL", help=FROM_HELP)
-@click.option("--sha256", metavar="SUM", help="The sum of what --from names.")
+@click.option("--sha256", metavar="SUM", help="The SHA-256 of the file that --from names.")
 @click.option("--platform", "for_platform", metavar="PLATFORM", help="For another machine, such as windows-x64.")
-@click.option("--force", is_flag=True, help="Also where it cannot run here by what it says it needs.")
+@click.option(
+    "--force", is_flag=True, help="Install even if this machine does not meet the build's stated requirements."
+)
 @server_options
 def install(
     word: str | None,
@@ -40,9 +42,10 @@ def install(
     url: str | None,
     api_key: str | None,
 ) -> AsyncCommand:
-    """Install a build of llama.cpp beside the others, and try it. It is used when it is the best, or by 'engines use'.
+    """Install a build of llama.cpp beside the others, and try it.
 
-    A download that was cut short goes on where it was. Nothing else is changed by it.
+    It is used when it is the best, or after 'engines use'. An interrupted download resumes where it stopped. Nothing
+    else changes.
 
     \b
     Examples:
@@ -61,12 +64,10 @@ async def _install(
         sources = await trio.to_thread.run_sync(sources_of, word, source, for_platform, sha256)
         entry = sources.entry
         if entry.platform != for_platform:
-            raise UsageError(
-                f"this build is for {entry.platform}; --platform {entry.platform} installs it all the same"
-            )
+            raise UsageError(f"this build is for {entry.platform}; --platform {entry.platform} installs it anyway")
         async with alone(shelf), opened(shelf) as owner:
             if await _is_here(shelf, entry) and not force:
-                say(f"{entry.id} is installed already, and whole")
+                say(f"{entry.id} is installed already, and complete")
                 if entry.platform != here() or not _untried(owner, entry.id):
                     return 0
             else:
@@ -84,18 +85,18 @@ async def _install(
     if ok:
         return 0
     return say_error(
-        f"{entry.id} does not work on this machine, and is not used; 'engines remove' removes it", EXIT_OURS
+        f"{entry.id} does not work on this machine and is not used; 'engines remove' removes it", EXIT_OURS
     )
 
 
 def _untried(owner: Engines, build: str) -> bool:
-    """Whether nothing is known of it: its first trial was cut short."""
+    """True if nothing is known of the build because its first trial was cut short."""
     standings = {one.standing for one in owner.ranked() if one.seat.build == build}
     return standings <= {"untried"}
 
 
 async def _prove(owner: Engines, build: str) -> bool:
-    """Whether it works on any device."""
+    """True if the build works on any device."""
     await owner.probe()
     say("trying it:")
     proofs = await owner.prove([seat for seat in owner.seats if seat.build == build], say_proof)

@@ -1,4 +1,4 @@
-"""What the verbs of ``engines`` work with: the folder of installed builds, the book, the running server."""
+"""Shared by the verbs of ``engines``: the folder of installed builds, the book, the running server."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def book_file(shelf: Shelf) -> BookFile:
 
 @asynccontextmanager
 async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
-    """The engines that this machine has, looked at if nobody has since the drivers changed."""
+    """Return this machine's engines, after a look at them if there was none since the drivers changed."""
     try:
         await trio.to_thread.run_sync(recover, shelf)
     except OSError as cause:
-        say(f"note: what an update or an installation left cannot be cleared up: {cause}")
+        say(f"note: the remains of an update or an installation cannot be removed: {cause}")
     find = partial(list_engines, Places.of_this_machine())
     failure: Exception | None = None
     async with open_engines(find, book_file(shelf), starter=STARTER) as engines:
@@ -57,7 +57,7 @@ async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
 
 
 async def keep(shelf: Shelf, engines: Engines) -> None:
-    """What was changed is in the book's file, or OSError is raised."""
+    """Make sure that changes are in the book's file, or raise OSError."""
     await engines.write_down()
     if not engines.is_saved:
         path = book_file(shelf).path
@@ -65,13 +65,13 @@ async def keep(shelf: Shelf, engines: Engines) -> None:
 
 
 async def own_table(shelf: Shelf, engines: Engines) -> Table:
-    """How things stand without a server."""
+    """Return the engines' standing without a server."""
     changes = await trio.to_thread.run_sync(shelf.changes.read)
     return table(engines.engines, engines.ranked(), engines.book, changes, running={}, now=time.time())
 
 
 async def server_table(server: Server, method: str = "GET", path: str = "/api/engines") -> Table | None:
-    """A running server's view; None where none runs, or it is another program. One that was named has to answer."""
+    """Return a running server's view, or None if no server runs, or another program. A named server must answer."""
     try:
         answer = await ask(server, method, path, Table)
     except (NotRunning, Refused, ServerFailed):
@@ -82,17 +82,17 @@ async def server_table(server: Server, method: str = "GET", path: str = "/api/en
 
 
 async def tell_server(server: Server) -> None:
-    """A running server looks at builds and book again. Nothing is wrong where none runs."""
+    """Make a running server look at builds and book again. It is not an error if no server runs."""
     try:
         await ask_raw(server, "POST", "/api/engines/probe", patience=PROBE_TIME)
     except NotRunning:
         return
     except (Refused, ServerFailed) as cause:
-        say(f"note: the running server was not told: {cause.message}; it will know when it is restarted")
+        say(f"note: the running server could not be notified: {cause.message}; restart it to use the change")
 
 
 def seats_named(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
-    """The seats with these ids, of builds with them, or of a backend. Raises UsageError."""
+    """Return the seats with these ids, of these builds, or of a backend. Raises UsageError."""
     found: dict[str, Seat] = {}
     for name in names:
         named = {seat.id: seat for seat in engines.seats if name in (seat.id, seat.build, seat.backend)}
@@ -104,12 +104,12 @@ def seats_named(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
 
 
 def in_use(ranked: list[Ranked], line: str) -> Ranked | None:
-    """The best seat of a line that can be used."""
+    """Return the best usable seat of a line."""
     return next((one for one in ranked if one.usable and line_of(one.seat.build) == line), None)
 
 
 def say_proof(proof: Proof) -> None:
-    """One line."""
+    """Describe a proof in one line."""
     if not proof.ok:
         say(f"  {proof.build} on {proof.device}: FAILED: {proof.why}")
     elif proof.nominal_seconds:
@@ -120,6 +120,6 @@ def say_proof(proof: Proof) -> None:
 
 
 def note_named_engine(environ: dict[str, str]) -> None:
-    """Say that what is chosen here does not count for servers that are told which engine to use."""
+    """Warn that choices made here do not apply to servers with a named engine."""
     if named := environ.get(ENGINE_VARIABLE):
-        say(f"note: {ENGINE_VARIABLE}={named} goes before everything that is chosen here")
+        say(f"note: {ENGINE_VARIABLE}={named} overrides every choice made here")

@@ -1,4 +1,4 @@
-"""What ``--from`` and the word before it mean: an entry of the list, an archive, an address, or a folder."""
+"""The meaning of ``--from`` and the word before it: an entry of the list, an archive, an address, or a folder."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from appliance.engines.owner import Engines
 from appliance.engines.unpacking import SUFFIXES, is_archive
 from appliance.errors import UsageError
 
-FROM_HELP = "Take it from here: a folder or an archive on this machine, or an address (then with --sha256)."
+FROM_HELP = "Install from a folder or an archive on this machine, or from an address (with --sha256)."
 
 
 def sources_of(word: str | None, source: str | None, platform: str, sha256: str | None) -> Sources:
-    """What to install. ``word`` may be missing where the source says itself what it is. Raises UsageError."""
+    """Find out which build to install. ``word`` may be missing if the source names its build. Raises UsageError."""
     asked = parse_asked(word, platform) if word is not None else None
     if sha256 is not None and (len(sha256) != 64 or sha256.lower().strip("0123456789abcdef")):
-        raise UsageError("--sha256 takes the 64 digits of a sum")
+        raise UsageError("--sha256 needs the 64 digits of a checksum")
     if source is None:
         if asked is None:
             raise UsageError(f"say which build: a backend ({', '.join(BACKENDS)}), or --from")
         if sha256 is not None:
-            raise UsageError("--sha256 goes with --from; the sums of listed builds are known")
+            raise UsageError("--sha256 works only with --from; the checksums of listed builds are known")
         return Sources(entry=find_entry(read_manifest(), asked))
     if "://" in source:
         return Sources(entry=_address(asked, source, platform, sha256))
@@ -50,9 +50,9 @@ def sources_of(word: str | None, source: str | None, platform: str, sha256: str 
     if path.is_dir():
         return _folder(asked, path, platform)
     if not path.is_file():
-        raise UsageError(f"--from {source}: there is no such file or folder")
+        raise UsageError(f"--from {source}: no such file or folder")
     if not is_archive(path):
-        raise UsageError(f"--from {source}: this is no archive of a build ({', '.join(SUFFIXES)})")
+        raise UsageError(f"--from {source}: this is not an archive of a build ({', '.join(SUFFIXES)})")
     listed = _listed(path.name, platform)
     sums = (
         {path.name: sha256 or next((one.sha256 for one in listed.archives if one.name == path.name), "")}
@@ -67,7 +67,7 @@ def _address(asked: Asked | None, url: str, platform: str, sha256: str | None) -
     parts = urlsplit(url)
     name = parts.path.rpartition("/")[2]
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_archive(Path(name or "x")):
-        raise UsageError(f"--from {url}: this is no address of an archive ({', '.join(SUFFIXES)})")
+        raise UsageError(f"--from {url}: this is not the address of an archive ({', '.join(SUFFIXES)})")
     listed = _listed(name, platform)
     known = next((one for one in listed.archives if one.name == name), None) if listed is not None else None
     archive = Archive(
@@ -77,12 +77,12 @@ def _address(asked: Asked | None, url: str, platform: str, sha256: str | None) -
         size=known.size if known is not None and sha256 is None else 0,
     )
     if not archive.sha256:
-        raise UsageError(f"--from {url}: give its sum with --sha256; only archives of the list do without")
+        raise UsageError(f"--from {url}: give its sum with --sha256; only listed archives need none")
     return structs.replace(_named(asked, None, name, platform), archives=(archive,))
 
 
 def _folder(asked: Asked | None, path: Path, platform: str) -> Sources:
-    """An unpacked build, or a folder with the archives of a listed one."""
+    """An unpacked build, or a folder with the archives of a listed build."""
     build = described(path)
     if build is not None or (path / EXECUTABLE).is_file():
         return Sources(entry=_named(asked, build, path.name, platform), folder=path)
@@ -91,24 +91,26 @@ def _folder(asked: Asked | None, path: Path, platform: str) -> Sources:
     entry = find_entry(read_manifest(), asked)
     files = tuple(path / archive.name for archive in entry.archives)
     if missing := [file.name for file in files if not file.is_file()]:
-        raise UsageError(f"--from {path}: {', '.join(missing)} of {entry.id} is not in it, nor is it a build itself")
+        raise UsageError(
+            f"--from {path}: {', '.join(missing)} of {entry.id} is not in it, and it is not a build itself"
+        )
     return Sources(entry=entry, files=files, sums={one.name: one.sha256 for one in entry.archives})
 
 
 def _named(asked: Asked | None, build: Build | None, name: str, platform: str) -> Entry:
-    """The entry of something that is in no list: what it says of itself, what was asked for, what it is called."""
+    """Return the entry of an unlisted build: from its own description, the request, and its name."""
     if build is not None and build.backend and build.build:
         place = build.platform or (asked.platform if asked is not None else platform)
         entry = Entry(platform=place, backend=build.backend, build=build.build, needs=_wants(build))
         other = asked is not None and (asked.backend != entry.backend or asked.build not in (None, entry.build))
         if other:
-            raise UsageError(f"{name} is {entry.id}, and something else was asked for")
+            raise UsageError(f"{name} is {entry.id}, and you asked for something else")
     elif asked is None:
-        raise UsageError(f"{name} does not say what it is: name it, such as 'cpu' or 'cpu/b11434'")
+        raise UsageError(f"{name} does not say which build it is: name it, such as 'cpu' or 'cpu/b11434'")
     else:
         release = asked.build or release_of(name)
         if release is None:
-            raise UsageError(f"{name} does not say of which release it is: name that, such as '{asked.backend}/b11434'")
+            raise UsageError(f"{name} does not say which release it is: name that, such as '{asked.backend}/b11434'")
         listed = next(
             (
                 one
@@ -128,7 +130,7 @@ def _wants(build: Build) -> Wants:
 
 
 def _listed(name: str, platform: str) -> Entry | None:
-    """The entry with an archive of this name."""
+    """Return the entry that has an archive of this name."""
     found: Sequence[Entry] = [one for one in read_manifest() if any(archive.name == name for archive in one.archives)]
     return next((one for one in found if one.platform == platform), found[0] if found else None)
 
@@ -146,4 +148,4 @@ def check_needs(entry: Entry, owner: Engines, force: bool) -> None:
         macos=python_platform.mac_ver()[0],
     )
     if problems:
-        raise UsageError(f"{entry.id} cannot run here: {'; '.join(problems)} (--force installs it all the same)")
+        raise UsageError(f"{entry.id} cannot run here: {'; '.join(problems)} (--force installs it anyway)")

@@ -1,4 +1,4 @@
-"""``engines update``: a newer build takes the place of the one in use, if it works as well."""
+"""``engines update``: a newer build replaces the one in use, if it works as well."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ SAID = {
     "prove": "2. proving it on this machine's devices",
     "canary": "3. trying it with your own model, against the build in use",
     "place": "4. putting it in its place",
-    "tidy": "5. it is in use; removing what is not kept",
+    "tidy": "5. it is in use; removing builds that are not kept",
 }
 
 
 @click.command()
 @click.argument("backend", metavar="[BACKEND]", required=False)
 @click.option("--from", "source", metavar="DIR|ARCHIVE|URL", help=FROM_HELP)
-@click.option("--sha256", metavar="SUM", help="The sum of what --from names.")
-@click.option("--model", metavar="MODEL", help="Try it with this model, in place of the one that is used most.")
+@click.option("--sha256", metavar="SUM", help="The SHA-256 of the file that --from names.")
+@click.option("--model", metavar="MODEL", help="Try it with this model instead of the most used one.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--force", is_flag=True, help="Also a build that was gone back from, or an older one.")
+@click.option("--force", is_flag=True, help="Also take a build that was rolled back, or an older one.")
 @source_options
 @server_options
 def update(
@@ -66,10 +66,10 @@ def update(
     url: str | None,
     api_key: str | None,
 ) -> AsyncCommand:
-    """Go over to a newer build: fetch it, prove it, try it with your own model, and only then use it.
+    """Switch to a newer build: fetch it, prove it, try it with your own model, and only then use it.
 
-    Where anything goes wrong the build in use stays. The two before it are kept; when the new one fails at work within
-    its first hour, the one before it comes back by itself, and later 'engines rollback' does that.
+    If anything goes wrong, the build in use stays. The two previous builds are kept. If the new one fails at work
+    within its first hour, the previous one returns by itself; after that, use 'engines rollback'.
 
     \b
     Examples:
@@ -95,13 +95,13 @@ async def _update(
     try:
         async with alone(shelf), opened(shelf) as owner:
             if owner.book.pinned:
-                raise UsageError(f"the engine is pinned to '{owner.book.use}'; 'engines use auto' lets it be updated")
+                raise UsageError(f"the engine is pinned to '{owner.book.use}'; 'engines use auto' allows updates")
             ranked = owner.ranked(word="auto")
             old = _old(ranked, backend)
             if owner.book.use in (old.seat.id, old.seat.build):
                 raise UsageError(
                     f"'engines use' asks for {owner.book.use}, and no other; "
-                    f"'engines use {old.seat.backend}' or 'engines use auto' lets it be updated"
+                    f"'engines use {old.seat.backend}' or 'engines use auto' allows updates"
                 )
             sources = await trio.to_thread.run_sync(_newer, old.seat.build, source, sha256)
             changes = await trio.to_thread.run_sync(shelf.changes.read)
@@ -130,55 +130,53 @@ async def _update(
 
 
 def _old(ranked: list[Ranked], backend: str | None) -> Ranked:
-    """What is to be updated: the best seat, or the best of a backend. Raises UsageError where that is no build."""
+    """Return the seat to update: the best one, or the best of a backend. Raises UsageError if it is not a build."""
     if backend is None:
         found = best(ranked)
     else:
         asked = parse_asked(backend, here())
         if asked.build is not None:
-            raise UsageError(
-                "name a backend to be updated, such as 'vulkan'; one certain build is taken by 'engines install'"
-            )
+            raise UsageError("name a backend to update, such as 'vulkan'; 'engines install' takes a certain build")
         found = in_use(ranked, f"{asked.platform}-{asked.backend}")
     if found is None or line_of(found.seat.build) == found.seat.build:
-        what = f"no {backend} build works here" if backend else "the engine in use is no build that could be updated"
+        what = f"no {backend} build works here" if backend else "the engine in use is not a build that could be updated"
         name = "" if found is None else f" ({found.seat.build})"
         raise UsageError(f"{what}{name}; 'llama-appliance engines install {backend or 'BACKEND'}' installs one")
     return found
 
 
 def _newer(old: str, source: str | None, sha256: str | None) -> Sources:
-    """What to go over to. Raises UsageError."""
+    """Return the build to switch to. Raises UsageError."""
     line = line_of(old)
     asked = parse_asked(line, here())
     if source is not None:
         return sources_of(asked.backend, source, asked.platform, sha256)
     entries = [one for one in read_manifest() if (one.platform, one.backend) == (asked.platform, asked.backend)]
     if not entries:
-        raise UsageError(f"no build for {line} is listed; take one of your own with --from")
+        raise UsageError(f"no build for {line} is listed; install your own with --from")
     return Sources(entry=max(entries, key=lambda one: numbers_of(one.build)))
 
 
 def _wanted(entry: Entry, old: str, withdrawn: str | None, force: bool) -> bool:
-    """Whether there is anything to do, told where there is not."""
+    """True if there is anything to do; otherwise print why there is not."""
     if entry.id == old:
         say(f"{old} is in use already")
         return False
     if withdrawn is not None and not force:
-        say(f"{entry.id} was gone back from ({withdrawn}); --force tries it again")
+        say(f"{entry.id} was rolled back ({withdrawn}); --force tries it again")
         return False
     if numbers_of(entry.build) < numbers_of(old.partition("/")[2]) and not force:
-        say(f"{entry.id} is older than {old}, which is in use; --force takes it all the same")
+        say(f"{entry.id} is older than {old}, which is in use; --force takes it anyway")
         return False
     return True
 
 
 async def _agreed(entry: Entry, old: str) -> bool:
-    """What the user says. Raises UsageError where nobody can be asked."""
+    """Return the user's answer. Raises UsageError if there is nobody to ask."""
     if not sys.stdin.isatty():
-        raise UsageError(f"{entry.id} would take the place of {old}; add --yes to do it")
+        raise UsageError(f"{entry.id} would replace {old}; add --yes to do it")
     size = f", {human_size(entry.size)} to download" if entry.size else ""
-    question = f"{entry.id}{size} will take the place of {old} if it works as well. Go on?"
+    question = f"{entry.id}{size} will replace {old} if it works as well. Continue?"
     return await trio.to_thread.run_sync(partial(click.confirm, question), abandon_on_cancel=True)
 
 

@@ -1,5 +1,7 @@
-"""``engines``: which llama.cpp builds there are, how they stand, and which one is used. Verbs that change them are
-in the modules beside this one."""
+"""``engines``: lists the llama.cpp builds with their standing, and says which one is used.
+
+Verbs that change builds are in the modules beside this one.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,14 @@ NUMBERS = ("PROMPT", "ANSWER")
 
 
 class Probed(Struct, frozen=True, kw_only=True):
-    """What ``engines probe --json`` prints."""
+    """The output of ``engines probe --json``."""
 
     machine: Look | None
     engines: Table
 
 
 class Proved(Struct, frozen=True, kw_only=True):
-    """What ``engines prove --json`` prints."""
+    """The output of ``engines prove --json``."""
 
     ok: bool
     proofs: list[Proof]
@@ -54,7 +56,7 @@ class Proved(Struct, frozen=True, kw_only=True):
 
 @click.group()
 def engines() -> None:
-    """The llama.cpp builds of this machine: what works here, how fast, and which one is used.
+    """Manage the llama.cpp builds of this machine: which work here, how fast, and which one is used.
 
     \b
     Examples:
@@ -123,7 +125,7 @@ async def _probe(server: Server, as_json: bool) -> int:
 @server_options
 @json_option
 def prove(names: tuple[str, ...], url: str | None, api_key: str | None, as_json: bool) -> AsyncCommand:
-    """Try builds on their devices now: all that were never tried, or those that are named. Exit status 1 if one fails.
+    """Try builds on their devices now: all untried ones, or the named ones. The exit status is 1 if one fails.
 
     \b
     Examples:
@@ -150,17 +152,17 @@ async def _prove(server: Server, names: tuple[str, ...], as_json: bool) -> int:
 
 
 def _quiet(proof: Proof) -> None:
-    """For JSON, which is printed at the end."""
+    """Collects results for JSON, which is printed at the end."""
 
 
 @engines.command()
 @click.argument("builds", metavar="[BUILD]...", nargs=-1)
 @server_options
 def forget(builds: tuple[str, ...], url: str | None, api_key: str | None) -> AsyncCommand:
-    """Forget what was found out about all builds, or about those that are named: proofs, failures, devices.
+    """Forget what was found out about all builds, or about the named ones: proofs, failures, devices.
 
-    What was chosen by 'use' and 'pin' stays. The devices are asked for at once, the next start or 'engines prove' tries
-    them again.
+    Choices made with 'use' and 'pin' stay. The devices are listed again at once; the next start or 'engines prove'
+    tries them again.
 
     \b
     Examples:
@@ -184,7 +186,7 @@ async def _forget(server: Server, builds: tuple[str, ...]) -> int:
         await keep(shelf, owner)
         await owner.probe()
     await tell_server(server)
-    say(f"forgotten: what was found out about {', '.join(builds) or 'all engines'}")
+    say(f"forgotten: the results for {', '.join(builds) or 'all engines'}")
     return 0
 
 
@@ -193,7 +195,7 @@ for verb in (install, use, pin, remove, rollback, update):
 
 
 def show_table(found: Table) -> None:
-    """For people; the seats in the order in which they would be used."""
+    """Print the seats for people, in the order in which they would be used."""
     note_named_engine(dict(os.environ))
     rows = [(build, seat) for build in found.builds for seat in build.seats]
     place = {seat: index for index, seat in enumerate(found.order)}
@@ -202,12 +204,12 @@ def show_table(found: Table) -> None:
         print_table(COLUMNS, [_cells(build, seat) for build, seat in rows], right=NUMBERS)
     for build in found.builds:
         if not build.seats:
-            say(f"{build.id} has no device that it could use here")
+            say(f"{build.id} finds no device to use here")
         if build.withdrawn:
             say(f"{build.id} is not used any more: {build.withdrawn}")
     say(f"\nIn use: {found.used or 'nothing'} - {found.reason}")
     for model, word in sorted(found.models.items()):
-        say(f"For {model}: {word}, as it was told by 'engines use' or 'pin' with --model")
+        say(f"For {model}: {word}, as chosen by 'engines use' or 'pin' with --model")
     for model, seat in sorted(found.running.items()):
         say(f"Running: {model} on {seat}")
     if found.update:

@@ -1,4 +1,4 @@
-"""How models fit into this machine's memory, for ``ls`` and ``load --dry-run``; no server is asked."""
+"""``ls`` and ``load --dry-run``: how models fit into this machine's memory; no server is asked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from appliance.store.engine_book import BOOK, BookFile
 
 
 async def machine_room() -> Mapping[str, int]:
-    """Bytes that are free now: in main memory, the container's limit considered, and on the GPUs that would be used."""
+    """Return the bytes that are free now: in main memory, within the container's limit, and on the GPUs to be used."""
     room = {RAM: free_memory()}
     with suppress(EngineNotFound):
         found = finder(None)
@@ -41,7 +41,7 @@ async def machine_room() -> Mapping[str, int]:
 
 
 def planned(models: Sequence[Model], name: str, room: Mapping[str, int]) -> tuple[Model, Plan]:
-    """The plan for the model of this id or alias. Raises UsageError where there is none."""
+    """Return the plan for the model with this id or alias. Raises UsageError if there is none."""
     model = next((m for m in models if name in (m.id, *m.aliases)), None)
     if model is None:
         meant = did_you_mean(name, [model.id for model in models]) or "; 'llama-appliance ls' lists them"
@@ -50,13 +50,13 @@ def planned(models: Sequence[Model], name: str, room: Mapping[str, int]) -> tupl
         raise UsageError(f"{model.id} cannot be used: {model.error} ({model.path})")
     plan = plan_of(model, FleetSettings(), room)
     if plan is None:
-        why = "its own command starts it" if model.config else "its file does not say enough of it, or is not here yet"
-        raise UsageError(f"what {model.id} takes cannot be foretold: {why}")
+        why = "its own command starts it" if model.config else "its file does not say enough, or is not here yet"
+        raise UsageError(f"what {model.id} takes cannot be predicted: {why}")
     return model, plan
 
 
 def print_plan(model: Model, plan: Plan) -> None:
-    """The plan for people."""
+    """Print the plan for people."""
     found = plan.estimate
     click.echo(f"{model.id}: {plan.word}: {plan.why}")
     rows = [

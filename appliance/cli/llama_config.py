@@ -1,4 +1,4 @@
-"""llama-server's configuration file: options for whenever it is started, weaker than the environment.
+"""llama-server's configuration file: options that apply to every start, weaker than the environment.
 
 It has the form of a preset file: what stands in front of the first section counts, and ``[*]`` below that; other
 sections and unknown keys do not. Source: llama-server of llama.cpp b11434, by trial.
@@ -22,19 +22,19 @@ OF_THE_SYSTEM = Path("/etc")
 
 
 def config_files(environ: Mapping[str, str], home: Path) -> list[Path]:
-    """The files that there are, the weaker first."""
+    """Return the existing files, the weaker first."""
     own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     return [folder / BELOW for folder in (OF_THE_SYSTEM, own) if (folder / BELOW).is_file()]
 
 
 def options_of(file: Path) -> list[Option]:
-    """What the file says; what is odd about it is told. Raises UsageError, InvalidConfig for all mistakes."""
+    """Read the file's options and print its oddities. Raises UsageError, or InvalidConfig for all mistakes."""
     sections, problems = parse(read_ini(file, named_by="llama-server's configuration"), str(file))
     settings = {section.name: section.settings for section in sections}
     options: list[Option] = []
     for setting in (*settings.get(EVERYWHERE, ()), *settings.get(DEFAULT, ())):
         if not is_known(setting.key):
-            message = f"llama-server has no option '{setting.key}'; it is passed over"
+            message = f"llama-server has no option '{setting.key}'; it is ignored"
             problems.append(Problem(message=message, at=setting.at, level="warning"))
             continue
         choice = read_key(setting.key, setting.value, f"{file}:{setting.at.line}")
@@ -50,7 +50,7 @@ def options_of(file: Path) -> list[Option]:
 
 
 def _option(choice: Choice) -> Iterator[Option]:
-    """Nothing for a switch that is off, which the command line cannot say."""
+    """Return nothing for a switch that is off, which the command line cannot express."""
     if choice.words:
         name, *values = choice.words
         yield Option(

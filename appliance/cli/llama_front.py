@@ -1,4 +1,4 @@
-"""What llama-server's options say about the server in front, whichever of its modes it stands in for."""
+"""The meaning of llama-server's options for the server in front, in either of its modes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ FRONT = (
     "--threads-http", "--reuse-port", "--models-dir", "--models-preset", "--models-max", "--models-autoload",
     *TOOL_FLAGS,
 )  # fmt: skip
-"""Options that this program acts on itself. llama-server, too, ignores the router's ones when it is given a model."""
+"""Options that this program handles itself. llama-server also ignores the router's options when it is given a model."""
 GRACE = 1.0
-"""Seconds for requests under way. What uses llama-server expects it to be gone about three seconds after SIGTERM."""
+"""Seconds for requests under way. Programs that use llama-server expect it to end about three seconds after SIGTERM."""
 SOCKET = ".sock"
-"""A host that ends so is a file."""
+"""A host with this ending is a file."""
 
 
 def http_settings(options: Sequence[Option], *, single: str | None, autoload: bool = True) -> HttpSettings:
-    """How to listen and whom to let in. ``single``: the one model of the mode with one. Raises UsageError."""
+    """Return where to listen and which callers to accept. ``single`` is the one model of single mode. Raises
+    UsageError.
+    """
     cors = _cors(options)
     return HttpSettings(
         listen=_listen(options),
@@ -50,7 +52,7 @@ def http_settings(options: Sequence[Option], *, single: str | None, autoload: bo
 
 
 def value(options: Sequence[Option], name: str, default: str) -> str:
-    """What was said last."""
+    """Return the last value given."""
     option = llama_flags.last(options, name)
     return option.values[0] if option else default
 
@@ -61,10 +63,10 @@ def is_on(options: Sequence[Option], name: str, *, unsaid: bool = True) -> bool:
 
 
 def number(options: Sequence[Option], name: str, default: int, least: int) -> int:
-    """A whole number from ``least`` on. Raises UsageError."""
+    """Return a whole number of at least ``least``. Raises UsageError."""
     text = value(options, name, str(default))
     if not (text.isascii() and text.removeprefix("-").isdecimal() and int(text) >= least):
-        raise UsageError(f"{name} {text}: it is a whole number from {least} on")
+        raise UsageError(f"{name} {text}: expected a whole number of at least {least}")
     return int(text)
 
 
@@ -74,9 +76,9 @@ def _listen(options: Sequence[Option]) -> tuple[Listen, ...]:
         raise UsageError(f"--port {text}: a port is a number from 0 to 65535")
     hosts = [host.strip() for host in value(options, "--host", DEFAULT_HOST).split(",") if host.strip()]
     if not hosts:
-        raise UsageError("--host holds no address; write one such as 127.0.0.1, or leave it out")
+        raise UsageError("--host contains no address; give one such as 127.0.0.1, or leave it out")
     if int(text) == 0 and sum(not host.endswith(SOCKET) for host in hosts) > 1:
-        raise UsageError("--port 0 goes with one --host only")
+        raise UsageError("--port 0 works with only one --host")
     return tuple(UnixSocket(host) if host.endswith(SOCKET) else (host, int(text)) for host in hosts)
 
 
@@ -84,7 +86,7 @@ def _tls(options: Sequence[Option]) -> tuple[str, str] | None:
     certificate, key = value(options, "--ssl-cert-file", ""), value(options, "--ssl-key-file", "")
     if bool(certificate) != bool(key):
         given, missing = ("--ssl-cert-file", "--ssl-key-file")[:: 1 if certificate else -1]
-        raise UsageError(f"{given} goes with {missing}; give both for HTTPS, or none")
+        raise UsageError(f"{given} needs {missing}; give both for HTTPS, or none")
     return (certificate, key) if certificate else None
 
 
@@ -95,7 +97,7 @@ def _keys(options: Sequence[Option]) -> tuple[str, ...]:
 
 
 def _cors(options: Sequence[Option]) -> Cors:
-    """llama-server lets every page in unless told otherwise, or unless pages can do more than chat."""
+    """llama-server accepts every page unless told otherwise, or unless pages can do more than chat."""
     default = Cors()
     usual = "localhost" if _pages_do_more(options) else "*"
     return Cors(
@@ -111,7 +113,7 @@ def _pages_do_more(options: Sequence[Option]) -> bool:
 
 
 def _ui_settings(options: Sequence[Option]) -> bytes:
-    """Of ``--ui-config`` and ``--ui-config-file`` what was said last, as in llama-server."""
+    """Return the later one of ``--ui-config`` and ``--ui-config-file``, as llama-server does."""
     said = llama_flags.partition(options, ("--ui-config", "--ui-config-file"))[0]
     if not said:
         return HttpSettings().ui_settings
@@ -121,7 +123,7 @@ def _ui_settings(options: Sequence[Option]) -> bytes:
 
 
 def _ping(options: Sequence[Option]) -> float:
-    """Seconds of silence before a stream gets a comment; 0 is never, which llama-server writes -1."""
+    """Seconds of silence before a stream gets a comment; 0 is never, which llama-server writes as -1."""
     usual = HttpSettings().ping_after
     if llama_flags.last(options, "--sse-ping-interval") is None:
         return usual
@@ -131,5 +133,5 @@ def _ping(options: Sequence[Option]) -> float:
 def _folder(options: Sequence[Option], name: str) -> str | None:
     text = value(options, name, "")
     if text and not Path(text).is_dir():
-        raise UsageError(f"{name} {text}: there is no such folder")
+        raise UsageError(f"{name} {text}: no such folder")
     return str(Path(text).absolute()) if text else None

@@ -1,7 +1,7 @@
-"""Where llama-server's one model comes from when it is not named as a file: the cache, else a download into it.
+"""The files of llama-server's one model when it is not named as a file: from the cache, else downloaded into it.
 
-Remote of the options: llama-server of llama.cpp b11434. Different on purpose: what is in the cache is used without
-asking anybody whether there is something newer, and what is downloaded is checked.
+Source of the options: llama-server of llama.cpp b11434. Different on purpose: a file in the cache is used without
+asking whether there is a newer one, and every download is checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from appliance.core.wanted import Wanted, sidecars_of
 from appliance.errors import ApplianceError, UsageError
 
 REMOTE = ("--hf-repo", "--hf-file", "--hf-token", "--spec-draft-hf", "--model-url", "--docker-repo", "--mmproj-url")
-"""Options that say what to fetch; the model process is given files in their place."""
+"""Options that say what to fetch; the model process gets files instead."""
 
 
 class Places(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Places(Struct, frozen=True, kw_only=True):
 
 
 class Needs(Struct, frozen=True, kw_only=True):
-    """What the options name that is not a file; each may be None."""
+    """The options' sources other than files; each may be None."""
 
     model: Remote | None = None
     draft: Wanted | None = None
@@ -51,7 +51,7 @@ class Needs(Struct, frozen=True, kw_only=True):
 
 
 def needs_of(options: Sequence[Option]) -> Needs:
-    """Raises UsageError for names that cannot be of a repository."""
+    """Return what the options need. Raises UsageError for names that cannot belong to a repository."""
     repo = llama_flags.last(options, "--hf-repo")
     draft = llama_flags.last(options, "--spec-draft-hf")
     seeing = llama_flags.last(options, "--mmproj-url")
@@ -76,7 +76,7 @@ def _model(repo: Option, options: Sequence[Option]) -> Wanted:
 
 
 def _elsewhere(options: Sequence[Option]) -> Remote | None:
-    """llama-server, too, takes the repository of several, then the image, then the address."""
+    """Choose one of several sources as llama-server does: the repository, then the image, then the address."""
     if (image := llama_flags.last(options, "--docker-repo")) is not None:
         return parse_image(image.values[0])
     if (url := llama_flags.last(options, "--model-url")) is not None:
@@ -101,7 +101,7 @@ def _reference(option: Option) -> Reference:
 
 
 def cached(needs: Needs, options: Sequence[Option], cache: Path) -> Places | None:
-    """Everything that is needed, if it is in the cache."""
+    """Return all needed files, if they are in the cache."""
     found = {wanted: here(cache, wanted) for wanted in needs.all}
     if None in found.values():
         return None
@@ -117,9 +117,9 @@ def cached(needs: Needs, options: Sequence[Option], cache: Path) -> Places | Non
 
 
 async def fetch(needs: Needs, hub: HubAccess, cache: Path) -> int | None:
-    """Have everything in the cache, or the presets that a repository holds in place of a model.
+    """Bring all files into the cache, or the presets that a repository holds instead of a model.
 
-    The result is the exit status where the user has stopped it. Raises what the hub refuses with, DownloadFailed.
+    Returns the exit status if the user has stopped it. Raises the hub's refusal, or DownloadFailed.
     """
     outcome: int | ApplianceError | None = None
     async with open_downloads(DownloadSettings(cache=cache, hub=hub)) as downloads:
@@ -134,7 +134,7 @@ async def fetch(needs: Needs, hub: HubAccess, cache: Path) -> int | None:
 
 
 async def _fetch(downloads: Downloads, wanted: Remote) -> int | ApplianceError | None:
-    """None when it is here. A failure is a value, for it happens within the nursery of the downloads."""
+    """Return None on success. A failure is a value, because it happens within the nursery of the downloads."""
     begun: list[Download] = []
 
     async def begin() -> Download:
@@ -149,14 +149,14 @@ async def _fetch(downloads: Downloads, wanted: Remote) -> int | ApplianceError |
         return say_error("stopped before anything was downloaded", EXIT_INTERRUPTED)
     if status.state == "cancelled":
         kept = f"{human_size(status.done)} of {human_size(status.total)} are kept"
-        return say_error(f"stopped: {kept}; the same command goes on from there", EXIT_INTERRUPTED)
+        return say_error(f"stopped: {kept}; the same command resumes from there", EXIT_INTERRUPTED)
     return begun[0].error
 
 
 def missing(needs: Needs, cache: Path) -> UsageError:
-    """What ``--offline`` keeps from being downloaded."""
+    """Name the downloads that ``--offline`` forbids."""
     absent = [str(wanted) for wanted in needs.all if here(cache, wanted) is None]
     return UsageError(
-        f"{' and '.join(absent)} is not in the cache at {cache}, and --offline (or HF_HUB_OFFLINE) forbids to download "
+        f"{' and '.join(absent)} is not in the cache at {cache}, and --offline (or HF_HUB_OFFLINE) forbids downloading "
         "it; leave that out once, while there is a network"
     )

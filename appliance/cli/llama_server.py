@@ -39,13 +39,14 @@ ANSWERED_BY_ENGINE = ("--help", "--version", "--cache-list", "--completion-bash"
 NAMES_A_MODEL = ("--model", "--model-url", "--hf-repo", "--docker-repo")
 """llama-server itself does not count ``--model-url``, and then has no model to serve."""
 PROXY, NO_PAGE = "--ui-mcp-proxy", "--no-ui"
-"""The front is the proxy, and has the page; the model process, which nobody else reaches, says so in ``/props``."""
+"""The front is the proxy and has the page; only the front reaches the model process, which reports both in ``/props``.
+"""
 STOP_TIMEOUT = 1.5
-"""What uses llama-server expects it to be gone about three seconds after SIGTERM, busy or not."""
+"""Programs that use llama-server expect it to end about three seconds after SIGTERM, busy or not."""
 
 
 class Verbatim(click.Command):
-    """Every word after the verb is llama-server's, ``--help`` included."""
+    """Every word after the verb belongs to llama-server, including ``--help``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.params["words"] = tuple(args)
@@ -54,7 +55,7 @@ class Verbatim(click.Command):
 
 @click.command(name="llama-server", cls=Verbatim, add_help_option=False)
 def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand | int:
-    """Stand in for llama-server, with one model or as router: the same flags, environment and behaviour."""
+    """Take llama-server's place, with one model or as router: the same flags, environment and behaviour."""
     unknown = first_unknown(words)
     if unknown is not None:
         say(f"error: invalid argument: {unknown}")
@@ -70,7 +71,7 @@ def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand |
 
 
 def first_unknown(words: Sequence[str]) -> str | None:
-    """The first word that llama-server would not know."""
+    """Return the first word that llama-server would not know."""
     at = 0
     while at < len(words):
         flag = llama_flags.lookup(words[at])
@@ -91,7 +92,7 @@ def stand_in(from_argv: Sequence[Option], environ: Mapping[str, str]) -> AppSett
 
 
 def from_surroundings(environ: Mapping[str, str]) -> list[Option]:
-    """What the environment and llama-server's configuration files say. Raises UsageError."""
+    """Return the options from the environment and llama-server's configuration files. Raises UsageError."""
     from_files = [option for file in config_files(environ, Path.home()) for option in options_of(file)]
     from_environ = [option for option in llama_flags.from_env(environ) if option.flag != HF_TOKEN]
     return llama_flags.merge(from_environ, from_files)
@@ -124,14 +125,14 @@ def _mode(
             return status
         found = _mode(from_argv, from_environ, environ)
         if isinstance(found, Later):
-            raise UsageError(f"what was downloaded cannot be found in the cache at {cache}; somebody has removed it")
+            raise UsageError(f"the download is missing from the cache at {cache}; somebody has removed it")
         return found
 
     return Later(prepare)
 
 
 def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
-    """The server of one model, whose files are here. Raises UsageError."""
+    """Return the server of one model, whose files are here. Raises UsageError."""
     rest = llama_flags.partition(options, FRONT)[1]
     fetched, engine_options = llama_flags.partition(rest, REMOTE)
     for place, named in ((places.draft, "--spec-draft-model"), (places.mmproj, "--mmproj")):
@@ -159,7 +160,7 @@ def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
 
 
 async def _run_engine(words: Sequence[str]) -> int:
-    """What the engine alone can answer, answered by it; the result is its exit status."""
+    """Let the engine answer what only the engine can; return its exit status."""
     command = [*find_engine(None).command, *words]
     done = await trio.run_process(command, check=False, env=inherited_env(), stdin=None)
     return done.returncode

@@ -1,4 +1,4 @@
-"""``mcp``: an MCP server on standard input and output that hands everything on to a running appliance's ``/mcp``."""
+"""``mcp``: an MCP server on standard input and output that forwards everything to a running appliance's ``/mcp``."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ NAME = "llama-appliance"
 
 @click.command()
 @server_options
-@click.option("--print-config", is_flag=True, help="Print what a desktop client's configuration needs, and end.")
+@click.option("--print-config", is_flag=True, help="Print the entry for a desktop client's configuration, and exit.")
 def mcp(url: str | None, api_key: str | None, print_config: bool) -> AsyncCommand | int:
-    """Give an MCP client on standard input and output the models of a running server.
+    """Connect an MCP client, on standard input and output, to the models of a running server.
 
     The server must have been started with --mcp-server. Desktop clients start this command themselves; --print-config
-    tells what to write into their configuration.
+    prints the entry for their configuration.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def mcp(url: str | None, api_key: str | None, print_config: bool) -> AsyncComman
 
 
 def client_config(url: str, key: str) -> str:
-    """The entry of a desktop client's ``mcpServers``, as JSON. The key goes where it is in no list of processes."""
+    """Return the entry for a desktop client's ``mcpServers``, as JSON. The key is kept out of the list of processes."""
     command, *words = own_command()
     entry: dict[str, object] = {"command": command, "args": [*words, "mcp", "--url", url]}
     if key:
@@ -58,7 +58,7 @@ def client_config(url: str, key: str) -> str:
 
 
 def own_command() -> Sequence[str]:
-    """How another program starts this one, from whatever folder."""
+    """Return the command with which another program starts this one, from any folder."""
     if getattr(sys, "frozen", False):
         return [sys.executable]
     beside = Path(sys.executable).with_name(PROGRAM + (".exe" if sys.platform == "win32" else ""))

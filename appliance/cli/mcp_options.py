@@ -1,4 +1,4 @@
-"""The options of ``serve`` about its MCP server, and what they need to be safe."""
+"""The options of ``serve`` for its MCP server, and their safety conditions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mcp_server_options(command: Callable[..., T]) -> Callable[..., T]:
         "--mcp-server-tools",
         multiple=True,
         metavar="TOOL",
-        help="A tool of --tools or --mcp-servers-config that they may use, too, or mcp:SERVER, or '*'.",
+        help="A tool of --tools or --mcp-servers-config that MCP clients may also use, or mcp:SERVER, or '*'.",
     )(command)
     return click.option("--mcp-server", is_flag=True, help="Offer the models to MCP clients, at /mcp. Needs a key.")(
         command
@@ -32,17 +32,15 @@ def mcp_server_options(command: Callable[..., T]) -> Callable[..., T]:
 def with_mcp_server(
     http: HttpSettings, config: Config | None, enabled: bool, tools: tuple[str, ...], *, allow_unauthenticated: bool
 ) -> HttpSettings:
-    """What the command line or the configuration wants of the MCP server.
+    """Return the MCP server's settings from the command line or the configuration.
 
-    Raises UsageError where everybody could use what a key is to protect.
+    Raises UsageError if everybody could use what a key should protect.
     """
     configured = (config or Config()).mcp_server
     tools = (*tools, *configured.tools)
     if not (enabled or configured.enabled):
         if tools:
-            raise UsageError(
-                "--mcp-server-tools (mcpServer.tools) goes with --mcp-server (mcpServer.enabled); add that"
-            )
+            raise UsageError("--mcp-server-tools (mcpServer.tools) needs --mcp-server (mcpServer.enabled); add that")
         return http
     has_key = bool(http.api_keys or (config is not None and any(config.api_keys)))
     if not has_key and not allow_unauthenticated:
@@ -52,6 +50,6 @@ def with_mcp_server(
         )
     if not has_key and not all(isinstance(at, UnixSocket) or is_loopback(at[0]) for at in http.listen):
         raise UsageError(
-            "--mcp-server without a key is for this machine alone: add --api-key KEY, or listen on 127.0.0.1 only"
+            "--mcp-server without a key works only on this machine: add --api-key KEY, or listen on 127.0.0.1 only"
         )
     return structs.replace(http, mcp_server=True, mcp_server_tools=tools, mcp_server_open=not has_key)

@@ -61,7 +61,7 @@ class _Begun(Struct):
 
 
 class _Said(NamedTuple):
-    """A line of the client, and the little that is understood of it."""
+    """A line of the client, with the few fields that are read."""
 
     line: bytes
     id: Id | None
@@ -70,13 +70,13 @@ class _Said(NamedTuple):
 
 
 class Relay:
-    """Reads messages until the input ends, and then waits for the answers that are still to come."""
+    """Reads messages until the input ends, and then waits for the remaining answers."""
 
     def __init__(self, url: str, address: Address) -> None:
         self._url = url
         self._address = address
         self._version = b""
-        """What was agreed on by ``initialize``; newer clients say theirs in every request."""
+        """The version that ``initialize`` agreed on; newer clients send theirs in every request."""
         self._under_way: dict[Id, trio.CancelScope] = {}
         self._places = trio.Semaphore(MAX_AT_ONCE)
         self._client_left = trio.CancelScope()
@@ -155,7 +155,7 @@ class Relay:
         self._say(body)
 
     def _repeated(self, said: _Said) -> Headers:
-        """What a request over HTTP says in its headers, too."""
+        """Repeat in headers what HTTP requires there."""
         if said.params.meta is UNSET or said.params.meta.version is UNSET:
             return [(b"MCP-Protocol-Version", self._version)] if self._version else []
         found = [
@@ -166,7 +166,7 @@ class Relay:
         return [(name, encoded_header(value)) for name, value in found if value]
 
     def _in_words(self, status: int, body: bytes) -> str:
-        """A refusal that is no MCP: of the key, of the feature, or of another program."""
+        """A refusal that is not MCP: of the key, of the feature, or from another program."""
         try:
             message = msgspec.json.decode(body, type=ErrorAnswer).error.message
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -175,14 +175,14 @@ class Relay:
         return f"{message or 'it gave no reason'}{advice} ({self._url} answered {status})"
 
     def _fail(self, number: Id | None, code: int, why: str) -> None:
-        """To the client, and where it has asked for nothing to whoever reads its log."""
+        """Send it to the client, or, if the client asked for nothing, to the reader of its log."""
         if number is None:
             say(f"{PROGRAM}: {why}")
         else:
             self._say(refusal(number, RpcError(code=code, message=why)))
 
     def _say(self, message: bytes) -> None:
-        """One line. When the client is gone, so is the reason to go on."""
+        """Write one line. When the client is gone, there is no reason to continue."""
         rest = memoryview(message.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
         try:
             while rest:
@@ -192,13 +192,13 @@ class Relay:
 
 
 class _Input:
-    """Lines of standard input; not by `sys.stdin`, whose lock a thread that waits for a line takes to the grave."""
+    """Reads lines of standard input, but not through `sys.stdin`: a waiting thread would hold its lock for ever."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def read_line(self) -> bytes:
-        """The next line, of which no more than a byte too much; b"" at the end. Blocks."""
+        """Return the next line, at most one byte too long; b"" at the end. Blocks."""
         line = bytearray()
         while self._rest or self._read():
             part, newline, self._rest = self._rest.partition(b"\n")
@@ -213,7 +213,7 @@ class _Input:
 
 
 def _understood(line: bytes) -> _Said | None:
-    """None for what is no JSON; of what is no message the server says what is wrong with it."""
+    """Return None for text that is not JSON; the server itself reports JSON that is not a message."""
     try:
         message = msgspec.json.decode(line, type=_Message)
         params = msgspec.json.decode(message.params, type=_Params) if message.params is not UNSET else _Params()

@@ -1,4 +1,4 @@
-"""The options that say which models there are, for the verbs that look at the disk themselves."""
+"""The options that select models, for the verbs that look at the disk themselves."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def catalog_options(command: Callable[..., T]) -> Callable[..., T]:
     """``--model``, ``--models-dir``, ``--stores`` and ``--no-starter``: the arguments of `sources_of`."""
     for option in (
         click.option(
-            "--stores/--no-stores", default=True, help="Also use, in place, what LM Studio and Ollama have downloaded."
+            "--stores/--no-stores", default=True, help="Also use the models of LM Studio and Ollama, in place."
         ),
-        click.option("--no-starter", is_flag=True, help="Leave out the starter model that is shipped along."),
-        click.option("--models-dir", metavar="DIR", help="Folder with models, in place of the usual one."),
+        click.option("--no-starter", is_flag=True, help="Leave out the starter model that ships with the program."),
+        click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one."),
         click.option(
             "--model", "models", multiple=True, metavar="[ID=]PATH", help="A model file. May be given several times."
         ),
@@ -49,7 +49,7 @@ def catalog_options(command: Callable[..., T]) -> Callable[..., T]:
 def sources_beside(
     config: Config, models: tuple[str, ...], models_dir: str | None, no_starter: bool, stores: bool
 ) -> Sources:
-    """The same beside a configuration: one that has models of its own is joined only by what is named here."""
+    """The same beside a configuration: models named here are added to the configuration's own."""
     if not config.models:
         return sources_of(models, models_dir, no_starter, stores)
     found = sources_of(models, models_dir, no_starter, stores=False)
@@ -57,7 +57,7 @@ def sources_beside(
 
 
 def sources_of(models: tuple[str, ...], models_dir: str | None, no_starter: bool, stores: bool) -> Sources:
-    """Where these options look for models. Raises UsageError for a file or folder that is not there."""
+    """Return where these options look for models. Raises UsageError for a missing file or folder."""
     return resolve_sources(
         models=models,
         models_dir=models_dir,

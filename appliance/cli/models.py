@@ -1,4 +1,4 @@
-"""``ls``: which models there are, and what they are doing."""
+"""``ls``: lists the models and their states."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Row(Struct, frozen=True, kw_only=True):
     context_length: int | None = None
     error: str | None = None
     fit: Fit | None = None
-    """None where it cannot be foretold."""
+    """None if it cannot be predicted."""
 
 
 class Listing(Struct, frozen=True, kw_only=True):
-    """What ``ls --json`` prints."""
+    """The output of ``ls --json``."""
 
     models: list[Row]
     models_dir: str | None
@@ -66,7 +66,7 @@ def ls(
     api_key: str | None,
     as_json: bool,
 ) -> AsyncCommand:
-    """List the models there are, and their state when a server runs. Works without one.
+    """List the models, and their states if a server runs. Works without one.
 
     \b
     Examples:
@@ -112,15 +112,13 @@ async def _ls(sources: Sources, server: Server, as_json: bool) -> int:
 
 
 def _stores(sources: Sources) -> list[str]:
-    """Where other programs keep models that are listed here."""
+    """Say where other programs keep models that are listed here."""
     kept = (("LM Studio", sources.lm_studio), ("Ollama", sources.ollama))
-    return [
-        f"Used where they are: models of {name} in {path}" for name, paths in kept for path in paths if path.is_dir()
-    ]
+    return [f"Used in place: models of {name} in {path}" for name, paths in kept for path in paths if path.is_dir()]
 
 
 async def _states(server: Server) -> dict[str, str] | None:
-    """Every model's state by its id, None when no server runs. A server that the user named must be there."""
+    """Return every model's state by its id, or None when no server runs. A server that the user named must be there."""
     try:
         answer = await ask(server, "GET", "/models", ModelList)
     except (NotRunning, Refused, ServerFailed):

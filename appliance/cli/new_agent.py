@@ -80,7 +80,7 @@ def test_a_streamed_answer():
 
 
 def write_agent(folder: Path, name: str) -> Path:
-    """Write the files; nothing that is there is touched. Raises UsageError for a name that cannot be used."""
+    """Write the files; existing files are not touched. Raises UsageError for a name that cannot be used."""
     if not NAME.fullmatch(name):
         raise UsageError(f"'{name}' cannot be a command; use letters, digits, dots, '-' and '_', at most 64")
     home = folder / name

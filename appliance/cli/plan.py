@@ -1,4 +1,4 @@
-"""What a command line asks for, as values: the border between parsing and doing."""
+"""The meaning of a command line, as values: the border between parsing and doing."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     tools: ToolSettings = ToolSettings()
     sources: Sources
     files: Files | None = None
-    """Where the configuration was read from; None: there is none."""
+    """Where the configuration was read from; None if there is none."""
     config: Config | None = None
     ports: Mapping[str, int] = NO_PORTS
-    """What its models were given for ``${PORT}``."""
+    """The ports that its models were given for ``${PORT}``."""
     watch_config: bool = False
     plugins: tuple[Path, ...] | None = None
-    """Folders of plugins beside those of the program and of the configuration; None: there are no plugins at all.
+    """Folders of plugins besides those of the program and of the configuration; None switches plugins off.
 
     With none of them, and a configuration that says nothing of plugins, there are no plugins either.
     """
     allow_unauthenticated: bool = False
-    """Listening beyond this machine without a key was asked for."""
+    """The user asked to listen beyond this machine without a key."""
     engine: str | None = None
     preload: tuple[str, ...] = ()
     hub_token: str | None = None
-    """As whom models are downloaded; None: as the user who has logged in."""
+    """The account for downloads; None is the account that is logged in."""
     echo: bool = False
-    """What model processes print goes to standard error, too."""
+    """The output of model processes also goes to standard error."""
 
 
 AsyncCommand = Callable[[], Awaitable[int]]
@@ -47,12 +47,12 @@ AsyncCommand = Callable[[], Awaitable[int]]
 
 
 class Later(Struct, frozen=True):
-    """A server whose models have to be fetched before it is known what it is."""
+    """A server whose models have to be fetched before the program knows what kind of server it is."""
 
     prepare: Callable[[], Awaitable[AppSettings | int]]
-    """The settings, or the exit status where it ends before."""
+    """Returns the settings, or the exit status if the program ends before."""
 
 
 Program = AppSettings | Later | AsyncCommand
 Start = Callable[[Program], int]
-"""Runs a program to its end. ``__main__`` gives it, because event loops start there and nowhere else."""
+"""Runs a program to its end. ``__main__`` provides it, because event loops start only there."""

@@ -1,4 +1,4 @@
-"""Whether there are plugins, and where: the options, and what the configuration says of it."""
+"""The options that switch plugins on and off and say where they are, together with the configuration."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from appliance.plugins.configured import Choice
 from appliance.plugins.folders import plugin_folders
 
 T = TypeVar("T")
-STARTED_WITHOUT = "plugins are off: the program was started without them, by --no-plugins or in place of llama-server"
+STARTED_WITHOUT = "plugins are off: the program was started without them, by --no-plugins or as llama-server"
 CONFIGURED_WITHOUT = (
-    "plugins are off: with a configuration that says nothing of them no text is a command, as in llama-swap; "
+    "plugins are off: a configuration that does not mention plugins switches them off, as in llama-swap; "
     "put 'plugins: {}' into it, or start the program with --plugins DIR"
 )
 
@@ -34,23 +34,21 @@ def plugin_option(command: Callable[..., T]) -> Callable[..., T]:
 
 def no_plugins_option(command: Callable[..., T]) -> Callable[..., T]:
     """``--no-plugins``, as the parameter ``no_plugins``."""
-    return click.option("--no-plugins", is_flag=True, help="Take no text for a slash command, load no plugin.")(command)
+    return click.option("--no-plugins", is_flag=True, help="Disable plugins and slash commands.")(command)
 
 
 def named(folders: Sequence[Path], *, none: bool) -> tuple[Path, ...] | None:
-    """What the two options say: the folders, None for no plugins at all. Raises UsageError."""
+    """Return the folders of the two options, or None for no plugins at all. Raises UsageError."""
     if none and folders:
         raise UsageError("--no-plugins and --plugins contradict each other; leave out one of them")
     return None if none else existing(folders)
 
 
 def existing(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """The folders as absolute paths. Raises UsageError for one that is not there."""
+    """Return the folders as absolute paths. Raises UsageError for a missing one."""
     for folder in folders:
         if not folder.is_dir():
-            raise UsageError(
-                f"there is no folder {folder}; check --plugins, which takes a folder that has plugins in it"
-            )
+            raise UsageError(f"there is no folder {folder}; --plugins takes a folder that contains plugins")
     return tuple(folder.absolute() for folder in folders)
 
 

@@ -1,4 +1,4 @@
-"""``config show --models-preset``: the options of each model in router mode, and who gave them."""
+"""``config show --models-preset``: the options of each model in router mode, and their sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ShownModel(Struct, frozen=True, kw_only=True):
     source: str
     path: str
     fetch: list[str]
-    """What is downloaded when it is first asked for."""
+    """The downloads that wait for the first request."""
     error: str | None
     options: list[Told]
 
@@ -63,7 +63,7 @@ def _about(model: ShownModel) -> str:
     if model.error is not None:
         return f": cannot be used: {model.error}"
     if model.fetch:
-        return f": {' and '.join(model.fetch)} is downloaded when it is first asked for"
+        return f": {' and '.join(model.fetch)} is downloaded on the first request"
     return f": {model.path}" if model.path else ""
 
 

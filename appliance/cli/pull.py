@@ -1,4 +1,4 @@
-"""``pull``: a model from the Hugging Face hub into the cache. Needs no server."""
+"""``pull``: downloads a model from the Hugging Face hub into the cache. Needs no server."""
 
 from __future__ import annotations
 
@@ -29,12 +29,17 @@ JSON_EVERY = 0.5
 
 @click.command()
 @click.argument("model", metavar="REPO[:TAG]", required=False)
-@click.option("--limit-rate", metavar="SIZE", type=Size(), help="Bytes a second at most, such as 10M.")
+@click.option("--limit-rate", metavar="SIZE", type=Size(), help="Largest number of bytes per second, such as 10M.")
 @click.option(
-    "--parallel", metavar="N", type=click.IntRange(1, 16), default=PARALLEL, show_default=True, help="Files at once."
+    "--parallel",
+    metavar="N",
+    type=click.IntRange(1, 16),
+    default=PARALLEL,
+    show_default=True,
+    help="Number of files to download at once.",
 )
-@click.option("--offline", is_flag=True, help="Ask no other machine (or HF_HUB_OFFLINE=1).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--offline", is_flag=True, help="Do not use the network (or HF_HUB_OFFLINE=1).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool, as_json: bool) -> AsyncCommand:
     """Download a model from the Hugging Face hub, with all its parts and its projector.
 
@@ -47,7 +52,7 @@ def pull(model: str | None, limit_rate: int | None, parallel: int, offline: bool
 
     \b
     Environment:
-      HF_TOKEN                        for private and gated repositories ('hf auth login' will do, too)
+      HF_TOKEN                        for private and gated repositories ('hf auth login' works as well)
       HF_ENDPOINT                     a mirror of the hub
       HF_HUB_CACHE, HF_HOME           where models are kept
       HTTPS_PROXY                     is not supported: connections are direct
@@ -86,7 +91,7 @@ async def _pull(settings: DownloadSettings, wanted: Reference, as_json: bool) ->
 
 
 async def _download(downloads: Downloads, wanted: Reference, as_json: bool) -> DownloadStatus | ApplianceError | None:
-    """How it ended; None: it was stopped before the hub had answered."""
+    """The download's result; None if it was stopped before the hub had answered."""
     begin = partial(downloads.start, wanted.repo, wanted.tag)
     try:
         if not as_json:
@@ -131,7 +136,7 @@ def _say_end(status: DownloadStatus, wanted: Reference, as_json: bool) -> int:
             return say_error(status.error or "the download failed", EXIT_USER if status.callers_fault else EXIT_OURS)
         case _:
             kept = f"{human_size(status.done)} of {human_size(status.total)} are kept"
-            say(f"stopped: {kept}; '{PROGRAM} pull {wanted}' goes on from there")
+            say(f"stopped: {kept}; '{PROGRAM} pull {wanted}' resumes from there")
             return EXIT_INTERRUPTED
 
 

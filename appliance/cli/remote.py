@@ -1,4 +1,4 @@
-"""Talking to a server that runs already."""
+"""Requests to a server that is already running."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """A running server. ``named`` tells that the user gave the address, so nothing else will do."""
+    """A running server. ``named`` means that the user gave the address, so no other server may answer."""
 
     url: str
     address: Address
@@ -83,7 +83,7 @@ def server_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def parse_server(url: str | None, api_key: str | None) -> Server:
-    """The server of ``--url``, else of the environment, else the default one. Raises UsageError."""
+    """Return the server of ``--url``, else of the environment, else the default one. Raises UsageError."""
     given = url or os.environ.get(URL_VARIABLE)
     text = given or DEFAULT_URL
     try:
@@ -103,14 +103,14 @@ def parse_server(url: str | None, api_key: str | None) -> Server:
 
 
 async def ask(server: Server, method: str, path: str, answer: type[T], body: object = None) -> T:
-    """One request to the server, answered within `ANSWER_TIME`. Raises NotRunning, Refused or ServerFailed."""
+    """Send one request to the server, answered within `ANSWER_TIME`. Raises NotRunning, Refused or ServerFailed."""
     return decode_answer(server, await ask_raw(server, method, path, body), answer)
 
 
 async def ask_raw(
     server: Server, method: str, path: str, body: object = None, *, patience: float = ANSWER_TIME
 ) -> bytes:
-    """The same, the answer as it came, within ``patience`` seconds."""
+    """Send one request, and return its raw answer within ``patience`` seconds."""
     sent = b"" if body is None else msgspec.json.encode(body)
     try:
         with trio.fail_after(patience):
@@ -124,22 +124,22 @@ async def ask_raw(
 
 
 def decode_answer(server: Server, body: bytes, answer: type[T]) -> T:
-    """Raises NotRunning when something else than this program answered."""
+    """Raises NotRunning when another program has answered."""
     try:
         return msgspec.json.decode(body, type=answer)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise NotRunning(server, "what listens there is another program") from None
+        raise NotRunning(server, "another program listens there") from None
 
 
 async def refuse_errors(server: Server, response: Response) -> None:
-    """Raise Refused or ServerFailed unless the server said yes."""
+    """Raises Refused or ServerFailed unless the server accepted the request."""
     if response.status < 400:
         return
     refuse(server.url, response.status, await response.read(MAX_ANSWER))
 
 
 def refuse(who: str, status: int, body: bytes) -> NoReturn:
-    """Raise Refused or ServerFailed with the words of the one who answered so."""
+    """Raise Refused or ServerFailed in the server's own words."""
     try:
         message = msgspec.json.decode(body, type=ErrorAnswer).error.message
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""``doctor --report``: a support bundle, which shows what it holds before anything is written."""
+"""``doctor --report``: a support bundle that is shown before anything is written."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from appliance.core.redact import Private, Redactor, learn
 from appliance.errors import ApplianceError, UsageError
 
 MODEL_LOGS = 32
-"""Models whose log is taken along, those that run or failed first."""
+"""Number of models whose log is included; running or failed ones come first."""
 LARGEST_CONFIG = 1 << 20
 HOMES = ("home", "Users")
-"""Folders in which a user's home is called like the user."""
+"""Folders in which a user's home is named after the user."""
 
 
 async def write_report(wish: Wish, target: str, *, yes: bool) -> int:
-    """Gather, show, ask, write. Raises UsageError where nobody can be asked; nothing is written then."""
+    """Gather, show, ask, write. Raises UsageError if there is nobody to ask; nothing is written then."""
     path = free_path(target or f"llama-appliance-report-{datetime.now():%Y%m%d-%H%M%S}.zip")
     say("looking at the machine, the engines and the server ...")
     packed = await gather(wish)
-    click.echo(f"The bundle would be {path} and hold:\n")
+    click.echo(f"The bundle would be {path} and contain:\n")
     _show(packed)
-    click.echo("\nTaken out: keys, tokens and passwords, requests and answers, the names of user and machine.")
+    click.echo("\nRemoved: keys, tokens and passwords, requests and answers, the names of user and machine.")
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("nothing was written: there is no terminal to ask on; --yes writes without asking")
@@ -59,7 +59,7 @@ async def write_report(wish: Wish, target: str, *, yes: bool) -> int:
 
 
 async def gather(wish: Wish) -> list[Packed]:
-    """The bundle's files, in order, without what is private."""
+    """Return the bundle's files, in order, without private content."""
     facts = await examine(wish)
     logs = [part async for part in _Logs(wish, facts)]
     configuration = await trio.to_thread.run_sync(lambda: list(_configuration(wish)))
@@ -71,7 +71,7 @@ async def gather(wish: Wish) -> list[Packed]:
 
 
 def _told(facts: DoctorFacts, redactor: Redactor) -> Iterator[Part]:
-    """What the doctor says, and all that it knows."""
+    """Return the doctor's page and all its facts."""
 
     def cleaned(tree: object) -> Tree:
         plain: Tree = msgspec.json.decode(msgspec.json.encode(tree))
@@ -112,7 +112,7 @@ def _configuration(wish: Wish) -> Iterator[Part]:
 
 
 class _Logs:
-    """The program's log, then those of models, as far as a server runs."""
+    """The program's log, then those of models, if a server runs."""
 
     def __init__(self, wish: Wish, facts: DoctorFacts) -> None:
         self._server = wish.server
@@ -134,7 +134,7 @@ class _Logs:
 
 
 def _private(wish: Wish) -> Private:
-    """What is known to be secret here, and who and where this is."""
+    """Return the known secrets, and the names of the user and the machine."""
     secrets = [*secret_values(os.environ), wish.server.address.key or "", *_configured(wish), _hub_token()]
     home = Path.home()
     named = [os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")]
@@ -149,7 +149,7 @@ def _private(wish: Wish) -> Private:
 
 
 def _hub_token() -> str:
-    """What ``hf auth login`` has stored."""
+    """Return the token that ``hf auth login`` has stored."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(os.environ.get("HF_HOME") or caches / "huggingface")
     try:
@@ -159,7 +159,7 @@ def _hub_token() -> str:
 
 
 def _configured(wish: Wish) -> Iterator[str]:
-    """Keys that the configuration comes to, macros and variables filled in."""
+    """Return the configuration's keys, with macros and variables filled in."""
     if wish.config is None:
         return
     try:
@@ -192,7 +192,7 @@ def _numbers(file: Packed) -> tuple[int, int, int]:
 
 
 def _write(path: Path, packed: list[Packed]) -> int:
-    """Whole, for this user alone; the result is its size."""
+    """Write the whole file, readable by this user only; return its size."""
     memory = io.BytesIO()
     with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as bundle:
         for file in packed:
@@ -202,10 +202,10 @@ def _write(path: Path, packed: list[Packed]) -> int:
 
 
 def free_path(name: str) -> Path:
-    """Where the bundle can be written. Raises UsageError."""
+    """Return where the bundle can be written. Raises UsageError."""
     path = Path(name)
     if path.exists():
-        raise UsageError(f"{path} is there already; name another file with --report FILE.zip")
+        raise UsageError(f"{path} exists already; name another file with --report FILE.zip")
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}; create it, or name another file with --report FILE.zip")
     return path

@@ -1,4 +1,4 @@
-"""``rm``: a model off the disk, from the hub cache or the models folder."""
+"""``rm``: removes a model from the disk, in the hub cache or the models folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from appliance.errors import Conflict, ModelNotFound, UsageError
 
 @click.command()
 @click.argument("model")
-@click.option("--models-dir", metavar="DIR", help="Folder with models, in place of the usual one.")
+@click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -61,7 +61,7 @@ async def _rm(sources: Sources, server: Server, name: str, yes: bool, as_json: b
 
 
 def _exactly(snapshot: Snapshot, name: str) -> Model:
-    """One model, never a guess between several."""
+    """Return one model; never guess between several."""
     of_repo = [model.id for model in snapshot.models if (model.hf_repo or "").casefold() == name.casefold()]
     if len(of_repo) > 1:
         raise UsageError(f"'{name}' has several models here; say which: {', '.join(of_repo)}")
@@ -72,7 +72,7 @@ def _exactly(snapshot: Snapshot, name: str) -> Model:
 
 
 async def _refuse_running(server: Server, model: Model) -> None:
-    """A model that a server has loaded stays. Where no server answers, none has it."""
+    """Refuse to remove a model that a server has loaded. If no server answers, none has it."""
     try:
         entries = (await ask(server, "GET", "/models", ModelList)).data
     except (NotRunning, Refused, ServerFailed):
@@ -81,5 +81,5 @@ async def _refuse_running(server: Server, model: Model) -> None:
         return
     if any(entry.id == model.id and entry.status.value not in NOT_RUNNING for entry in entries):
         raise Conflict(
-            f"'{model.id}' runs on the server at {server.url}; unload it first: llama-appliance unload {model.id}"
+            f"'{model.id}' is running on the server at {server.url}; unload it first: llama-appliance unload {model.id}"
         )

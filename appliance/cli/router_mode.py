@@ -26,12 +26,15 @@ from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.errors import UsageError
 
 SLOWED = "LLAMA_SERVER_DEBUG_FAKE_TIMING"
-"""If set, models start `SLOWED_BY` seconds later and requests hold them longer, so that who waits for what shows."""
+"""If set, models start `SLOWED_BY` seconds later and requests hold them longer, which makes the waiting order visible.
+"""
 SLOWED_BY = 2.0
 
 
 def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], environ: Mapping[str, str]) -> AppSettings:
-    """The router these options ask for. Raises UsageError, InvalidConfig for all mistakes of a preset file."""
+    """Return the router that these options ask for. Raises UsageError, or InvalidConfig for all mistakes of a preset
+    file.
+    """
     options = llama_flags.merge(from_argv, from_environ)
     _check_values(options)
     models_max = number(options, "--models-max", DEFAULT_MODELS_MAX, 0)
@@ -61,14 +64,14 @@ def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], env
 
 
 def preset_of_repository(options: Sequence[Option], cache: Path) -> Path | None:
-    """The presets that ``--hf-repo`` means, where that repository holds presets and is in the cache."""
+    """Return the presets that ``--hf-repo`` means, if that repository holds presets and is in the cache."""
     return preset_file(cache, value(options, "--hf-repo", "").partition(":")[0])
 
 
 def presets_of(
     file: Path | None, environment: Choices = NONE, command: Choices = NONE, *, strange: bool = False
 ) -> PresetSource:
-    """Presets and what is said beside them; what is odd about the file is told. Raises UsageError."""
+    """Return the presets and the options beside them, and print oddities of the file. Raises UsageError."""
     cache = cache_directory(os.environ, Path.home()).absolute()
     presets, warnings = open_presets(file, environment=environment, command=command, strange=strange, cache=cache)
     for warning in warnings:
@@ -87,7 +90,9 @@ def _models_dir(text: str) -> Path | None:
 
 
 def _check_values(options: Iterable[Option]) -> None:
-    """llama-server reads its numbers before anything else; a model process would say it late, and to nobody."""
+    """Check numbers first, as llama-server does; a model process would report the mistake late, and nobody would see
+    it.
+    """
     for option in options:
         flag = llama_flags.lookup(option.canonical)
         if flag is not None and len(option.values) == 1 and (wrong := wrong_value(flag, option.flag, option.values[0])):
@@ -95,12 +100,12 @@ def _check_values(options: Iterable[Option]) -> None:
 
 
 def _check_startup(presets: PresetSource, models_max: int) -> None:
-    """Of the models that have a section; those that only ``[*]`` starts are known after the first look at the disk."""
+    """Count only models with a section; models that ``[*]`` starts are known after the first look at the disk."""
     layers = presets.layers
     wanted = [name for name in layers.presets.sections if _is_wanted(layers.of(name))]
     if models_max and len(wanted) > models_max:
         raise UsageError(
-            f"{len(wanted)} models are to be loaded at the start ({', '.join(wanted)}), and --models-max is "
+            f"{len(wanted)} models are configured to load at the start ({', '.join(wanted)}), and --models-max is "
             f"{models_max}; raise it, or take {LOAD_ON_STARTUP} away from some"
         )
 

@@ -22,7 +22,7 @@ from appliance.platform.stopping import stop_signals
 
 DEFAULT_LISTEN = f"127.0.0.1:{DEFAULT_PORT}"
 GRACE = 3.0
-"""Seconds in which the worker's process is ended."""
+"""Seconds that the worker's process gets to end."""
 FREE_PORT = ":0"
 
 
@@ -34,20 +34,22 @@ FREE_PORT = ":0"
     metavar="NAME,..",
     help="Devices to lend, as the engine names them; default: graphics cards, or the CPU.",
 )
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads of the CPU; default: as for models.")
-@click.option("--cache", is_flag=True, help="Keep weights that were sent in files, and do not have them sent again.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), metavar="N", help="Number of CPU threads; default: as for models."
+)
+@click.option("--cache", is_flag=True, help="Keep received weights in files, so that they need not be sent again.")
 @click.option(
     "--allow-unauthenticated",
     is_flag=True,
-    help="Listen where other machines reach it, although it asks nobody for a key.",
+    help="Listen where other machines can reach it, although it checks no key.",
 )
 def rpc_worker(
     listen: str, engine: str | None, device: str | None, threads: int | None, cache: bool, allow_unauthenticated: bool
 ) -> AsyncCommand:
     """Lend this machine's devices and memory to models on another machine, by llama.cpp's RPC.
 
-    The protocol has no keys and no encryption: whoever reaches the port can use, read and crash the worker. Lend it
-    through an SSH tunnel or a VPN. docs/rpc.md tells how the other machine uses it.
+    The protocol has no keys and no encryption: everyone who reaches the port can use, read and crash the worker. Lend
+    it through an SSH tunnel or a VPN. docs/rpc.md explains how the other machine uses it.
 
     \b
     Examples:
@@ -101,7 +103,7 @@ def _tell(serving: Serving, up: Up) -> None:
 
 
 def _engine(named: str | None) -> Engine:
-    """What was named, or the first engine that can lend devices; else the first, for the error to name."""
+    """Return the named engine, or the first that can lend devices; else the first one, for the error to name it."""
     if named is not None or Places.of_this_machine().named is not None:
         return find_engine(named)
     able = (each for each in list_engines() if each.rpc is not None and not each.damage)
@@ -109,7 +111,7 @@ def _engine(named: str | None) -> Engine:
 
 
 def _address(listen: str) -> tuple[str, int]:
-    """The address to bind. Raises UsageError for what is no IPv4 address."""
+    """Return the address to bind. Raises UsageError for anything but an IPv4 address."""
     free = listen.endswith(FREE_PORT)
     host, port = split_endpoint(listen.removesuffix(FREE_PORT) if free else listen)
     host = "127.0.0.1" if host == "localhost" else host
@@ -117,7 +119,7 @@ def _address(listen: str) -> tuple[str, int]:
         ipaddress.IPv4Address(host)
     except ValueError:
         raise UsageError(
-            f"--listen {listen}: {host} is no IPv4 address, and ggml-rpc-server takes nothing else; 0.0.0.0 is all "
+            f"--listen {listen}: {host} is not an IPv4 address, and ggml-rpc-server takes nothing else; 0.0.0.0 is all "
             "addresses of this machine"
         ) from None
     return host, 0 if free else port

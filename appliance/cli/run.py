@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class Choices(Struct, frozen=True, kw_only=True):
-    """What the user asked for, but for the prompt."""
+    """The user's options, except for the prompt."""
 
     model: str
     system: str | None
@@ -68,12 +68,12 @@ class Choices(Struct, frozen=True, kw_only=True):
 @click.command(name="run")
 @click.argument("model")
 @click.argument("prompt", required=False)
-@click.option("--system", metavar="TEXT", help="What the model is told before the conversation.")
+@click.option("--system", metavar="TEXT", help="A system prompt for the model.")
 @click.option("--temp", type=click.FloatRange(0, 5), help="Temperature; 0 gives the same answer every time.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Longest answer, in tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer of the server as JSON.")
 @server_options
-@click.option("--engine", metavar="ENGINE", help=f"When no server runs: {ENGINE_HELP}")
+@click.option("--engine", metavar="ENGINE", help=f"If no server runs: {ENGINE_HELP}")
 @catalog_options
 def run_model(
     model: str,
@@ -92,8 +92,8 @@ def run_model(
 ) -> AsyncCommand:
     """Ask MODEL one question, or chat with it when there is no PROMPT. PROMPT - reads standard input.
 
-    The server at --url is used; when none runs there, the model is loaded for the length of this command. Standard
-    output holds the answer and nothing else. In a chat, Ctrl-C stops an answer and /bye or Ctrl-D ends.
+    PROMPT - reads standard input. The command uses the server at --url; if none runs there, it loads the model until it
+    ends. Standard output holds only the answer. In a chat, Ctrl-C stops an answer, and /bye or Ctrl-D ends the chat.
 
     \b
     Examples:
@@ -118,7 +118,7 @@ def run_model(
 
 
 def _question(prompt: str | None) -> str | None:
-    """The prompt, from the command line or standard input; None for a chat."""
+    """Return the prompt, from the command line or standard input; None for a chat."""
     if prompt is None and sys.stdin.isatty():
         return None
     text = sys.stdin.read(MAX_PROMPT) if prompt in (None, FROM_STDIN) else prompt
@@ -133,7 +133,7 @@ async def _run(server: Server, choices: Choices, question: str | None) -> int:
     found = finder(choices.engine)
     snapshot = await trio.to_thread.run_sync(Catalog(choices.sources).scan)
     model = snapshot.require(choices.model)
-    say(f"no server runs at {server.url}: loading {model.id} for this command")
+    say(f"no server is running at {server.url}: loading {model.id} for this command")
     outcome: int | Exception
     book = BookFile(installed_folder() / BOOK)
     async with (
@@ -150,7 +150,7 @@ async def _run(server: Server, choices: Choices, question: str | None) -> int:
 
 
 async def _answers(server: Server) -> bool:
-    """Whether to use the server. One that the user named must be there."""
+    """True to use the server. A server that the user named must be there."""
     try:
         await ask_raw(server, "GET", "/health")
     except NotRunning:
@@ -221,10 +221,10 @@ async def _chat(ask: Ask, choices: Choices, history: tuple[Message, ...]) -> int
 
 
 def _next_line() -> str | None:
-    """What the user types next; None at the end.
+    """Return the user's next line; None at the end.
 
-    The event loop stands still meanwhile. That harms nobody: the loop has nothing but this conversation, an idle model
-    process prints nothing, and only the main thread gets line editing and Ctrl-C right.
+    The event loop stands still meanwhile. That does no harm: the loop has only this conversation, an idle model process
+    prints nothing, and only the main thread gets line editing and Ctrl-C right.
     """
     while True:
         if not sys.stdout.isatty():  # it holds the answers and nothing else
@@ -255,7 +255,7 @@ def _write(piece: str) -> None:
 
 
 async def _until_interrupted(work: Callable[[], Awaitable[T]]) -> T | None:
-    """The result of ``work``; None when Ctrl-C stopped it."""
+    """Return the result of ``work``; None when Ctrl-C stopped it."""
     result: T | None = None
     failure: Exception | None = None
     with trio.open_signal_receiver(signal.SIGINT) as signals:

@@ -36,11 +36,11 @@ MAX_TOKENS = 200
 LOAD_TIME = 300.0
 STEP_TIME = 120.0
 ENGLISH_LETTERS = 0.6
-"""Share of ASCII letters that any English sentence has; noise from broken arithmetic has not."""
+"""Share of ASCII letters that any English sentence has, and that noise from broken arithmetic lacks."""
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """One thing that was tried. ``detail`` is what came out, or what is wrong."""
+    """One step of the test. ``detail`` is its result, or what is wrong."""
 
     name: str
     ok: bool
@@ -49,7 +49,7 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What ``selftest --json`` prints."""
+    """The output of ``selftest --json``."""
 
     ok: bool
     engine: Engine | None
@@ -129,7 +129,7 @@ async def _selftest(engine_named: str | None, model_named: str, as_json: bool) -
 
 
 async def _chosen(named: str | None) -> Engine:
-    """The engine that a server would start a model on, and that one alone."""
+    """Return the engine on which a server would start a model, and only that one."""
     found = finder(named)
     book = BookFile(installed_folder() / BOOK)
     async with open_engines(found.find, book, starter=STARTER, only=found.only) as engines:
@@ -137,7 +137,7 @@ async def _chosen(named: str | None) -> Engine:
 
 
 class Trial:
-    """The steps with one model, each recorded as it ends; after a failed one the rest is not tried."""
+    """Run the steps with one model and record each as it ends; a failed step skips the rest."""
 
     def __init__(self, model: Model, *, quiet: bool) -> None:
         self.steps: list[Step] = []
@@ -146,7 +146,7 @@ class Trial:
         self._quiet = quiet
 
     async def run(self, fleet: Fleet) -> None:
-        """All steps; a failure is a step that is not ok."""
+        """Run all steps; a failure is a step that is not ok."""
         pid = 0
 
         async def load() -> str:
@@ -213,7 +213,7 @@ class Trial:
         return ok
 
     def _request(self) -> ChatRequest:
-        """Without the prompt cache: a cached prompt is computed in other batches, which may change the last bits."""
+        """Switch off the prompt cache: a cached prompt is computed in other batches, which may change the last bits."""
         return ChatRequest(
             model=self._model.id,
             messages=(Message(role="user", content=QUESTION),),
@@ -236,7 +236,7 @@ class Trial:
         return text
 
     def _judge(self, text: str, finish_reason: str | None) -> None:
-        """The starter model is known to end its answer; another may be cut off at the limit."""
+        """The starter model is known to end its answer; another model may be cut off at the limit."""
         allowed = ("stop",) if self._model.source == "starter" else ("stop", "length")
         if finish_reason not in allowed:
             raise Failed(f"the answer ended with {finish_reason!r} instead of 'stop': {_quoted(text)}")
@@ -262,9 +262,9 @@ async def _health(address: Address) -> str:
 
 async def _stop(fleet: Fleet, model: Model, pid: int) -> str:
     if not await fleet.unload(model.id):
-        raise Failed("the model was not running any more")
+        raise Failed("the model was no longer running")
     if psutil.pid_exists(pid):
-        raise Failed(f"process {pid} is still there")
+        raise Failed(f"process {pid} still exists")
     return f"process {pid} is gone"
 
 

@@ -1,4 +1,4 @@
-"""``serve``: the server's command line, turned into settings."""
+"""``serve``: turns the server's command line into settings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FLEET = FleetSettings()
 
 
 class WithEngineFlags(click.Command):
-    """What follows ``--`` is llama-server's, word for word, and becomes the parameter ``engine_flags``."""
+    """The words after ``--`` are llama-server's, unchanged, and become the parameter ``engine_flags``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -67,7 +67,7 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     refused, allowed = llama_flags.partition(options, (*OWNED, *ENDS_AT_ONCE, *OTHER_MODELS))
     for option in refused:
         raise UsageError(
-            f"{option.flag} cannot be given after '--': this program decides it for its model processes; "
+            f"{option.flag} cannot be given after '--': this program sets it for its model processes; "
             "'llama-appliance serve --help' lists its own options"
         )
     return tuple(llama_flags.render(allowed))
@@ -79,7 +79,7 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     multiple=True,
     type=ListenAddress(),
     metavar="HOST:PORT",
-    help="Where to listen; 0 takes a free port, unix:PATH is a socket in a file. May be given several times. "
+    help="Address to listen on; port 0 takes a free port, unix:PATH is a socket file. May be given several times. "
     f"Default {DEFAULT_HOST}:{DEFAULT_PORT}.",
 )
 @click.option("--ssl-cert-file", metavar="FILE", help="HTTPS with this certificate and its chain, in PEM form.")
@@ -98,18 +98,24 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 @click.option(
     "--models-max",
     type=click.IntRange(0),
-    help=f"Models loaded at once; 0 is unlimited. Default {DEFAULT_MODELS_MAX}, with a configuration what that says.",
+    help=f"Models loaded at once; 0 is unlimited. Default {DEFAULT_MODELS_MAX}, with a configuration its value.",
 )
 @click.option(
     "--preload", multiple=True, metavar="MODEL", help="Load this model at the start. May be given several times."
 )
 @click.option("--engine", metavar="ENGINE", help=ENGINE_HELP)
 @click.option("--threads", type=click.IntRange(1), help="CPU threads of each model process.")
-@click.option("--api-key", "keys", multiple=True, metavar="KEY", help=f"Let in only who has a key (or {KEY_VARIABLE}).")
+@click.option(
+    "--api-key", "keys", multiple=True, metavar="KEY", help=f"Accept only callers with a key (or {KEY_VARIABLE})."
+)
 @click.option("--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="Keys, one per line.")
 @click.option("--allow-unauthenticated", is_flag=True, help="Listen beyond this machine without a key.")
 @click.option(
-    "--allow-host", "allow_hosts", multiple=True, metavar="HOST", help="Also answer requests addressed to this name."
+    "--allow-host",
+    "allow_hosts",
+    multiple=True,
+    metavar="HOST",
+    help="Also accept requests addressed to this host name.",
 )
 @click.option(
     "--cors-origins",
@@ -123,23 +129,23 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     type=Seconds(0.1),
     default=FLEET.load_timeout,
     show_default=True,
-    help="Longest time a model may take to load.",
+    help="Longest time that a model may take to load.",
 )
 @click.option(
     "--stop-timeout",
     type=Seconds(),
     default=FLEET.stop_timeout,
     show_default=True,
-    help="Time a model process gets to end by itself.",
+    help="Time that a model process gets to end by itself.",
 )
 @click.option(
     "--grace",
     type=Seconds(),
     default=HTTP.grace,
     show_default=True,
-    help="Time requests get to finish after the first Ctrl-C.",
+    help="Time that requests get to finish after the first Ctrl-C.",
 )
-@click.option("--reuse-port", is_flag=True, help="Let other processes listen on the same ports, too.")
+@click.option("--reuse-port", is_flag=True, help="Let other processes listen on the same ports.")
 @mcp_server_options
 @web_options
 @tool_options
@@ -244,7 +250,7 @@ def serve(
 
 
 def _read(files: Files | None) -> Loaded | None:
-    """What the files say, their warnings told. Raises UsageError for one that cannot be read."""
+    """Return the content of the files, and print their warnings. Raises UsageError if one cannot be read."""
     if files is None:
         return None
     loaded = files.read()

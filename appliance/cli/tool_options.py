@@ -23,12 +23,12 @@ from appliance.core.tools.specs import NAMES
 TOOL_FLAGS = (
     "--tools", "--tools-runtime", "--tools-root", "--agent", "--mcp-servers-config", "--mcp-servers-json",
 )  # fmt: skip
-"""llama-server's, and ``--tools-root``. No model process gets them."""
+"""llama-server's options, and ``--tools-root``. No model process gets them."""
 T = TypeVar("T")
 
 
 class ToolOptions(Struct, frozen=True, kw_only=True):
-    """What was said; texts are empty where nothing was."""
+    """The options given; texts are empty if the option was not given."""
 
     tools: str = ""
     agent: bool = False
@@ -38,7 +38,7 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     mcp_json: str = ""
 
     def settings(self, config: Config | None = None) -> ToolSettings:
-        """What the options say, and what they do not say the configuration. Raises UsageError."""
+        """Return the options' values, or the configuration's where an option is missing. Raises UsageError."""
         mcp = _mcp_servers(self.mcp_file, self.mcp_json)
         words = [*self.tools.split(","), *([ALL] if self.agent else [])]
         runtime, root = self.runtime, self.root
@@ -58,7 +58,7 @@ def tool_options(command: Callable[..., T]) -> Callable[..., T]:
         "--tools",
         default="",
         metavar="NAMES",
-        help=f"Let clients and models use tools of this machine: {', '.join(NAMES)}, or {ALL}.",
+        help=f"Let clients and models use tools on this machine: {', '.join(NAMES)}, or {ALL}.",
     )
     @click.option("--agent", is_flag=True, help="The same as --tools all --cors-proxy.")
     @click.option(
@@ -69,9 +69,9 @@ def tool_options(command: Callable[..., T]) -> Callable[..., T]:
     )
     @click.option("--tools-root", default="", metavar="DIR", help="A folder that the tools cannot leave.")
     @click.option(
-        "--mcp-servers-config", default="", metavar="FILE", help="MCP servers, as desktop clients write them."
+        "--mcp-servers-config", default="", metavar="FILE", help="MCP servers, in the format of desktop clients."
     )
-    @click.option("--mcp-servers-json", default="", metavar="JSON", help="The same as text.")
+    @click.option("--mcp-servers-json", default="", metavar="JSON", help="The same, as text.")
     @functools.wraps(command)
     def with_options(
         *args: object,
@@ -97,7 +97,7 @@ def tool_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def tools_of_options(options: Sequence[Option]) -> ToolSettings:
-    """What llama-server's options say. Raises UsageError."""
+    """Return the meaning of llama-server's options. Raises UsageError."""
     found = {name: llama_flags.last(options, name) for name in TOOL_FLAGS}
     said = {name: "".join(option.values) for name, option in found.items() if option is not None and option.on}
     return ToolOptions(
@@ -111,7 +111,7 @@ def tools_of_options(options: Sequence[Option]) -> ToolSettings:
 
 
 def opens_pages(options: Sequence[Option]) -> bool:
-    """Whether pages can do more here than chat, so that only those of this machine are let in."""
+    """True if pages can do more here than chat, so that only pages of this machine are accepted."""
     agent = llama_flags.last(options, "--agent")
     named = any(llama_flags.last(options, name) for name in ("--tools", "--mcp-servers-config", "--mcp-servers-json"))
     return named or (agent is not None and agent.on)

@@ -16,7 +16,7 @@ from appliance.errors import UsageError
 
 KEY_VARIABLE = "LLAMA_APPLIANCE_API_KEY"
 MAX_FILE = 1 << 20
-"""Characters of a file that an option names."""
+"""Largest number of characters in a file that an option names."""
 UNIX = "unix:"
 MAX_SECONDS = 1_000_000
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -55,7 +55,7 @@ class Size(click.ParamType[int]):
 
 
 class Seconds(click.ParamType[float]):
-    """A length of time; neither endless nor not a number, which no clock can be set to."""
+    """A length of time; infinite and NaN are refused, because no clock can be set to them."""
 
     name = "SECONDS"
 
@@ -83,17 +83,17 @@ def api_keys(options: Iterable[str], file: Path | None, environ: Mapping[str, st
     if file is not None:
         from_file = _key_lines(file)
         if not from_file:
-            raise UsageError(f"--api-key-file {file} holds no key; put one on a line of its own")
+            raise UsageError(f"--api-key-file {file} contains no key; put each key on a line of its own")
         keys += from_file
     found = tuple(dict.fromkeys(key for key in keys if key))
     for key in found:
         if not (key.isascii() and key.isprintable()):
-            raise UsageError("an API key may hold printable ASCII characters only, so that it fits a header")
+            raise UsageError("an API key may contain only printable ASCII characters, so that it fits into a header")
     return found
 
 
 def text_of(option: str, file: Path) -> str:
-    """The text of the file that an option names, one character beyond `MAX_FILE` at the most. Raises UsageError."""
+    """Return the text of the file that an option names, up to one character beyond `MAX_FILE`. Raises UsageError."""
     try:
         with file.open(encoding="utf-8-sig") as opened:
             return opened.read(MAX_FILE + 1)
@@ -108,20 +108,24 @@ def _key_lines(file: Path) -> list[str]:
 
 
 def certificate(cert_file: str | None, key_file: str | None) -> tuple[str, str] | None:
-    """The files of ``--ssl-cert-file`` and ``--ssl-key-file``, None without them. Raises UsageError for one alone."""
+    """Return the files of ``--ssl-cert-file`` and ``--ssl-key-file``, None without them. Raises UsageError for one
+    alone.
+    """
     if bool(cert_file) != bool(key_file):
         given, missing = ("--ssl-cert-file", "--ssl-key-file")[:: 1 if cert_file else -1]
-        raise UsageError(f"{given} goes with {missing}; give both for HTTPS, or none")
+        raise UsageError(f"{given} needs {missing}; give both for HTTPS, or none")
     return (cert_file, key_file) if cert_file and key_file else None
 
 
 def ui_settings(option: str, text: str, *, is_file: bool = False) -> bytes:
-    """The JSON object that web pages get as their settings; ``option`` is how it was given. Raises UsageError."""
+    """Parse the JSON object that web pages get as their settings; ``option`` is the option that gave it. Raises
+    UsageError.
+    """
     where = f"{option} {text}" if is_file else option
     if is_file:
         text = text_of(option, Path(text))
     if len(text) > MAX_FILE:
-        raise UsageError(f"{where} is longer than {MAX_FILE >> 20} MiB, which no settings are")
+        raise UsageError(f"{where} is longer than {MAX_FILE >> 20} MiB, which is too long for settings")
     try:
         return msgspec.json.encode(msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
@@ -129,7 +133,7 @@ def ui_settings(option: str, text: str, *, is_file: bool = False) -> bytes:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address. A name other than ``localhost`` might be anything."""
+    """True if only this machine can reach an address. A name other than ``localhost`` might be anything."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:

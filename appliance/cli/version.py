@@ -1,4 +1,4 @@
-"""``version``: what is running here."""
+"""``version``: shows the versions in use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from appliance.errors import EngineNotFound
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What ``version --json`` prints."""
+    """The output of ``version --json``."""
 
     version: str
     python: str
@@ -47,7 +47,7 @@ def version(engine: str | None, as_json: bool) -> None:
 
 
 def in_words(engine: Engine) -> str:
-    """An engine for people."""
+    """Describe an engine for people."""
     return f"{engine.name} {engine.version or ''}".rstrip() + f" ({engine.backend}; {engine.source})"
 
 

@@ -1,4 +1,4 @@
-"""What Vertex AI tells a container by its environment (``AIP_*``), as llama-server of llama.cpp b11434 takes it."""
+"""The environment (``AIP_*``) that Vertex AI gives a container, as llama-server of llama.cpp b11434 reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREDICTION = "PREDICTION"
 
 
 def on_vertex(settings: AppSettings, environ: Mapping[str, str]) -> AppSettings:
-    """The settings as that environment asks for; without it they stay. Raises UsageError."""
+    """Return the settings for that environment; without it they stay the same. Raises UsageError."""
     if environ.get("AIP_MODE") != PREDICTION:
         return settings
     return structs.replace(settings, http=_served(settings.http, environ))

@@ -1,4 +1,4 @@
-"""The options of ``serve`` about web pages: files in place of the page, what pages may reach, what they are told."""
+"""The options of ``serve`` for web pages: files instead of the page, addresses that pages may reach, their settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ P = ParamSpec("P")
 
 
 class WebOptions(Struct, frozen=True, kw_only=True):
-    """What was said. ``allow`` are names, addresses and networks, as `core.proxy_target` has them."""
+    """The options given. ``allow`` are names, addresses and networks, as `core.proxy_target` reads them."""
 
     path: Path | None
     cors_proxy: bool
@@ -29,9 +29,9 @@ class WebOptions(Struct, frozen=True, kw_only=True):
     ui_config_file: str | None
 
     def applied(self, http: HttpSettings) -> HttpSettings:
-        """Raises UsageError for what cannot be used."""
+        """Raises UsageError for options that cannot be used."""
         if self.allow and not self.cors_proxy:
-            raise UsageError("--cors-proxy-allow goes with --cors-proxy; add that")
+            raise UsageError("--cors-proxy-allow needs --cors-proxy; add that")
         try:
             Reach(self.allow)
         except ValueError as error:
@@ -62,21 +62,21 @@ def web_options(command: Callable[Concatenate[WebOptions, P], T]) -> Callable[..
         "web_path",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Serve the files of this folder at / in place of the page.",
+        help="Serve the files of this folder at / instead of the page.",
     )
     @click.option(
         "--cors-proxy",
         is_flag=True,
-        help="Let web pages reach other servers through /cors-proxy, as MCP servers need it.",
+        help="Let web pages reach other servers through /cors-proxy, which MCP servers need.",
     )
     @click.option(
         "--cors-proxy-allow",
         multiple=True,
         metavar="HOST",
-        help="A host or network of the local network that it may reach, too; 'loopback' is this machine.",
+        help="A host or network of the local network that the proxy may also reach; 'loopback' is this machine.",
     )
-    @click.option("--ui-config", metavar="JSON", help="Settings for web pages, which /props hands out.")
-    @click.option("--ui-config-file", metavar="FILE", help="The same from a file.")
+    @click.option("--ui-config", metavar="JSON", help="Settings for web pages, sent by /props.")
+    @click.option("--ui-config-file", metavar="FILE", help="The same, from a file.")
     @functools.wraps(command)
     def with_options(
         web_path: Path | None,

@@ -1,6 +1,6 @@
-"""The activity log's questions and its arithmetic: what a page is asked for, and how speeds become a histogram.
+"""The activity log's queries and arithmetic: the parameters of a page, and histograms of speeds.
 
-Names, bounds and formulas are those of llama-swap 0bdb3720. Where the rows are kept is ``store.activity``'s business.
+Names, bounds and formulas are those of llama-swap 0bdb3720. ``store.activity`` keeps the rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Order = Literal["asc", "desc"]
 _Word = TypeVar("_Word", bound=str)
 
 _WHOLE = re.compile(r"[0-9]{1,18}")
-"""Every such number fits SQLite's 64 bits."""
+"""Every such number fits into SQLite's 64 bits."""
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -53,7 +53,9 @@ _ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """One page of rows. Bounds are inclusive, None is unbounded, no models are all models."""
+    """The query for one page of rows. Bounds are inclusive, None is unbounded, and an empty list of models means
+    all.
+    """
 
     models: tuple[str, ...] = ()
     start: datetime | None = None
@@ -67,7 +69,7 @@ class Query(Struct, frozen=True, kw_only=True):
 
 
 def parse_query(parameters: Mapping[str, Sequence[str]]) -> Query:
-    """The parameters of GET /api/metrics/activity. Raises BadRequest, which names the parameter.
+    """Read the parameters of GET /api/metrics/activity. Raises BadRequest, which names the parameter.
 
     Unknown parameters are ignored, an empty one is as good as none, and of a repeated one the first counts; only
     ``model`` may be repeated.
@@ -86,12 +88,12 @@ def parse_query(parameters: Mapping[str, Sequence[str]]) -> Query:
 
 
 def parse_models(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The ``model`` parameters of a page or of the statistics; blank ones do not count."""
+    """Return the ``model`` parameters of a page or of the statistics; blank ones are ignored."""
     return tuple(model for text in parameters.get("model", ()) if (model := text.strip()))
 
 
 def parse_id(text: str) -> int:
-    """The last part of /api/captures/{id}. Raises BadRequest."""
+    """Read the last part of /api/captures/{id}. Raises BadRequest."""
     if not _WHOLE.fullmatch(text):
         raise BadRequest(f"id must be the whole number of an activity row, not {_shown(text)}", param="id")
     return int(text)
@@ -140,7 +142,7 @@ def _shown(text: str) -> str:
 
 
 def with_captures(page: Page, has: Callable[[int], bool]) -> Page:
-    """The page with ``has_capture`` as it is now: captures come and go while rows stay."""
+    """Return the page with the current ``has_capture``: captures come and go while rows stay."""
     rows = tuple(msgspec.structs.replace(row, has_capture=has(row.id)) for row in page.data)
     return msgspec.structs.replace(page, data=rows)
 
@@ -150,22 +152,24 @@ def pages(total: int, limit: int) -> int:
 
 
 class Speeds(Protocol):
-    """Positive speeds, sorted, wherever they are; asked for what the arithmetic needs, never for all of them."""
+    """A sorted series of positive speeds, wherever it is stored; it is never read as a whole."""
 
     @property
     def count(self) -> int: ...
 
     def at(self, ranks: Sequence[int]) -> Sequence[float]:
-        """The values with these places in ascending order, from 0."""
+        """Return the values at these places in ascending order, counted from 0."""
         ...
 
     def binned(self, low: float, width: float, bins: int) -> Sequence[int]:
-        """How many values each bin has; a value belongs to floor((value - low) / width), and at most to the last."""
+        """Return how many values each bin has; a value belongs to floor((value - low) / width), and at most to the last
+        bin.
+        """
         ...
 
 
 def histogram(speeds: Speeds) -> Histogram | None:
-    """Bins by Sturges' rule, percentiles by linear interpolation between ranks; None without values."""
+    """Compute bins by Sturges' rule, and percentiles by linear interpolation between ranks; None without values."""
     count = speeds.count
     if count == 0:
         return None

@@ -1,4 +1,4 @@
-"""A whole answer as the events of a stream that says the same, in each of the dialects."""
+"""Turns a whole answer into the events of a stream with the same content, in each of the dialects."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Named = tuple[str | None, JsonObject | None]
 """The ``event:`` field and the data; None is OpenAI's ``[DONE]``."""
 
 _AFTER = ("usage", "timings")
-"""What stands in the last event alone."""
+"""Members that only the last event has."""
 _STATES = {"completed": ENDS[0], "incomplete": ENDS[1], "failed": ENDS[2]}
 
 
 def events_of(family: Family, whole: JsonObject) -> Iterator[Named]:
-    """The events in their order. The objects of ``whole`` become parts of them."""
+    """Return the events in order. They share the objects of ``whole``."""
     match family:
         case Family.MESSAGES:
             return ((str(event["type"]), event) for event in _message(whole))
@@ -82,7 +82,7 @@ def _message(whole: JsonObject) -> Iterator[JsonObject]:
 
 
 def _block(block: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
-    """How a block begins, and what is then added to it."""
+    """Return the beginning of a block, and the parts that are then added to it."""
     match block:
         case {"type": "text", "text": text}:
             return {**block, "text": ""}, [{"type": "text_delta", "text": text}]

@@ -1,7 +1,7 @@
-"""A streamed answer as the whole one that the same route would have given: deltas joined, in each of the dialects.
+"""Turns a streamed answer into the whole answer of the same route: joins the deltas, in each of the dialects.
 
 Deltas of OpenAI's routes and llama.cpp's own are joined member by member: texts and lists grow, single facts are
-replaced. What an engine adds to them is therefore joined like the rest.
+replaced. An engine's additions to them are therefore joined like the rest.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from appliance.core.slash import Family
 _FACTS = frozenset(
     ("id", "object", "model", "role", "type", "name", "finish_reason", "system_fingerprint", "stop_type")
 )
-"""Texts that are said, not continued: the last one counts."""
+"""Texts that are replaced, not continued: the last one counts."""
 
 
 class Torn(ValueError):
-    """Events that are not a whole answer; the message says what is missing."""
+    """The events are not a whole answer; the message says what is missing."""
 
 
 def whole_of(family: Family, events: Iterable[JsonObject]) -> JsonObject:
-    """The answer that these events are parts of; the objects of the events are used up. Raises Torn."""
+    """Return the answer that these events are parts of; it uses up the events' objects. Raises Torn."""
     parts = list(events)
     if not parts:
         raise Torn("the stream has no events")
@@ -60,7 +60,7 @@ def _choices(parts: list[JsonObject], *, chat: bool) -> JsonObject:
 
 
 def _chat_choice(choice: JsonObject) -> JsonObject:
-    """``delta`` becomes ``message``; calls of tools lose the index by which their parts were known."""
+    """Turn ``delta`` into ``message``; calls of tools lose the index that identified their parts."""
     delta = choice.pop("delta", None)
     message: JsonObject = {"role": "assistant", "content": None}
     if isinstance(delta, dict):
@@ -74,7 +74,7 @@ def _chat_choice(choice: JsonObject) -> JsonObject:
 
 
 def _native(parts: list[JsonObject]) -> JsonObject:
-    """llama.cpp's own ``/completion``: the last event has everything but the text."""
+    """llama.cpp's own ``/completion``: the last event has everything except the text."""
     whole: JsonObject = {}
     for part in parts:
         if part.get("index", 0) != whole.get("index", part.get("index", 0)):
@@ -97,7 +97,7 @@ def _join(into: JsonObject, part: JsonObject) -> None:
 
 
 def _extend(before: list[JSON], more: list[JSON]) -> None:
-    """Elements with an ``index`` continue the one that has the same."""
+    """An element with an ``index`` continues the one with the same index."""
     for item in more:
         at = item.get("index") if isinstance(item, dict) else None
         known = next(
@@ -171,7 +171,7 @@ ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
 def _response(parts: list[JsonObject]) -> JsonObject:
-    """The last event has all of it."""
+    """The last event has the whole answer."""
     for part in reversed(parts):
         response = part.get("response")
         if part.get("type") in ENDS and isinstance(response, dict):

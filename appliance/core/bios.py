@@ -1,4 +1,4 @@
-"""The program's own system message of a run: what a model is told of time, tools and the budget left.
+"""The program's own system message of a run: it tells the model the time, its tools and the rest of its budget.
 
 The layout is stable, and its first line names the version. A model may repeat all of it: it holds no secret.
 """
@@ -15,12 +15,12 @@ VERSION = 1
 
 
 class BiosContext(Struct, frozen=True, kw_only=True):
-    """What the text is made of. ``now`` carries its time zone."""
+    """The facts in the text. ``now`` carries its time zone."""
 
     now: datetime
     worker: str
     tools: tuple[str, ...]
-    """Names of the tools whose results come back."""
+    """Names of the tools whose results return to the model."""
     exit_tools: tuple[str, ...]
     iterations_left: int
 
@@ -38,7 +38,7 @@ Call a tool the way you were trained to. Only if you cannot, end your turn with 
 
 
 def bios_text(context: BiosContext) -> str:
-    """Version 1 of the text, which is made anew for every turn."""
+    """Return version 1 of the text, which is written anew for every turn."""
     zone = context.now.tzname() or "no time zone"
     lines = [
         f"[BIOS v={VERSION}]",

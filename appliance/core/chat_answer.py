@@ -1,7 +1,7 @@
-"""Writing chat completions in OpenAI's form: the answer of a request whose turns were several.
+"""Writes chat completions in OpenAI's form: one answer for a request that took several turns.
 
-Source: OpenAI API reference, "Chat completions". What the program has to tell beside it is a member ``appliance``: in a
-stream on a chunk whose delta is empty, which every client must be able to take.
+Source: OpenAI API reference, "Chat completions". The program's own additions are in a member ``appliance``: in a stream
+on a chunk whose delta is empty, which every client must accept.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class _Tokens(Struct):
 
 
 class ToolActivity(Struct, frozen=True, kw_only=True):
-    """What is told of tools while an answer streams: exactly one of both."""
+    """A report about tools while an answer streams: exactly one of the two is set."""
 
     tool_call: Call | UnsetType = UNSET
     tool_result: Trace | UnsetType = UNSET
 
 
 class ToolUse(Struct, frozen=True, kw_only=True):
-    """What is told of tools at the end."""
+    """The report about tools at the end."""
 
     tool_trace: Sequence[Trace]
     tool_iterations_used: int
@@ -60,7 +60,7 @@ class ToolUse(Struct, frozen=True, kw_only=True):
 
 
 class ChatAnswer:
-    """One answer. ``created`` in seconds since the epoch."""
+    """Writes one answer. ``created`` is in seconds since the epoch."""
 
     def __init__(self, answer_id: str, created: int, model: str) -> None:
         self._head = {"id": answer_id, "created": created, "model": model}
@@ -78,7 +78,7 @@ class ChatAnswer:
         return self._chunk(_Said(), appliance=activity)
 
     def end(self, outcome: Outcome, *, with_usage: bool) -> bytes:
-        """The last records. ``with_usage``: the client asked for a chunk that has only the usage."""
+        """Return the last records. ``with_usage``: the client asked for a chunk that has only the usage."""
         calls = _calls(outcome.pending_tool_calls)
         usage = _tokens(outcome.usage)
         records = [self._chunk(_Said(tool_calls=calls))] if calls else []

@@ -1,4 +1,4 @@
-"""The answer of ``/v1/chat/completions`` as events of a run, streamed or whole, also where an engine is unwell.
+"""Reads the answer of ``/v1/chat/completions`` as events of a run, streamed or whole, even from a faulty engine.
 
 Formats: OpenAI's chat completions, llama-server's (b11434) and those of servers like it; ``reasoning_content`` is
 llama-server's name for thoughts, ``reasoning`` vLLM's. Records that cannot be read are passed over, up to a limit.
@@ -16,9 +16,9 @@ from appliance.core.sse import Decoder, Event, RecordTooLong
 
 DONE = "[DONE]"
 MAX_GARBAGE = 20
-"""Records of one stream that may be unreadable; more, and it is no engine's stream."""
+"""Number of unreadable records that one stream may have; with more, it is not an engine's stream."""
 SHOWN = 200
-"""Characters of something unreadable that are quoted."""
+"""Number of characters quoted from unreadable data."""
 
 
 class _Part(Struct):
@@ -28,7 +28,7 @@ class _Part(Struct):
 class _Function(Struct, frozen=True):
     name: str | None = None
     arguments: Raw = Raw(b"null")
-    """A string; an object where servers do not follow the format."""
+    """A string; an object if the server does not follow the format."""
 
 
 class _CallPiece(Struct):
@@ -76,7 +76,7 @@ _string = msgspec.json.Decoder(str).decode
 
 
 class ChatEvents:
-    """One answer. ``ended`` once its one TurnEnded or TurnFailed has been given; nothing comes after it."""
+    """Reads one answer. ``ended`` is true after its one TurnEnded or TurnFailed; nothing follows that."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -85,7 +85,7 @@ class ChatEvents:
         self._garbage = 0
 
     def feed(self, data: bytes) -> list[RunEvent]:
-        """What these bytes of the event stream tell."""
+        """Return the events in these bytes of the event stream."""
         events: list[RunEvent] = []
         try:
             for event in self._decoder.feed(data):
@@ -95,7 +95,7 @@ class ChatEvents:
         return events
 
     def close(self) -> list[RunEvent]:
-        """The stream was closed in good order. Its last record may lack the empty line behind it."""
+        """End a stream that was closed properly. Its last record may lack the empty line behind it."""
         events = self.feed(b"\n\n")
         finish_reason = self._answer.finish_reason
         if finish_reason is not None:
@@ -105,7 +105,7 @@ class ChatEvents:
         return events
 
     def whole(self, body: bytes) -> list[RunEvent]:
-        """An answer that is no stream."""
+        """Return the events of an answer that is not a stream."""
         events: list[RunEvent] = []
         try:
             chunk = _chunk(body)
@@ -113,7 +113,7 @@ class ChatEvents:
             chunk = _Chunk()
         self._take(chunk, events)
         if not chunk.choices:
-            self._end(events, _failure(f"the engine's answer is no chat completion: {_quoted(body)}"))
+            self._end(events, _failure(f"the engine's answer is not a chat completion: {_quoted(body)}"))
         self._end(events, TurnEnded(finish_reason=self._answer.finish_reason or ""))
         return events
 
@@ -148,7 +148,7 @@ class ChatEvents:
 
 
 def refusal(status: int, body: bytes) -> TurnFailed:
-    """The engine's answer to a request that it would not take."""
+    """Return the event for a request that the engine refused."""
     try:
         said = _message_of(bytes(_chunk(body).error))
     except _UNREADABLE:
@@ -165,7 +165,9 @@ def _failure(detail: str) -> TurnFailed:
 
 
 def _message_of(error: bytes) -> str:
-    """Of an object with ``message``, of one with such an object as ``error``, of a string; else all of it."""
+    """Find the message in an object with ``message``, in one with such an object as ``error``, or in a string; else
+    quote all.
+    """
     try:
         if error.lstrip()[:1] != b"{":
             return "" if error == b"null" else _string(error)
@@ -180,7 +182,7 @@ def _quoted(body: bytes) -> str:
 
 
 class _Answer:
-    """What has come of one answer. Of several choices only the first counts."""
+    """The content of one answer so far. Of several choices only the first counts."""
 
     def __init__(self) -> None:
         self.finish_reason: str | None = None
@@ -212,7 +214,7 @@ class _Answer:
             tell(_call(self._index(piece), piece))
 
     def _whole(self, message: _Message, tell: Callable[[RunEvent], None]) -> None:
-        """A complete message; what of it came as deltas before does not count again."""
+        """Take a complete message; parts that came earlier as deltas do not count again."""
         thought = message.reasoning_content or message.reasoning
         if thought and not self._thought:
             tell(ReasoningDelta(thought))
@@ -224,10 +226,10 @@ class _Answer:
                 tell(_call(index, piece))
 
     def _index(self, piece: _CallPiece) -> int:
-        """Which call the piece belongs to.
+        """Return which call the piece belongs to.
 
-        Servers are at odds: some give no index, some give all calls the index 0, some give a call another id in each
-        piece. A name begins another call where the index or the id says so, or where there is neither.
+        Servers differ: some give no index, some give all calls the index 0, some give a call another id in each piece.
+        A name begins another call if the index or the id says so, or if there is neither.
         """
         given = piece.index
         known = [n for n, (index, _) in enumerate(self._indexes) if given is None or index == given]

@@ -1,8 +1,8 @@
-"""The request that asks another engine to go on from what a broken stream has said.
+"""The request that asks another engine to continue the text of a broken stream.
 
-llama-server (b11434) goes on with an assistant's message that stands last. Where it is told so outright
-(``continue_final_message``) it answers with the rest alone; where it finds out by itself, b11434 says the beginning
-again in its first delta, and b11549 does not: see `splicing`.
+llama-server (b11434) continues an assistant's message that stands last. If the request says so explicitly
+(``continue_final_message``), it answers with the rest alone. If it finds out by itself, b11434 repeats the beginning in
+its first delta, and b11549 does not: see `splicing`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _APPENDED = Step(b"-1", -1)
 
 
 def continued_body(body: bytes, partial: Partial) -> bytes | Refusal:
-    """The same request, which asks for the rest; what it does not have to change keeps its bytes."""
+    """Return the same request, now asking for the rest; unchanged members keep their bytes."""
     try:
         asked = OBJECT.decode(body)
     except _UNREADABLE:
-        return Refusal("the request is no JSON object")
+        return Refusal("the request is not a JSON object")
     if why := _obstacle(asked, partial):
         return Refusal(why)
     if not partial.tokens:
@@ -45,14 +45,14 @@ def continued_body(body: bytes, partial: Partial) -> bytes | Refusal:
 
 
 def _obstacle(asked: JsonObject, partial: Partial) -> str:
-    """What in the request forbids a continuation, "" for nothing."""
+    """Return what in the request forbids a continuation; "" if nothing does."""
     for name in _COUNTS:
         count = asked.get(name)
         if isinstance(count, int) and count > 1:
-            return f"several answers were asked for ('{name}')"
+            return f"several answers were requested ('{name}')"
     for name in _PROBABILITIES:
         if asked.get(name):
-            return f"'{name}' was asked for"
+            return f"'{name}' was requested"
     formats = {
         "response_format": asked.get("response_format"),
         "text.format": object_of(asked.get("text")).get("format"),
@@ -67,14 +67,14 @@ def _obstacle(asked: JsonObject, partial: Partial) -> str:
     choice = asked.get("tool_choice")
     word = choice.get("type") if isinstance(choice, dict) else choice
     if word not in (None, "auto", "none"):
-        return "a tool call was demanded ('tool_choice')"
+        return "a tool call was required ('tool_choice')"
     for name in _FORCED:
         if asked.get(name) is not None:
-            return f"the request itself goes on with a text ('{name}')"
+            return f"the request itself continues a text ('{name}')"
     if asked.get("echo"):
-        return "'echo' was asked for"
+        return "'echo' was requested"
     if partial.family is Family.CHAT and partial.text.lstrip().startswith(_THOUGHT_MARKS):
-        return "its text holds its thoughts"
+        return "its text includes the reasoning"
     return ""
 
 
@@ -107,17 +107,17 @@ def _prefill(asked: JsonObject, partial: Partial) -> list[Edit] | Refusal:
 
 
 def _appended(name: str, asked: JsonObject, added: list[JsonObject], *, asks: bool) -> list[Edit] | Refusal:
-    """``asks``: the route knows the members that say to go on with the last message (Anthropic's always does)."""
+    """``asks``: the route knows the members that ask to continue the last message (Anthropic's always does so)."""
     edits: list[Edit] = []
     given = asked.get(name)
     if isinstance(given, str):
         edits.append(_edit([{"role": "user", "content": given}], name))
     elif not isinstance(given, list) or not given:
-        return Refusal(f"the request has no '{name}' to go on from")
+        return Refusal(f"the request has no '{name}' to continue")
     else:
         last = object_of(given[-1])
         if last.get("role") == "assistant" or last.get("type") in ("reasoning", "function_call"):
-            return Refusal("the request itself goes on with a text of the assistant")
+            return Refusal("the request itself continues a text of the assistant")
     edits += [Edit(Path((Step(name.encode()), _APPENDED)), msgspec.json.encode(one)) for one in added]
     if asks:
         edits += [_edit(True, "continue_final_message"), _edit(False, "add_generation_prompt")]
@@ -134,7 +134,7 @@ def _longer_prompt(prompt: JSON, text: str) -> list[Edit] | Refusal:
         return [_edit([only + text], "prompt")]
     if isinstance(prompt, list) and any(isinstance(part, int) for part in prompt):
         return [Edit(Path((Step(b"prompt"), _APPENDED)), msgspec.json.encode(text))]
-    return Refusal("its prompt is not one text")
+    return Refusal("its prompt is not a single text")
 
 
 def _edit(value: object, *names: str) -> Edit:

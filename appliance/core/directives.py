@@ -1,4 +1,4 @@
-"""Tool calls written as text, for models that have no call format of their own: what the BIOS asks for.
+"""Tool calls written as text, in the format that the BIOS explains to models without a call format of their own.
 
     ```tool_call
     {"tool": "read_file", "arguments": {"path": "notes.txt"}}
@@ -24,7 +24,7 @@ _CLOSING = re.compile(r"```[ \t\r]*$", re.MULTILINE)
 
 
 class Directive(Struct, frozen=True, kw_only=True):
-    """One call. ``arguments`` is the JSON text of whatever stands there; ``raw`` the fence and all within."""
+    """One call. ``arguments`` is JSON text; ``raw`` is the fence with all of its content."""
 
     tool: str
     arguments: str
@@ -32,12 +32,12 @@ class Directive(Struct, frozen=True, kw_only=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What a turn came to that may have directives. ``problem``: one of them cannot be read, and why."""
+    """The result of a turn that may have directives. ``problem`` says why one of them cannot be read."""
 
     text: str
-    """What was held back, without the directives."""
+    """The text that was held back, without the directives."""
     raw: str
-    """What was held back, as it came."""
+    """The text that was held back, unchanged."""
     directives: tuple[Directive, ...] = ()
     problem: str | None = None
 
@@ -51,9 +51,9 @@ _decode = msgspec.json.Decoder(_Written).decode
 
 
 class DirectiveReader:
-    """Lets text through as it comes, but for what may be a directive: from the first one on, all is held back.
+    """Passes text on as it comes, except for possible directives: it holds back everything from the first one on.
 
-    What is held back is decided when the turn has ended, since structured calls make directives ordinary text.
+    The held text is decided when the turn has ended, because structured calls turn directives into ordinary text.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class DirectiveReader:
         self._held: list[str] = []
 
     def feed(self, text: str) -> str:
-        """What may be shown now."""
+        """Return the text that may be shown now."""
         if self._held:
             self._held.append(text)
             return ""
@@ -85,14 +85,14 @@ class DirectiveReader:
         return shown
 
     def release(self) -> str:
-        """All that is held back, as text after all."""
+        """Return all held text, as ordinary text after all."""
         held = "".join((self._line, *self._held))
         self._line = ""
         self._held.clear()
         return held
 
     def end(self) -> Reading:
-        """The turn is over: read what is held back."""
+        """End the turn and read the held text."""
         raw = self.release()
         text: list[str] = []
         directives: list[Directive] = []
@@ -114,7 +114,9 @@ class DirectiveReader:
 
 
 def _may_open(text: str, start: int) -> bool:
-    """Whether what begins at ``start`` is the beginning of an opening, or one whose next character is not here yet."""
+    """True if the text at ``start`` is the beginning of an opening, or an opening whose next character is not here
+    yet.
+    """
     if len(text) - start > _INDENT + len(MARK):
         return False
     line = text[start:]

@@ -1,4 +1,4 @@
-"""Downloads, decided: what a name asks for, which files of a repository that is, and what to make of an answer.
+"""The decisions of downloads: the meaning of a name, the files that it selects, and the meaning of an answer.
 
 The choice follows llama-server's ``-hf`` (llama.cpp b11434): the tag is the end of a file's name, without one it is
 Q4_K_M, then Q8_0, then the first file; shards belong together, and the nearest projector comes along.
@@ -28,7 +28,7 @@ from appliance.errors import BadRequest, NotFound
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 ANY_TAG = "LATEST"
-"""What Ollama's users write for no tag; llama-server takes it so, too."""
+"""The word that Ollama's users write for no tag; llama-server also accepts it."""
 RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 30.0
@@ -41,7 +41,7 @@ _RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15}|\*)")
 
 
 class Reference(Struct, frozen=True):
-    """What a user asks for. ``tag`` is in capitals; None leaves the choice to `choose`."""
+    """A user's request. ``tag`` is in capitals; None leaves the choice to `choose`."""
 
     repo: str
     tag: str | None = None
@@ -67,7 +67,7 @@ class RemoteFile(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """The files of one model: its shards in order, and the projector that goes with it."""
+    """The files of one model: its shards in order, and its projector."""
 
     tag: str
     model: tuple[RemoteFile, ...]
@@ -85,7 +85,7 @@ class _Candidate(Struct, frozen=True):
 
 
 def parse_reference(text: str) -> Reference:
-    """``org/repo``, ``org/repo:TAG``, or the address of a repository's page. Raises BadRequest."""
+    """Read ``org/repo``, ``org/repo:TAG``, or the address of a repository's page. Raises BadRequest."""
     rest = text.strip()
     host = rest.removeprefix("https://").partition("/")[0]
     if "://" in rest or host in HUB_HOSTS:
@@ -110,7 +110,7 @@ def is_oid(text: str) -> bool:
 
 
 def choose(reference: Reference, files: Iterable[RemoteFile]) -> Choice:
-    """The model that is meant among a repository's files. Raises NotFound, with the tags there are."""
+    """Choose the model among a repository's files. Raises NotFound, which lists the tags."""
     known = {file.path: file for file in sorted(files, key=lambda file: file.path)}
     candidates = [(tag, found) for found in _candidates(known.values()) if (tag := tag_of(found.stem)) is not None]
     if not candidates:
@@ -160,7 +160,9 @@ def _shards(repo: str, found: _Candidate, known: Mapping[str, RemoteFile]) -> tu
 
 
 def nearest_projector(folder: str, known: Mapping[str, RemoteFile]) -> RemoteFile | None:
-    """Beside the model, else in the closest folder above it; where `catalog.hub_cache` will look for it."""
+    """Find the projector beside the model, else in the closest folder above it, where `catalog.hub_cache` will look for
+    it.
+    """
     while True:
         here = [
             (tag_of(stem), file)
@@ -178,19 +180,19 @@ def nearest_projector(folder: str, known: Mapping[str, RemoteFile]) -> RemoteFil
 
 
 class Continue(Struct, frozen=True):
-    """The body is the file from where it was asked for, after ``skip`` bytes that are there already."""
+    """The body is the file from the requested offset, after ``skip`` bytes that are already on disk."""
 
     skip: int = 0
 
 
 class StartOver(Struct, frozen=True):
-    """What is there does not belong to what the server has now."""
+    """The part on disk does not belong to the server's current file."""
 
     why: str
 
 
 def judge(status: int, headers: Mapping[bytes, bytes], have: int, size: int) -> Continue | StartOver:
-    """What an answer of 200, 206 or 416 to a request for everything from ``have`` means.
+    """Return the meaning of an answer of 200, 206 or 416 to a request for everything from ``have``.
 
     ``headers`` have lower-case names; ``size`` is that of the whole file.
     """
@@ -201,7 +203,7 @@ def judge(status: int, headers: Mapping[bytes, bytes], have: int, size: int) -> 
     if status == 206:
         match = _RANGE.fullmatch(headers.get(b"content-range", b"").decode("latin-1").strip())
         if match is None or int(match[1]) != have:
-            return StartOver("it sends another part of the file than was asked for")
+            return StartOver("it sends the wrong part of the file")
         if match[3] != "*" and int(match[3]) != size:
             return StartOver(f"its file has {match[3]} bytes, not {size}")
         return Continue()
@@ -212,31 +214,31 @@ def judge(status: int, headers: Mapping[bytes, bytes], have: int, size: int) -> 
 
 
 def is_passing(status: int) -> bool:
-    """Whether a request that was answered so may succeed later."""
+    """True if a request with such an answer may succeed later."""
     return status in RETRY_STATUSES
 
 
 def retry_after(value: bytes | None) -> float | None:
-    """Seconds of a Retry-After header; its other form, a date, counts as none."""
+    """Return the seconds of a Retry-After header; its other form, a date, counts as none."""
     if value is None or not value.strip().isdigit():
         return None
     return min(float(value.strip()), LONGEST_RETRY_AFTER)
 
 
 def retry_delay(attempt: int, asked: float | None) -> float:
-    """Seconds before the next attempt, the first failed one being number 1."""
+    """Return the seconds before the next attempt; the first failed attempt is number 1."""
     return max(min(FIRST_DELAY * 2.0 ** (attempt - 1), LONGEST_DELAY), asked or 0.0)
 
 
 class Throttle:
-    """A bandwidth limit that transfers share; ``rate`` in bytes a second, None is no limit."""
+    """A bandwidth limit shared by all transfers; ``rate`` is in bytes per second, and None means no limit."""
 
     def __init__(self, rate: int | None) -> None:
         self._rate = rate
         self._free_at = 0.0
 
     def take(self, count: int, now: float) -> float:
-        """Seconds to wait after having received so many bytes."""
+        """Return the seconds to wait after receiving so many bytes."""
         if self._rate is None:
             return 0.0
         self._free_at = max(self._free_at, now) + count / self._rate

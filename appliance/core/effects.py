@@ -1,4 +1,4 @@
-"""What the schedule answers with, and what it is told of a model: the words between `core.schedule` and the fleet."""
+"""The words between `core.schedule` and the fleet: the schedule's effects, and the terms of a model."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from appliance.errors import ApplianceError
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """What is settled about one model. Times in seconds."""
+    """The settings of one model for the scheduler. Times are in seconds."""
 
     priority: int = 0
     limit: int = 0
-    """Tickets at once; 0 is any number."""
+    """Largest number of tickets at once; 0 means any number."""
     pinned: bool = False
     ttl: float = 0
-    """0 is never."""
+    """0 means never."""
     patience: float = 10.0
     min_loaded: float = 0
     memory: Mapping[str, int] = NO_MEMORY
-    """Bytes by device that it is expected to take."""
+    """Bytes that the model is expected to take, by device."""
 
 
 DEFAULT_TERMS = Terms()
 
 
 class State(Enum):
-    """The life of one model process."""
+    """The states of one model process."""
 
     STARTING = "loading"
     READY = "loaded"
@@ -57,7 +57,7 @@ class Stop(Struct, frozen=True):
 
 
 class Drain(Struct, frozen=True):
-    """The model is asked to go but leased: call `Schedule.expire` when its leases have had long enough."""
+    """The model should go but is leased: call `Schedule.expire` when its leases have had enough time."""
 
     model: str
 

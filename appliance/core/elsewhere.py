@@ -1,5 +1,8 @@
 """Models that are neither a file nor on the hub: in a Docker registry (``--docker-repo``), at an address
-(``--model-url``). Source of the rules: llama-server of llama.cpp b11434; the form of names is Docker's own."""
+(``--model-url``).
+
+Source of the rules: llama-server of llama.cpp b11434; the form of names is Docker's own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from appliance.errors import ApplianceError, UsageError
 DOCKER_HUB = "registry-1.docker.io"
 DOCKER_NAMES = ("docker.io", "index.docker.io", "hub.docker.com", DOCKER_HUB)
 NAMESPACE = "ai"
-"""Of Docker's own models, where a name says none."""
+"""The namespace of Docker's own models, for names without one."""
 _REPO = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -39,18 +42,18 @@ class Image(Struct, frozen=True, kw_only=True):
 
     @property
     def endpoint(self) -> str:
-        """Without TLS only on this machine, as Docker has it."""
+        """The registry's address: without TLS only on this machine, as in Docker."""
         plain = self.host.rpartition(":")[0] in _LOOPBACK or self.host in _LOOPBACK
         return f"{'http' if plain else 'https'}://{self.host}"
 
     @property
     def folder(self) -> str:
-        """What its folder in the cache is called."""
+        """The name of its folder in the cache."""
         return "--".join(("docker", *self._shown_host.replace(":", "-").split("/")[:-1], *self.repo.split("/")))
 
 
 class Location(Struct, frozen=True, kw_only=True):
-    """A file at an address, and the path where it is to lie (None: in the cache)."""
+    """A file at an address, and the path where it should be stored (None: in the cache)."""
 
     url: str
     path: str | None = None
@@ -63,7 +66,7 @@ class Location(Struct, frozen=True, kw_only=True):
         return _name_of(self.url)
 
     def parts(self) -> tuple[str, ...]:
-        """The addresses of all parts of the model, the first one first."""
+        """Return the addresses of all parts of the model, the first part first."""
         shard = shard_of(stem_of(self.name) or "")
         if shard is None:
             return (self.url,)
@@ -74,11 +77,11 @@ class Location(Struct, frozen=True, kw_only=True):
 
 
 Remote = Wanted | Image | Location
-"""What can be downloaded."""
+"""Anything that can be downloaded."""
 
 
 def parse_image(text: str) -> Image:
-    """``[HOST[:PORT]/][NAMESPACE/]NAME[:TAG]``. Raises UsageError."""
+    """Read ``[HOST[:PORT]/][NAMESPACE/]NAME[:TAG]``. Raises UsageError."""
     first, slash, rest = text.partition("/")
     has_host = bool(slash) and (first == "localhost" or "." in first or ":" in first)
     host = (DOCKER_HUB if first in DOCKER_NAMES else first) if has_host else DOCKER_HUB
@@ -93,10 +96,10 @@ def parse_image(text: str) -> Image:
 
 
 def parse_location(url: str, path: str | None) -> Location | Wanted:
-    """An address on the hub is a file there, whose hash is known. Raises UsageError."""
+    """Read an address; one on the hub is a file there, whose hash is known. Raises UsageError."""
     parts = urlsplit(url)
     if parts.username is not None:
-        raise UsageError(f"{shown_url(url)!r} was given a user name, which this program sends nowhere; leave it out")
+        raise UsageError(f"{shown_url(url)!r} contains a user name, which this program never sends; leave it out")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"{shown_url(url)!r} is not the address of a file; write http:// or https://, host and path")
     name = _name_of(url)
@@ -113,7 +116,7 @@ def parse_location(url: str, path: str | None) -> Location | Wanted:
 
 
 def shown_url(url: str) -> str:
-    """For messages and logs: without what may be a secret, a password or a query that is signed."""
+    """Return the address for messages and logs, without a possible secret: a password, or a signed query."""
     before, slashes, rest = url.partition("?")[0].partition("#")[0].rpartition("//")
     authority, slash, path = rest.partition("/")
     return f"{before}{slashes}{authority.rpartition('@')[2]}{slash}{path}"

@@ -1,4 +1,4 @@
-"""The edits of request bodies that a configuration asks for, compiled once for each model or peer.
+"""The edits of request bodies that a configuration asks for, compiled once per model or peer.
 
 The order is llama-swap's (0bdb3720): the model name, ``stripParams``, ``setParams``, ``setParamsByID``; within each the
 sorted order of the paths. ``model`` belongs to the router: no strip or set reaches it, however its path is spelled.
@@ -21,26 +21,27 @@ _MODEL = Path((Step(PROTECTED),))
 
 
 class Edits(Struct, frozen=True, kw_only=True):
-    """``model`` arguments: the name that is to be sent where it is not the one in the body.
+    """The edits of one model or peer.
 
-    That is the target that a pin or selector chose, or the bare name of a peer's model; ``rename`` (useModelName) wins.
+    ``model`` is the name to send if it differs from the body's: the target that a pin or selector chose, or the bare
+    name of a peer's model. ``rename`` (useModelName) overrides it.
     """
 
     rename: str | None = None
     always: tuple[Edit, ...] = ()
     by_name: dict[str, tuple[Edit, ...]]
-    """Requested name to all its edits, those of ``always`` first."""
+    """All edits by requested name, those of ``always`` first."""
 
     def sent_model(self, model: str | None = None) -> str | None:
-        """The name to write into a body, JSON or form; None leaves the one there."""
+        """Return the name to write into a body, JSON or form; None leaves the existing one."""
         return self.rename or model
 
     def touches(self, requested: str, *, model: str | None = None) -> bool:
-        """Whether `apply` may change a JSON body; where it cannot, the body need not be held."""
+        """True if `apply` may change a JSON body; if not, the body need not be held."""
         return bool(self.rename or model or self.by_name.get(requested, self.always))
 
     def apply(self, body: bytes, requested: str, *, model: str | None = None) -> bytes:
-        """The body to send. ``requested`` is the name the client asked for, an alias as it is. Never raises."""
+        """Return the body to send. ``requested`` is the client's name for the model, aliases included. Never raises."""
         edits = self.by_name.get(requested, self.always)
         name = self.sent_model(model)
         if name is not None:
@@ -49,7 +50,7 @@ class Edits(Struct, frozen=True, kw_only=True):
 
 
 def compile_edits(filters: Filters | PeerFilters, use_model_name: str = "") -> Edits:
-    """Paths that cannot be used are left out: `core.json_path.check_path` reports them when a configuration is read."""
+    """Leave out paths that cannot be used: `core.json_path.check_path` reports them when a configuration is read."""
     always = _strips(filters.strip_params) + _sets(filters.set_params)
     return Edits(
         rename=use_model_name or None,
@@ -59,13 +60,13 @@ def compile_edits(filters: Filters | PeerFilters, use_model_name: str = "") -> E
 
 
 def stripped_paths(strip_params: str) -> list[str]:
-    """The paths in a comma list: trimmed, without blanks, duplicates and the model, sorted."""
+    """Return the paths in a comma-separated list: trimmed, sorted, without blanks, duplicates and the model."""
     paths = {path.strip() for path in strip_params.split(",")}
     return sorted(path for path in paths if path and not is_protected(path))
 
 
 def is_protected(path: str) -> bool:
-    """Whether a path reaches the model name, or into it."""
+    """True if a path reaches the model name, or into it."""
     parsed = parse_path(path)
     return parsed is not None and parsed.steps[0].name == PROTECTED
 

@@ -75,7 +75,7 @@ def rewrite_urlencoded(body: bytes, name: str, value: str) -> bytes:
 
 
 def _delimiter(body: bytes, boundary: bytes, at: int, *, first: bool = False) -> _Delimiter | None:
-    """The next one. It begins a line, but for the first, which may stand anywhere."""
+    """Find the next boundary. It begins a line, except for the first, which may be anywhere."""
     mark = b"--" + boundary
     dashes = body.find(mark, at)
     while dashes >= 0:
@@ -89,7 +89,7 @@ def _delimiter(body: bytes, boundary: bytes, at: int, *, first: bool = False) ->
 
 
 def _disposition(head: bytes) -> dict[str, str] | None:
-    """The parameters of a part's Content-Disposition; None without one."""
+    """Return the parameters of a part's Content-Disposition; None without one."""
     from werkzeug.http import parse_options_header  # 3 MB of memory, and most programs never see a form
 
     for line in _CONTINUED.sub(b" ", head).splitlines():

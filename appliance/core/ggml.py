@@ -1,6 +1,6 @@
-"""Numbers of ggml and llama.cpp that a GGUF file is written in: tensor types with their block sizes, and file types.
+"""Numbers of ggml and llama.cpp in GGUF files: tensor types with their block sizes, and file types.
 
-Source: the PyPI package ``gguf`` 0.19 (constants) and llama.cpp b11434 (``Q2_0``). Numbers missing here were given to
+Source: the PyPI package ``gguf`` 0.19 (constants) and llama.cpp b11434 (``Q2_0``). Numbers missing here belonged to
 types that llama.cpp has removed since.
 """
 
@@ -86,7 +86,7 @@ FILE_TYPES: dict[int, str] = {
 }
 
 FILE_TYPE_GUESSED = 1024
-"""Added to a file type by llama.cpp when the file did not say; never a quantisation of its own."""
+"""llama.cpp adds this to a file type that it has guessed; it is never a quantisation of its own."""
 
 ENCODERS = frozenset(
     {
@@ -103,7 +103,7 @@ ENCODERS = frozenset(
         "t5encoder",
     }
 )
-"""Architectures that make vectors and cannot generate text."""
+"""Architectures that compute vectors and cannot generate text."""
 
 POOLING = ("none", "mean", "cls", "last", "rank")
 """``<architecture>.pooling_type`` by number; the words are those of llama-server's ``--pooling``."""

@@ -1,4 +1,4 @@
-"""The few messages of llama.cpp's RPC protocol that tell how a worker is: greeting, devices, memory. No I/O.
+"""The few messages of llama.cpp's RPC protocol that describe a worker: greeting, devices, memory. No I/O.
 
 A request is its number (1 byte), the length of its body (8 bytes) and the body; an answer is a length (8 bytes) and a
 body. Numbers are little-endian. The greeting has had the number 14 since there is one, and its answer begins with the
@@ -13,15 +13,15 @@ from typing import NamedTuple
 from appliance.core.engines.workers import WorkerDevice
 
 KNOWN = 7
-"""The major version whose messages are spoken here."""
+"""The major version of the protocol that this module speaks."""
 HELLO, DEVICE_COUNT, DEVICE_MEMORY = 14, 15, 11
 CAPABILITIES = bytes(24)
-"""What a greeting says of faster transports than TCP: none."""
+"""The greeting's list of transports faster than TCP: none."""
 LONGEST_HELLO = 64
-"""Bytes of the answer to a greeting; 28 in 7.0.0, 3 in the first versions that had one."""
+"""Longest answer to a greeting, in bytes; it has 28 in 7.0.0, and had 3 in the first versions with a greeting."""
 MAX_DEVICES = 64
 MAX_MEMORY = 1 << 52
-"""Four pebibytes: a device that says it has more is not believed."""
+"""Four pebibytes: a device that claims more is not believed."""
 
 _LENGTH = struct.Struct("<Q")
 _REQUEST = struct.Struct("<BQ")
@@ -30,12 +30,15 @@ _MEMORY = struct.Struct("<QQ")
 
 
 class RpcError(Exception):
-    """What came is not what a worker says. The message is the end of a sentence that began with who said it."""
+    """The bytes are not a worker's answer. The message is the end of a sentence that begins with the sender."""
 
 
 class Version(NamedTuple):
-    """Of the protocol. Operations are sent by number, which any release may give anew: equal versions understand each
-    other, others may compute something else."""
+    """A protocol version.
+
+    Operations are sent by number, and any release may change the numbers: equal versions understand each other, others
+    may compute something else.
+    """
 
     major: int
     minor: int
@@ -46,9 +49,9 @@ class Version(NamedTuple):
 
 
 class Questions:
-    """One connection to a worker: bytes from it go into `receive`, what that returns goes to it, until it is `done`.
+    """One connection to a worker: bytes from it go into `receive`, and the result goes to it, until it is `done`.
 
-    A worker of a version that is not `KNOWN` is asked for nothing but its version.
+    A worker of a version other than `KNOWN` is asked only for its version.
     """
 
     def __init__(self) -> None:
@@ -59,13 +62,13 @@ class Questions:
         self._buffer = bytearray()
 
     def begin(self) -> bytes:
-        """The first bytes to send."""
+        """Return the first bytes to send."""
         return request(HELLO, CAPABILITIES)
 
     def receive(self, data: bytes) -> bytes:
-        """What to send next; empty: nothing yet, or never again when it is `done`. Raises RpcError.
+        """Return the bytes to send next; empty: nothing yet, or never again when it is `done`. Raises RpcError.
 
-        At no time is more kept than one short answer, whatever length it claims to have.
+        It never keeps more than one short answer, whatever length the answer claims to have.
         """
         self._buffer += data
         answer = None if self.done else self._answer()
@@ -77,7 +80,7 @@ class Questions:
         return reply
 
     def _answer(self) -> bytes | None:
-        """The next answer, once all of it is here."""
+        """Return the next answer, once all of it is here."""
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
@@ -118,7 +121,7 @@ class Questions:
 
 
 def request(number: int, body: bytes = b"") -> bytes:
-    """One request as it is sent."""
+    """Encode one request."""
     return _REQUEST.pack(number, len(body)) + body
 
 

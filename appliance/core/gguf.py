@@ -1,7 +1,7 @@
-"""What a GGUF file says about itself, read from its header alone: a 40 GB model costs a few megabytes of reading.
+"""Reads a GGUF file's description of itself from its header alone: a 40 GB model costs a few megabytes of reading.
 
-``read_gguf`` is given the bytes (``read_at``) and the file's size, and never touches the world. What it accepts,
-llama.cpp's reader accepts; what it refuses raises ``GgufError`` with one line of text and nothing else.
+``read_gguf`` gets the bytes (``read_at``) and the file's size, and never touches the world. It accepts the files that
+llama.cpp's reader accepts. For any other it raises ``GgufError`` with one line of text and nothing else.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PER_ARCHITECTURE = frozenset(
         "vocab_size",
     }
 )
-"""Keys that follow ``<architecture>.``; no architecture's name holds a dot."""
+"""Keys that follow ``<architecture>.``; the name of an architecture never contains a dot."""
 
 FOREIGN = {
     b"lmgg": "it is in the GGML format that came before GGUF; convert it again",
@@ -77,18 +77,18 @@ FOREIGN = {
 
 
 class GgufInfo(Struct, frozen=True, kw_only=True):
-    """One GGUF header. None means that the file does not say; of per-layer lists the largest entry is given."""
+    """One GGUF header. None means that the file does not say; a per-layer list is represented by its largest entry."""
 
     version: int
     kind: Kind
     architecture: str
-    """Empty in every shard but the first."""
+    """Empty in every shard except the first."""
     name: str | None
     license: str | None
     quantisation: str | None
-    """Name of ``general.file_type`` such as ``Q4_K_M``, else of the tensor type that takes most bytes."""
+    """The name of ``general.file_type`` such as ``Q4_K_M``, else of the tensor type with the most bytes."""
     context_length: int | None
-    """Tokens the model was trained for."""
+    """Number of tokens that the model was trained for."""
     embedding_length: int | None
     block_count: int | None
     head_count: int | None
@@ -104,21 +104,21 @@ class GgufInfo(Struct, frozen=True, kw_only=True):
     tensor_bytes: int
     chat_template: str | None
     pooling: str | None
-    """In the words of llama-server's ``--pooling``."""
+    """A word of llama-server's ``--pooling``."""
     split_number: int | None
-    """Of a sharded model: this file's place, from 0."""
+    """For a sharded model: this file's number, from 0."""
     split_count: int | None
     vision: bool
-    """A projector that encodes images."""
+    """True for a projector that encodes images."""
     audio: bool
     shape: Shape | None = None
-    """What an estimate of its memory is made from; None where it is no model of its own, or does not say enough."""
+    """The basis of a memory estimate; None for a file that is not a model of its own, or does not say enough."""
     parts: tuple[Part, ...] = ()
-    """Of a shard without keys: its weights."""
+    """For a shard without keys: its weights."""
 
 
 def read_gguf(read_at: ReadAt, size: int, *, window: int = WINDOW) -> GgufInfo:
-    """Read the header of a file of ``size`` bytes. Raises GgufError; what ``read_at`` raises passes through."""
+    """Read the header of a file of ``size`` bytes. Raises GgufError; exceptions of ``read_at`` pass through."""
     if not size:
         raise GgufError("it is empty")
     cursor = Cursor(read_at, size, window)
@@ -136,7 +136,7 @@ def read_gguf(read_at: ReadAt, size: int, *, window: int = WINDOW) -> GgufInfo:
 
 
 def merge_shards(first: GgufInfo, others: list[GgufInfo]) -> GgufInfo:
-    """The whole sharded model: the first shard's metadata with every shard's tensors."""
+    """Return the whole sharded model: the first shard's metadata with every shard's tensors."""
     if not others:
         return first
     return structs.replace(
@@ -175,7 +175,9 @@ def _alignment(values: dict[str, Value]) -> int:
 
 
 def _whole(values: dict[str, Value], key: str) -> int | None:
-    """A count. Of an array (one entry per layer) the largest, as that is what memory must be found for."""
+    """Return a count. For an array (one entry per layer) it is the largest entry, because memory must suffice for
+    that.
+    """
     value = values.get(key)
     if isinstance(value, Array):
         return max(value.numbers, default=None)

@@ -26,22 +26,22 @@ KIB = 1 << 10
 MIB = 1 << 20
 WINDOW = 128 * KIB
 MAX_HEADER = 256 * MIB
-"""Largest real headers are about 20 MiB: a vocabulary of 260,000 tokens with its merges."""
+"""The largest real headers are about 20 MiB: a vocabulary of 260,000 tokens with its merges."""
 MAX_KEYS = 1 << 16
 MAX_KEY_BYTES = MIB
-"""All keys together; they are held to find duplicates."""
+"""Bytes of all keys together; they are held to find duplicates."""
 MAX_STRINGS = 1 << 22
 """Elements of all string arrays together; skipping this many takes about half a second."""
 MAX_TENSORS = 1 << 17
 MAX_TENSOR_NAME = 63
-"""ggml keeps 64 bytes for a name, the last one a zero."""
+"""ggml reserves 64 bytes for a name, the last one a zero."""
 MAX_DIMENSIONS = 4
 MAX_KEPT = 256
-"""Values that are kept; more means keys of dozens of architectures in one file."""
+"""Number of values that are kept; more would mean keys of dozens of architectures in one file."""
 MAX_KEPT_TEXT = MIB
-"""A string that is kept, else it counts as absent; chat templates are 5 to 20 KiB."""
+"""Longest string that is kept; a longer one counts as absent. Chat templates are 5 to 20 KiB."""
 MAX_KEPT_ARRAY = 1024
-"""An array of numbers that is kept, else only its length is: one number per layer."""
+"""Longest array of numbers that is kept, one number per layer; of longer ones only the length is kept."""
 
 MAX_LAYERS = 512
 """llama.cpp's own limit."""
@@ -49,8 +49,9 @@ DEVICE_ALIGNMENT = 32
 LAYER_NAME = re.compile(rb"blk\.(\d{1,4})\.")
 INPUTS = (b"token_embd", b"position_embd", b"token_types", b"per_layer_token_embd")
 REPACKED = frozenset(("Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4"))
-"""Types that b11434 copies into another order on processors with AVX2 (``Q2_K`` with AVX512), if they are not used by a
-GPU."""
+"""Types that b11434 copies into another order on processors with AVX2 (``Q2_K`` with AVX512), unless a GPU uses
+them.
+"""
 
 STRING, ARRAY = 8, 9
 NUMBERS = {
@@ -67,7 +68,7 @@ class GgufError(ValueError):
 
 
 class Array(Struct, frozen=True):
-    """An array value: how many elements, and the elements themselves where they were wanted, few and whole numbers.
+    """An array value: the number of elements, and the elements themselves if they were wanted, few, and whole numbers.
 
     Truth values count as 0 and 1.
     """
@@ -80,31 +81,31 @@ Value = int | float | bool | str | Array
 
 
 class Part(Struct, frozen=True):
-    """Weights of one kind in one layer. Sizes in bytes, as llama.cpp pads them in its buffers."""
+    """Weights of one kind in one layer. Sizes are in bytes, as llama.cpp pads them in its buffers."""
 
     layer: int
-    """-1 for what belongs to no layer."""
+    """-1 for weights that belong to no layer."""
     kind: str
-    """Of a layer ``attention``, ``feed``, ``experts``; else ``input``, ``output``, ``other``."""
+    """In a layer ``attention``, ``feed``, ``experts``; else ``input``, ``output``, ``other``."""
     size: int
     repacked: int
-    """Of ``size``, in types that the CPU backend copies into another order where it computes with them."""
+    """The part of ``size`` in types that the CPU backend copies into another order when it computes with them."""
     rows: int
-    """Of the largest matrix: its result's numbers for each token."""
+    """The largest matrix: how many numbers its result has for each token."""
     columns: int
-    """Of the largest matrix: the numbers that it takes."""
+    """The largest matrix: how many numbers it takes for each token."""
     gated: bool
     """A feed-forward part with a gate beside it."""
 
 
 class _Parts:
-    """Adds tensors up, in bounded space: a header may name thousands of layers and 64 bytes of any name."""
+    """Adds tensors up, in bounded space: a header may name thousands of layers and any name of 64 bytes."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[int, str], list[int]] = {}
         self._gated: set[tuple[int, str]] = set()
         self.plain_end = 0
-        """Where the last tensor ends that is used as it lies in the file."""
+        """The end of the last tensor that is used directly from the file."""
 
     def add(self, name: bytes, dimensions: tuple[int, ...], label: str, size: int, end: int) -> None:
         layer, kind = _place(name)
@@ -133,7 +134,7 @@ class _Parts:
 
 
 class Tensors(Struct, frozen=True, kw_only=True):
-    """The tensor table added up. ``end`` is the offset from the data's start that the file must reach."""
+    """The sums of the tensor table. ``end`` is the offset from the data's start that the file must reach."""
 
     count: int
     parameters: int
@@ -142,17 +143,18 @@ class Tensors(Struct, frozen=True, kw_only=True):
     """The tensor that reaches ``end``."""
     bytes_by_type: dict[str, int]
     unknown: bool
-    """Some tensor has a type of unknown size, so ``bytes_by_type`` is too little."""
+    """Some tensor has a type of unknown size, so ``bytes_by_type`` is too small."""
     has_rank_head: bool
     parts: tuple[Part, ...] = ()
-    """The weights by where they are used: each layer's by kind, and what belongs to no layer. Without those beyond
-    `MAX_LAYERS`."""
+    """The weights by place of use: by layer and kind, and those outside all layers. Without those beyond
+    `MAX_LAYERS`.
+    """
     tail: int = 0
-    """Bytes at the end that nobody reads any more when what is copied into another order has been."""
+    """Bytes at the end of the file that are no longer read once the copies in another order exist."""
 
 
 class Cursor:
-    """Walks the header front to back, holding one window of it."""
+    """Walks the header from front to back, holding one window of it."""
 
     __slots__ = ("_buffer", "_limit", "_read_at", "_size", "_start", "_window", "position")
 
@@ -187,7 +189,7 @@ class Cursor:
             self._buffer += more
 
     def _advance(self, count: int) -> int:
-        """Step over ``count`` bytes and return where in the window they are."""
+        """Step over ``count`` bytes and return their place in the window."""
         index = self.position - self._start
         if index + count > len(self._buffer):
             self._load(count)
@@ -196,7 +198,7 @@ class Cursor:
         return index
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` bytes; the caller has bounded ``count``."""
+        """Return the next ``count`` bytes; the caller has bounded ``count``."""
         index = self._advance(count)
         return self._buffer[index : index + count]
 
@@ -248,7 +250,7 @@ class Cursor:
 
 
 class _Strings:
-    """How many more array strings this header may hold."""
+    """Counts how many more array strings this header may have."""
 
     def __init__(self) -> None:
         self.left = MAX_STRINGS
@@ -364,7 +366,7 @@ def read_tensors(cursor: Cursor, count: int, alignment: int) -> Tensors:
 
 
 def _place(name: bytes) -> tuple[int, str]:
-    """Layer and kind of a tensor by its name, as llama.cpp assigns them to devices."""
+    """Return the layer and kind of a tensor by its name, as llama.cpp assigns them to devices."""
     if found := LAYER_NAME.match(name):
         rest = name[found.end() :]
         if rest.startswith(b"ffn_"):
@@ -390,7 +392,7 @@ def _size(known: tuple[str, int, int], dimensions: tuple[int, ...], elements: in
 
 
 def shown(text: str) -> str:
-    """A name from the file, made safe and short enough for one line of a message."""
+    """Return a name from the file, made safe and short enough for one line of a message."""
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
 

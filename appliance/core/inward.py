@@ -1,4 +1,4 @@
-"""The program as its own client: what agents, plugins and tools ask models through. `http.way.inward` does it."""
+"""The program as its own client: agents, plugins and tools ask models through it. `http.way.inward` implements it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class Reply(Protocol):
     def event_stream(self) -> bool: ...
 
     async def receive(self) -> bytes:
-        """The next bytes, b"" after the last. Raises UpstreamFailed when the answer was cut short."""
+        """Return the next bytes, b"" after the last. Raises UpstreamFailed when the answer was cut short."""
         ...
 
     async def read(self, limit: int) -> bytes:
-        """The whole body. Raises UpstreamFailed when it is longer than ``limit`` bytes."""
+        """Return the whole body. Raises UpstreamFailed when it is longer than ``limit`` bytes."""
         ...
 
 
 class Watch(Protocol):
-    """Who wants to know how far a request is."""
+    """Gets reports about the progress of a request."""
 
     def granted(self, model: str | None) -> None:
         """A server is chosen and the request leaves now; loading and queueing are over.
 
-        ``model`` is the id of the model whose process is held, None where a peer is asked.
+        ``model`` is the id of the model whose process is held, None if a peer is asked.
         """
         ...
 
@@ -43,12 +43,12 @@ class Watch(Protocol):
         ...
 
     def received(self) -> None:
-        """Bytes of its answer have come, though perhaps not enough of them to be passed on yet."""
+        """Bytes of its answer have come, though perhaps not enough of them to pass on yet."""
         ...
 
 
 class Unwatched:
-    """Nobody wants to know."""
+    """Ignores all reports."""
 
     def granted(self, model: str | None) -> None:
         pass

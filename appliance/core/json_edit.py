@@ -1,4 +1,4 @@
-"""Setting and deleting single values of a JSON text, every other byte left as it is.
+"""Sets and deletes single values of a JSON text, and leaves every other byte as it is.
 
 Only the containers on the way to an edit are opened, one level each: msgspec measures the members of a container
 without decoding them, and a regular expression reads what is between them.
@@ -29,18 +29,18 @@ _SCANNER = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
 
 
 class Edit(Struct, frozen=True):
-    """``value`` is JSON text; None deletes."""
+    """One edit. ``value`` is JSON text; None deletes."""
 
     path: Path
     value: bytes | None = None
 
 
 class _Damaged(Exception):
-    """The text looks like a container and is none; never leaves this file."""
+    """The text looks like a container but is not one; never leaves this file."""
 
 
 class _Item:
-    """A value with what stands before it. ``name`` is the meaning of the key, None in arrays."""
+    """A value with the text before it. ``name`` is the meaning of the key, None in arrays."""
 
     __slots__ = ("label", "lead", "name", "value")
 
@@ -63,7 +63,8 @@ class _Container(Struct):
 def apply_edits(text: bytes, edits: Iterable[Edit]) -> bytes:
     """Apply edits one after the other, reading the text once. Never raises; damaged JSON comes back as it is.
 
-    Text that is no object and no array (empty, a number, prose) is replaced by a new object when something is set.
+    Text that is neither an object nor an array (empty, a number, prose) is replaced by a new object when something is
+    set.
     """
     root = _Item(b"", None, b"", text)
     try:
@@ -126,7 +127,7 @@ def _delete(item: _Item, steps: tuple[Step, ...]) -> None:
 
 
 def _find(container: _Container, step: Step) -> int | None:
-    """Where the step leads: of keys that are the same the first, -1 the last element of an array that has any."""
+    """Return where the step leads: the first of equal keys; -1 is the last element of a non-empty array."""
     if container.array:
         index = step.index
         return index if index is not None and index < len(container.items) > 0 else None
@@ -137,7 +138,7 @@ def _find(container: _Container, step: Step) -> int | None:
 
 
 def _built(steps: tuple[Step, ...], value: bytes) -> bytes:
-    """The containers that hold the value at a path where nothing was."""
+    """Create the containers that hold the value at a path that did not exist."""
     for step in reversed(steps):
         if step.index is None:
             value = b"{%b:%b}" % (msgspec.json.encode(step.name.decode()), value)
@@ -147,7 +148,7 @@ def _built(steps: tuple[Step, ...], value: bytes) -> bytes:
 
 
 def _opened(item: _Item) -> _Container | None:
-    """The item's value as a container, None when it is none. Raises _Damaged."""
+    """Return the item's value as a container, None if it is not one. Raises _Damaged."""
     if isinstance(item.value, _Container):
         return item.value
     text = item.value

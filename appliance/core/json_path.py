@@ -12,7 +12,9 @@ import re
 from msgspec import Struct
 
 MAX_DEPTH = 32
-"""Parts of a path; nobody nests request parameters deeper, and each costs a look at the level below."""
+"""Largest number of parts in a path; request parameters are not nested deeper, and each part costs a look at a
+level.
+"""
 MAX_INDEX = 1000
 """Highest index in a path: setting it fills the array up to it with nulls."""
 
@@ -24,15 +26,15 @@ class Step(Struct, frozen=True):
     """One part of a path."""
 
     name: bytes
-    """The key it means."""
+    """The key that the part means."""
     index: int | None = None
-    """What it means in an array, where it means anything; -1 is the end."""
+    """The index that the part means in an array, if any; -1 is the end."""
 
 
 class Path(Struct, frozen=True):
     steps: tuple[Step, ...]
     literal: bool = True
-    """Without query characters; a path with them reaches what is there but creates nothing."""
+    """True without query characters; a path with them reaches existing values but creates none."""
 
 
 class _Part(Struct):
@@ -42,7 +44,9 @@ class _Part(Struct):
 
 
 def check_path(path: str) -> str | None:
-    """What is wrong with a path in a configuration, one sentence, or None. Such a path creates and deletes nothing."""
+    """Return the problem of a path in a configuration as one sentence, or None. A bad path creates and deletes
+    nothing.
+    """
     parsed = parse_path(path)
     if parsed is not None and parsed.literal:
         return None
@@ -60,7 +64,7 @@ def check_path(path: str) -> str | None:
 
 
 def parse_path(path: str) -> Path | None:
-    """None for a path that cannot be used; `check_path` says why."""
+    """Parse a path; None if it cannot be used, and `check_path` says why."""
     parts = _split(path)
     if len(parts) > MAX_DEPTH or _UNENCODABLE.search(path):
         return None

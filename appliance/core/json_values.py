@@ -1,4 +1,4 @@
-"""JSON as Python values, for the few who look into all of a text."""
+"""JSON as Python values, for the few modules that look into all of a text."""
 
 from __future__ import annotations
 

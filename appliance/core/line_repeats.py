@@ -1,13 +1,13 @@
-"""A model that says the same line over and over: found while its text passes."""
+"""Detects a model that repeats the same line over and over, while its text passes."""
 
 from __future__ import annotations
 
 
 class LineRepeats:
-    """Counts how often the same line came in a row. Empty lines, and blanks around a line, make no difference."""
+    """Counts how often the same line came in a row. Empty lines, and blanks around a line, are ignored."""
 
     def __init__(self, limit: int) -> None:
-        """``limit``: so many times are too many."""
+        """``limit`` is the number of repetitions that is too many."""
         self._limit = limit
         self._line: list[str] = []
         self._last = ""

@@ -18,7 +18,7 @@ from appliance.errors import UsageError
 
 
 class Kind(StrEnum):
-    """What an option's value is. Only SWITCH and TOGGLE take none, only PAIR takes two."""
+    """The kind of an option's value. Only SWITCH and TOGGLE take none; only PAIR takes two."""
 
     SWITCH = "switch"
     TOGGLE = "toggle"  # a switch with a negative spelling
@@ -328,7 +328,7 @@ class Flag(NamedTuple):
 
     @property
     def arity(self) -> int:
-        """How many words follow the flag."""
+        """Number of words that follow the flag."""
         return {Kind.SWITCH: 0, Kind.TOGGLE: 0, Kind.PAIR: 2}.get(self.kind, 1)
 
     @property
@@ -373,12 +373,12 @@ _BY_SPELLING = {word: flag for flag in FLAGS for word in (*flag.spellings, *flag
 
 
 def normalise(word: str) -> str:
-    """``--foo_bar`` is ``--foo-bar``; short forms are taken as they are."""
+    """Treat ``--foo_bar`` as ``--foo-bar``; short forms stay as they are."""
     return word.replace("_", "-") if word.startswith("--") else word
 
 
 def lookup(spelling: str) -> Flag | None:
-    """The option that has this spelling, former ones included."""
+    """Return the option with this spelling, former options included."""
     word = normalise(spelling)
     return _BY_SPELLING.get(_FORMER[word][0] if word in _FORMER else word)
 
@@ -440,13 +440,13 @@ def from_env(environ: Mapping[str, str]) -> list[Option]:
 
 
 def merge(from_argv: Sequence[Option], from_environ: Sequence[Option]) -> list[Option]:
-    """Both sources in the order to apply them; what the command line says at all, the environment does not."""
+    """Join both sources in the order to apply them; an option on the command line hides its variable."""
     said = {option.canonical for option in from_argv}
     return [*(option for option in from_environ if option.canonical not in said), *from_argv]
 
 
 def partition(options: Iterable[Option], names: Collection[str]) -> tuple[list[Option], list[Option]]:
-    """(the options named, the others), each in order; a name may be any spelling of an option."""
+    """Split into the named options and the others, each in order; a name may be any spelling of an option."""
     wanted = {canonical(name) for name in names}
     mine: list[Option] = []
     rest: list[Option] = []
@@ -456,7 +456,7 @@ def partition(options: Iterable[Option], names: Collection[str]) -> tuple[list[O
 
 
 def last(options: Iterable[Option], name: str) -> Option | None:
-    """The occurrence that counts: llama-server lets a later one replace an earlier one."""
+    """Return the occurrence that counts: in llama-server a later one replaces an earlier one."""
     wanted = canonical(name)
     found: Option | None = None
     for option in options:
@@ -466,12 +466,14 @@ def last(options: Iterable[Option], name: str) -> Option | None:
 
 
 def render(options: Iterable[Option]) -> list[str]:
-    """Command line words for these options: as they were written, so that any release of the engine reads them."""
+    """Return command line words for these options, as they were written, so that any release of the engine reads
+    them.
+    """
     return [word for option in options for word in option.words]
 
 
 def canonical(name: str) -> str:
-    """What `Option.canonical` is for any spelling of an option."""
+    """Return `Option.canonical` for any spelling of an option."""
     flag = lookup(name)
     if flag is None:
         raise KeyError(name)

@@ -1,4 +1,4 @@
-"""Options of llama-server that stand for several others, a model on the hub among them (llama.cpp b11434)."""
+"""Options of llama-server that stand for several others, including a model on the hub (llama.cpp b11434)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHORTHANDS = {
 
 
 def spelled_out(options: Sequence[Option]) -> list[Option]:
-    """The same with what each of them stands for in its place, so that what comes later still counts."""
+    """Replace each shorthand with its options, in place, so that later options still override them."""
     told: list[Option] = []
     for option in options:
         if (words := SHORTHANDS.get(option.canonical)) is None:

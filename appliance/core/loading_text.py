@@ -1,4 +1,4 @@
-"""What a client that waits for a model reads meanwhile, as the model's own "thinking". Pure: times are arguments.
+"""The text that a waiting client reads as the model's own "thinking". Pure: times are arguments.
 
 The idea and the marks are llama-swap's ``sendLoadingState`` (0bdb3720); its text is typed out slowly, ours is not.
 """
@@ -23,7 +23,7 @@ JOKES = (
 
 
 class LoadingText:
-    """The text for one waiting request. ``jokes`` are told in the order given, none when there are none."""
+    """The text for one waiting request. ``jokes`` appear in the given order; an empty list means none."""
 
     def __init__(self, model: str, jokes: Sequence[str] = ()) -> None:
         self._model = model
@@ -37,7 +37,7 @@ class LoadingText:
         return f"{RULE}\nllama-appliance loading model: {self._model}\n"
 
     def tick(self, waited: float, position: int | None, progress: float | None) -> str:
-        """What to add after ``waited`` seconds: news where there are some, else a dot.
+        """Return the text to add after ``waited`` seconds: news if there is any, else a dot.
 
         ``position`` is the request's place in the queue, from 1; ``progress`` of the load runs from 0 to 1.
         """
@@ -58,7 +58,7 @@ class LoadingText:
         return self._ended_line() + "".join(f"{line}\n" for line in lines)
 
     def end(self, waited: float) -> str:
-        """The last words, once the model is ready."""
+        """Return the last words, once the model is ready."""
         return f"{self._ended_line()}Done! ({waited:.2f}s)\n{RULE}\n "
 
     def _ended_line(self) -> str:

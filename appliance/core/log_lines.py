@@ -17,15 +17,15 @@ LogSource = Literal["proxy", "upstream"]
 
 LEVELS: tuple[Level, ...] = ("debug", "info", "warn", "error")
 QUIET_PATHS = ("/wol-health", "/api/performance", "/metrics")
-"""Paths that are asked for all the time; a request for them is no news."""
+"""Paths that are requested all the time; a request for them is not worth a line."""
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-"""English, whatever the locale says: others read these lines by program."""
+"""English, whatever the locale: other programs read these lines."""
 
 
 class LineStyle(Struct, frozen=True):
-    """``logLevel`` and ``logTimeFormat`` of a configuration; names it does not know are ``info`` and no time."""
+    """``logLevel`` and ``logTimeFormat`` of a configuration; unknown names mean ``info`` and no time."""
 
     level: str = "info"
     time_format: str = ""
@@ -34,7 +34,7 @@ class LineStyle(Struct, frozen=True):
         return LEVELS.index(level) >= LEVELS.index(level_of(self.level))
 
     def line(self, level: Level, text: str, when: datetime) -> str:
-        """``[TIME ][LEVEL] text``, one line whatever the text holds. ``when`` knows its time zone."""
+        """Format ``[TIME ][LEVEL] text``, one line whatever the text contains. ``when`` knows its time zone."""
         time = stamp(self.time_format, when)
         return f"{time}{' ' if time else ''}[{level.upper()}] {_visible(text)}"
 
@@ -45,30 +45,32 @@ def level_of(name: str) -> Level:
 
 
 def in_console(mode: LogToStdout, source: LogSource) -> bool:
-    """Whether a line of this source goes to the console, and into the combined log."""
+    """True if a line of this source goes to the console, and into the combined log."""
     return mode in (source, "both")
 
 
 def request_line(
     *, address: str, method: str, path: str, protocol: str, status: int, size: int, agent: str, seconds: float
 ) -> str:
-    """``Request IP "METHOD PATH PROTO" status bytes "UA" duration``."""
+    """Format ``Request IP "METHOD PATH PROTO" status bytes "UA" duration``."""
     return f'Request {address} "{method} {path} {protocol}" {status} {size} "{agent}" {duration(seconds)}'
 
 
 def is_quiet(path: str) -> bool:
-    """Whether requests for this path are left out of the log."""
+    """True if requests for this path are left out of the log."""
     return path.startswith(QUIET_PATHS)
 
 
 def client_address(forwarded_for: str | None, real_ip: str | None, peer: str) -> str:
-    """Who asked, as proxies on the way tell it (``X-Forwarded-For``, ``X-Real-IP``), else the connection's peer."""
+    """Return the caller's address as proxies on the way report it (``X-Forwarded-For``, ``X-Real-IP``), else the
+    peer's.
+    """
     first = (forwarded_for or "").split(",")[0].strip()
     return first or (real_ip or "").strip() or peer
 
 
 def duration(seconds: float) -> str:
-    """Seconds as Go writes them: ``1.5ms``, ``2.25s``, ``1m0.5s``."""
+    """Format seconds as Go does: ``1.5ms``, ``2.25s``, ``1m0.5s``."""
     nanoseconds = round(seconds * 1e9)
     for limit, unit in ((1_000, "ns"), (1_000_000, "µs"), (1_000_000_000, "ms")):
         if nanoseconds < limit:
@@ -80,7 +82,7 @@ def duration(seconds: float) -> str:
 
 
 def stamp(name: str, when: datetime) -> str:
-    """A time in the named format, empty for a name that is none."""
+    """Format a time in the named format; empty for an unknown name."""
     write = _FORMATS.get(name.strip().lower())
     return write(when) if write else ""
 
@@ -92,7 +94,7 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """What a client sent must not make lines, or colours, of its own."""
+    """Escape a client's text, so that it cannot create lines or colours."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -1,7 +1,7 @@
-"""What the program tells of the machine it runs on: samples over time, and the hardware once.
+"""The program's description of its machine: samples over time, and the hardware once.
 
-The names are those of llama-swap (0bdb3720), so that what reads its ``/api/performance`` and ``/api/hardware`` reads
-these. What a system does not tell is None (JSON null), never a made-up zero.
+The names are those of llama-swap (0bdb3720), so that readers of its ``/api/performance`` and ``/api/hardware`` can read
+these. A value that a system does not report is None (JSON null), never a made-up zero.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SystemSample(Struct, frozen=True, kw_only=True):
 
     timestamp: datetime
     cpu_util_per_core: tuple[float, ...]
-    """Percent busy since the sample before."""
+    """Percent busy since the previous sample."""
     mem_total_mb: int
     mem_used_mb: int
     mem_free_mb: int
@@ -56,14 +56,14 @@ class GpuSample(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """Everything that one look saw."""
+    """All results of one look."""
 
     system: SystemSample
     gpus: tuple[GpuSample, ...] = ()
 
 
 class Performance(Struct, frozen=True, kw_only=True):
-    """The answer to ``GET /api/performance``; ``gpu_stats`` is None without a GPU that tells anything."""
+    """The answer to ``GET /api/performance``; ``gpu_stats`` is None if no GPU reports anything."""
 
     enabled: bool = True
     sys_stats: tuple[SystemSample, ...] = ()
@@ -71,14 +71,14 @@ class Performance(Struct, frozen=True, kw_only=True):
 
 
 class Detector(Struct, frozen=True, kw_only=True):
-    """The program that looked."""
+    """The program that examined the machine."""
 
     name: str
     version: str
 
 
 class Capture(Struct, frozen=True, kw_only=True):
-    """How the facts were found."""
+    """The method by which the facts were found."""
 
     scope: str = "inference_host"
     method: str = "detected"
@@ -121,7 +121,7 @@ class Processor(Struct, frozen=True, kw_only=True):
 
 
 class MainMemory(Struct, frozen=True, kw_only=True):
-    """What programs here can have in all: the smaller of the machine's memory and the container's limit."""
+    """Memory available to programs here: the smaller of the machine's memory and the container's limit."""
 
     capacity_bytes: int
 
@@ -168,7 +168,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
 
 class CpuNames(Struct, frozen=True):
-    """What only the system itself tells of its processors. None: not told."""
+    """Facts about its processors that only the operating system knows. None means unknown."""
 
     vendor: str | None
     model: str | None
@@ -188,5 +188,5 @@ ARCHITECTURES = {
 
 
 def architecture_of(machine: str) -> Architecture:
-    """The architecture behind what ``uname -m`` or Windows calls it."""
+    """Return the architecture for the word of ``uname -m`` or Windows."""
     return Architecture(name=ARCHITECTURES.get(machine.lower(), "other"), raw_name=machine or None)

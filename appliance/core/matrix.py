@@ -1,4 +1,4 @@
-"""Which models may run beside each other, as a matrix of named sets says it: reading one, and asking it.
+"""A matrix of named sets, which says which models may run beside each other: reading one, and querying it.
 
 The rules are llama-swap's (0bdb3720); ``core.matrix_solver`` holds their theory.
 """
@@ -17,24 +17,24 @@ from appliance.core.near_names import did_you_mean
 
 DEFAULT_COST = 1
 MAX_HEIGHT = 100
-"""Operators within operators, references followed; a decision walks down them, and the stack has an end."""
+"""Largest depth of operators, references followed; a decision walks down them, and the stack has an end."""
 MAX_CHAIN = 100
-"""Sets that refer to each other in a row; for the same reason."""
+"""Longest chain of sets that refer to each other; for the same reason."""
 
 _VAR = re.compile(r"[a-zA-Z0-9.-]{1,32}")
 
 
 class Eviction(Struct, frozen=True):
-    """What a policy answers: who must go so that the target may run, and why."""
+    """A policy's answer: which models must go so that the target may run, and why."""
 
     evict: tuple[str, ...] = ()
-    """Running models, in the order they were given."""
+    """Running models to evict, in the order they were given."""
     set: str | None = None
     """The set or group that decided; None when none did."""
     target_set: tuple[str, ...] = ()
-    """Models that may run together then, sorted; of a matrix the whole alternative, running or not."""
+    """Models that may run together then, sorted; for a matrix the whole alternative, running or not."""
     cost: int = 0
-    """What is lost: the costs of the evicted models, summed."""
+    """The cost: the sum of the costs of the evicted models."""
 
 
 class MatrixError(ValueError):
@@ -50,14 +50,14 @@ class MatrixError(ValueError):
 
 
 def check_matrix(config: MatrixConfig, models: Collection[str]) -> tuple[MatrixError, ...]:
-    """Everything that is wrong with a matrix for these model ids."""
+    """Return all problems of a matrix for these model ids."""
     return tuple(_Program(config, models).errors)
 
 
 class Matrix:
-    """A matrix that was read once and answers many questions. Immutable.
+    """A matrix that was read once and answers many questions. Immutable. Raises the first `MatrixError`.
 
-    Raises the first `MatrixError`. A model of a question may be unknown: it is then in no set.
+    A question may name an unknown model: such a model is in no set.
     """
 
     def __init__(self, config: MatrixConfig, models: Collection[str]) -> None:
@@ -70,11 +70,11 @@ class Matrix:
         self._costs = program.costs
 
     def cost_of(self, model: str) -> int:
-        """What it costs to evict the model."""
+        """Return the cost of evicting the model."""
         return self._costs.get(model, DEFAULT_COST)
 
     def solve(self, target: str, running: Sequence[str]) -> Eviction:
-        """Whom ``target`` displaces of the ``running``, at the least cost. A running target displaces nobody."""
+        """Return which ``running`` models ``target`` displaces, at the least cost. A running target displaces none."""
         if target in running:
             return Eviction((), self.set_with(running), tuple(sorted(running)))
         cost = sum(map(self.cost_of, running))
@@ -92,7 +92,7 @@ class Matrix:
         return Eviction(evict, best_set, self._named(best), cost - best_kept)
 
     def set_with(self, models: Collection[str]) -> str | None:
-        """The first set that lets all these models run together; None when there is none, and for no models."""
+        """Return the first set that lets all these models run together; None if there is none, and for no models."""
         if not models or any(model not in self._bits for model in models):
             return None
         bits = {self._bits[model]: 1 for model in models}
@@ -104,7 +104,7 @@ class Matrix:
 
 
 class _Program:
-    """Reads a matrix. With ``errors``, nothing else of it means anything."""
+    """Reads a matrix. If there are ``errors``, its other results are meaningless."""
 
     def __init__(self, config: MatrixConfig, models: Collection[str]) -> None:
         self.errors: list[MatrixError] = []
@@ -131,7 +131,9 @@ class _Program:
     def _check_vars(self) -> None:
         for var, model in self._vars.items():
             if not _VAR.fullmatch(var):
-                self._error(f"vars.{var}", "is no name for a var: 1 to 32 letters (a-z, A-Z), digits, dots or hyphens")
+                self._error(
+                    f"vars.{var}", "is not a name for a var: 1 to 32 letters (a-z, A-Z), digits, dots or hyphens"
+                )
             if model not in self._models:
                 hint = did_you_mean(model, self._models)
                 self._error(f"vars.{var}", f"there is no model '{model}', and an alias does not count{hint}")
@@ -158,7 +160,9 @@ class _Program:
             where = f"'{leaf.text}' at position {leaf.at}"
             if isinstance(leaf, Reference):
                 if leaf.text not in sets:
-                    self._error(path, f"'+{leaf.text}' at position {leaf.at} is no set{did_you_mean(leaf.text, sets)}")
+                    self._error(
+                        path, f"'+{leaf.text}' at position {leaf.at} is not a set{did_you_mean(leaf.text, sets)}"
+                    )
             elif leaf.text not in self._vars and leaf.text not in self._models:
                 hint = did_you_mean(leaf.text, [*self._vars, *self._models])
                 if not hint and leaf.text in sets:
@@ -166,7 +170,7 @@ class _Program:
                 self._error(path, f"{where} is neither a var nor a model id{hint}")
 
     def _ordered(self, trees: Mapping[str, Expression]) -> list[str]:
-        """Sets in the order of the file, each behind those it refers to."""
+        """Return the sets in the order of the file, each behind those it refers to."""
         order: dict[str, None] = {}
         way: dict[str, None] = {}
 

@@ -1,4 +1,4 @@
-"""The expressions of matrix sets: text to a tree. What a tree means is ``core.matrix``'s.
+"""The expressions of matrix sets: text to a tree. ``core.matrix`` gives a tree its meaning.
 
     or   := and ('|' and)*
     and  := atom ('&' atom)*
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 MAX_DEPTH = 100
-"""Brackets within brackets. Useful expressions have three; the program's own stack ends at some hundreds."""
+"""Largest number of nested brackets. Useful expressions have three; the program's own stack ends at some hundreds."""
 
 
 class Name(Struct, frozen=True):
@@ -49,7 +49,7 @@ Expression = Name | Reference | AnyOf | AllOf
 
 
 class BadExpression(ValueError):
-    """An expression that the grammar does not have. The message says what stands where, and what could."""
+    """The text is not an expression of the grammar. The message says what it found, and what could stand there."""
 
 
 _TOKEN = re.compile(r"\s*(?:(?P<name>[\w.-]+)|(?P<set>\+[\w.-]+)|(?P<sign>[&|()])|(?P<bad>\S))")
@@ -66,7 +66,7 @@ class _Token(Struct, frozen=True):
 
 
 def parse(text: str) -> Expression:
-    """The tree of an expression; raises `BadExpression`."""
+    """Return the tree of an expression; raises `BadExpression`."""
     tokens = _tokens(text)
     if tokens[0].kind == "end":
         raise BadExpression("is empty; name at least one model")

@@ -29,15 +29,15 @@ class Node:
     def __init__(self, children: Sequence[Node], *, joined: bool, support: int, first: int) -> None:
         self.children = tuple(children)
         self.joined = joined
-        """The children run together; else one of them does."""
+        """True if the children run together; else one of them does."""
         self.support = support
-        """Every model that occurs below."""
+        """All models that occur below."""
         self.first = first
         """The first alternative."""
         self.height: int = 1 + max((child.height for child in children), default=0)
         names = bool(children) and not any(child.children for child in children)
         self.leaves = {child.support: at for at, child in reversed([*enumerate(children)])} if names else {}
-        """Where all children are names: the first place of each."""
+        """If all children are names: the first place of each."""
 
     @classmethod
     def leaf(cls, bit: int) -> Node:
@@ -54,7 +54,7 @@ class Node:
 
 
 class Question:
-    """What one decision asks of many sets; holds the answers for the nodes that they share.
+    """One decision's question to many sets; holds the answers for the nodes that they share.
 
     ``costs`` are those of the running models, each at least 1; ``target`` is the bit of a model that does not run, or
     0. In the methods, ``must`` is that bit or 0: alternatives without it are left out; the node then has it somewhere.
@@ -68,7 +68,9 @@ class Question:
         self._frontiers: dict[tuple[Node, int], Sequence[int]] = {}
 
     def most(self, node: Node, must: int) -> int:
-        """No alternative keeps more, in cost; cheap, and too high where the same model is in several children."""
+        """Return an upper bound for the cost that any alternative keeps; cheap, and too high if children share a
+        model.
+        """
         if not node.support & self._relevant:
             return 0
         if not node.children:
@@ -92,7 +94,7 @@ class Question:
         return most
 
     def best(self, node: Node, must: int) -> tuple[int, int]:
-        """What the first best alternative keeps, in cost, and the alternative."""
+        """Return the cost that the first best alternative keeps, and the alternative."""
         if not node.support & self._relevant:
             return 0, node.first
         if not node.children:
@@ -112,7 +114,9 @@ class Question:
         return best
 
     def _able(self, node: Node, must: int) -> list[Node]:
-        """Children that can give what is asked for; there is one. Those that share nothing with the question cannot."""
+        """Return children that meet the request; there is at least one. Those that share nothing with the question
+        cannot.
+        """
         wanted = must or self._relevant
         if node.leaves:
             places = [node.leaves[bit] for bit in bits_of(node.support & wanted)]
@@ -131,7 +135,7 @@ class Question:
         return kept, alternative
 
     def _best_product(self, children: Sequence[Node], must: int) -> tuple[int, int]:
-        """The last step builds no frontier: what keeps most is within nothing else."""
+        """Do the last step without a frontier: the alternative that keeps the most is not within any other."""
         *others, last = children
         only_one_has_it = sum(child.support & must != 0 for child in children) == 1
         needed = must if only_one_has_it else 0
@@ -147,7 +151,7 @@ class Question:
         return best
 
     def _independent(self, children: Sequence[Node]) -> list[list[Node]]:
-        """The children in groups that share no model of the question; order is kept within a group."""
+        """Return the children in groups that share no model of the question; order is kept within a group."""
         groups: list[tuple[int, list[int]]] = []
         for number, child in enumerate(children):
             relevant, numbers = child.support & self._relevant, [number]
@@ -167,7 +171,7 @@ class Question:
     # ---- frontiers ---------------------------------------------------------------------------------------------------
 
     def _frontier(self, node: Node, must: int) -> Sequence[int]:
-        """The alternatives that no other one contains, in order."""
+        """Return the alternatives that no other one contains, in order."""
         if not node.support & self._relevant:
             return (node.first,)
         if not node.children:
@@ -192,7 +196,7 @@ class Question:
         return joined if only_one_has_it else [one for one in joined if one & must == must]
 
     def _greatest(self, alternatives: Iterable[int]) -> Sequence[int]:
-        """Without those whose projection is within another's; of equal ones the first, in the order they came."""
+        """Drop alternatives whose projection is within another's; of equal ones keep the first, in their order."""
         kept: dict[int, int] = {}
         for alternative in alternatives:
             projection = alternative & self._relevant
@@ -209,7 +213,7 @@ class Question:
 
 
 def bits_of(mask: int) -> Iterator[int]:
-    """Each on its own, the lowest first."""
+    """Return each bit on its own, the lowest first."""
     while mask:
         bit = mask & -mask
         yield bit

@@ -1,4 +1,4 @@
-"""Which MCP servers there are: the JSON that desktop clients keep (``mcpServers``), and the same section in YAML.
+"""The configured MCP servers: the JSON of desktop clients (``mcpServers``), and the same section in YAML.
 
 Source: llama-server README, ``--mcp-servers-config``; "type", "url" and "headers" as desktop clients write them.
 """
@@ -23,7 +23,7 @@ _HTTP_KEYS = ("url", "headers")
 _COMMON_KEYS = ("type", "timeout_ms", "disabled")
 _HTTP_TYPES = ("http", "streamable-http", "streamableHttp")
 _OWN_HEADERS = ("host", "connection", "content-length", "transfer-encoding", "content-type", "accept")
-"""What frames a request is not for a configuration to say."""
+"""Headers that frame a request; a configuration cannot set them."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
@@ -35,7 +35,7 @@ class StdioServer(Struct, frozen=True, kw_only=True):
     command: str
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
-    """Put over this program's own environment."""
+    """Variables that are added to this program's own environment."""
     cwd: str | None = None
     timeout: float = DEFAULT_TIMEOUT_MS / 1000
     """Seconds for one request to it."""
@@ -47,7 +47,7 @@ class HttpServer(Struct, frozen=True, kw_only=True):
     name: str
     url: str
     headers: tuple[tuple[str, str], ...] = ()
-    """Sent with every request: where its key goes."""
+    """Sent with every request; the place for its key."""
     timeout: float = DEFAULT_TIMEOUT_MS / 1000
     """Seconds for one request to it."""
 
@@ -56,17 +56,17 @@ McpServer = StdioServer | HttpServer
 
 
 class McpServers(Struct, frozen=True, kw_only=True):
-    """Servers in their order, and what the user should hear about the others."""
+    """Servers in order, and warnings about the others."""
 
     servers: tuple[McpServer, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def joined(self, more: McpServers) -> McpServers:
-        """These and then those; of servers with one name the first counts."""
+        """Join these servers with those; of servers with one name the first counts."""
         names = {server.name for server in self.servers}
         new = tuple(server for server in more.servers if server.name not in names)
         twice = tuple(
-            f"MCP server '{s.name}' is there twice; the first one counts" for s in more.servers if s not in new
+            f"MCP server '{s.name}' appears twice; the first one counts" for s in more.servers if s not in new
         )
         return McpServers(servers=self.servers + new, warnings=self.warnings + more.warnings + twice)
 
@@ -79,7 +79,7 @@ def parse_mcp_servers(text: str, where: str) -> McpServers:
         found: dict[str, object] = {}
         for name, value in pairs:
             if name in found:
-                warnings.append(f"{where}: '{name}' is there twice; the first one counts")
+                warnings.append(f"{where}: '{name}' appears twice; the first one counts")
             else:
                 found[name] = value
         return found
@@ -99,7 +99,7 @@ def parse_mcp_servers(text: str, where: str) -> McpServers:
 
 
 def read_mcp_servers(section: object, where: str) -> McpServers:
-    """The section itself, as JSON or YAML has it: a mapping of name to entry, or nothing. Raises UsageError."""
+    """Read the section itself, from JSON or YAML: a mapping of name to entry, or nothing. Raises UsageError."""
     if section is None:
         return McpServers()
     entries = _object(section)
@@ -119,7 +119,7 @@ def read_mcp_servers(section: object, where: str) -> McpServers:
 
 
 def _server(name: str, entry: Mapping[str, object], place: str, warnings: list[str]) -> McpServer | None:
-    """None for one that is skipped, with a warning unless the user has switched it off."""
+    """Return None for a server that is skipped, with a warning unless the user has switched it off."""
     kind = _text(entry, "type", place) or ("http" if "url" in entry and "command" not in entry else "stdio")
     if entry.get("disabled") is True:
         return None
@@ -128,7 +128,7 @@ def _server(name: str, entry: Mapping[str, object], place: str, warnings: list[s
         warnings.append(f"{place} is skipped: {skipped}")
         return None
     known = (_HTTP_KEYS if kind in _HTTP_TYPES else _STDIO_KEYS) + _COMMON_KEYS
-    warnings += [f"{place}: '{key}' is not known and does nothing" for key in entry if key not in known]
+    warnings += [f"{place}: '{key}' is unknown and has no effect" for key in entry if key not in known]
     timeout = _timeout(entry, place)
     if kind in _HTTP_TYPES:
         url = _url(entry, place)
@@ -149,7 +149,7 @@ def _why_skipped(name: str, kind: str, entry: Mapping[str, object]) -> str:
     if kind in _HTTP_TYPES:
         return "" if entry.get("url") else "it has no url"
     if kind != "stdio":
-        return f"type '{kind}' is not spoken here; types are 'stdio' and 'http'"
+        return f"type '{kind}' is not supported; the types are 'stdio' and 'http'"
     return "" if entry.get("command") else "it has no command"
 
 
@@ -186,7 +186,7 @@ def _headers(entry: Mapping[str, object], place: str) -> Iterable[tuple[str, str
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(text):
             raise UsageError(f"{place}.headers: {name!r} and its value cannot be an HTTP header")
         if name.lower() in _OWN_HEADERS:
-            raise UsageError(f"{place}.headers: '{name}' is said by the program itself; leave it out")
+            raise UsageError(f"{place}.headers: '{name}' is set by the program itself; leave it out")
         yield name, text
 
 
@@ -201,7 +201,7 @@ def _mapping(entry: Mapping[str, object], key: str, place: str) -> Mapping[str, 
 
 
 def _scalar(value: object, place: str) -> str:
-    """Numbers and truth values count as the text they are written as; YAML makes them of what has no quotes."""
+    """Treat numbers and truth values as the text they are written as; YAML makes them of unquoted text."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -233,7 +233,7 @@ def _url(entry: Mapping[str, object], place: str) -> str:
 
 
 def _object(value: object) -> Mapping[str, object] | None:
-    """The value where it is a mapping with texts as keys."""
+    """Return the value if it is a mapping with texts as keys."""
     if not isinstance(value, Mapping):
         return None
     found = cast("Mapping[object, object]", value)  # JSON and YAML mappings hold anything

@@ -53,7 +53,7 @@ class Told(Struct, frozen=True, kw_only=True):
 
 
 class _LooseError(Struct):
-    """Servers leave out what they do not care for."""
+    """Optional members, which servers leave out."""
 
     code: int | float | str | None = None
     message: str | None = None
@@ -72,7 +72,7 @@ _MESSAGE = msgspec.json.Decoder(_Message)
 
 
 def read_message(data: bytes) -> Answer | Asked | Told | None:
-    """What the bytes say; None for anything that is no message."""
+    """Read a message; None for anything that is not one."""
     try:
         found = _MESSAGE.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -99,7 +99,7 @@ def _error(found: _LooseError | str | None) -> RpcError:
 
 
 def request(number: int, method: str, params: object = None) -> bytes:
-    """A request of ours, without a line end."""
+    """Encode a request of ours, without a line end."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": method, "params": params or {}})
 
 
@@ -109,17 +109,17 @@ def notification(method: str, params: object = None) -> bytes:
 
 
 def result(number: Id | None, value: object) -> bytes:
-    """The answer to a request of the other side."""
+    """Encode the answer to a request of the other side."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "result": value})
 
 
 def refusal(number: Id | None, error: RpcError) -> bytes:
-    """The answer that says why there is no result."""
+    """Encode the answer that says why there is no result."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": number, "error": error})
 
 
 def reply(asked: Asked) -> bytes:
-    """What a client that offers nothing says to a server's request: it lives, and it has no such method."""
+    """Return the answer of a client that offers nothing: to ``ping``, or that it has no such method."""
     if asked.method == "ping":
         return result(asked.id, {})
     name = asked.method[:100]
@@ -127,22 +127,22 @@ def reply(asked: Asked) -> bytes:
 
 
 class Lines:
-    """Cuts a stream into lines; of one that is longer than ``limit`` nothing is kept."""
+    """Cuts a stream into lines; it drops a line that is longer than ``limit``."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
         self._held = bytearray()
         self._dropping = False
         self.dropped = 0
-        """Lines that were too long."""
+        """Number of lines that were too long."""
 
     @property
     def held(self) -> int:
-        """Bytes of the line that has no end yet."""
+        """Bytes of the unfinished line."""
         return len(self._held)
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that these bytes complete, without their ends and without empty ones."""
+        """Return the lines that these bytes complete, without their ends and without empty ones."""
         *ended, rest = chunk.split(b"\n")
         found: list[bytes] = []
         for part in ended:

@@ -1,4 +1,4 @@
-"""MCP as a server: what a request is, which revision it speaks, and the answers that need no work.
+"""MCP as a server: the kind of a request, its revision, and the answers that need no work.
 
 Two eras are served on one path: requests that carry revision and capabilities themselves (2026-07-28), and those of a
 client that has begun with ``initialize`` (2024-11-05 to 2025-11-25). No state is kept for either. Source: MCP
@@ -35,7 +35,7 @@ META_SERVER = "io.modelcontextprotocol/serverInfo"
 TOOLS_TTL = 60_000
 """Milliseconds for which a client may keep the list of tools."""
 INSTRUCTIONS = (
-    "Runs language models on the machine it is installed on. 'list_models' tells what there is, 'chat' asks one of "
+    "Runs language models on the machine it is installed on. 'list_models' lists the models, 'chat' asks one of "
     "them. A model that is not loaded yet is loaded first, which can take a minute."
 )
 
@@ -50,7 +50,7 @@ class Call(Struct, frozen=True, kw_only=True):
     arguments: bytes
     modern: bool
     token: str | int | None = None
-    """Progress is told under this name, if at all."""
+    """The token for progress reports, if any."""
 
 
 class Immediate(Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class Listing(Struct, frozen=True, kw_only=True):
 
 
 class Accepted(Struct, frozen=True):
-    """Nothing to be answered: a notification, or an answer to a question that was never asked."""
+    """Needs no answer: a notification, or an answer to a question that was never asked."""
 
 
 Reading = Call | Listing | Immediate | Accepted
@@ -97,7 +97,9 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Mapping[str, str]) -> Reading:
-    """What the body of a POST asks for. ``headers`` are the request's; ``server`` is name and version of this one."""
+    """Return the meaning of a POST's body. ``headers`` are the request's; ``server`` is name and version of this
+    one.
+    """
     try:
         found = _REQUEST.decode(body)
     except msgspec.ValidationError:
@@ -171,7 +173,7 @@ def _modern(number: Id, method: str, params: _Params, meta: Mapping[str, Raw], s
 def _mistake_of_modern(
     number: Id, method: str, params: _Params, meta: Mapping[str, Raw], fields: _Fields
 ) -> Immediate | None:
-    """The first thing that is wrong with what a request says of itself: intermediaries rely on its headers."""
+    """Return the first mistake in a request's description of itself: intermediaries rely on its headers."""
     for name in (META_VERSION, META_CAPABILITIES):
         if name not in meta:
             return _refuse(number, INVALID_PARAMS, f"params._meta has no '{name}'", 400)
@@ -180,7 +182,7 @@ def _mistake_of_modern(
     except _UNREADABLE:
         return _refuse(number, INVALID_PARAMS, f"'{META_VERSION}' is not a text", 400)
     if twice := fields.twice():
-        return _refuse(number, HEADER_MISMATCH, f"the header {twice} is there twice", 400)
+        return _refuse(number, HEADER_MISMATCH, f"the header {twice} appears twice", 400)
     wanted = [(VERSION_HEADER, version), (METHOD_HEADER, method)]
     if method == "tools/call":
         wanted.append((NAME_HEADER, params.name))
@@ -189,7 +191,7 @@ def _mistake_of_modern(
         if name == NAME_HEADER:
             given = _decoded(given)
         if given != value:
-            return _refuse(number, HEADER_MISMATCH, f"the header {name.decode()} does not say what the body says", 400)
+            return _refuse(number, HEADER_MISMATCH, f"the header {name.decode()} contradicts the body", 400)
     return None if version in MODERN_VERSIONS else _unsupported(number, version)
 
 
@@ -208,12 +210,12 @@ def _call(number: Id, params: _Params, meta: Mapping[str, Raw], *, modern: bool)
 
 
 def stamped(result: Mapping[str, object], server: Mapping[str, str]) -> dict[str, object]:
-    """A result as the revision of 2026-07-28 wants it."""
+    """Return a result in the form of the revision 2026-07-28."""
     return {"resultType": "complete", **result, "_meta": {META_SERVER: server}}
 
 
 def cached() -> dict[str, object]:
-    """How long a list may be kept: by who asked, and by nobody else."""
+    """Return how long a list may be kept: by its client only."""
     return {"ttlMs": TOOLS_TTL, "cacheScope": "private"}
 
 
@@ -228,7 +230,7 @@ def _refuse(number: Id | None, code: int, message: str, status: int) -> Immediat
 
 
 class _Fields:
-    """The request headers that repeat what the body says."""
+    """The request headers that must repeat the body's content."""
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
         names = (VERSION_HEADER, METHOD_HEADER, NAME_HEADER)
@@ -243,7 +245,7 @@ class _Fields:
 
 
 def _decoded(value: str | None) -> str | None:
-    """A header value, written in base64 where it could not be written plainly."""
+    """Return the text of a header value, decoded from base64 if it is written so."""
     begin, end = _ENCODED
     if value is None or not (value.startswith(begin) and value.endswith(end)):
         return value
@@ -254,7 +256,7 @@ def _decoded(value: str | None) -> str | None:
 
 
 def encoded_header(value: str) -> bytes:
-    """A header value that says this text, in base64 where it cannot be written plainly."""
+    """Return a header value for this text, in base64 if it cannot be written plainly."""
     begin, end = _ENCODED
     plain = value.isascii() and value.isprintable() and value == value.strip()
     if plain and not (value.startswith(begin) and value.endswith(end)):

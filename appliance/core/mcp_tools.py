@@ -1,4 +1,4 @@
-"""A server's tools as the program offers them, and what comes of using one. Source: MCP; llama-server b11434."""
+"""A server's tools in the program's form, and the results of using one. Source: MCP; llama-server b11434."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from appliance.core.mcp_messages import Answer
 from appliance.core.tooling import NO_PARAMETERS, ToolOutcome, ToolSpec
 
 MAX_TOOLS = 1000
-"""Of one server."""
+"""For one server."""
 PROTOCOL = "2024-11-05"
-"""The revision that servers on standard input and output are asked for, as llama-server does."""
+"""The revision to request from servers on standard input and output, as llama-server does."""
 CLIENT_INFO = {"name": "llama.cpp", "version": "1.0"}
 
 _NO_TEXT = "MCP tool returned an error"
@@ -54,7 +54,7 @@ class ToolPage(Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     cursor: str | None = None
-    """Where the next page begins."""
+    """The cursor of the next page."""
 
 
 _PAGE = msgspec.json.Decoder(_Page)
@@ -70,7 +70,7 @@ def initialize_params(version: str = PROTOCOL) -> dict[str, object]:
 
 
 def read_tools(server: str, answer: Raw) -> ToolPage | None:
-    """None where the answer is no list of tools. A tool that cannot be read is left out, with a warning."""
+    """Return None if the answer is not a list of tools. An unreadable tool is left out, with a warning."""
     try:
         page = _PAGE.decode(answer)
     except _UNREADABLE:
@@ -104,7 +104,7 @@ def _spec(server: str, tool: _Tool) -> ToolSpec:
 
 
 def _parameters(schema: Raw | UnsetType) -> Raw:
-    """The schema as it came; engines want an object with properties, so that is what others are made into."""
+    """Return the schema, as an object with properties if it is something else: engines need that."""
     if schema is UNSET:
         return NO_PARAMETERS
     try:
@@ -119,7 +119,7 @@ def _parameters(schema: Raw | UnsetType) -> Raw:
 
 
 def call_params(tool: str, arguments: bytes) -> dict[str, object]:
-    """Raises ValueError for arguments that are no JSON object."""
+    """Encode a use. Raises ValueError for arguments that are not a JSON object."""
     try:
         arguments.decode()
         compact = msgspec.json.format(arguments or b"{}", indent=-1)  # a line break would end the message
@@ -130,7 +130,7 @@ def call_params(tool: str, arguments: bytes) -> dict[str, object]:
 
 
 def outcome(answer: Answer) -> ToolOutcome:
-    """What came of ``tools/call``, in llama-server's words."""
+    """Return the result of ``tools/call`` in llama-server's form."""
     if answer.error is not None:
         return failed(answer.error.message)
     try:
@@ -144,12 +144,12 @@ def outcome(answer: Answer) -> ToolOutcome:
 
 
 def failed(message: str) -> ToolOutcome:
-    """The outcome of a use that did not work; a model is told why."""
+    """Return the outcome of a failed use; the model sees the reason."""
     return ToolOutcome(body=msgspec.json.encode({"error": message}), text=f"Error: {message}", error=message)
 
 
 def _text(found: _Result) -> str:
-    """The parts that are text; where a result is structured only, what it says as JSON."""
+    """Join the parts that are text; if a result is structured only, return it as JSON."""
     parts = [_PART.decode(raw) for raw in found.content or ()]
     texts = [part.text for part in parts if part.type == "text" and part.text is not None]
     if not texts and found.structuredContent is not UNSET and not parts:
@@ -161,12 +161,12 @@ def _text(found: _Result) -> str:
 
 
 def unique(pages: Sequence[tuple[ToolSpec, str]], taken: set[str]) -> tuple[list[tuple[ToolSpec, str]], list[str]]:
-    """Those whose name is not taken yet, which it then is, and warnings about the others."""
+    """Return the tools whose name is free, which it then no longer is, and warnings about the others."""
     kept: list[tuple[ToolSpec, str]] = []
     warnings: list[str] = []
     for spec, name in pages:
         if spec.name in taken:
-            warnings.append(f"tool '{name}' of MCP server '{spec.server}' is skipped: '{spec.name}' is there already")
+            warnings.append(f"tool '{name}' of MCP server '{spec.server}' is skipped: '{spec.name}' exists already")
         else:
             taken.add(spec.name)
             kept.append((spec, name))

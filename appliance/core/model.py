@@ -1,4 +1,4 @@
-"""One model the program can serve, and the engine flags that follow from what kind of model it is."""
+"""A model that the program can serve, and the engine flags that follow from its kind."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from appliance.core.gguf import GgufInfo
 
 Source = Literal["config", "preset", "path", "models_dir", "cache", "lm_studio", "ollama", "starter"]
 """Where a model was found: in the configuration, in a preset file, named on the command line, in a models folder, in
-the Hugging Face cache, in the store of LM Studio or Ollama, shipped along."""
+the Hugging Face cache, in the store of LM Studio or Ollama, shipped with the program.
+"""
 
 STRENGTH: tuple[Source, ...] = ("starter", "ollama", "lm_studio", "cache", "models_dir", "path", "preset", "config")
-"""Of two models with one id the stronger source's is served; weakest first."""
+"""If two models have the same id, the stronger source wins; weakest first."""
 
 FOREIGN: tuple[Source, ...] = ("lm_studio", "ollama")
-"""Files of other programs: used where they are, never changed or deleted."""
+"""Files of other programs: used in place, never changed or deleted."""
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -31,12 +32,13 @@ class Model(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     source: Source
     path: str = ""
-    """Absolute; of a sharded model the first shard, which is what the engine is given. Empty for a configured one, and
-    where the engine fetches it."""
+    """Absolute; for a sharded model the first shard, which the engine gets. Empty for a configured model, and when the
+    engine fetches it.
+    """
     config: ModelConfig | None = None
     """The command that serves it; without one the program's own engine does."""
     mmproj: str | None = None
-    """Projector that lets it see or hear."""
+    """Projector for images or sound."""
     draft: str | None = None
     """Small model for speculative decoding."""
     size: int = 0
@@ -45,35 +47,35 @@ class Model(Struct, frozen=True, kw_only=True):
     """When the file was last changed, Unix seconds."""
     info: GgufInfo | None = None
     error: str | None = None
-    """Why it cannot be used, one line without the path."""
+    """Why it cannot be used; one line, without the path."""
     args: tuple[str, ...] = ()
-    """Engine flags of this model alone."""
+    """Engine flags for this model only."""
     tags: tuple[str, ...] = ()
     """Words about it, for people."""
     hidden: bool = False
-    """Served when asked for by name, and not listed: a preset stands for it."""
+    """Not listed, but served when named: a preset stands for it."""
     load_on_startup: bool = False
     stop_timeout: float | None = None
-    """Seconds its process gets to end by itself; None: what is usual."""
+    """Seconds that its process gets to end by itself; None means the default."""
     preset: str = ""
-    """What applies to it as a section of llama-server's INI; empty where nothing but its files does."""
+    """Its options as a section of llama-server's INI; empty if only its files set any."""
     origins: tuple[tuple[str, str], ...] = ()
-    """Each option in ``preset`` with who said it: ``models.ini:12``, a variable, a flag of the command line."""
+    """The source of each option in ``preset``: ``models.ini:12``, a variable, a flag of the command line."""
     hf_repo: str | None = None
     """``org/repo`` of a model from the cache."""
     tag: str | None = None
     input_modalities: tuple[str, ...] = ("text",)
     engine: str = ""
-    """Which engine its own configuration asks for, as `Wanted.word`; empty: none of its own."""
+    """The engine that its own configuration asks for, as `Wanted.word`; empty: none."""
     fetch: tuple[Remote, ...] = ()
-    """What has to be downloaded before it can be started; ``args`` then say the same, for people to read."""
+    """The downloads that it needs before a start; ``args`` then say the same, for people."""
 
 
 def engine_flags(model: Model) -> tuple[str, ...]:
-    """llama-server flags that the model's files and kind call for, without ``--model`` and ``model.args``.
+    """Return the llama-server flags for the model's files and kind, without ``--model`` and ``model.args``.
 
-    The names are good for every llama.cpp since 2025: ``--model-draft`` is still an alias of ``--spec-draft-model``,
-    and a reranker must not be given ``--embedding``, which older servers take as a refusal of reranking.
+    The names work in every llama.cpp since 2025: ``--model-draft`` is still an alias of ``--spec-draft-model``, and a
+    reranker must not get ``--embedding``, which older servers take as a refusal of reranking.
     """
     flags: list[str] = []
     if model.mmproj:
@@ -89,6 +91,9 @@ def engine_flags(model: Model) -> tuple[str, ...]:
 
 
 def started_with(model: Model) -> tuple[object, ...]:
-    """What a process of a model without a command depends on. While this stays equal, a running process is up to date:
-    names, tags and times that are merely told, or used when it ends, are no part of it."""
+    """Return everything that the process of a model without a command depends on.
+
+    While this stays equal, a running process is up to date. Names, tags and times that are only shown, or used when it
+    ends, are not part of it.
+    """
     return model.path, model.size, model.created, engine_flags(model), model.args, model.engine

@@ -1,4 +1,4 @@
-"""What model files and cache folders are called, and which model a client means by a name.
+"""The names of model files and cache folders, and the model that a client means by a name.
 
 The rules are llama-server's router mode (llama.cpp b11434); where this program is more generous it says so.
 """
@@ -13,20 +13,22 @@ from msgspec import Struct
 
 SUFFIX = ".gguf"
 MAX_SHARDS = 1000
-"""More parts than this in one model is a mistake in the name; the largest published ones have about 200."""
+"""A model with more parts has a mistake in its name; the largest published ones have about 200."""
 MAX_NAME = 255
 MIN_PART = 3
-"""Letters that make a suggestion when one name holds the other."""
+"""Number of letters that make a suggestion if one name contains the other."""
 MAX_COMPARED = 2000
-"""Names that are compared letter by letter for a suggestion; keeps an unknown name cheap in a large catalog."""
+"""Number of names that are compared letter by letter for a suggestion; keeps an unknown name cheap in a large
+catalog.
+"""
 QUANTISATIONS = ("Q4_K_M", "Q8_0")
-"""Which file of a repository is meant when the name has no tag, best first; after these, the first one."""
+"""The file of a repository to take for a name without a tag, best first; after these, the first one."""
 PROJECTOR_TYPES = ("F16", "BF16")
-"""Which projector is taken of several, best first; after these, the first one."""
+"""The projector to take of several, best first; after these, the first one."""
 DRAFT_PREFIXES = ("mtp-", "dspark-", "dflash-")
 """Small companions that guess ahead for a model; the engine tells their kinds apart by their headers."""
 COMPANION_MARKS = ("mmproj", *DRAFT_PREFIXES, "eagle3-")
-"""In a file's name: it belongs to another model and is none itself."""
+"""Marks in the name of a file that belongs to another model and is not a model itself."""
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<total>[0-9]{5})", re.DOTALL)
 _TAG = re.compile(r"[-.]([A-Za-z0-9_]+)\Z")
@@ -44,12 +46,14 @@ class Shard(Struct, frozen=True):
     total: int
 
     def name(self, number: int) -> str:
-        """The file name of part ``number`` of the same model."""
+        """Return the file name of part ``number`` of the same model."""
         return f"{self.stem}-{number:05}-of-{self.total:05}{SUFFIX}"
 
 
 def stem_of(name: str) -> str | None:
-    """A model file's name without its suffix; None for other files and for hidden ones (``._X.gguf`` of macOS)."""
+    """Return a model file's name without its suffix; None for other files and for hidden ones (``._X.gguf`` of
+    macOS).
+    """
     if name.startswith(".") or not name.lower().endswith(SUFFIX) or len(name) == len(SUFFIX):
         return None
     return name[: -len(SUFFIX)]
@@ -64,7 +68,7 @@ def shard_of(stem: str) -> Shard | None:
 
 
 def model_name(stem: str) -> str:
-    """The name of a model by its file: the stem, without the shard's number."""
+    """Return the name of a model by its file: the stem, without the shard's number."""
     shard = shard_of(stem)
     return shard.stem if shard else stem
 
@@ -78,20 +82,22 @@ def is_draft(name: str) -> bool:
 
 
 def is_companion(stem: str, *, anywhere: bool) -> bool:
-    """A file that is no model of its own. In the cache the mark may stand ``anywhere``, in a folder only in front."""
+    """True for a file that is not a model of its own. In the cache the mark may be ``anywhere``, in a folder only in
+    front.
+    """
     if anywhere:
         return is_projector(stem) or any(mark in stem for mark in COMPANION_MARKS)
     return is_projector(stem) or stem.startswith(COMPANION_MARKS)
 
 
 def tag_of(stem: str) -> str | None:
-    """The quantisation tag at the end of a file's stem: ``Q4_K_M`` of ``Qwen3-8B-q4_k_m``."""
+    """Return the quantisation tag at the end of a file's stem: ``Q4_K_M`` of ``Qwen3-8B-q4_k_m``."""
     match = _TAG.search(model_name(stem))
     return match and match[1].upper()
 
 
 def repo_of(folder: str) -> str | None:
-    """``org/repo`` of the cache folder ``models--org--repo``; None where it is not one."""
+    """Return ``org/repo`` of the cache folder ``models--org--repo``; None for other folders."""
     parts = folder.split("--")
     if len(parts) != 3 or parts[0] != "models" or not all(_REPO_PART.fullmatch(part) for part in parts[1:]):
         return None
@@ -103,12 +109,14 @@ def is_commit(text: str) -> bool:
 
 
 def is_speakable(name: str) -> bool:
-    """Can stand in JSON, a log line and a table: printable, valid Unicode, of sane length."""
+    """True for a name that fits JSON, a log line and a table: printable, valid Unicode, of sane length."""
     return 0 < len(name) <= MAX_NAME and name.isprintable()
 
 
 def split_named_path(text: str) -> tuple[str | None, str]:
-    """``ID=PATH`` of a ``--model`` flag; plain ``PATH`` gives no id. An id never looks like the start of a path."""
+    """Split ``ID=PATH`` of a ``--model`` flag; plain ``PATH`` gives no id. An id never looks like the start of a
+    path.
+    """
     name, equals, path = text.partition("=")
     if not equals or not name or not path or name.startswith((".", "/", "~")) or "\\" in name:
         return None, text
@@ -116,7 +124,7 @@ def split_named_path(text: str) -> tuple[str | None, str]:
 
 
 def prefer(items: Sequence[tuple[str | None, T]], order: Sequence[str]) -> T | None:
-    """The item whose tag comes first in ``order``, else the first item."""
+    """Return the item whose tag comes first in ``order``, else the first item."""
     for wanted in order:
         for tag, item in items:
             if tag == wanted:
@@ -125,7 +133,7 @@ def prefer(items: Sequence[tuple[str | None, T]], order: Sequence[str]) -> T | N
 
 
 class Named(Struct, frozen=True):
-    """What a lookup knows of a model. ``repo``: it may also be asked for without its tag."""
+    """A model as a lookup sees it. ``repo``: clients may also name it without its tag."""
 
     id: str
     aliases: tuple[str, ...] = ()
@@ -134,7 +142,7 @@ class Named(Struct, frozen=True):
 
 
 class Names:
-    """Finds the id a client means. Immutable; an exact name always wins over every guess."""
+    """Finds the id that a client means. Immutable; an exact name always wins over every guess."""
 
     def __init__(self, models: Iterable[Named]) -> None:
         ordered = sorted(models, key=lambda model: model.id)
@@ -150,12 +158,12 @@ class Names:
         self._repos = {repo: prefer(found, QUANTISATIONS) for repo, found in repos.items()}
 
     def find(self, name: str) -> str | None:
-        """By id or alias, then without regard to case, then a cached repository without its tag."""
+        """Look up by id or alias, then without regard to case, then as a cached repository without its tag."""
         folded = name.casefold()
         return self._exact.get(name) or self._folded.get(folded) or self._repos.get(folded)
 
     def near(self, name: str, count: int = 3) -> tuple[str, ...]:
-        """Known names that look like an unknown one, best first."""
+        """Return known names that look like an unknown one, best first."""
         folded = name[:MAX_NAME].casefold()
         from difflib import get_close_matches  # only on the way to an error
 

@@ -1,4 +1,4 @@
-"""Which known name was probably meant by one that nobody knows."""
+"""Finds the known name that an unknown one probably means."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 
 LONGEST = 200
-"""Characters of a name that is compared; a longer one is like none, and would take its time."""
+"""Longest name that is compared; a longer one resembles nothing, and would take too long."""
 MOST = 50
-"""Known names that are told."""
+"""Number of known names in a message."""
 
 
 def near(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant: the same but for case and punctuation, else one that looks like it."""
+    """Return the known name that was probably meant: one that differs in case and punctuation only, else a similar
+    one.
+    """
     if len(name) > LONGEST:
         return None
     from difflib import get_close_matches  # a millisecond, for mistakes only
@@ -23,17 +25,17 @@ def near(name: str, known: Iterable[str]) -> str | None:
 
 
 def fold(name: str) -> str:
-    """``strip_params`` and ``StripParams`` are one name."""
+    """Treat ``strip_params`` and ``StripParams`` as one name."""
     return name.casefold().replace("_", "").replace("-", "")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name; empty where nothing looks like it."""
+    """Return the end of a message about an unknown name; empty if nothing looks like it."""
     meant = near(name, known)
     return f"; did you mean '{meant}'?" if meant else ""
 
 
 def meant_or_all(name: str, known: Collection[str]) -> str:
-    """The same where the known names are few enough to be told when nothing looks like it."""
+    """The same for few known names, which are listed if nothing looks like it."""
     more = f" and {len(known) - MOST} more" if len(known) > MOST else ""
     return did_you_mean(name, known) or f"; there are {', '.join(islice(known, MOST))}{more}"

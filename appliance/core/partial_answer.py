@@ -1,4 +1,4 @@
-"""What a broken stream has said so far, in each of the formats that llama-server (b11434) answers in."""
+"""Reads the text of a broken stream so far, in each format in which llama-server (b11434) answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from appliance.core.slash import Family
 from appliance.core.sse import Decoder, RecordTooLong
 
 MAX_TEXT = 1 << 20
-"""Characters of text and thoughts; a longer answer is not continued."""
+"""Characters of text and reasoning; a longer answer is not continued."""
 DONE = "[DONE]"
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
@@ -29,7 +29,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Partial(Struct, frozen=True, kw_only=True):
-    """The beginning of an answer. ``text_pieces`` and ``reasoning_pieces`` are records: at least so many tokens."""
+    """The beginning of an answer. ``text_pieces`` and ``reasoning_pieces`` count records: at least so many tokens."""
 
     family: Family
     text: str
@@ -37,18 +37,18 @@ class Partial(Struct, frozen=True, kw_only=True):
     text_pieces: int
     reasoning_pieces: int
     head: JsonObject
-    """What its records say of the whole answer: id, created, model; {} where they say nothing."""
+    """Facts about the whole answer in its records: id, created, model; {} if they have none."""
     begun: bool
-    """There was a record."""
+    """True after the first record."""
     native: bool
     """llama.cpp's own format."""
     blocks: dict[int, str]
-    """Anthropic: blocks that have begun and not ended, with their type."""
+    """Anthropic: the blocks that have begun and not ended, with their types."""
     next_block: int
     items: dict[str, str]
     """Responses: the id of the item of each type."""
     finished: bool
-    """Nothing is missing but what ``closing`` is."""
+    """True if only ``closing`` is missing."""
     closing: bytes
 
     @property
@@ -197,7 +197,7 @@ class SoFar:
                 pass
 
     def partial(self) -> Partial | Refusal:
-        """What has been read."""
+        """Return the content read so far."""
         if self._why:
             return Refusal(self._why)
         if self._ending and not self._finished:
@@ -230,7 +230,7 @@ def _closing(family: Family) -> bytes:
 
 
 def object_of(value: JSON) -> JsonObject:
-    """The object itself, or an empty one for anything else."""
+    """Return the object itself, or an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 

@@ -1,7 +1,7 @@
-"""Who must go so that a model may run: the rules of the configuration, apart from memory and numbers.
+"""The configuration's rules about which models must go so that another may run, apart from memory and numbers.
 
-A policy is asked about one target and every model that has a process, whatever its state. It knows no time and no use:
-whether an evicted model is still at work, and who waits for whom, is ``core.schedule``'s.
+A policy gets one target and every model that has a process, whatever its state. It knows nothing of time and use:
+`core.schedule` knows whether an evicted model is still at work, and which requests wait for which model.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from appliance.core.matrix import DEFAULT_COST, Eviction, Matrix
 
 
 class Policy(Protocol):
-    """Answers are pure, and the same for the same question."""
+    """Answers are pure: the same question always has the same answer."""
 
     def plan(self, target: str, running: Sequence[str]) -> Eviction:
-        """Whom ``target`` displaces of the ``running``, in their order; itself never."""
+        """Return the ``running`` models that ``target`` displaces, in their order; never itself."""
         ...
 
     def cost_of(self, model: str) -> int:
-        """What it costs to evict the model, at least 1; higher is worse."""
+        """Return the cost of evicting the model, at least 1; higher is worse."""
         ...
 
 
@@ -36,12 +36,12 @@ class FreePolicy:
 
 
 class GroupPolicy:
-    """Groups of llama-swap (0bdb3720). A model in no group is in the group ``(default)``, also one that no file names.
+    """Groups of llama-swap (0bdb3720). A model without a group is in ``(default)``, and so is one that no file names.
 
     A target displaces the others of its group if that group swaps, and the members of other groups if its group is
-    exclusive and theirs is not persistent. Nothing else: a model of a group that is not exclusive displaces no other
-    group, even an exclusive one that runs. That is one-sided, and files rely on it. It holds for a target that runs
-    already, too.
+    exclusive and theirs is not persistent. It displaces nothing else: a model of a group that is not exclusive
+    displaces no other group, even an exclusive one that runs. That is one-sided, and files rely on it. It also applies
+    to a target that is already running.
     """
 
     def __init__(self, groups: Mapping[str, Group]) -> None:
@@ -83,7 +83,7 @@ class MatrixPolicy:
 
 
 def policy_of(config: Config) -> Policy:
-    """The policy of a normalised configuration. Raises `MatrixError` where it was not checked."""
+    """Return the policy of a normalised configuration. Raises `MatrixError` if it was not checked."""
     router = config.routing.router
     if router.use == "matrix" and router.settings.matrix is not None:
         return MatrixPolicy(Matrix(router.settings.matrix, config.models))

@@ -1,5 +1,4 @@
-"""The INI dialect of llama-server's model presets: sections of settings with their places. What a key means is not
-known here.
+"""The INI dialect of llama-server's model presets: sections of settings with their places. It knows no keys.
 
 The rules are those of llama.cpp b11434, tried out against its ``llama-server``: a section header and ``key = value``
 begin in the first column; a comment begins with ``;`` or ``#`` anywhere, so that no value can hold either; blank lines
@@ -17,9 +16,9 @@ from msgspec import Struct
 from appliance.core.config.nodes import Position, Problem
 
 DEFAULT = "default"
-"""The model that settings in front of the first section are for."""
+"""The model for settings before the first section."""
 EVERYWHERE = "*"
-"""The section whose settings are for every model."""
+"""The section for every model."""
 
 _ENDS = re.compile(r"\r\n|\n|\r")
 _HEADER = re.compile(r"\[([^\]]*)\][ \t]*(?:[;#].*)?")
@@ -36,7 +35,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """One section, or (with `DEFAULT` for a name) what stands in front of the first."""
+    """One section, or (named `DEFAULT`) the settings before the first."""
 
     name: str
     settings: tuple[Setting, ...] = ()
@@ -44,7 +43,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str, file: str) -> tuple[list[Section], list[Problem]]:
-    """The sections in the order of the file, each name once, and everything that is wrong or odd about the lines."""
+    """The sections in the order of the file, each name once, and all problems and oddities of the lines."""
     problems: list[Problem] = []
     opened: list[tuple[Section, list[Setting]]] = []
     for line in _lines(text.removeprefix("\ufeff"), file):
@@ -115,7 +114,7 @@ def _not_a_setting(line: str) -> str:
 
 
 def _oddities(dashes: str, key: str, value: str, rest: str) -> Iterator[str]:
-    """What works, and perhaps not as it was meant."""
+    """A setting that works, though perhaps not as intended."""
     if dashes:
         yield f"llama-server itself refuses dashes in front of a key; write {key}"
     cut = len(value) < len(rest)

@@ -1,4 +1,4 @@
-"""One option of a model, as a preset's key, the command line or a variable gives it.
+"""One option of a model, as given by a preset's key, the command line or a variable.
 
 A key is any spelling of an option without its dashes, or its variable. The rules are those of llama.cpp b11434's
 router; where that takes a mistake for something else (``metrics = no`` switches on), this is an error.
@@ -22,11 +22,11 @@ STOP_TIMEOUT = "stop-timeout"
 DEDUP = "dedup-cache-models"
 ENGINE = "engine"
 PRESET_ONLY = (DEDUP, ENGINE, LOAD_ON_STARTUP, STOP_TIMEOUT)
-"""Keys for the router alone, which are no options of llama-server."""
+"""Keys for the router alone; they are not options of llama-server."""
 
 HF_TOKEN = "HF_TOKEN"
 _OPPOSITE = {"mmap": "none", "none": "mmap"}
-"""What the former ``mmap = false`` and ``no-mmap = false`` mean as a load mode."""
+"""The load mode that the former ``mmap = false`` and ``no-mmap = false`` mean."""
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -36,12 +36,12 @@ class Choice(Struct, frozen=True, kw_only=True):
 
     name: str
     words: tuple[str, ...] = ()
-    """For the engine's command line; none for a switch that is off."""
+    """Words for the engine's command line; none for a switch that is off."""
     text: str
     """The value as llama-server writes it into an INI."""
     on: bool = True
     origin: str
-    """Who said it: a place in a file, a variable, a flag of the command line."""
+    """Its source: a place in a file, a variable, a flag of the command line."""
 
 
 Choices = Mapping[str, Choice]
@@ -57,7 +57,7 @@ def _flag_of(name: str) -> Flag:
 
 
 def canonical(names: Iterable[str]) -> frozenset[str]:
-    """The names that `Choice` uses for these spellings."""
+    """Return the names that `Choice` uses for these spellings."""
     return frozenset(_flag_of(name).name for name in names)
 
 
@@ -68,10 +68,13 @@ FRONTS_OWN = canonical((
     "--mcp-servers-config", "--mcp-servers-json", "--models-dir", "--models-preset", "--models-max",
     "--models-autoload", "--log-colors", "--hf-token",
 ))  # fmt: skip
-"""Options of the server in front, which no model process gets. llama-server's own router hands some of them on;
-``--hf-token`` would be shown to every client in the list of models."""
+"""Options of the server in front, which no model process gets.
+
+llama-server's own router passes some of them on; ``--hf-token`` would then be visible to every client in the list of
+models.
+"""
 NOT_FOR_ALL = canonical(("--model", "--mmproj", "--alias", "--hf-repo", "--log-file"))
-"""Options that, said of no model in particular, are for none."""
+"""Options that apply only to a particular model."""
 ENDS_AT_ONCE = canonical(("--help", "--version", "--cache-list", "--completion-bash", "--list-devices"))
 NOT_FROM_STRANGERS = canonical((
     "--rpc", "--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled", "--model-url", "--mmproj-url",
@@ -82,7 +85,7 @@ _SERVERS = FRONTS_OWN | NOT_FOR_ALL | ENDS_AT_ONCE
 
 
 def chosen(options: Iterable[Option]) -> Choices:
-    """What the command line or the environment chooses for all models; the last of each option counts."""
+    """Return the choices of the command line or the environment for all models; the last of each option counts."""
     return {
         option.canonical: choice_of(_flag_of(option.canonical), option.values, on=option.on, origin=option.flag)
         for option in options
@@ -91,13 +94,13 @@ def chosen(options: Iterable[Option]) -> Choices:
 
 
 def from_words(words: Iterable[str], origin: str) -> Choices:
-    """The same for flags that the program itself gives a model."""
+    """Return the same for flags that the program itself gives a model."""
     options = llama_flags.split(tuple(words))
     return {o.canonical: choice_of(_flag_of(o.canonical), o.values, on=o.on, origin=origin) for o in options}
 
 
 def choice_of(flag: Flag, values: tuple[str, ...], *, on: bool = True, text: str | None = None, origin: str) -> Choice:
-    """``text`` is what was written where that is known."""
+    """``text`` is the original spelling, if known."""
     spoken = " ".join(values) if flag.arity else str(int(on))
     name = flag.name if on else flag.negatives[-1] if flag.negatives else None
     words = () if name is None else (name, *values)
@@ -105,12 +108,12 @@ def choice_of(flag: Flag, values: tuple[str, ...], *, on: bool = True, text: str
 
 
 def is_known(key: str) -> bool:
-    """Whether the key names an option of llama-server."""
+    """True if the key names an option of llama-server."""
     return key in _KEYS
 
 
 def read_key(key: str, value: str, origin: str) -> Choice | str:
-    """The option that ``key = value`` chooses, or what is wrong with it."""
+    """Return the option that ``key = value`` chooses, or its mistake."""
     if key in PRESET_ONLY:
         return _for_the_router(key, value, origin)
     flag, on = _KEYS.get(key, (None, True))
@@ -119,7 +122,7 @@ def read_key(key: str, value: str, origin: str) -> Choice | str:
     if flag.kind is Kind.REMOVED:
         return f"{key} has been removed from llama-server; use {REPLACEMENT[flag.name].replace('--', '')}"
     if flag.name in ENDS_AT_ONCE:
-        return f"with {key} llama-server ends at once; it has no place in a preset"
+        return f"with {key} llama-server ends at once; remove it from the preset"
     if flag.kind is Kind.PAIR:
         return f"{key} takes two values, which presets cannot hold; give {flag.name} on the command line"
     if flag.arity == 0:
@@ -144,7 +147,7 @@ def _for_the_router(key: str, value: str, origin: str) -> Choice | str:
 
 
 def _switch(flag: Flag, positive: bool, key: str, value: str, origin: str) -> Choice | str:
-    """``no-x = true`` is ``x = false``."""
+    """Treat ``no-x = true`` as ``x = false``."""
     said = _boolean(value)
     if said is None:
         return _not_boolean(key, value)
@@ -153,7 +156,9 @@ def _switch(flag: Flag, positive: bool, key: str, value: str, origin: str) -> Ch
 
 
 def _boolean(value: str) -> bool | None:
-    """llama-server takes all but its words for off as on, ``no`` and ``False`` included: neither is a boolean here."""
+    """llama-server takes every word but its own for off as on, even ``no`` and ``False``; here these two are
+    mistakes.
+    """
     if value in FALSE_WORDS:
         return False
     return True if not value or value.lower() in TRUE_WORDS else None
@@ -164,7 +169,7 @@ def _not_boolean(key: str, value: str) -> str:
 
 
 def wrong_value(flag: Flag, key: str, value: str) -> str | None:
-    """What is wrong with the value of an option that takes one; ``key`` is how it was said."""
+    """Return the mistake in the value of an option that takes one; ``key`` is its spelling."""
     if flag.kind is Kind.INTEGER and not _INTEGER.fullmatch(value):
         return f"{key} is a whole number, not {value!r}"
     if flag.kind is Kind.NUMBER and not _NUMBER.fullmatch(value):
@@ -180,7 +185,7 @@ def wrong_value(flag: Flag, key: str, value: str) -> str | None:
 
 
 def _former(key: str, value: str, origin: str) -> Choice | str | None:
-    """A key of earlier releases, which is told by its new name: ``mlock = true`` is ``load-mode = mlock``."""
+    """Return the new name for a key of earlier releases: ``mlock = true`` is ``load-mode = mlock``."""
     word = next((word for word in (f"--{key}", f"-{key}") if llama_flags.lookup(word) is not None), None)
     if word is None or "_" in key:
         return None
@@ -203,7 +208,7 @@ def _unknown(key: str) -> str:
 
 
 def _keys() -> dict[str, tuple[Flag, bool]]:
-    """Every key with its option, and whether it says the option or its opposite."""
+    """Return every key with its option, and whether it means the option or its opposite."""
     keys: dict[str, tuple[Flag, bool]] = {}
     for flag in FLAGS:
         keys |= {word.lstrip("-"): (flag, True) for word in (*flag.spellings, *((flag.env,) if flag.env else ()))}

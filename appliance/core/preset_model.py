@@ -1,4 +1,4 @@
-"""What the choices for one model come to: its names, its files, its engine's flags."""
+"""The sum of the choices for one model: its names, its files, its engine's flags."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ IMAGE = "--docker-repo"
 ALIAS = "--alias"
 TAGS = "--tags"
 NO_FLAGS = frozenset((MODEL, PROJECTOR, DRAFT, REPO, REPO_FILE, DRAFT_REPO, URL, PROJECTOR_URL, IMAGE, ALIAS, TAGS))
-"""Choices that have a field of their own in `Definition`. (The names are llama-server's own, see `Choice.name`.)"""
+"""Choices with a field of their own in `Definition`. (The names are llama-server's own, see `Choice.name`.)"""
 
 
 class Definition(Struct, frozen=True, kw_only=True):
-    """One model as presets, command line and environment define it. Paths as they were written, "" for none."""
+    """One model as presets, command line and environment define it. Paths are as written, "" for none."""
 
     aliases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -40,26 +40,26 @@ class Definition(Struct, frozen=True, kw_only=True):
     image: str = ""
     """In a registry of container images."""
     url: str = ""
-    """Of a file, which is to lie at ``model`` where that is said."""
+    """The address of a file, which is stored at ``model`` if that is set."""
     mmproj_url: str = ""
     projector: bool = True
-    """A projector that is found beside the model is to be used."""
+    """Use a projector that is found beside the model."""
     args: tuple[str, ...] = ()
     """The engine's flags, without those that say where the files are."""
     load_on_startup: bool = False
     stop_timeout: float | None = None
     engine: str = ""
-    """Which engine it asks for, as `Wanted.word`."""
+    """The requested engine, as `Wanted.word`."""
     dedup: bool = False
-    """The cached models that this one stands for are not to be listed beside it."""
+    """Do not list the cached models that this one stands for."""
     preset: str = ""
-    """All of it as a section of llama-server's INI."""
+    """The whole definition as a section of llama-server's INI."""
     origins: tuple[tuple[str, str], ...] = ()
-    """Each option with who said it."""
+    """Each option with its source."""
 
 
 def define(model_id: str, choices: Choices) -> Definition:
-    """Sum up what counts for a model."""
+    """Sum up the choices for a model."""
     ordered = sorted(choices.values(), key=_place)
     stop = choices.get(STOP_TIMEOUT)
     return Definition(

@@ -1,4 +1,4 @@
-"""Where each option of a model comes from, and what it has prevailed over."""
+"""The source of each option of a model, and the values that it overrides."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from appliance.core.preset_keys import NONE, Choice
 from appliance.core.presets import Layers
 
 FILES = "files"
-"""What the model's own files call for."""
+"""Options that the model's own files need."""
 EVERYWHERE = "[*]"
 
 
 class Said(Struct, frozen=True, kw_only=True):
-    """A value and who gave it. ``layer``: ``command line``, ``section``, `FILES`, `EVERYWHERE` or ``environment``."""
+    """A value and its source. ``layer``: ``command line``, ``section``, `FILES`, `EVERYWHERE` or ``environment``."""
 
     value: str
     layer: str
     origin: str
-    """A place in a file, a variable, a flag; of `FILES` where the model was found."""
+    """A place in a file, a variable, a flag; for `FILES` the place where the model was found."""
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """One option of a model as it counts, and what weaker layers say of it, strongest first."""
+    """One option of a model with its effective value, and the values of weaker layers, strongest first."""
 
     option: str
     said: Said
@@ -32,7 +32,7 @@ class Told(Struct, frozen=True, kw_only=True):
 
 
 def explain(layers: Layers, section: str, origins: Iterable[tuple[str, str]], values: Mapping[str, str]) -> list[Told]:
-    """``section`` is what the model's section is called; ``origins`` and ``values`` what counts for it."""
+    """``section`` is the name of the model's section; ``origins`` and ``values`` are what counts for it."""
     told: list[Told] = []
     for option, origin in origins:
         layered = list(_said(layers, section, option))
@@ -46,7 +46,7 @@ def explain(layers: Layers, section: str, origins: Iterable[tuple[str, str]], va
 
 
 def _said(layers: Layers, section: str, option: str) -> Iterator[Said]:
-    """By all layers but the files, strongest first."""
+    """Return the choices of all layers except the files, strongest first."""
     for name, layer in (
         ("command line", layers.command),
         ("section", layers.presets.sections.get(section, NONE)),

@@ -1,4 +1,4 @@
-"""What model presets mean: which options each model gets, and what stands against what.
+"""The meaning of model presets: the options of each model, and the precedence of their sources.
 
 Strongest first: the command line, the model's own section, what its files call for, ``[*]``, the environment. The rules
 are those of llama.cpp b11434's router.
@@ -18,29 +18,29 @@ from appliance.core.preset_ini import DEFAULT, EVERYWHERE, Section, Setting, par
 from appliance.core.preset_keys import FRONTS_OWN, NONE, NOT_FROM_STRANGERS, Choice, Choices, canonical, read_key
 
 IGNORED = "version"
-"""A key that llama-server reads past."""
+"""A key that llama-server ignores."""
 WHERE_FROM = canonical(("--model", "--model-url", "--hf-repo", "--hf-file", "--docker-repo"))
-"""Who says one of them says where the model is; what weaker ones said about that counts no longer."""
+"""A layer with one of these options says where the model is; weaker layers no longer count for that."""
 
 _TAG = re.compile(r"[-.]([A-Za-z0-9_]+)\Z")
 
 
 class Presets(Struct, frozen=True, kw_only=True):
-    """An understood file: ``[*]``, and every other section by the name of its model."""
+    """A parsed file: ``[*]``, and every other section by the name of its model."""
 
     everywhere: Choices = NONE
     sections: Mapping[str, Choices] = MappingProxyType({})
 
 
 class Layers(Struct, frozen=True, kw_only=True):
-    """Everything that is said about the options of models, beside what their files call for."""
+    """All settings for options of models, apart from those that their files need."""
 
     environment: Choices = NONE
     presets: Presets = Presets()
     command: Choices = NONE
 
     def of(self, model_id: str, own: Choices = NONE) -> Choices:
-        """What counts for one model; ``own`` is what its files call for."""
+        """Return the choices that count for one model; ``own`` are those that its files need."""
         section = self.presets.sections.get(model_id, NONE)
         return _stacked(self.environment, self.presets.everywhere, own, section, self.command)
 
@@ -56,16 +56,16 @@ def _stacked(*layers: Choices) -> Choices:
 
 
 def listed(choices: Choices, name: str) -> tuple[str, ...]:
-    """The parts of a comma-separated value as llama-server takes names: sorted, each once, without blanks around."""
+    """Split a comma-separated value as llama-server does for names: sorted, each once, without blanks around."""
     choice = choices.get(name)
     parts = [part.strip() for part in choice.text.split(",")] if choice else []
     return tuple(sorted({part for part in parts if part}))
 
 
 def read_presets(text: str, file: str, *, strange: bool = False) -> tuple[Presets, list[Problem]]:
-    """Understand a file. Every mistake and oddity is in the problems; with an error the presets are not to be used.
+    """Parse a file. All mistakes and oddities are in the problems; with an error the presets must not be used.
 
-    ``strange``: it is somebody else's, and may not name files or servers.
+    ``strange``: the file comes from somebody else, and may not name files or servers.
     """
     sections, problems = parse(text, file)
     understood: dict[str, Choices] = {}
@@ -87,7 +87,7 @@ def read_presets(text: str, file: str, *, strange: bool = False) -> tuple[Preset
 
 
 def canonical_name(name: str) -> str:
-    """llama-server's own form of a name: what follows the last colon is a quantisation tag, in capitals."""
+    """Return llama-server's own form of a name: the part after the last colon is a quantisation tag, in capitals."""
     repo, colon, tag = name.rpartition(":")
     if not colon:
         return name
@@ -96,7 +96,7 @@ def canonical_name(name: str) -> str:
 
 
 def _understand(section: Section, problems: list[Problem], strange: bool) -> Choices:
-    """llama-server goes through the keys by their letters: of two spellings of an option the later letters count."""
+    """llama-server sorts keys by their letters: of two spellings of an option the later one in the alphabet counts."""
     choices: dict[str, Choice] = {}
     said_by: dict[str, Setting] = {}
     last = {setting.key: setting for setting in section.settings}
@@ -111,7 +111,7 @@ def _understand(section: Section, problems: list[Problem], strange: bool) -> Cho
             message = f"{setting.key} is not taken from a repository; to trust the file, give it with --models-preset"
             problems.append(Problem(message=message, path=path, at=at))
         elif choice.name in FRONTS_OWN:
-            message = f"{setting.key} is for the server, not for a model, and passed over; give it on the command line"
+            message = f"{setting.key} is for the server, not for a model, and is ignored; give it on the command line"
             problems.append(Problem(message=message, path=path, at=at, level="warning"))
         else:
             if before := said_by.get(choice.name):
@@ -125,7 +125,7 @@ def _understand(section: Section, problems: list[Problem], strange: bool) -> Cho
 def _repeated(section: Section, last: Mapping[str, Setting]) -> list[Problem]:
     return [
         Problem(
-            message=f"{setting.key} is said again in line {last[setting.key].at.line}, which counts; remove one",
+            message=f"{setting.key} is repeated in line {last[setting.key].at.line}, which counts; remove one",
             path=f"[{section.name}]",
             at=setting.at,
             level="warning",
@@ -142,6 +142,6 @@ def _clashes(everywhere: Choices, sections: Mapping[str, Choices], places: Mappi
     for name, choices in sections.items():
         for alias in listed(_stacked(everywhere, choices), "--alias"):
             if (owner := owners.setdefault(alias, name)) != name:
-                what = f"the alias '{alias}' is the name or an alias of model '{owner}', too; give it to one of them"
+                what = f"the alias '{alias}' is also the name or an alias of model '{owner}'; give it to one of them"
                 problems.append(Problem(message=what, path=f"[{name}]", at=places[name]))
     return problems

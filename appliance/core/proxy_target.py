@@ -1,4 +1,4 @@
-"""Where ``/cors-proxy`` may be sent: the address that a caller asks for, and which networks are out of its reach."""
+"""The targets of ``/cors-proxy``: the address that a caller asks for, and the networks that are out of reach."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PORTS = {"http": 80, "https": 443}
 MAX_URL = 1 << 14
 REDIRECTS = (301, 302, 303, 307, 308)
 LOOPBACK = "loopback"
-"""Among what is allowed: this machine's own servers, where they are called so: localhost, 127.0.0.0/8 or ::1."""
+"""The word that allows this machine's own servers, if they are named as such: localhost, 127.0.0.0/8 or ::1."""
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _ALLOWED_NAME = re.compile(r"(\*\.)?[A-Za-z0-9._-]+")
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
@@ -29,14 +29,14 @@ _NOT_GLOBAL = tuple(
         "240.0.0.0/4",  # reserved, and broadcast
     )
 )
-"""IPv4 networks about which versions of Python disagree, or that are nobody's server (RFC 6890)."""
+"""IPv4 networks about which versions of Python disagree, or that hold no servers (RFC 6890)."""
 _GLOBAL_6 = ip_network("2000::/3")
 _NAT64 = ip_network("64:ff9b::/96")
 """IPv6 addresses that stand for an IPv4 one (RFC 6052)."""
 
 
 class BadTarget(ValueError):
-    """What is wrong with an address, as the end of a sentence about it."""
+    """An address cannot be used; the message is the end of a sentence about it."""
 
 
 class Target(Struct, frozen=True):
@@ -58,11 +58,11 @@ class Target(Struct, frozen=True):
 
 
 def parse_target(url: str) -> Target:
-    """Raises BadTarget and nothing else. A fragment is left out, as servers never see one."""
+    """Read an address. Raises BadTarget and nothing else. The fragment is dropped, because servers never see it."""
     if len(url) > MAX_URL:
         raise BadTarget("is too long")
     if any(character < " " or character == "\x7f" for character in url):
-        raise BadTarget("holds control characters")
+        raise BadTarget("contains control characters")
     try:
         parts = urlsplit(url.strip(" "))
         port = parts.port
@@ -73,7 +73,7 @@ def parse_target(url: str) -> Target:
     if parts.scheme not in PORTS:
         raise BadTarget("does not begin with http:// or https://")
     if parts.username is not None or parts.password is not None:
-        raise BadTarget("holds a user name or password")
+        raise BadTarget("contains a user name or password")
     if not _HOST.fullmatch(host) or port == 0:
         raise BadTarget("has no usable host and port")
     path = quote(parts.path or "/", safe=_PATH_SAFE)
@@ -82,7 +82,7 @@ def parse_target(url: str) -> Target:
 
 
 def redirected(target: Target, location: str) -> Target:
-    """Where a redirection of ``target`` leads. Raises BadTarget, also for one that gives up encryption."""
+    """Return where a redirect of ``target`` leads. Raises BadTarget, also for one that gives up encryption."""
     try:
         url = urljoin(target.url, location)
     except ValueError as error:
@@ -94,7 +94,7 @@ def redirected(target: Target, location: str) -> Target:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the internet: not this machine, a local network, a link, or many at once."""
+    """True if an IP address is one of the internet: not this machine, a local network, a link, or many at once."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -107,7 +107,7 @@ def _is_public_4(address: IPv4Address) -> bool:
 
 
 def _is_public_6(address: IPv6Address) -> bool:
-    """One that carries an IPv4 address is as public as that."""
+    """True for a public address; one that carries an IPv4 address is as public as that."""
     if address in _NAT64:
         return _is_public_4(IPv4Address(int(address) & 0xFFFFFFFF))
     if address not in _GLOBAL_6 or not address.is_global:
@@ -117,7 +117,7 @@ def _is_public_6(address: IPv6Address) -> bool:
 
 
 def names_this_machine(host: str) -> bool:
-    """Whether a host is this machine by its own spelling, and not by what somebody's name server says."""
+    """True if a host is this machine by its own spelling, and not by the answer of a name server."""
     return host == "localhost" or _is_loopback(host)
 
 
@@ -129,9 +129,10 @@ def _is_loopback(address: str) -> bool:
 
 
 class Reach:
-    """What may be reached beside the internet: names, addresses, networks, `LOOPBACK`, or ``*`` for everything.
+    """The targets that are allowed besides the internet: names, addresses, networks, `LOOPBACK`, or ``*`` for
+    everything.
 
-    Raises BadTarget for an entry that is none of them.
+    Raises BadTarget for any other entry.
     """
 
     def __init__(self, allowed: Iterable[str]) -> None:
@@ -151,13 +152,13 @@ class Reach:
                 self._names.append(text)
             else:
                 raise BadTarget(
-                    f"'{entry}' is no name, address or network such as localhost, 192.168.1.5 or 10.0.0.0/8"
+                    f"'{entry}' is not a name, address or network such as localhost, 192.168.1.5 or 10.0.0.0/8"
                 )
 
     def allows(self, host: str, addresses: Sequence[str], *, led: bool = False) -> bool:
-        """Whether a host may be connected to at all of these addresses, which are all that its name has.
+        """True if a connection to a host at these addresses, which are all of its name's, is allowed.
 
-        ``led``: not the caller asks for it but a server elsewhere, by a redirection. This machine is not its to ask.
+        ``led``: not the caller but a redirect from a server elsewhere asks for it; it may not reach this machine.
         """
         if self._everything or any(_matches(host, name) for name in self._names):
             return True

@@ -1,4 +1,4 @@
-"""Server-sent events with an ``id:`` each: the offset where the record ends, which is where a reader goes on."""
+"""Server-sent events with an ``id:`` each: the offset of the record's end, where a reader resumes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _END = re.compile(rb"\r\n\r\n|\n\r\n|\n\n|\r\r")
 class Numbered:
     """Gives ids to the records of a stream, wherever its bytes are cut. ``offset`` is that of the first byte fed.
 
-    An unfinished record is held until its end is there, since its id stands in front; one that is too long for that
-    goes out without. Ids are no part of what the offsets count.
+    An unfinished record is held until its end arrives, because its id stands in front; one that is too long for that
+    goes out without an id. Offsets do not count the ids.
     """
 
     def __init__(self, offset: int) -> None:
@@ -21,7 +21,7 @@ class Numbered:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        """The records that these bytes complete."""
+        """Return the records that these bytes complete."""
         searched = max(len(self._held) - 3, 0)
         self._held += data
         numbered: list[bytes] = []
@@ -37,7 +37,7 @@ class Numbered:
         return b"".join(numbered)
 
     def rest(self) -> bytes:
-        """What has no end, once nothing follows."""
+        """Return the unfinished record, once nothing follows."""
         held, self._held = bytes(self._held), bytearray()
         return held
 

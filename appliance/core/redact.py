@@ -1,8 +1,8 @@
-"""Takes out of texts what nobody else should read: keys, passwords, prompts and answers, the names of user and machine.
+"""Removes private content from texts: keys, passwords, prompts and answers, the names of user and machine.
 
-It knows secrets by where they stand (the value of something called a key, token or password; a flag; a header; an
-address), by what they look like (``hf_...``, ``sk-...``), and by being told. What stands somewhere as a secret is taken
-out everywhere. The rest of a text, and the number of its lines, stays as it is.
+It recognises secrets by their place (the value of something called a key, token or password; a flag; a header; an
+address), by their form (``hf_...``, ``sk-...``), and from a list. A text that is a secret in one place is removed
+everywhere. The rest of a text, and the number of its lines, stays as it is.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ORDINARY = frozenset((
     "host", "localhost", "local", "docker", "llama", "server", "client", "model", "models", "main", "system", "service",
     "appliance", "removed", "linux", "windows", "default",
 ))  # fmt: skip
-"""Names of users and machines that tell nothing, and stand in any log."""
+"""Common names of users and machines, which identify nobody and stand in any log."""
 LEAST = 3
-"""Characters of a name that is looked for; a shorter one stands in too many words."""
+"""Shortest name to look for; a shorter one occurs in too many words."""
 ALONE = 6
-"""Secrets shorter than this are taken out where they stand alone, not within words."""
+"""Secrets shorter than this are removed only as whole words."""
 
 _STAMP = re.compile(r"^(?:\[[^\]\s]{1,200}\] )?\d+\.\d\d\.\d{3}\.\d{3} (?P<level>[A-Z]) ")
-"""Begin of a line that llama-server logs, with the model's id before it in the log of all models."""
+"""The beginning of a line that llama-server logs, with the model's id before it in the log of all models."""
 _JSON_DEBUG = re.compile(r'"level"\s*:\s*"(?:debug|trace)"')
 _ENGINE = re.compile(
     r"^(?:\[[^\]\s]{1,200}\] )?(?:\S*ggml\S*[:(]|CUDA error|terminate called|Segmentation fault|Aborted)"
@@ -48,11 +48,11 @@ _PARSING = re.compile(r"\b(?:Parsing (?:PEG )?input with format [^:]*|next token
 _OTHER_HOME = re.compile(r"""(?<![\w.])(/home/|/Users/|[A-Za-z]:\\{1,2}Users\\{1,2})([^\s/\\"'<>:|,;]+)""")
 _SHARED = frozenset(("Shared", "Public", "Default", "All"))
 ROUNDS = 4
-"""What is taken out may let something else show; more than two rounds were never seen to change anything."""
+"""A removal may reveal another secret; more than two rounds were never seen to change anything."""
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """How often something was taken out."""
+    """The number of removals."""
 
     secrets: int = 0
     prompts: int = 0
@@ -67,7 +67,7 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 
 class Private(Struct, frozen=True, kw_only=True):
-    """What is known to be nobody's business. ``home`` is a folder, ``users`` and ``hosts`` are names."""
+    """The known private facts. ``home`` is a folder, ``users`` and ``hosts`` are names."""
 
     secrets: tuple[str, ...] = ()
     home: str = ""
@@ -76,7 +76,7 @@ class Private(Struct, frozen=True, kw_only=True):
 
 
 def learn(private: Private, texts: Iterable[str]) -> Private:
-    """With the secrets that stand in these texts, so that they are found in others, too."""
+    """Return this with the secrets in these texts, so that they are also found in others."""
     found = {text[start:end] for text in texts for start, end in secret_spans(text)}
     known = dict.fromkeys(private.secrets)
     known |= dict.fromkeys(sorted(one for one in found if _tells(one)))
@@ -87,7 +87,7 @@ def learn(private: Private, texts: Iterable[str]) -> Private:
 
 
 class Redactor:
-    """Takes out what is ``private``, and what looks like a secret."""
+    """Removes ``private`` facts, and text that looks like a secret."""
 
     def __init__(self, private: Private) -> None:
         self._literal = _any_of(_forms(private.secrets))
@@ -96,8 +96,11 @@ class Redactor:
         self._hosts = _names(private.hosts)
 
     def clean(self, text: str, *, log: bool = False) -> tuple[str, Counts]:
-        """The text without it, and what was taken out. ``log``: it is what servers and engines print, so that the
-        words of users and models are taken out as well. Doing it again changes nothing."""
+        """Return the cleaned text, and the removals.
+
+        ``log``: servers and engines print it, so the words of users and models are removed as well. Cleaning it again
+        changes nothing.
+        """
         counts = Counts()
         for _ in range(ROUNDS):
             cleaned, removed = self._once(text, log)
@@ -119,13 +122,13 @@ class Redactor:
 
 
 def _tells(secret: str) -> bool:
-    """Whether it is safe to look for it everywhere: a word such as "or" after ``--api-key`` is none."""
+    """True if it is safe to look for it everywhere: a word such as "or" after ``--api-key`` is not."""
     plain = secret.isalpha() and (secret.islower() or secret.isupper() or secret.istitle())
     return len(secret) >= 16 or (len(secret) >= ALONE and not plain and not secret.isdigit())
 
 
 def _is_mixed(word: str) -> bool:
-    """Letters and digits, and no path."""
+    """True for a mix of letters and digits that is not a path."""
     return any(c.isdigit() for c in word) and any(c.isalpha() for c in word) and "/" not in word
 
 
@@ -143,7 +146,9 @@ def _cut(text: str, spans: list[Span]) -> tuple[str, int]:
 
 
 def _without_words(text: str) -> tuple[str, int]:
-    """Debug lines hold whole requests and every token; of other lines what follows the name of such a thing goes."""
+    """Drop debug lines, which hold whole requests and every token; in other lines drop the text after the name of such
+    a thing.
+    """
     lines: list[str] = []
     count = 0
     before_was_cut = False
@@ -161,7 +166,7 @@ def _without_words(text: str) -> tuple[str, int]:
 
 
 def _kept_of(line: str, before_was_cut: bool) -> int | None:
-    """How much of the line may stay; None: all of it."""
+    """Return how much of the line may stay; None: all of it."""
     stamp = _STAMP.match(line)
     if stamp is not None and stamp["level"] == "D":
         return stamp.end()
@@ -179,7 +184,7 @@ def _kept_of(line: str, before_was_cut: bool) -> int | None:
 
 
 def _forms(secrets: Iterable[str]) -> set[str]:
-    """Each as it stands in plain text, in JSON, and in an address."""
+    """Return each secret as it appears in plain text, in JSON, and in an address."""
     forms: set[str] = set()
     for secret in secrets:
         if len(secret) >= LEAST:
@@ -214,7 +219,7 @@ def _home_pattern(home: str) -> re.Pattern[str] | None:
 
 
 def _guarded(words: str, flags: int = 0) -> re.Pattern[str]:
-    """Matches what was put in before, so that nothing within it is taken for something else."""
+    """Match earlier replacements, so that nothing within them is taken for something else."""
     return re.compile(f"(?P<marker>{'|'.join(MARKERS)})|(?:{words})", flags)
 
 
@@ -234,7 +239,7 @@ def _replaced(pattern: re.Pattern[str] | None, text: str, marker: str) -> tuple[
 
 
 def _other_homes(text: str) -> tuple[str, int]:
-    """Homes of other users, as other machines' configurations have them."""
+    """Match homes of other users, as they appear in other machines' configurations."""
     found: Iterator[re.Match[str]] = (
         match for match in _OTHER_HOME.finditer(text) if match[2] not in _SHARED and match[2].lower() not in ORDINARY
     )

@@ -11,11 +11,11 @@ from collections import deque
 from msgspec import Struct
 
 BLOCK = 1 << 16
-"""Bytes of a block. More memory than the ring's limit is taken by at most two of them."""
+"""Bytes in a block. The ring uses at most two blocks more memory than its limit."""
 
 
 class Gap(Struct, frozen=True):
-    """What was asked for is gone; ``oldest`` is the first offset that is still held."""
+    """The requested bytes are gone; ``oldest`` is the first offset that is still held."""
 
     oldest: int
 
@@ -37,7 +37,9 @@ class Ring:
         return self.total - self.dropped
 
     def append(self, data: bytes) -> bool:
-        """Of a chunk that is not smaller than the limit, the tail is kept. False: the ring is finished, and full."""
+        """Add a chunk; of one that is not smaller than the limit, keep the tail. False: the ring is finished, and
+        full.
+        """
         if self.finished:
             return False
         self.total += len(data)
@@ -62,7 +64,7 @@ class Ring:
             self._base += BLOCK
 
     def since(self, offset: int, most: int | None = None) -> list[memoryview] | Gap:
-        """What is held from ``offset`` on, up to ``most`` bytes; nothing for an offset that is yet to come."""
+        """Return the bytes from ``offset`` on, up to ``most`` of them; nothing for an offset that has not come yet."""
         if offset < self.dropped:
             return Gap(self.dropped)
         end = self.total if most is None else min(self.total, offset + most)
@@ -78,5 +80,5 @@ class Ring:
         return views
 
     def finalize(self) -> None:
-        """Nothing is added from now on."""
+        """Mark the end: nothing is added from now on."""
         self.finished = True

@@ -1,4 +1,4 @@
-"""Room for one more model: how many may be loaded, how much memory they may take, and who goes when it is short."""
+"""Room for one more model: the number of models, their memory, and which ones go when it is short."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ NO_MEMORY: Mapping[str, int] = {}
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What all loaded models together must keep to. ``capacity`` 0 is any number of processes."""
+    """The limits of all loaded models together. ``capacity`` 0 means any number of processes."""
 
     capacity: int = 0
     memory: Mapping[str, int] = NO_MEMORY
     """Bytes by device; a device that is not named has no limit."""
     queue: int = 1000
-    """Tickets that may be queued at once."""
+    """Largest number of queued tickets."""
 
 
 class Occupant(Struct, frozen=True, kw_only=True):
@@ -25,20 +25,22 @@ class Occupant(Struct, frozen=True, kw_only=True):
     model: str
     memory: Mapping[str, int] = NO_MEMORY
     fixed: bool = False
-    """It never goes to make room: pinned, or promised a place and not there yet."""
+    """It never makes room: pinned, or promised a place and not there yet."""
     held: bool = False
-    """It may go, but not yet: in use, starting, or loaded too short a time ago."""
+    """It may go, but not yet: in use, starting, or loaded too recently."""
     cost: int = 1
     last_used: int = 0
 
     @property
     def order(self) -> tuple[bool, int, int]:
-        """Who goes first: the free before the held, the cheap before the dear, the long unused before others."""
+        """The order in which models go: the free before the held, the cheap before the expensive, the long unused
+        before others.
+        """
         return self.held, self.cost, self.last_used
 
 
 def fits(limits: Limits, memory: Iterable[Mapping[str, int]]) -> bool:
-    """Whether models that take so much may be loaded together."""
+    """True if models with these needs may be loaded together."""
     taken = list(memory)
     if limits.capacity and len(taken) > limits.capacity:
         return False
@@ -46,9 +48,9 @@ def fits(limits: Limits, memory: Iterable[Mapping[str, int]]) -> bool:
 
 
 def make_room(limits: Limits, needed: Mapping[str, int], staying: Sequence[Occupant]) -> list[str] | None:
-    """Who else must go so that one more model fits beside ``staying``; None when not even all of them suffice.
+    """Return which others must go so that one more model fits beside ``staying``; None if not even all of them suffice.
 
-    Takes those who go first until it fits, then lets everybody stay after all who was not needed.
+    It takes models in `order` until the model fits, and then spares those that were not needed after all.
     """
     stay = list(staying)
     going: list[Occupant] = []

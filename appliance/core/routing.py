@@ -1,4 +1,4 @@
-"""Which model a name in a request means: local ones, peers', names pinned by a profile, and selectors.
+"""The meaning of a model's name in a request: local models, peers', names pinned by a profile, and selectors.
 
 The rules are llama-swap's (0bdb3720), and names are exact. One thing is added: a bare name that several peers have
 means all of them.
@@ -41,17 +41,17 @@ class Virtual(Struct, frozen=True):
 
 
 class Unpinned(Enum):
-    """A type of its own, since None is an answer of `Router.pin`."""
+    """A type of its own, because None is an answer of `Router.pin`."""
 
     UNPINNED = "unpinned"
 
 
 UNPINNED: Final = Unpinned.UNPINNED
-"""The profile says nothing of a name, so it means what it always does."""
+"""The profile does not mention the name, so its usual meaning applies."""
 
 
 class Router:
-    """Names of one configuration, whose peers have their models. Immutable."""
+    """The names of one configuration, including the models of its peers. Immutable."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -70,7 +70,7 @@ class Router:
         self._names: Names | None = None
 
     def resolve(self, name: str) -> Local | Remote | Virtual | None:
-        """Selectors, then model ids, aliases, full names of peers' models (``peer/model``), and bare ones.
+        """Look up selectors, then model ids, aliases, full names of peers' models (``peer/model``), and bare ones.
 
         Pins of a profile come before all of this: see `pin`.
         """
@@ -85,7 +85,7 @@ class Router:
         return None
 
     def pin(self, profile: str | None, name: str) -> str | Unpinned | None:
-        """The name that ``name`` stands for while the profile is active. None: it is not to be found.
+        """Return the name that ``name`` stands for while the profile is active; None if it must not be found.
 
         The answer is resolved, and never pinned again.
         """
@@ -93,7 +93,7 @@ class Router:
         return pins[name] or None if name in pins else UNPINNED
 
     def longest_prefix(self, rest: str, profile: str | None = None) -> tuple[str, str] | None:
-        """Splits what follows ``/upstream/`` into a name to resolve and the path for the model's server.
+        """Split the path behind ``/upstream/`` into a name to resolve and the path for the model's server.
 
         The longest run of segments that names a model wins; selectors do not count. ``rest`` is as in the request line:
         percent-encoded, and so is the remainder. That is "" when the path ends with the name, else it begins with a
@@ -113,7 +113,7 @@ class Router:
         return name, "".join(f"/{raw}" for _, raw in segments[end:])
 
     def near(self, name: str) -> tuple[str, ...]:
-        """Known names that look like an unknown one, best first."""
+        """Return known names that look like an unknown one, best first."""
         if self._names is None:
             known = [Named(id, tuple(model.aliases)) for id, model in self._config.models.items()]
             known += [Named(id) for id in self._config.selectors]
@@ -126,7 +126,9 @@ class Router:
         return known.pins if known is not None else {}
 
     def _longest(self, segments: Sequence[tuple[str, str]], known: Callable[[str], bool]) -> tuple[str, int] | None:
-        """The longest known name at the beginning and the number of segments it takes; empty segments are no part."""
+        """Return the longest known name at the beginning and the number of its segments; empty segments do not
+        count.
+        """
         found: tuple[str, int] | None = None
         parts: list[str] = []
         for end, (part, _) in enumerate(segments, 1):
@@ -148,12 +150,12 @@ def _most_segments(names: Iterable[str]) -> int:
 
 
 class TargetState(Struct, frozen=True):
-    """What a selector asks about a target."""
+    """A selector's questions about a target."""
 
     state: Literal["stopped", "starting", "ready", "stopping"]
-    """Of a local model's process; of a peer's model it is not asked."""
+    """The state of a local model's process; unused for a peer's model."""
     reserved: int = 0
-    """Requests that this selector gave to the target and that are not over."""
+    """Number of requests that this selector gave to the target and that are not over."""
     remote: bool = False
 
 
@@ -165,9 +167,10 @@ class Choice(Struct, frozen=True):
 
 
 def choose(selector: Selector, states: Callable[[str], TargetState], turn: int = 0) -> Choice | None:
-    """The target of one request; None when none can take it now (a 503). ``turn`` counts, from 0, choices among equals.
+    """Return the target of one request; None when none can take it now (a 503).
 
-    pin: the first. warm: the first that is ready, else the first that starts, else the first. spillover: see there.
+    ``turn`` counts, from 0, choices among equals. pin: the first. warm: the first that is ready, else the first that
+    starts, else the first. spillover: see there.
     """
     if not selector.targets:
         return None
@@ -182,9 +185,9 @@ def choose(selector: Selector, states: Callable[[str], TargetState], turn: int =
 
 
 def _spill(selector: Selector, states: Callable[[str], TargetState], turn: int) -> Choice | None:
-    """One of the least used active targets while that has less than ``spillover`` requests; then one more is begun.
+    """Return one of the least used active targets while it has less than ``spillover`` requests; then start one more.
 
-    Active is what runs, starts, or has requests of this selector. A local target that stops is passed over.
+    A target is active if it runs, starts, or has requests of this selector. A local target that stops is skipped.
     """
     asked = [(target, states(target)) for target in selector.targets]
     usable = [(target, state) for target, state in asked if state.remote or state.state != "stopping"]

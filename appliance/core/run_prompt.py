@@ -1,4 +1,4 @@
-"""What the engine is sent for each turn of a run: prompt stack, tools, and the caller's parameters."""
+"""The engine's input for each turn of a run: prompt stack, tools, and the caller's parameters."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Prompt:
         ]
 
     def body(self, now: float, iterations_left: int) -> bytes:
-        """The next request. ``now`` in seconds since the epoch."""
+        """Return the next request. ``now`` is in seconds since the epoch."""
         task = self._task
         messages: list[object] = [*self._messages]
         if task.bios:
@@ -78,14 +78,16 @@ class Prompt:
         return msgspec.json.encode(body)
 
     def answered(self, text: str, reasoning: str, calls: Sequence[Call], results: Mapping[str, str]) -> None:
-        """The turn that made ``calls``, and what came of them: each is answered."""
+        """Add the turn that made ``calls``, and their results: each call is answered."""
         made = [_CallMade(call.id, _CallFunction(call.name, call.arguments)) for call in calls]
         assistant = _Assistant(text, made, reasoning or UNSET)
         answers = [_Result(call.id, results[call.id]) for call in calls]
         self._messages += [Raw(msgspec.json.encode(message)) for message in (assistant, *answers)]
 
     def _params(self) -> dict[str, Raw]:
-        """The caller's. A ``tool_choice`` that demands a call holds for the first turn: or it would never end."""
+        """The caller's parameters. A ``tool_choice`` that demands a call applies to the first turn only, or the run
+        would never end.
+        """
         params = self._task.params
         first = len(self._messages) == len(self._task.messages)
         if first or bytes(params.get("tool_choice", b'"auto"')).strip() in (b'"auto"', b'"none"'):

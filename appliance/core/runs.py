@@ -1,4 +1,4 @@
-"""The words of an agent run: what it is asked, what happens to it, what it wants done, what comes out.
+"""The words of an agent run: its request, its events, its commands, its results.
 
 `core.toolloop` turns events into commands; `agents` carries the commands out and tells the events.
 """
@@ -28,37 +28,37 @@ FailReason = Literal[
 
 
 MAX_ITERATIONS = 1000
-"""The largest budget of turns with tools that can be asked for."""
+"""The largest budget of turns with tools that a caller can ask for."""
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """A function that the model is offered. ``runner``: who executes it; an exit tool is only recorded."""
+    """A function that is offered to the model. ``runner`` executes it; an exit tool is only recorded."""
 
     name: str
     description: str
     parameters: Raw
     runner: Literal["server", "client", "exit"]
     timeout: float | None = None
-    """Seconds that one execution may take; None: the worker's setting."""
+    """Longest time for one execution, in seconds; None: the worker's setting."""
     arguments: Literal["schema", "object", "any"] = "schema"
-    """What a call's arguments must be for the call to count: fit for ``parameters``, a JSON object, or any text."""
+    """The form that a call's arguments must have: fit for ``parameters``, a JSON object, or any text."""
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """One run as it was asked for, checked and complete."""
+    """The request for one run, checked and complete."""
 
     model: str
     messages: tuple[Raw, ...]
-    """Conversation in OpenAI's form, the caller's system message first where there is one."""
+    """The conversation in OpenAI's form, with the caller's system message first, if there is one."""
     tools: tuple[Tool, ...] = ()
     params: dict[str, Raw] = {}
-    """Passed on to the engine unchanged; never ``messages``, ``tools`` or ``stream``."""
+    """Parameters for the engine, unchanged; never ``messages``, ``tools`` or ``stream``."""
     max_tool_iterations: int = 8
     repeated_line_limit: int = 0
-    """The same line, not empty, so many times in a row ends the run; 0: never."""
+    """A line that is repeated so many times in a row ends the run; 0 means never. Empty lines do not count."""
     parallel_tool_calls: bool = False
     bios: bool = True
-    """The program's own system message goes before the caller's, and the fallback format that it asks for is read."""
+    """The program's own system message comes before the caller's, and the fallback format that it explains is read."""
     hands_over: bool = False
     """A turn that calls tools of the caller ends the run, completed, with those calls as ``pending_tool_calls``.
 
@@ -73,7 +73,7 @@ class Call(Struct, frozen=True, kw_only=True):
     name: str
     arguments: str
     raw: str
-    """As the model wrote it."""
+    """The model's own spelling."""
 
 
 # ---- what happens to it ----------------------------------------------------------------------------------------------
@@ -104,20 +104,20 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class TurnEnded(Struct, frozen=True, kw_only=True):
-    """The stream came to its end. ``finish_reason`` as the engine gave it; "" where it gave none."""
+    """The stream came to its end. ``finish_reason`` is the engine's; "" if it gave none."""
 
     finish_reason: str
 
 
 class TurnFailed(Struct, frozen=True, kw_only=True):
-    """The stream did not: the engine died, was silent too long, reported an error, or could not be reached."""
+    """The stream did not end: the engine died, was silent too long, reported an error, or could not be reached."""
 
     reason: FailReason
     detail: str
 
 
 class ToolFinished(Struct, frozen=True, kw_only=True):
-    """``content`` is what the model is told. ``failure`` where the tool could not be executed, with why."""
+    """The result of a call. ``content`` is for the model. ``failure`` says why the tool could not be executed."""
 
     call_id: str
     content: str = ""
@@ -135,7 +135,7 @@ RunEvent = TextDelta | ReasoningDelta | CallDelta | Usage | TurnEnded | TurnFail
 
 
 class Signal(Struct, frozen=True, kw_only=True):
-    """A call of an exit tool. ``at`` in seconds since the epoch."""
+    """A call of an exit tool. ``at`` is in seconds since the epoch."""
 
     name: str
     arguments: Raw
@@ -144,13 +144,13 @@ class Signal(Struct, frozen=True, kw_only=True):
 
 
 class Generate(Struct, frozen=True, kw_only=True):
-    """Send this body to ``/v1/chat/completions`` and tell what comes of it."""
+    """Send this body to ``/v1/chat/completions`` and report the result."""
 
     body: bytes
 
 
 class RunTools(Struct, frozen=True, kw_only=True):
-    """Execute these; in order, or at once where ``parallel``. A ToolFinished is due for each."""
+    """Execute these; in order, or at once if ``parallel``. A ToolFinished is due for each."""
 
     calls: tuple[Call, ...]
     parallel: bool
@@ -163,29 +163,29 @@ class AskClient(Struct, frozen=True, kw_only=True):
 
 
 class StopGenerating(Struct, frozen=True):
-    """Leave the stream; nothing of it is wanted any more."""
+    """Leave the stream; the rest of it is not wanted."""
 
 
 class ShowText(Struct, frozen=True):
-    """Tell who watches: ``output`` has grown by this."""
+    """Tell watchers that ``output`` has grown by this."""
 
     text: str
 
 
 class ShowReasoning(Struct, frozen=True):
-    """Tell who watches: ``reasoning`` has grown by this."""
+    """Tell watchers that ``reasoning`` has grown by this."""
 
     text: str
 
 
 class ShowSignal(Struct, frozen=True):
-    """Tell who watches: ``signals`` has one more."""
+    """Tell watchers that ``signals`` has one more."""
 
     signal: Signal
 
 
 class Finish(Struct, frozen=True):
-    """The run is over and the `Outcome` of the loop final. Tools that still run are to be stopped."""
+    """The run is over and the `Outcome` of the loop final. Tools that still run must be stopped."""
 
 
 RunCommand = Generate | RunTools | AskClient | StopGenerating | ShowText | ShowReasoning | ShowSignal | Finish
@@ -194,9 +194,10 @@ RunCommand = Generate | RunTools | AskClient | StopGenerating | ShowText | ShowR
 
 
 class Trace(Struct, frozen=True, kw_only=True):
-    """One call of a tool that was executed, or why it was not: exactly one of ``result`` and ``error`` is there.
+    """One executed call of a tool, or the reason why it was not executed: exactly one of ``result`` and ``error`` is
+    set.
 
-    ``arguments`` that are no JSON are here as a JSON string.
+    ``arguments`` that are not JSON appear here as a JSON string.
     """
 
     id: str
@@ -208,11 +209,11 @@ class Trace(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What a run has so far, and at the end."""
+    """The results of a run so far, and at the end."""
 
     state: RunState
     output: str
-    """Text meant to be seen: directives are cut out."""
+    """Visible text: directives are cut out."""
     reasoning: str = ""
     signals: tuple[Signal, ...] = ()
     tool_trace: tuple[Trace, ...] = ()
@@ -223,4 +224,4 @@ class Outcome(Struct, frozen=True, kw_only=True):
     tool_iterations_used: int = 0
     tool_iterations_left: int = 0
     pending_tool_calls: tuple[Call, ...] = ()
-    """What the caller has to execute."""
+    """The calls that the caller has to execute."""

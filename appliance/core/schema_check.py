@@ -1,4 +1,6 @@
-"""Whether the arguments of a call are an object fit for the tool's JSON schema: nothing is fetched, work is bounded."""
+"""Checks whether the arguments of a call are an object that fits the tool's JSON schema. Fetches nothing; work is
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ if TYPE_CHECKING:
     from appliance.core.schema_keywords import Bounded
 
 MAX_ARGUMENTS = 8 << 20
-"""Bytes of one call's arguments; a file to be written is the largest thing that comes."""
+"""Bytes of one call's arguments; the largest are files to be written."""
 MAX_DEPTH = 64
-"""Arrays and objects in one another, in arguments and in schemas."""
+"""Nested arrays and objects, in arguments and in schemas."""
 _MAX_TOLD = 300
-"""Characters of what the package says about a mistake: it begins with the value, and ends with what is wrong."""
+"""Characters of the package's text about a mistake: it begins with the value, and ends with the mistake."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _AS_ARRAYS = bytes.maketrans(b"{}", b"[]")
@@ -25,11 +27,11 @@ _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 
 
 class NotAnObject(ValueError):
-    """JSON text that is no object, or no JSON, or too much of it; the message goes on where "they are" ends."""
+    """JSON text that is not an object, not JSON, or too long; the message continues after "they are"."""
 
 
 def schema_problem(parameters: bytes) -> str | None:
-    """Why this cannot be the schema of a tool's arguments, or None."""
+    """Return why this cannot be the schema of a tool's arguments, or None."""
     try:
         schema = _read_object(parameters)
     except NotAnObject as error:
@@ -47,14 +49,14 @@ def schema_problem(parameters: bytes) -> str | None:
 
 
 class ArgumentCheck:
-    """Checks arguments against one schema. That of an MCP server may be none: then no arguments will do."""
+    """Checks arguments against one schema. An MCP server's schema may be unusable: then no arguments pass."""
 
     def __init__(self, parameters: bytes) -> None:
         self._parameters = parameters
         self._schema: Bounded | None = None
 
     def problem(self, arguments: str) -> str | None:
-        """What is wrong with the arguments, a JSON text; None where nothing is."""
+        """Return the mistake in the arguments, a JSON text; None if there is none."""
         from appliance.core.schema_keywords import Bounded, SchemaUnusable
 
         try:
@@ -63,7 +65,7 @@ class ArgumentCheck:
             return f"they are {error}"
         if self._schema is None:
             if wrong := schema_problem(self._parameters):
-                return f"the tool's own schema is none: {wrong}"
+                return f"the tool's own schema is invalid: {wrong}"
             self._schema = Bounded(_read_object(self._parameters))
         try:
             mistake = self._schema.mistake(value)
@@ -73,7 +75,7 @@ class ArgumentCheck:
 
 
 def nests_deeper(text: bytes, levels: int) -> bool:
-    """Whether valid JSON has arrays and objects in one another deeper than ``levels``."""
+    """True if valid JSON nests arrays and objects deeper than ``levels``."""
     brackets = _STRING.sub(b"", text).translate(_AS_ARRAYS, _NO_BRACKETS)
     for _ in range(levels):
         if not brackets:
@@ -83,7 +85,7 @@ def nests_deeper(text: bytes, levels: int) -> bool:
 
 
 def _read_object(raw: bytes) -> JsonObject:
-    """Raises NotAnObject."""
+    """Parse the arguments. Raises NotAnObject."""
     if len(raw) > MAX_ARGUMENTS:
         raise NotAnObject(f"{len(raw)} bytes long, more than {MAX_ARGUMENTS}")
     try:

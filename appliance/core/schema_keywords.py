@@ -1,4 +1,4 @@
-"""What is used of the package `jsonschema`, with its types, and the keywords that are bounded or left out here.
+"""The typed part of the package `jsonschema` in use, and the keywords that are bounded or left out here.
 
 Not checked: regular expressions (``pattern``, ``patternProperties`` and what depends on it). A schema may come from
 anyone and the text from a model, and one bad pattern would hold up the whole program. Everything else is counted: what
@@ -24,11 +24,11 @@ from referencing.jsonschema import specification_with
 from appliance.core.json_values import JSON, JsonObject
 
 MAX_REFERENCES = 10_000
-"""References followed for one value. A schema may refer to itself, and by that to no end."""
+"""References followed for one value. A schema may refer to itself without end."""
 MAX_STEPS = 400_000
-"""Keywords looked at for one value, each counted with the items that it goes through: about half a second."""
+"""Keywords examined for one value, each counted with the items that it goes through: about half a second."""
 MAX_MISTAKES = 10
-"""Mistakes that are looked for in one value."""
+"""Largest number of mistakes to look for in one value."""
 
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -57,7 +57,7 @@ class _Dialect(Protocol):
 
 
 Keyword = Callable[[_Checking, JSON, JSON, JsonObject], Iterable[object] | None]
-"""What checks one keyword: the validator, the keyword's value, the instance, and the schema that it is in."""
+"""A check of one keyword: the validator, the keyword's value, the instance, and the schema that it is in."""
 
 # the package has no types for these
 _extend = cast("Callable[[_Dialect, Mapping[str, Keyword]], _Dialect]", validators.extend)  # pyright: ignore[reportUnknownMemberType]
@@ -66,9 +66,9 @@ _best = cast("Callable[[Iterable[Mistake]], Mistake | None]", best_match)
 
 @cache
 def _dialects() -> object:
-    """The dialects' own schemas, which are all that a reference may lead to outside of a schema.
+    """The dialects' own schemas, the only ones outside of a schema that references may lead to.
 
-    Without ``$schema``: whoever refers to one would be checked by keywords that nobody counts.
+    They lack ``$schema``: a reference to one would otherwise be checked by keywords that nobody counts.
     """
     found: Registry[JSON] = Registry()
     for uri in SPECIFICATIONS:
@@ -79,11 +79,13 @@ def _dialects() -> object:
 
 
 class SchemaUnusable(Exception):
-    """A schema that a value cannot be checked against; the message says why."""
+    """A schema cannot be used to check a value; the message says why."""
 
 
 def mistake_of_schema(schema: JsonObject) -> Mistake | None:
-    """The first thing in which this is no schema of its dialect. Raises SchemaUnusable where that takes too long."""
+    """Return the first mistake by which this is not a schema of its dialect. Raises SchemaUnusable if that takes too
+    long.
+    """
     meta = _dialect(schema).META_SCHEMA
     dialect, work = _dialect(meta), _Work()
     changed = {name: work.counted(keyword) for name, keyword in dialect.VALIDATORS.items()}
@@ -104,11 +106,11 @@ class Bounded:
         self._checking = _extend(dialect, changed)(_of_one_dialect(schema), registry=_dialects())
 
     def mistake(self, value: JSON) -> Mistake | None:
-        """The most telling mistake. Raises SchemaUnusable."""
+        """Return the most telling mistake. Raises SchemaUnusable."""
         return _best(self.mistakes(value))
 
     def mistakes(self, value: JSON) -> list[Mistake]:
-        """The first few mistakes. Raises SchemaUnusable."""
+        """Return the first few mistakes. Raises SchemaUnusable."""
         self._work.begin()
         try:
             return list(islice(self._checking.iter_errors(value), MAX_MISTAKES))
@@ -119,7 +121,7 @@ class Bounded:
 
 
 class _Work:
-    """How much one check may do. It is counted before it is done, so that one keyword alone cannot take for ever."""
+    """The budget of one check. It is counted before the work is done, so that no keyword can take for ever."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -148,7 +150,7 @@ def _items_of(value: JSON) -> int:
 
 
 def _dialect(schema: JsonObject) -> _Dialect:
-    """The dialect that ``$schema`` names; 2020-12 where it names none, or none that is known."""
+    """Return the dialect that ``$schema`` names; 2020-12 if it names none, or an unknown one."""
     named = schema.get("$schema")
     found = validators.validator_for({"$schema": named} if isinstance(named, str) else {}, default=_LATEST)
     return cast("_Dialect", found)  # its own protocol leaves VALIDATORS out
@@ -158,7 +160,7 @@ _LATEST = validators.Draft202012Validator
 
 
 def _of_one_dialect(schema: JsonObject) -> JsonObject:
-    """Without ``$schema``: a part in another dialect would be checked by all keywords of that one."""
+    """Return the schema without ``$schema``: a part in another dialect would be checked by all keywords of that one."""
     return {name: _in_parts(value) for name, value in schema.items() if name != "$schema" or not isinstance(value, str)}
 
 
@@ -180,7 +182,7 @@ def _unless_patterns(keyword: Keyword) -> Keyword:
 
 
 def _unique_items(checking: _Checking, value: JSON, instance: JSON, schema: JsonObject) -> Iterable[object]:
-    """In linear time; the package compares each with each where items are objects."""
+    """Check in linear time; the package compares each with each if items are objects."""
     if value is True and isinstance(instance, list):
         different = {msgspec.json.encode(item, order="deterministic") for item in instance}
         if len(different) < len(instance):

@@ -1,4 +1,4 @@
-"""Where in a text secrets stand: behind the names of keys and passwords, in whatever syntax, and what looks like one.
+"""Finds the places of secrets in a text: behind the names of keys and passwords, in any syntax, and by their look.
 
 A value is all that belongs to its name: a quoted string, a list in brackets, the indented lines of a YAML block, the
 rest of a line of its own, else one word.
@@ -32,7 +32,7 @@ _SMALL = re.compile(r"[0-9]{1,6}")
 _STRONG = re.compile(r"api|passw|secret|pwd|passphrase|credential", re.IGNORECASE)
 _WHOLE_LINE = re.compile(r"authorization$|cookie$", re.IGNORECASE)
 LONGEST = 20_000
-"""Characters within which a bracket or a quote has to be closed."""
+"""Number of characters within which a bracket or a quote must be closed."""
 
 _PREFIXES = "hf_|sk-|sk_|pk_|rk_|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|nvapi-|gsk_|r8_|AIza|npm_|dop_v1_|ya29[.]"
 LOOKS = tuple(
@@ -52,7 +52,7 @@ LOOKS = tuple(
 
 
 def secret_spans(text: str) -> list[Span]:
-    """Begin and end of each, in order, none within another and none over the end of a line."""
+    """Return begin and end of each place, in order, without overlaps and never across the end of a line."""
     found = [*_named(text), *_flags(text), *_looks(text)]
     merged: list[Span] = []
     for start, end in sorted(found):
@@ -94,7 +94,7 @@ def _looks(text: str) -> Iterator[Span]:
 
 
 def _value(text: str, match: re.Match[str]) -> Iterator[Span]:
-    """The places of what belongs to a name."""
+    """Find the places of values that belong to a name."""
     at = match.end()
     char = text[at : at + 1]
     if char in ("", "\n", "\r", "#") or _BLOCK.match(text, at):
@@ -124,7 +124,7 @@ def _plain_end(text: str, at: int, match: re.Match[str]) -> int:
 
 
 def _block(text: str, match: re.Match[str]) -> Iterator[Span]:
-    """The lines below a name that belong to it: deeper ones, and list items as deep as the name."""
+    """Find the lines below a name that belong to it: deeper ones, and list items as deep as the name."""
     begin = text.rfind("\n", 0, match.start()) + 1
     lead = re.compile(r"[ \t]*(?:-[ \t]+)*").match(text, begin)
     depth = lead.end() - begin if lead is not None else 0
@@ -143,7 +143,7 @@ def _block(text: str, match: re.Match[str]) -> Iterator[Span]:
 
 
 def _bracket(text: str, at: int) -> int:
-    """Behind the bracket that closes the one at ``at``; the line's end where none does."""
+    """Return the place behind the bracket that closes the one at ``at``; the line's end if none does."""
     depth = 0
     for match in re.compile(r"""\\*"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[\[\]{}]""").finditer(text, at, at + LONGEST):
         depth += 1 if match[0] in ("[", "{") else -1 if match[0] in ("]", "}") else 0
@@ -153,7 +153,9 @@ def _bracket(text: str, at: int) -> int:
 
 
 def _closing(text: str, at: int, quote: str) -> int:
-    """Where a quoted text that begins at ``at`` ends; ``quote`` opened it, with backslashes before it perhaps."""
+    """Return where a quoted text that begins at ``at`` ends; ``quote`` opened it, perhaps with backslashes before
+    it.
+    """
     if len(quote) > 1:
         found = text.find(quote, at, _line_end(text, at))
         return found if found >= 0 else _line_end(text, at)
@@ -164,7 +166,7 @@ def _closing(text: str, at: int, quote: str) -> int:
 
 
 def _worth(text: str, start: int, end: int, name: str) -> Iterator[Span]:
-    """By line, unless the value is one that says that there is none."""
+    """Go line by line, unless the value says that there is none."""
     value = text[start:end].strip()
     if _NOT_SECRET.fullmatch(value) or (_SMALL.fullmatch(value) and not _STRONG.search(name)):
         return

@@ -1,4 +1,4 @@
-"""What the user may choose, as frozen values; defaults live here and nowhere else."""
+"""The user's settings, as frozen values; defaults live here and nowhere else."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class UnixSocket(Struct, frozen=True):
 
 
 Listen = tuple[str, int] | UnixSocket
-"""Where to listen, or where the program does: host and port, or a file."""
+"""Where the program listens: host and port, or a file."""
 
 
 class HttpSettings(Struct, frozen=True, kw_only=True):
-    """How the program listens, whom it lets in, and what it accepts. Times in seconds, sizes in bytes."""
+    """Addresses to listen on, callers to accept, and limits. Times in seconds, sizes in bytes."""
 
     listen: tuple[Listen, ...] = ((DEFAULT_HOST, DEFAULT_PORT),)
     tls: tuple[str, str] | None = None
@@ -51,34 +51,35 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     max_body: int = 100 * MIB
     """Largest request body; 100 MiB is what llama-server accepts."""
     max_bodies: int = 512 * MIB
-    """All request bodies held in memory at once; beyond it a request is answered 503."""
+    """Limit of all request bodies in memory together; beyond it a request is answered 503."""
     body_stall: float = 30.0
-    """A body that makes no progress for so long is refused."""
+    """A body without progress for this long is refused."""
     write_stall: float = 120.0
-    """A client that reads nothing for so long is cut off."""
+    """A client that reads nothing for this long is disconnected."""
     grace: float = 10.0
-    """How long requests under way may go on after the first stop signal."""
+    """How long requests under way may continue after the first stop signal."""
     ping_after: float = 15.0
-    """A stream that is silent for so long gets an SSE comment, so that proxies keep it open."""
+    """A stream that is silent for this long gets an SSE comment, so that proxies keep it open."""
     reuse_port: bool = False
-    """Other processes may listen on the same ports; the system shares out the connections among them."""
+    """Other processes may listen on the same ports; the system distributes the connections."""
     api_prefix: str = ""
     page: bool = True
     ui_settings: bytes = b"{}"
-    """A JSON object that ``/props`` hands to web pages as their settings (``--ui-config``)."""
+    """A JSON object that ``/props`` gives to web pages as their settings (``--ui-config``)."""
     static: str | None = None
-    """Folder whose files are served at ``/``, in place of the page."""
+    """Folder whose files are served at ``/`` instead of the page."""
     cors_proxy: bool = False
-    """``/cors-proxy``, by which a web page reaches servers that do not let web pages in (MCP servers)."""
+    """``/cors-proxy``, through which a web page reaches servers that do not accept web pages (MCP servers)."""
     cors_proxy_allow: tuple[str, ...] = ()
-    """Names, addresses and networks in the local network or on this machine that it may reach, too: `LOOPBACK` in
-    `core.proxy_target` is this machine alone, ``*`` is all."""
+    """Names, addresses and networks on the local network or this machine that it may also reach: `LOOPBACK` in
+    `core.proxy_target` is only this machine, ``*`` is everything.
+    """
     mcp_server: bool = False
     """``/mcp``: models, and ``mcp_server_tools`` of the program's own tools, for MCP clients."""
     mcp_server_tools: tuple[str, ...] = ()
-    """Names, ``mcp:<server>``, ``mcp:*`` and ``*``, as `tools.box.Toolbox.select` has them."""
+    """Names, ``mcp:<server>``, ``mcp:*`` and ``*``, as `tools.box.Toolbox.select` reads them."""
     mcp_server_open: bool = False
-    """``/mcp`` needs no key, for whoever is on this machine."""
+    """``/mcp`` needs no key for programs on this machine."""
     predict: str | None = None
     """The path of Vertex AI's predictions (``AIP_PREDICT_ROUTE``)."""
     health: str | None = None
@@ -88,40 +89,42 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     autoload: bool = True
     """A request loads the model that it names, unless its ``?autoload=`` says otherwise (``--models-autoload``)."""
     held_for: float = 0.0
-    """A request holds its model for so long before the model is asked (``LLAMA_SERVER_DEBUG_FAKE_TIMING``)."""
+    """A request waits for this long with its model before the model gets it (``LLAMA_SERVER_DEBUG_FAKE_TIMING``)."""
 
 
 class FleetSettings(Struct, frozen=True, kw_only=True):
-    """How many model processes run, and how long each phase of their lives may take, in seconds."""
+    """The number of model processes, and the longest time for each phase of their lives, in seconds."""
 
     models_max: int | None = None
-    """Model processes at once; 0 is unlimited (llama-server's ``--models-max``). None: `DEFAULT_MODELS_MAX`, or what a
-    configuration says, which may be nothing."""
+    """Model processes at once; 0 is unlimited (llama-server's ``--models-max``). None: `DEFAULT_MODELS_MAX`, or the
+    configuration's value, which may be nothing.
+    """
     load_timeout: float = 600.0
     stop_timeout: float = 10.0
     queue_timeout: float = 600.0
     queue_limit: int = 1000
-    """Requests that may wait at once, of all models."""
+    """Number of requests that may wait at once, for all models together."""
     patience: float = 10.0
-    """A request that has waited so long stops new ones for the models in its way."""
+    """A request that has waited this long stops new ones for the models in its way."""
     engine_args: tuple[str, ...] = ()
     """llama-server flags for every model."""
     metrics: bool = True
-    """Start model processes with ``--metrics``; off where the user's own llama-server flags decide."""
+    """Start model processes with ``--metrics``; off if the user's own llama-server flags decide."""
     fit: bool = True
-    """Choose context and slots that fit into what is free, where nobody has said them; off where the user's own
-    llama-server flags decide."""
+    """Choose context and slots that fit into the free memory, unless set; off if the user's own llama-server flags
+    decide.
+    """
     threads: int | None = None
     """CPU threads of each model process; None leaves room for the program itself."""
     start_delay: float = 0.0
-    """The process of a model on disk is started so much later (``LLAMA_SERVER_DEBUG_FAKE_TIMING``)."""
+    """The process of a model on disk starts this much later (``LLAMA_SERVER_DEBUG_FAKE_TIMING``)."""
 
 
 class ToolSettings(Struct, frozen=True, kw_only=True):
-    """What models and clients may have done on this machine; by default nothing."""
+    """The tools that clients and models may use on this machine; none by default."""
 
     builtin: tuple[str, ...] = ()
-    """Names of built-in tools, each known."""
+    """Names of built-in tools, all of them known."""
     runtime: str = ""
     """Where they run, in llama-server's words (``--tools-runtime``); empty: on this machine."""
     root: str | None = None

@@ -1,9 +1,9 @@
-"""Slash commands: the plugins that a request names at the head of its newest text.
+r"""Slash commands: the plugins that a request names at the head of its newest text.
 
-``/rag /parallel Hello`` names two, to be run in this order; what the model gets is ``Hello``. A word is a command only
-while every word before it was one: in ``/unknown /rag hi`` there is none, and the text stays as it is. ``\\/rag`` is no
-command either, and loses its backslash. The text is that of the last message of the user, or the prompt; nothing
-earlier is looked at, and no result of a tool.
+``/rag /parallel Hello`` names two plugins, to be run in this order; the model gets ``Hello``. A word is a command only
+while every word before it was one: ``/unknown /rag hi`` contains none, and the text stays as it is. ``\/rag`` is not a
+command either, and loses its backslash. The text is that of the last message of the user, or the prompt; earlier
+messages and results of tools are not examined.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from appliance.errors import BadRequest
 MAX_COMMANDS = 16
 """In one request; each may ask models of its own."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""What a command may be called."""
+"""The form of a command's name."""
 
 _WORD = re.compile(rf"(\\?)/({NAME.pattern})(?!\S)")
 _BLANK = re.compile(r"\s*+")
 _GAP = re.compile(r"[^\S\r\n]*+(?:\r?\n(?:[^\S\r\n]*+\r?\n)*+)?")
-"""What belongs to a command: the blanks behind it and empty lines, but not the indentation of the text's first line."""
+"""The text that belongs to a command: blanks behind it and empty lines, but not the indentation of the text's first
+line.
+"""
 _ESCAPED_SLASH = b"\\u002"
 """JSON may also write a slash by its number, 002f or 002F."""
 
@@ -54,19 +56,19 @@ _VERSION = re.compile(r"/v1?(?=/)")
 
 
 def family_of(path: str) -> Family | None:
-    """The kind of the requests to a path, with or without ``/v1``; None: nothing there has a prompt."""
+    """Return the kind of the requests to a path, with or without ``/v1``; None if nothing there has a prompt."""
     return FAMILIES.get(_VERSION.sub("", path, count=1) if path.startswith("/v") else path)
 
 
 class Words(Struct, frozen=True):
-    """``commands`` in the order in which they stand, and the text that is left."""
+    """``commands`` in order, and the rest of the text."""
 
     commands: tuple[str, ...]
     text: str
 
 
 class Plan(Struct, frozen=True):
-    """What is to be done with a request: ``body`` has no commands any more, and is else the same bytes."""
+    """The work for a request: ``body`` is the same bytes without the commands."""
 
     commands: tuple[str, ...]
     body: bytes
@@ -83,9 +85,9 @@ class Commands:
             self._needles += (_ESCAPED_SLASH,)
 
     def plan(self, body: bytes) -> Plan | None:
-        """None when there is nothing to do, which for most bodies takes a search for each name and no more.
+        """Return None when there is nothing to do; for most bodies this takes one search per name.
 
-        Raises BadRequest for more commands than anybody needs.
+        Raises BadRequest for too many commands.
         """
         if not any(needle in body for needle in self._needles):
             return None
@@ -97,7 +99,7 @@ class Commands:
 
 
 def split(text: str, known: Collection[str]) -> Words | None:
-    """The commands at the head of a text; None when it has none, and no escaped one. Raises BadRequest."""
+    """Return the commands at the head of a text; None if it has none, and no escaped one. Raises BadRequest."""
     found: list[str] = []
     rest = 0
     while word := _WORD.match(text, _blank_end(text, rest)):
@@ -156,7 +158,7 @@ _TEXT_PARTS = ("text", "input_text")
 
 
 def _newest_text(family: Family, body: bytes) -> _Text | None:
-    """None where the user says nothing in words, and where the body is not what the route expects: its server says."""
+    """Return None if the user says nothing in words, or if the body is not as the route expects: its server says so."""
     try:
         match family:
             case Family.COMPLETION:
@@ -179,7 +181,7 @@ def _of_messages(member: str, messages: list[Raw]) -> _Text | None:
 
 
 def _of_content(place: tuple[str | int, ...], content: Raw) -> _Text | None:
-    """A string, or the first part of a list that is text. Parts that are results of tools are none."""
+    """Return a string, or the first text part of a list. Results of tools do not count."""
     given = msgspec.json.decode(content, type=str | list[Raw])
     if isinstance(given, str):
         return _Text(_path(*place), given)

@@ -1,7 +1,7 @@
-"""The second half of a stream, from another engine, as its client has to see it: one answer, told once.
+"""The second half of a stream, from another engine, as its client must see it: as one answer.
 
-What belongs to the whole answer (id, model, the role, the beginnings of blocks and items) was told before and is not
-told again; counts are those of both halves. A record marks the place, in a form that the official clients pass over.
+Facts about the whole answer (id, model, the role, the beginnings of blocks and items) came with the first half and are
+not repeated; counts cover both halves. A record marks the place, in a form that the official clients ignore.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from appliance.core.sse import Decoder, Event, RecordTooLong, encode
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _SURE = 16
-"""Characters from which on a first delta that begins with all that was said before can only repeat it."""
+"""From so many characters on, a first delta that begins with all earlier text can only repeat it."""
 
 
 _MOST_HELD = 64
-"""Beginnings of blocks that are kept; an answer has a handful."""
+"""Number of block beginnings that are kept; an answer has a handful."""
 
 
 class Seam(Struct, frozen=True, kw_only=True):
-    """Where the halves meet: the seats of both, why there are two, and how long the first half took."""
+    """The place where the halves meet: the seats of both, the reason for two, and the time of the first half."""
 
     origin: str
     on: str
@@ -35,7 +35,9 @@ class Seam(Struct, frozen=True, kw_only=True):
 
 
 class Splicer:
-    """Turns the second stream into what follows the first. No input makes it raise; ``broken`` says it is no stream."""
+    """Turns the second stream into the continuation of the first. No input makes it raise; ``broken`` says that it is
+    not a stream.
+    """
 
     def __init__(self, first: Partial, seam: Seam) -> None:
         self.broken = False
@@ -73,7 +75,7 @@ class Splicer:
         return f": {line}\n\n".encode() + event
 
     def feed(self, piece: bytes) -> bytes:
-        """What the client gets of these bytes."""
+        """Return the client's bytes for these."""
         if self.broken:
             return b""
         try:
@@ -109,7 +111,7 @@ class Splicer:
     # ---- what all have -----------------------------------------------------------------------------------------------
 
     def _fresh(self, kind: str, said: str) -> str:
-        """A delta without what of it was said before; see `continuation` for which engines say it again."""
+        """Return a delta without the text that came before; see `continuation` for the engines that repeat it."""
         first = self._first
         is_text = kind == "text"
         before, pieces = (first.text, first.text_pieces) if is_text else (first.reasoning, first.reasoning_pieces)
@@ -124,7 +126,7 @@ class Splicer:
         return "" if not is_text and first.text and said == before else said
 
     def _retime(self, record: JsonObject) -> None:
-        """llama-server's ``timings`` for both halves; of the prompt what the second engine needed for it."""
+        """Change llama-server's ``timings`` to cover both halves; for the prompt only the second engine's count."""
         timings = record.get("timings")
         if not isinstance(timings, dict):
             return
@@ -143,7 +145,7 @@ class Splicer:
             counts[name] = count + self._first.tokens
 
     def _less(self, counts: JsonObject, name: str) -> None:
-        """The second engine read the first half as part of its prompt."""
+        """Correct the counts: the second engine read the first half as part of its prompt."""
         if _is_count(count := counts.get(name)):
             counts[name] = max(count - self._first.tokens, 0)
 
@@ -206,7 +208,7 @@ class Splicer:
                 return _event(record, named=True)
 
     def _begin_block(self, record: JsonObject) -> bytes:
-        """A block of a kind that is open goes on with that one; another one follows all that there are."""
+        """A block of a kind that is open continues that one; any other one comes after all existing ones."""
         kind, given = str(object_of(record.get("content_block")).get("type")), _index(record)
         for index, open_kind in self._open.items():
             if open_kind == kind and index not in self._blocks.values():
@@ -226,7 +228,7 @@ class Splicer:
         return self._of_block(record)
 
     def _of_block(self, record: JsonObject) -> bytes:
-        """The record with the index that its block has for the client; nothing for a block that it never saw."""
+        """Return the record with the index that its block has for the client; nothing for a block that it never saw."""
         given = _index(record)
         kept = given in self._first.blocks and given not in self._held
         index = self._blocks.get(given, given if kept else None)
@@ -274,7 +276,7 @@ class Splicer:
             self._complete_part(part, str(part.get("type")))
 
     def _complete_part(self, part: JsonObject, kind: str) -> None:
-        """A text that is told at the end is all of it."""
+        """Correct a text that the end repeats: it is the whole text."""
         if isinstance(text := part.get("text"), str) and "added" not in kind:
             before = self._first.reasoning if "reasoning" in f"{kind} {part.get('type')}" else self._first.text
             part["text"] = text if text.startswith(before) else before + text

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 MAX_RECORD = 4 << 20
-"""Largest record held while its end is awaited. A whole completion answered as one record is well below a megabyte."""
+"""Largest record that is held while its end is awaited. A whole completion in one record is well below a megabyte."""
 
 PING = b": ping\n\n"
 """A comment: every reader must ignore it, and every proxy sees traffic."""
@@ -24,7 +24,7 @@ _RECORD_ENDS = (b"\n\n", b"\n\r\n", b"\n\r", b"\r\r")
 
 
 class Dialect(Enum):
-    """What a stream's readers expect an error record to look like."""
+    """The form of an error record that a stream's readers expect."""
 
     OPENAI = auto()
     """OpenAI chat and completions, llama.cpp's own routes."""
@@ -55,7 +55,7 @@ class Event(Struct, frozen=True):
 
 
 def encode(event: Event) -> bytes:
-    """One record. A data line ends at any of the three line ends, so each becomes its own ``data:`` line."""
+    """Encode one record. A data line ends at any of the three line ends, so each becomes its own ``data:`` line."""
     lines = [f"event: {event.name}"] if event.name is not None else []
     if event.id is not None:
         lines.append(f"id: {event.id}")
@@ -64,7 +64,9 @@ def encode(event: Event) -> bytes:
 
 
 def error_record(dialect: Dialect, error: ErrorInfo) -> bytes:
-    """The record that ends a broken stream, in the shape that the route's official client turns into an exception."""
+    """Return the record that ends a broken stream, in the form that the route's official client turns into an
+    exception.
+    """
     match dialect:
         case Dialect.OPENAI:
             return encode(Event(_json({"error": error})))
@@ -99,7 +101,7 @@ class Decoder:
         self._id: str | None = None
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events that these bytes complete. Raises RecordTooLong; the decoder is of no use after that."""
+        """Return the events that these bytes complete. Raises RecordTooLong; the decoder is unusable after that."""
         text = self._text.decode(chunk)
         if not text:
             return []
@@ -155,18 +157,18 @@ class Decoder:
 class WholeRecords:
     """Passes a stream on unchanged, but only up to the last complete record.
 
-    What it holds back no reader could use yet; when the sender dies in the middle of a record, the torn part is
-    dropped and an error record can take its place. A record longer than ``limit`` bytes is passed on as it comes.
+    No reader could use the rest yet. If the sender dies in the middle of a record, the torn part is dropped and an
+    error record can take its place. A record longer than ``limit`` bytes is passed on as it comes.
     """
 
     def __init__(self, limit: int = MAX_RECORD) -> None:
         self._limit = limit
         self._held = bytearray()
         self.torn = False
-        """Part of an unfinished record has been passed on: another record cannot follow it."""
+        """True if part of an unfinished record has been passed on: another record cannot follow it."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """The bytes that may leave now, possibly none."""
+        """Return the bytes that may leave now, possibly none."""
         if not self._held and not self.torn and chunk.endswith(b"\n\n"):
             return chunk  # how llama-server writes: whole records, nothing to look for
         held = self._held
@@ -182,7 +184,7 @@ class WholeRecords:
         return ready
 
     def rest(self) -> bytes:
-        """What is still held when the stream has ended in good order."""
+        """Return the held bytes when the stream has ended properly."""
         held, self._held = bytes(self._held), bytearray()
         return held
 

@@ -1,4 +1,4 @@
-"""The calls of one turn: which tool each one means, whether its arguments will do, and the answers as they come."""
+"""The calls of one turn: each one's tool, the check of its arguments, and the answers as they come."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from appliance.core.turn import Written
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """A call with its tool, or with what is wrong about it. Its arguments are checked only where nothing is."""
+    """A call with its tool, or with its mistake. Its arguments are checked only if it has none."""
 
     call: Call
     tool: Tool | None
@@ -26,7 +26,7 @@ class Judged(Struct, frozen=True, kw_only=True):
 
 
 class Judge:
-    """Knows the tools of a run, and the ids that its calls have had: no two have the same."""
+    """Knows the tools of a run, and the ids of its calls: no two calls have the same id."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
@@ -69,7 +69,7 @@ class Judge:
 class Round:
     """Calls on their way to their answers: in order, or all at once.
 
-    In order, neighbours with the same runner are begun together; who executes them keeps their order.
+    In order, neighbours with the same runner begin together; the runner keeps their order.
     """
 
     def __init__(self, calls: Sequence[Call], judge: Judge, *, parallel: bool) -> None:
@@ -86,7 +86,7 @@ class Round:
 
     @property
     def pending(self) -> tuple[Call, ...]:
-        """What the caller has to execute now."""
+        """Return the calls that the caller has to execute now."""
         return tuple(call for call in self._waiting.values() if self._judge.runner(call) == "client")
 
     @property
@@ -97,7 +97,7 @@ class Round:
         return call_id in self._waiting
 
     def begin_next(self) -> list[RunCommand]:
-        """The next calls, if none is under way."""
+        """Return the next calls, if none is under way."""
         if self._waiting or not self._waves:
             return []
         wave = self._waves.pop(0)
@@ -108,12 +108,12 @@ class Round:
         return [*commands, AskClient(calls=theirs)] if theirs else commands
 
     def take(self, call_id: str) -> Call:
-        """It is answered, one way or another."""
+        """Note that a call is answered, successfully or not."""
         return self._waiting.pop(call_id)
 
 
 def as_json(arguments: str) -> Raw:
-    """JSON text as it is; anything else as a JSON string."""
+    """Return JSON text as it is; anything else as a JSON string."""
     raw = arguments.encode(errors="replace")
     try:
         return Raw(bytes(msgspec.json.decode(raw, type=Raw)))

@@ -1,4 +1,4 @@
-"""What a tool is, and what comes of using one. Source: llama-server README and tools, b11434."""
+"""A tool and the outcome of its use. Source: llama-server README and tools, b11434."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     server: str = ""
     """The MCP server that has it."""
     writes: bool = False
-    """It changes something on the machine, as far as is known."""
+    """True if it changes something on the machine, as far as is known."""
     uses_cwd: bool = False
     streams: bool = False
-    """It can hand on what it has while it works."""
+    """True if it can send partial output while it works."""
 
     @property
     def size(self) -> int:
-        """About how many bytes are told of it."""
+        """Return the approximate size of its description in bytes."""
         return len(self.name) + len(self.display_name) + len(self.description) + len(self.parameters)
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """What goes with one use beside its arguments. ``cwd``: where relative paths begin; None is the program's own."""
+    """The circumstances of one use. ``cwd`` is where relative paths begin; None is the program's own."""
 
     cwd: str | None = None
     runtime: str | None = None
     """Where commands run and files are, in llama-server's words: ``docker-container:<id>``, ``ssh:<target>``."""
     base64: bool = False
-    """File content as base64, for files that are no text."""
+    """Wants file content as base64, for files that are not text."""
 
 
 class ToolOutcome(Struct, frozen=True, kw_only=True):
-    """What came of one use. A tool that could not do what was asked is one with an ``error``, not an exception."""
+    """The outcome of one use. A tool that failed at its task gives an ``error``, not an exception."""
 
     body: bytes
-    """The JSON object that ``POST /tools`` answers with."""
+    """The JSON object with which ``POST /tools`` answers."""
     text: str
-    """What a model is told."""
+    """The text for the model."""
     error: str | None = None
 
 

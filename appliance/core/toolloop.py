@@ -51,10 +51,12 @@ from appliance.core.tool_calls import Judge, Judged, Round, as_json
 from appliance.core.turn import Turn, Written
 
 MAX_HELD = 64 << 20
-"""Characters of text, reasoning, calls and results in one run: all of it is kept, and asked again with every turn."""
+"""Largest number of characters of text, reasoning, calls and results in one run: all of it is kept, and sent again with
+every turn.
+"""
 BUDGET_EXHAUSTED = "tool budget exhausted"
 CUT_OFF = "length"
-"""What engines say when the token limit ended a turn."""
+"""Engines' words for a turn that the token limit ended."""
 _MAX_TOLD = 200
 """Characters of a repeated line in the detail of a failure."""
 
@@ -72,13 +74,13 @@ class _End(Struct, frozen=True, kw_only=True):
 
 
 class Loop:
-    """One run. Its owner carries out the commands in order and tells what happens; the loop never waits.
+    """One run. Its owner carries out the commands in order and reports the events; the loop never waits.
 
-    After Finish every event is ignored: what was under way may still come in.
+    After Finish every event is ignored: events that were under way may still come in.
     """
 
     def __init__(self, task: Task, *, worker: str = "llama-appliance", zone: tzinfo = UTC) -> None:
-        """``worker`` and ``zone`` are what the BIOS tells the model. The tools' schemas are known to be usable."""
+        """``worker`` and ``zone`` are facts for the BIOS. The tools' schemas are known to be usable."""
         self._task = task
         self._judge = Judge(task.tools)
         self._prompt = Prompt(task, worker=worker, zone=zone)
@@ -95,7 +97,7 @@ class Loop:
         self._held = 0
 
     def begin(self, now: float) -> list[RunCommand]:
-        """The first turn. ``now`` in seconds since the epoch, here and below."""
+        """Begin the first turn. ``now`` is in seconds since the epoch, here and below."""
         if self._end is not None:
             return []
         if self._turn is not None or self._round is not None:
@@ -103,7 +105,7 @@ class Loop:
         return [self._generate(now)]
 
     def hear(self, event: RunEvent, now: float) -> list[RunCommand]:
-        """What is to be done about it. Raises OutOfTurn, and then nothing has changed."""
+        """Return the commands for an event. Raises OutOfTurn, and then nothing has changed."""
         if self._end is not None:
             return []
         held = self._held + _size_of(event)
@@ -139,7 +141,7 @@ class Loop:
         assert_never(event)
 
     def outcome(self) -> Outcome:
-        """What there is so far; final after Finish."""
+        """Return the results so far; final after Finish."""
         end = self._end
         pending = end.pending if end is not None else () if self._round is None else self._round.pending
         speaking = Usage() if self._turn is None else self._turn.usage
@@ -225,7 +227,7 @@ class Loop:
                 self._note(one.call, error="not executed: another call of the same turn cannot be used")
 
     def _use(self, calls: Sequence[Call], turn: Turn, now: float) -> list[RunCommand]:
-        """Have them executed, unless they end the run."""
+        """Have the calls executed, unless they end the run."""
         theirs = [call for call in calls if self._judge.runner(call) == "client"]
         if theirs and self._task.hands_over:
             for call in calls:
@@ -278,7 +280,7 @@ class Loop:
         return [*self._leave(turn, event.detail), *self._fail(event.reason, event.detail)]
 
     def _leave(self, turn: Turn, why: str) -> list[RunCommand]:
-        """The turn ends before its end."""
+        """End a turn that broke off."""
         shown = self._show(turn.release())
         for call in self._judge.judge(turn.structured()):
             self._note(call.call, error=f"not executed: {why}")

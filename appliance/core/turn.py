@@ -1,4 +1,4 @@
-"""One turn of the model in a run: its text, its calls and what it cost, put together from the deltas."""
+"""One turn of the model in a run: its text, its calls and its cost, put together from the deltas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from appliance.core.runs import CallDelta, Usage
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """A call as the model wrote it, not yet looked at. ``id`` is "" where it gave none."""
+    """A call in the model's spelling, not yet examined. ``id`` is "" if the model gave none."""
 
     id: str
     name: str
@@ -37,7 +37,7 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """What of it has been shown."""
+        """The part of the text that has been shown."""
         return "".join(self._text)
 
     @property
@@ -45,7 +45,7 @@ class Turn:
         return "".join(self._reasoning)
 
     def say(self, text: str) -> str:
-        """What may be shown now."""
+        """Return the text that may be shown now."""
         if self._repeats is not None:
             self._repeats[0].feed(text)
         return self.show(text if self._reader is None else self._reader.feed(text))
@@ -56,7 +56,7 @@ class Turn:
         self._reasoning.append(text)
 
     def call(self, piece: CallDelta) -> str:
-        """The text that this frees: where calls are structured, nothing in the text is one."""
+        """Return the text that this frees: if calls are structured, the text contains none."""
         call = self._calls.setdefault(piece.index, _Pieces())
         call.id = call.id or piece.id
         if piece.name != call.name:  # some servers repeat the whole name in every piece
@@ -73,7 +73,7 @@ class Turn:
         return text
 
     def release(self) -> str:
-        """Show what is held back, as text after all."""
+        """Show the held text, as ordinary text after all."""
         return self.show("" if self._reader is None else self._reader.release())
 
     @property
@@ -83,7 +83,7 @@ class Turn:
         return found[0] if found else None
 
     def structured(self) -> list[Written]:
-        """The structured calls, in the order of their index; one without a name is none."""
+        """Return the structured calls, in the order of their index; an entry without a name is not a call."""
         calls: list[Written] = []
         for _, call in sorted(self._calls.items(), key=lambda entry: entry[0]):
             arguments = "".join(call.arguments)
@@ -92,5 +92,5 @@ class Turn:
         return calls
 
     def written(self) -> Reading:
-        """What is held back, read; nothing of it is shown yet. To be asked once, at the turn's end."""
+        """Read the held text; none of it is shown yet. Call this once, at the turn's end."""
         return Reading(text="", raw="") if self._reader is None else self._reader.end()

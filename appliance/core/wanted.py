@@ -1,4 +1,4 @@
-"""What options name on the hub in place of a file on disk, and which files of a repository that is.
+"""The options that name a model on the hub instead of a file on disk, and the files that they mean.
 
 Source of the rules: ``--hf-repo``, ``--hf-file`` and ``--spec-draft-hf`` of llama-server (llama.cpp b11434).
 """
@@ -26,26 +26,26 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
     reference: Reference
     file: str = ""
-    """Its path in the repository, in place of the choice by tag."""
+    """Its path in the repository, instead of the choice by tag."""
     projector: bool = True
-    """The projector that goes with it, too."""
+    """Also take its projector."""
     presets: bool = False
-    """If the repository holds presets, those, and nothing else."""
+    """If the repository holds presets, take only those."""
     sidecars: tuple[str, ...] = ()
-    """Marks of companions that are taken in place of a model where there are any, best first."""
+    """Marks of companions that are taken instead of a model if there are any, best first."""
 
     def __str__(self) -> str:
         return f"{self.reference.repo}/{self.file}" if self.file else str(self.reference)
 
 
 def sidecars_of(spec_type: str) -> tuple[str, ...]:
-    """The companions that a repository of draft models may be asked for; without ``--spec-type`` any of them."""
+    """Return the companions to look for in a repository of draft models; without ``--spec-type`` any of them."""
     kinds = [kind.strip() for kind in spec_type.split(",")]
     return tuple(mark for kind, mark in SIDECARS.items() if kind in kinds or not spec_type)
 
 
 def pick(wanted: Wanted, files: Iterable[RemoteFile]) -> Choice:
-    """The files that are meant among those of a repository. Raises NotFound, with what there is."""
+    """Return the chosen files of the repository. Raises NotFound, which lists the existing ones."""
     known = {file.path: file for file in sorted(files, key=lambda file: file.path)}
     if wanted.presets and PRESET_FILE in known:
         return Choice("", (known[PRESET_FILE],))
@@ -80,7 +80,7 @@ def _projector_for(wanted: Wanted, known: dict[str, RemoteFile], model: RemoteFi
 
 
 def _sidecar(wanted: Wanted, files: Sequence[RemoteFile]) -> RemoteFile | None:
-    """The first kind that is there counts; of several of a kind that with the wanted tag, else the first."""
+    """Choose the first existing kind; of several files of a kind the one with the wanted tag, else the first."""
     for mark in wanted.sidecars:
         found = [file for file in files if mark in file.name and stem_of(file.name) is not None]
         tagged = [file for file in found if tag_of(stem_of(file.name) or "") == wanted.reference.tag]

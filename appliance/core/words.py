@@ -22,13 +22,13 @@ _WINDOWS = re.compile(r"""(?P<space>[ \t\r\n]+)|(?P<before>\\*)"|(?P<plain>\\+|[
 
 
 def split_command(text: str, *, windows: bool) -> list[str]:
-    """The words of a command; [] when there is none. Comment lines and line ends with a backslash are taken out."""
+    """Split a command into words; [] when there is none. Comment lines and line ends with a backslash are removed."""
     lines = "\n".join(_continued(line) for line in strip_comments(text).split("\n"))
     return _split_windows(lines) if windows else _split_posix(lines)
 
 
 def strip_comments(text: str) -> str:
-    """The text without the lines that begin with ``#``; the other lines are as they were."""
+    """Return the text without the lines that begin with ``#``; the other lines stay the same."""
     return "\n".join(line for line in text.split("\n") if not line.strip().startswith("#"))
 
 
@@ -58,7 +58,9 @@ def _split_posix(text: str) -> list[str]:
 
 
 def _split_windows(text: str) -> list[str]:
-    """As CommandLineToArgvW: a backslash is special only before a quote; inside quotes a doubled quote is one."""
+    """Split like CommandLineToArgvW: a backslash is special only before a quote; inside quotes a doubled quote is
+    one.
+    """
     words: list[str] = []
     word: str | None = None
     quoted = False

@@ -1,4 +1,4 @@
-"""What another server's ``/v1/models`` says; pure."""
+"""Reads another server's ``/v1/models``; pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from msgspec import Struct
 
 MAX_MODELS = 10_000
 LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
-"""In which of llama.cpp's, llama-swap's and our own words a model answers without having to be loaded first."""
+"""The states, in llama.cpp's, llama-swap's and our own words, in which a model answers without being loaded first."""
 
 
 class ModelState(Struct, frozen=True, kw_only=True):
-    """One model of another server, as it is told over a link and read from a listing."""
+    """One model of another server, from a link or a listing."""
 
     id: str
     state: str = "unloaded"
     busy: int = 0
-    """Requests under way, queued ones included."""
+    """Number of requests under way, queued ones included."""
 
     @property
     def loaded(self) -> bool:
@@ -36,7 +36,7 @@ class _Entry(Struct, frozen=True):
 
     @property
     def elsewhere(self) -> bool:
-        """The server would have to ask a peer of its own, which may well be this program."""
+        """True if the server would have to ask a peer of its own, which may well be this program."""
         marks = (self.meta or {}).get("llamaswap")
         return isinstance(marks, dict) and "peerID" in marks
 
@@ -49,6 +49,6 @@ _LISTING = msgspec.json.Decoder(_Listing)
 
 
 def read_listing(content: bytes) -> dict[str, ModelState]:
-    """The models that the server has itself, in its order. Raises msgspec.MsgspecError when that is not a listing."""
+    """Return the server's own models, in its order. Raises msgspec.MsgspecError for anything but a listing."""
     entries = [entry for entry in _LISTING.decode(content).data if entry.id and not entry.elsewhere]
     return {entry.id: ModelState(id=entry.id, state=entry.status.value) for entry in entries[:MAX_MODELS]}

@@ -1,4 +1,4 @@
-"""The owner of what is known of the other servers: one task for each of them."""
+"""The owner of all knowledge about the other servers: one task for each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from appliance.upstream.client import Address
 
 
 class Peers:
-    """Made by `open_peers`. Everything but `wait_changed` is synchronous."""
+    """Made by `open_peers`. Everything except `wait_changed` is synchronous."""
 
     def __init__(self, nursery: trio.Nursery, local: LocalSide) -> None:
         self._nursery = nursery
@@ -27,7 +27,7 @@ class Peers:
         self._news = trio.Event()
 
     def adopt(self, config: Config | None) -> None:
-        """Take the peers of a configuration over. A peer that it leaves as it was keeps its task and its link.
+        """Follow the peers of a configuration. An unchanged peer keeps its task and its link.
 
         Raises UsageError for an address that cannot be used, and changes nothing then.
         """
@@ -45,8 +45,10 @@ class Peers:
     # ---- choosing and asking -----------------------------------------------------------------------------------------
 
     def order(self, candidates: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Pairs of peer id and model, best first: those that are not down, then where the model is loaded, then the
-        least busy, then as they came. None is left out: one that was down may be well again. Unknown ids are.
+        """Return pairs of peer id and model, best first: those that are not down, then where the model is loaded, then
+        the least busy, then in the given order.
+
+        A peer that was down may be well again, so none is left out, except unknown ids.
         """
 
         def rank(candidate: tuple[str, str]) -> tuple[bool, bool, int]:
@@ -56,7 +58,7 @@ class Peers:
         return sorted((pair for pair in candidates if pair[0] in self._peers), key=rank)
 
     def address(self, peer_id: str) -> Address:
-        """Raises PeerFailed when the configuration has no such peer any more."""
+        """Return the peer's address. Raises PeerFailed when the configuration has no such peer any more."""
         return self._get(peer_id).address
 
     def using(self, peer_id: str) -> AbstractContextManager[None]:
@@ -64,27 +66,27 @@ class Peers:
         return self._get(peer_id).using()
 
     def failed(self, peer_id: str, why: str) -> None:
-        """A request could not reach it: it is asked last until it is well again, which its task finds out."""
+        """A request could not reach the peer: it comes last until its task finds it well again."""
         if peer_id in self._peers:
             self._peers[peer_id].is_down(why)
 
     def answered(self, peer_id: str) -> None:
-        """A request reached it: it is well."""
+        """A request reached the peer: it is well."""
         if peer_id in self._peers:
             self._peers[peer_id].is_up()
 
     # ---- knowing -----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[PeerStatus, ...]:
-        """In the order of the configuration."""
+        """Return the states in the order of the configuration."""
         return tuple(peer.status for peer in self._peers.values())
 
     def names(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Peer ids and what models they have: all that `complete` depends on, and cheap."""
+        """Return peer ids and their models: everything that `complete` depends on, and cheap."""
         return tuple((peer.id, peer.models) for peer in self._peers.values())
 
     def complete(self, config: Config) -> Config:
-        """The configuration with the models that peers list where it names none, for names to be resolved with."""
+        """Return the configuration with the models that peers list if it names none, for resolving names."""
         peers = {
             peer_id: msgspec.structs.replace(peer, models=list(self._peers[peer_id].models))
             if not peer.models and peer_id in self._peers
@@ -95,7 +97,7 @@ class Peers:
 
     @contextmanager
     def guest(self, label: str) -> Generator[Callable[[Sequence[ModelState]], None]]:
-        """For the serving side of a link: what another appliance says of itself, kept while the block runs."""
+        """Keep another appliance's report about itself while the block runs; for the serving side of a link."""
         token = object()
 
         def heard(models: Sequence[ModelState]) -> None:
@@ -109,11 +111,11 @@ class Peers:
             self._tell()
 
     def guests(self) -> list[tuple[str, Sequence[ModelState]]]:
-        """The appliances that have linked themselves to this one: their label and models."""
+        """Return the appliances that are linked to this one: their label and models."""
         return list(self._guests.values())
 
     async def wait_changed(self) -> None:
-        """Returns after the next change of anything above."""
+        """Return after the next change of anything above."""
         await self._news.wait()
 
     def _tell(self) -> None:
@@ -142,7 +144,7 @@ def _nothing() -> Sequence[ModelState]:
 async def open_peers(
     config: Config | None, *, local_state: LocalState = _nothing, wait_changed: WaitChanged = trio.sleep_forever
 ) -> AsyncGenerator[Peers]:
-    """Own the tasks of the peers of ``config``. Appliances among them are told ``local_state`` after every change.
+    """Own the tasks of the peers of ``config``. Appliances among them receive ``local_state`` after every change.
 
     Raises UsageError for an address that cannot be used.
     """

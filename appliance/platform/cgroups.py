@@ -1,4 +1,4 @@
-"""What a container or a service may have of the machine, as Linux' control groups (version 1 and 2) say it.
+"""The share of the machine that a container or a service may use, from Linux' control groups (version 1 and 2).
 
 A group's limits hold for all below it, so the smallest on the way from this process's own group to the top counts.
 Seen from inside a container the top is the container's own. Sources: the kernel's cgroup-v2.rst, cgroup-v1/memory.rst.
@@ -17,21 +17,25 @@ from appliance.platform.drm import read_number, read_text
 ROOT = Path("/")
 MOUNT = "sys/fs/cgroup"
 NO_LIMIT = 1 << 60
-"""Version 1 says "no limit" as a number near 2**63."""
+"""Version 1 writes "no limit" as a number near 2**63."""
 
 
 def memory_limit(root: Path = ROOT) -> int:
-    """Bytes that this process and its neighbours in the group may have in all; `sys.maxsize` without a limit."""
+    """Return the bytes that this process and its neighbours in the group may have in all; `sys.maxsize` without a
+    limit.
+    """
     return min((limit for _, limit in _memory(root)), default=sys.maxsize)
 
 
 def memory_left(root: Path = ROOT) -> int:
-    """Bytes of the limits that are not taken; file pages that the kernel would give up count as not taken."""
+    """Return the unused bytes of the limits; file pages that the kernel would give up count as unused."""
     return min((max(0, limit - _taken(group)) for group, limit in _memory(root)), default=sys.maxsize)
 
 
 def cores(root: Path = ROOT) -> int:
-    """Processors that this process may use at once: its affinity and the quotas of its groups, at least one."""
+    """Return the processors that this process may use at once: its affinity and the quotas of its groups, at least
+    one.
+    """
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
     return max(1, min([usable, *(math.ceil(quota) for quota in _quotas(root))]))
 
@@ -64,7 +68,7 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _groups(root: Path, controller: str) -> list[Path]:
-    """Folders from this process's group up to the top; ``controller`` is empty for version 2."""
+    """Return folders from this process's group up to the top; ``controller`` is empty for version 2."""
     top = root / MOUNT / controller
     own = PurePosixPath("/")
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():

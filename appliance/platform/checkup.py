@@ -1,6 +1,6 @@
-"""What the doctor wants to know of the system beyond the usual look: disks, swap, limits, cards and who may use them.
+"""The doctor's further look at the system: disks, swap, limits, cards and their permissions.
 
-``root`` is where the system's files are looked for. Whatever cannot be told is left out; nothing raises.
+``root`` is where to look for the system's files. Unknown facts are left out; nothing raises.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEVICE_FILES = ("dev/kfd", "dev/dri/renderD*", "dev/nvidia[0-9]*", "dev/nvidiact
 
 
 def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
-    """``folders`` are those that the program writes to, by what is in them. Blocks for milliseconds."""
+    """Look around. ``folders`` are those that the program writes to, by their content. Blocks for milliseconds."""
     swap = _swap()
     return Checkup(
         disks=tuple(_disks(folders)),
@@ -34,7 +34,9 @@ def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
 
 
 def port_owner(port: int) -> PortOwner | None:
-    """Which process listens on a TCP port here; without a name where the system does not tell it. None: none does."""
+    """Return the process that listens on a TCP port here; without a name if the system does not report it. None: none
+    does.
+    """
     try:
         connections = psutil.net_connections("tcp")
     except (psutil.Error, OSError):
@@ -53,7 +55,7 @@ def _name(pid: int | None) -> str:
 
 
 def _disks(folders: Mapping[str, Path]) -> Iterator[Disk]:
-    """Folders that are on one disk with an earlier one are told once."""
+    """Report folders on the same disk only once."""
     seen: set[tuple[int, int]] = set()
     for what, folder in folders.items():
         there = next((path for path in (folder, *folder.parents) if path.exists()), None)
@@ -77,7 +79,7 @@ def _swap() -> tuple[int, int]:
 
 
 def _open_files() -> int | None:
-    """The hard limit: the program raises its soft one by itself."""
+    """Return the hard limit: the program raises its soft one by itself."""
     if sys.platform == "win32":
         return None
     import resource

@@ -25,7 +25,7 @@ NTSTATUS = {
 
 
 def describe_status(status: int) -> str:
-    """An exit status in words: ``exit status 1``, ``killed by SIGKILL``, ``0xC0000135: a DLL it needs is missing``."""
+    """Describe an exit status: ``exit status 1``, ``killed by SIGKILL``, ``0xC0000135: a DLL it needs is missing``."""
     if sys.platform == "win32":
         code = status & 0xFFFFFFFF
         if code >= 0x80000000:

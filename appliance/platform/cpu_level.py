@@ -1,4 +1,4 @@
-"""What this machine's processor can compute: the level that builds are made for, and the features that matter to them.
+"""The abilities of this machine's processor: the level that builds are made for, and the features that matter to them.
 
 Sources: the x86-64 psABI's microarchitecture levels; Linux' names in ``/proc/cpuinfo``; Apple's ``hw.optional`` names;
 ``IsProcessorFeaturePresent`` of Win32.
@@ -25,10 +25,10 @@ X86 = (
     "sse3", "ssse3", "sse4_1", "sse4_2", "avx", "f16c", "fma", "bmi2", "avx2", "avx_vnni", "avx512f", "avx512_vnni",
     "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16",
 )  # fmt: skip
-"""What llama.cpp's variants for x86 are told apart by."""
+"""The features that distinguish llama.cpp's variants for x86."""
 ARM = {"asimd": "neon", "asimddp": "dotprod", "asimdhp": "fp16", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve",
        "sve2": "sve2", "sme": "sme"}  # fmt: skip
-"""Linux' names to the compiler's."""
+"""Linux' names, mapped to the compiler's."""
 APPLE = {"FEAT_DotProd": "dotprod", "FEAT_FP16": "fp16", "FEAT_I8MM": "i8mm", "FEAT_BF16": "bf16", "FEAT_SME": "sme"}
 INTEL_MAC = {"supplementalsse3": "ssse3", "sse4_1": "sse4_1", "sse4_2": "sse4_2", "avx1_0": "avx", "avx2_0": "avx2",
              "fma": "fma", "bmi2": "bmi2", "f16c": "f16c", "avx512f": "avx512f"}  # fmt: skip
@@ -36,7 +36,7 @@ WINDOWS = {13: "sse3", 36: "ssse3", 37: "sse4_1", 38: "sse4_2", 39: "avx", 40: "
 
 
 def cpu_level(root: Path = ROOT) -> tuple[str, tuple[str, ...]]:
-    """The level (``x86-64-v3``, ``armv8.2-a``; empty: not told) and the features."""
+    """Return the level (``x86-64-v3``, ``armv8.2-a``; empty: unknown) and the features."""
     if sys.platform == "darwin":
         return _of_mac()
     if sys.platform == "win32":
@@ -55,7 +55,7 @@ def cpu_level(root: Path = ROOT) -> tuple[str, tuple[str, ...]]:
 
 
 def x86_level(flags: Collection[str]) -> str:
-    """The highest level all of whose features, and those of the levels below it, are there."""
+    """Return the highest level whose features, and those of the levels below it, are all there."""
     best = ""
     for name, needed in reversed(LEVELS):
         if not needed <= {*flags}:
@@ -65,7 +65,7 @@ def x86_level(flags: Collection[str]) -> str:
 
 
 def arm_level(features: Collection[str]) -> str:
-    """The least architecture that has these features."""
+    """Return the least architecture that has these features."""
     if "sme" in features or "sve2" in features:
         return "armv9-a"
     if "i8mm" in features or "bf16" in features:
@@ -90,7 +90,7 @@ def _of_mac() -> tuple[str, tuple[str, ...]]:
 
 
 def _of_windows() -> tuple[str, tuple[str, ...]]:
-    """Windows tells of a few features only; every processor with AVX2 that it runs on has the rest of its level."""
+    """Windows reports only a few features; every processor with AVX2 that it runs on has the rest of its level."""
     import ctypes
     import platform
 

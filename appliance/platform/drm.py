@@ -22,7 +22,7 @@ MICRO, MILLI = 1e-6, 1e-3
 
 
 class Card(Struct, frozen=True, kw_only=True):
-    """One GPU whose driver this is; ``hwmon`` is its folder of sensors, if it has one."""
+    """One GPU of a driver; ``hwmon`` is its folder of sensors, if it has one."""
 
     device: Path
     vendor: str
@@ -34,7 +34,7 @@ class Card(Struct, frozen=True, kw_only=True):
 
 
 def find_cards(root: Path = ROOT) -> list[Card]:
-    """AMD and Intel GPUs in the kernel's order. NVIDIA's are left to NVML, virtual displays are no GPUs."""
+    """Return AMD and Intel GPUs in the kernel's order. NVIDIA's are left to NVML; virtual displays are not GPUs."""
     folder = root / "class" / "drm"
     numbered = sorted(
         (int(match[1]), path) for path in _entries(folder) if (match := CARD.fullmatch(path.name)) is not None
@@ -43,7 +43,9 @@ def find_cards(root: Path = ROOT) -> list[Card]:
 
 
 def sample(card: Card, index: int, now: datetime) -> GpuSample:
-    """One look. Asking a GPU that is powered down would wake it, so of that only the name is told."""
+    """Take one sample. A question would wake a GPU that is powered down, so for such a GPU only the name is
+    reported.
+    """
     if read_text(card.device / "power" / "runtime_status") == "suspended":
         return GpuSample(timestamp=now, id=index, name=card.name, uuid=card.uuid)
     used, total = (read_number(card.device / f"mem_info_vram_{which}") for which in ("used", "total"))
@@ -64,7 +66,7 @@ def sample(card: Card, index: int, now: datetime) -> GpuSample:
 
 
 def accelerator(card: Card, index: int, root: Path = ROOT) -> Accelerator:
-    """What the GPU is. Only amdgpu tells how much memory it has of its own; Intel's drivers do not."""
+    """Return the GPU's hardware. Only amdgpu reports the size of its own memory; Intel's drivers do not."""
     capacity = read_number(card.device / "mem_info_vram_total")
     driver = _link_name(card.device / "driver")
     return Accelerator(
@@ -117,7 +119,7 @@ def _fan_percent(hwmon: Path | None) -> float | None:
 
 
 def _watts(hwmon: Path | None, *names: str) -> float | None:
-    """The first of these hwmon files that can be read; they are in microwatts."""
+    """Read the first of these hwmon files that is readable; they are in microwatts."""
     for path in [hwmon / name for name in names] if hwmon is not None else []:
         if (value := read_number(path)) is not None:
             return round(value * MICRO, 1)
@@ -125,7 +127,9 @@ def _watts(hwmon: Path | None, *names: str) -> float | None:
 
 
 def read_text(path: Path) -> str | None:
-    """The text of one small file; None when it is empty, absent, or cannot be read at the moment (EBUSY, EPERM)."""
+    """Return the text of one small file; None if it is empty, absent, or cannot be read at the moment (EBUSY,
+    EPERM).
+    """
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
@@ -133,7 +137,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_number(path: Path) -> int | None:
-    """The decimal number in one small file."""
+    """Return the decimal number in one small file."""
     try:
         return int(read_text(path) or "")
     except ValueError:

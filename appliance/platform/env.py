@@ -8,24 +8,27 @@ from collections.abc import Mapping
 
 SCRUBBED = ("LLAMA_API_KEY", "LLAMA_APP_CMD", "LLAMA_SERVER_ROUTER_PORT", "LLAMA_SERVER_CHILD_MODE")
 SCRUBBED_PREFIXES = ("LLAMA_ARG_", "LLAMA_APPLIANCE_", "AIP_", "_PYI_")
-"""Settings meant for this program. A child that read them would move its port or ask for a key nobody has
-(``AIP_HTTP_PORT`` overrides ``--port``). Names, not every ``LLAMA_*``: ``LLAMA_MEDIA_MARKER`` must reach the child."""
+"""Settings meant for this program.
+
+A child that read them would move its port or ask for a key nobody has (``AIP_HTTP_PORT`` overrides ``--port``). Names,
+not every ``LLAMA_*``: ``LLAMA_MEDIA_MARKER`` must reach the child.
+"""
 
 LOADER_PATHS = ("LD_LIBRARY_PATH", "LIBPATH", "DYLD_LIBRARY_PATH")
 
 
 def is_frozen() -> bool:
-    """PyInstaller's bootloader has started this program."""
+    """True if PyInstaller's bootloader has started this program."""
     return bool(getattr(sys, "frozen", False))
 
 
 def inherited_env() -> dict[str, str]:
-    """What a child gets of this program's own environment: see `child_env`."""
+    """Return a child's environment made from this program's own: see `child_env`."""
     return child_env(os.environ, frozen=is_frozen())
 
 
 def child_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
-    """``environ`` as it was before this program: no settings of ours, no library path of PyInstaller's bootloader.
+    """Return ``environ`` as it was before this program: without our settings and the bootloader's library path.
 
     When frozen, the bootloader has put its own folder in front of ``LD_LIBRARY_PATH`` and kept the old value in
     ``LD_LIBRARY_PATH_ORIG`` (PyInstaller manual, "LD_LIBRARY_PATH considerations"); with no old value it is removed.
@@ -39,7 +42,9 @@ def child_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
 
 
 def own_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
-    """``environ`` for a command of the user's own: all of it, without what PyInstaller's bootloader put there."""
+    """Return ``environ`` for a command of the user's own: all of it, without the additions of PyInstaller's
+    bootloader.
+    """
     return _restored(dict(environ)) if frozen else dict(environ)
 
 

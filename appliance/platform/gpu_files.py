@@ -26,7 +26,7 @@ MAX_CARDS = 64
 INTEGRATED_INTEL = "0000:00:02.0"
 """Where the processor's own GPU is on every Intel platform."""
 OPEN_DRIVERS = ("nouveau", "nova")
-"""Drivers of NVIDIA's cards that CUDA does not run on."""
+"""Drivers of NVIDIA's cards on which CUDA does not run."""
 SET_ASIDE = ("vfio-pci", "pci-stub", "pciback", "xen-pciback")
 """Drivers that keep a card for a virtual machine."""
 NODES = "sys/class/kfd/kfd/topology/nodes"
@@ -44,7 +44,7 @@ class Slot(Struct, frozen=True, kw_only=True):
 
 
 def normal_pci(text: str) -> str | None:
-    """``00000000:01:00.0`` as ``0000:01:00.0``, lower case; None for what is no place on a bus."""
+    """Convert ``00000000:01:00.0`` to ``0000:01:00.0``, lower case; None for text that is not a place on a bus."""
     if not PCI.fullmatch(text.strip()):
         return None
     domain, rest = text.strip().lower().split(":", 1)
@@ -52,7 +52,7 @@ def normal_pci(text: str) -> str | None:
 
 
 def slots(root: Path = ROOT) -> list[Slot]:
-    """Every card of the three vendors, in the order of the bus."""
+    """Return every card of the three vendors, in the order of the bus."""
     found: list[Slot] = []
     for folder in _entries(root / "sys/bus/pci/devices"):
         kind, vendor = read_text(folder / "class") or "", read_text(folder / "vendor") or ""
@@ -64,7 +64,7 @@ def slots(root: Path = ROOT) -> list[Slot]:
 
 
 def nvidia_from_files(root: Path = ROOT) -> list[Gpu]:
-    """What the kernel's module tells of its cards: for when NVML does not."""
+    """Return the cards that the kernel's module reports: for when NVML does not."""
     version = nvidia_version(root)
     found: list[Gpu] = []
     for folder in _entries(root / "proc/driver/nvidia/gpus")[:MAX_CARDS]:
@@ -85,20 +85,22 @@ def nvidia_from_files(root: Path = ROOT) -> list[Gpu]:
 
 
 def nvidia_version(root: Path = ROOT) -> str:
-    """The version of the kernel's module; empty when it is not loaded."""
+    """Return the version of the kernel's module; empty when it is not loaded."""
     text = read_text(root / "proc/driver/nvidia/version") or read_text(root / "sys/module/nvidia/version") or ""
     found = re.search(r"\b([0-9]{3,4}\.[0-9]+(?:\.[0-9]+)*)\b", text)
     return found[1] if found else ""
 
 
 def amd(root: Path = ROOT) -> list[Gpu]:
-    """AMD's cards, with what KFD says that they can compute. A sleeping card is not woken: its memory is not asked."""
+    """Return AMD's cards, with the capabilities that KFD reports. A sleeping card is not woken: its memory stays
+    unknown.
+    """
     targets = _kfd(root)
     return [_amd(slot, targets.get(slot.pci, _NO_NODE), root) for slot in slots(root) if slot.vendor == AMD]
 
 
 def intel(root: Path = ROOT) -> list[Gpu]:
-    """Intel's cards; their drivers tell no memory in files."""
+    """Return Intel's cards; their drivers report no memory in files."""
     return [
         Gpu(
             vendor="Intel",
@@ -114,7 +116,7 @@ def intel(root: Path = ROOT) -> list[Gpu]:
 
 
 def problems(root: Path = ROOT) -> list[str]:
-    """Cards whose driver is missing or another than engines need, one line each, with what mends it."""
+    """Return cards whose driver is missing or another than engines need, one line each, with the remedy."""
     found = slots(root)
     needs_render = any(slot.vendor != NVIDIA for slot in found)
     return [line for slot in found for line in _slot_problems(slot)] + _permissions(root, render=needs_render)
@@ -131,7 +133,7 @@ def _slot_problems(slot: Slot) -> Iterator[str]:
 
 
 def _permissions(root: Path, *, render: bool) -> list[str]:
-    """``render``: there is a card that is reached through the files of displays, as all but NVIDIA's are."""
+    """``render``: there is a card that programs reach through the files of displays, as all except NVIDIA's are."""
     needed = [root / KFD, *(sorted(root.glob("dev/dri/renderD*")) if render else ())]
     closed = [path for path in needed if path.exists() and not os.access(path, os.R_OK | os.W_OK)]
     return [
@@ -151,7 +153,7 @@ _NO_NODE = _Node()
 
 
 def _kfd(root: Path) -> Mapping[str, _Node]:
-    """By place on the bus."""
+    """Return the nodes by place on the bus."""
     found: dict[str, _Node] = {}
     for folder in _entries(root / NODES)[: 2 * MAX_CARDS]:
         facts = dict(re.findall(r"^(\w+) ([0-9]{1,20})$", read_text(folder / "properties") or "", re.MULTILINE))
@@ -165,7 +167,9 @@ def _kfd(root: Path) -> Mapping[str, _Node]:
 
 
 def _gfx(version: int) -> str | None:
-    """``110000`` as ``gfx1100``, ``90010`` as ``gfx90a``: two decimal digits each, the last two parts hexadecimal."""
+    """Convert ``110000`` to ``gfx1100``, ``90010`` to ``gfx90a``: two decimal digits each, the last two parts
+    hexadecimal.
+    """
     major, minor, step = version // 10000, version // 100 % 100, version % 100
     return f"gfx{major}{minor:x}{step:x}" if version else None
 
@@ -189,7 +193,7 @@ def _amd(slot: Slot, node: _Node, root: Path) -> Gpu:
 
 
 def _module_version(driver: str, root: Path) -> str:
-    """Of a driver outside the kernel's tree; those inside are as old as the kernel."""
+    """Return the version of a driver outside the kernel's tree; those inside are as old as the kernel."""
     return (read_text(root / "sys/module" / driver / "version") or "") if driver else ""
 
 

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from appliance.platform.nvml import Nvml
 
 WORD = "--gpu-process"
-"""What makes the frozen program this one."""
+"""The argument that makes the frozen program this one."""
 SAMPLES, ACCELERATORS, PROCESSES = "samples", "accelerators", "processes"
-"""What can be asked; the last with the number of the GPU behind it."""
+"""The questions; the last one comes with the number of the GPU behind it."""
 NO_DRIVER = 3
-"""Exit status where the driver does not let itself be asked."""
+"""Exit status if the driver cannot be asked."""
 
 
 def command() -> list[str]:
-    """How the program starts it: isolated, so that nothing in the working directory is taken for a module."""
+    """The command that starts it: isolated, so that nothing in the working directory is taken for a module."""
     if getattr(sys, "frozen", False):
         return [sys.executable, WORD]
     return [sys.executable, "-I", "-m", "appliance.platform.gpu_process"]
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def answer(nvml: Nvml, question: list[str]) -> object:
-    """What the driver says; None to what is no question."""
+    """Return the driver's answer; None to anything but a question."""
     asked: dict[str, Callable[[], object]] = {
         SAMPLES: lambda: nvml.samples(datetime.now(UTC)),
         ACCELERATORS: nvml.accelerators,

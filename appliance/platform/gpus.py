@@ -1,7 +1,7 @@
 """NVIDIA's GPUs, asked through a process of their own (`platform.gpu_process`), which their driver may crash or stop.
 
-The process is started when something is asked for the first time, and only where the driver's library is installed;
-after it has failed it is started again, each time a while later.
+The process starts with the first question, and only if the driver's library is installed; after a failure it starts
+again, each time a while later.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Reply:
-    """Where one answer arrives. None: there is none."""
+    """The place for one answer. None: there is none."""
 
     def __init__(self) -> None:
         self.answer: bytes | None = None
@@ -47,21 +47,21 @@ class Reply:
 
 
 class Gpus:
-    """Owned by `open_gpus`. Without an NVIDIA driver every answer is that there are no GPUs."""
+    """Owned by `open_gpus`. Without an NVIDIA driver it always answers that there are no GPUs."""
 
     def __init__(self, asking: trio.MemorySendChannel[Ask] | None) -> None:
         self._asking = asking
 
     async def samples(self) -> list[GpuSample]:
-        """How busy they are."""
+        """Return how busy they are."""
         return await self._ask(SAMPLES, _SAMPLES.decode, [])
 
     async def accelerators(self) -> list[Accelerator]:
-        """What they are."""
+        """Return their hardware."""
         return await self._ask(ACCELERATORS, _ACCELERATORS.decode, [])
 
     async def processes(self, index: int) -> list[tuple[int, int | None]] | None:
-        """Processes on one GPU with the bytes that they have there, None where one's are not told; None: not told."""
+        """Return the processes on one GPU with their bytes there, None for unknown bytes; None: unknown."""
         return await self._ask(f"{PROCESSES} {index}", _PROCESSES.decode, None)
 
     async def _ask(self, question: str, read: Callable[[bytes], T], nothing: T) -> T:
@@ -80,11 +80,11 @@ class Gpus:
 
 
 _opened: list[Gpus] = []
-"""Those of `open_gpus`, the newest last. A machine has one driver: whoever measures a model asks it through these."""
+"""The open `Gpus`, the newest last. A machine has one driver: every measurement of a model asks it through these."""
 
 
 async def processes_on(index: int) -> list[tuple[int, int | None]] | None:
-    """`Gpus.processes` of what is open now; None where nothing is."""
+    """Return `Gpus.processes` of the newest open one; None if there is none."""
     return await _opened[-1].processes(index) if _opened else None
 
 
@@ -108,7 +108,7 @@ async def open_gpus() -> AsyncGenerator[Gpus]:
 
 
 async def _answer_all(questions: trio.MemoryReceiveChannel[Ask]) -> None:
-    """One question after the other; children are opened with the first."""
+    """Ask one question after the other; children are opened with the first."""
     with questions:
         try:
             question, reply = await questions.receive()
@@ -131,7 +131,7 @@ async def _answer_all(questions: trio.MemoryReceiveChannel[Ask]) -> None:
 
 
 class _Link:
-    """The process, when there is one."""
+    """The process, if there is one."""
 
     def __init__(self, children: Children) -> None:
         self._children = children
@@ -140,7 +140,7 @@ class _Link:
         self._not_before = 0.0
 
     async def ask(self, question: str) -> bytes | None:
-        """None when there is no answer in time; the process is then ended."""
+        """Return None if there is no answer in time; the process is then ended."""
         if self._child is None:
             if trio.current_time() < self._not_before:
                 return None
@@ -173,7 +173,7 @@ class _Link:
         self._failures += 1
 
     async def _last_words(self) -> str:
-        """How the process ended, and what it said last."""
+        """Describe how the process ended, and its last words."""
         assert self._child is not None
         said = b""
         with trio.move_on_after(1.0):
@@ -186,7 +186,7 @@ class _Link:
 
 
 async def _exchange(child: Child, question: bytes) -> bytes | None:
-    """One line for one line; None when the output has ended, or is no line."""
+    """Read one line for one line; None when the output has ended, or is not a line."""
     answer = bytearray()
     try:
         await child.stdin.send_all(question)

@@ -1,4 +1,6 @@
-"""What the machine is: processors, memory, accelerators, and what it runs in. Looked at when asked, once is enough."""
+"""The machine's hardware: processors, memory, accelerators, and the kind of system around it. Examined on demand,
+once.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,13 @@ else:
     from appliance.platform import hardware_linux as here
 
 BUDGET = 10.0
-"""Seconds; a driver that is installed but ill may answer never."""
+"""Seconds; a driver that is installed but faulty may never answer."""
 
 log = logging.getLogger(__name__)
 
 
 async def detect(budget: float = BUDGET) -> Hardware | None:
-    """Look, in a thread, and at NVIDIA's cards in a process of its own, which ends with the look.
+    """Look, in a thread, and at NVIDIA's cards in a separate process, which ends with the look.
 
     None when the system does not tell, or not within ``budget`` seconds.
     """
@@ -54,7 +56,7 @@ async def detect(budget: float = BUDGET) -> Hardware | None:
 
 
 def look(nvidia: Sequence[Accelerator] = ()) -> Hardware:
-    """What `detect` tells; blocks. NVIDIA's cards come first: that is the order of the GPU samples.
+    """Return the result of `detect`; blocks. NVIDIA's cards come first, in the order of the GPU samples.
 
     Raises OSError or psutil.Error when not even the memory's size is known.
     """

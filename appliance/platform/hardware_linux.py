@@ -1,6 +1,6 @@
-"""What Linux tells of the machine, in ``/proc``, ``/sys`` and a few marker files; other Unixes tell some of it, too.
+"""Linux' description of the machine, in ``/proc``, ``/sys`` and a few marker files; other Unixes have some of it.
 
-``root`` is where those files are looked for.
+``root`` is where to look for those files.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ MACHINES = (
     ("parallels", "Parallels"),
     ("bochs", "Bochs"),
 )
-"""What the firmware of virtual machines calls itself; asked only where the processor says that it is virtual."""
+"""Firmware names of virtual machines; asked only if the processor says that it is virtual."""
 
 
 def cpu_names(root: Path = ROOT) -> CpuNames:
-    """The names of the first processor; machines with different ones are told by their first."""
+    """Return the names of the first processor; it stands for machines with different ones."""
     text = read_text(root / CPUINFO) or ""
     vendor = _field(text, "vendor_id") or _field(text, "CPU implementer")
     return CpuNames(VENDORS.get(vendor or "", vendor), _field(text, "model name"), _sockets(root, text))
 
 
 def operating_system(root: Path = ROOT) -> OperatingSystem:
-    """The distribution, as ``os-release`` has it."""
+    """Return the distribution, from ``os-release``."""
     text = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release") or ""
     facts = dict(re.findall(r"^(\w+)=[\"']?(.*?)[\"']?$", text, re.MULTILINE))
     family = platform.system().lower()
@@ -67,7 +67,9 @@ def operating_system(root: Path = ROOT) -> OperatingSystem:
 
 
 def environment(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Environment:
-    """What this process runs in. The innermost is told: a container in a virtual machine is a container."""
+    """Return the kind of system around this process, the innermost one: a container in a virtual machine is a
+    container.
+    """
     release = read_text(root / "proc/sys/kernel/osrelease") or ""
     if container := _container(root, environ):
         return container
@@ -83,12 +85,12 @@ def environment(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> E
 
 
 def memory_limit(root: Path = ROOT) -> int:
-    """Bytes that the container's control group allows; a number beyond any memory without a limit."""
+    """Return the bytes that the container's control group allows; a number beyond any memory without a limit."""
     return cgroups.memory_limit(root)
 
 
 def accelerators(first: int, root: Path = ROOT) -> list[Accelerator]:
-    """The GPUs that are not NVIDIA's, numbered from ``first``."""
+    """Return the GPUs other than NVIDIA's, numbered from ``first``."""
     sys_folder = root / "sys"
     return [accelerator(card, first + at, sys_folder) for at, card in enumerate(find_cards(sys_folder))]
 

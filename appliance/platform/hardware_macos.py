@@ -1,4 +1,4 @@
-"""What macOS tells of the machine, through ``sysctlbyname``. Not exercised on a Mac yet; the names are Apple's."""
+"""macOS' description of the machine, through ``sysctlbyname``. Not exercised on a Mac yet; the names are Apple's."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from appliance.core.machine import Accelerator, AcceleratorMemory, CpuNames, Env
 
 
 def cpu_names() -> CpuNames:
-    """Intel Macs name their vendor, Apple's own processors say it in the model ("Apple M4 Max")."""
+    """Intel Macs name their vendor; Apple's own processors have it in the model ("Apple M4 Max")."""
     model = _text("machdep.cpu.brand_string")
     vendor = "Apple" if is_apple() else {"GenuineIntel": "Intel"}.get(_text("machdep.cpu.vendor") or "")
     return CpuNames(vendor, model, _number("hw.packages"))
 
 
 def operating_system() -> OperatingSystem:
-    """The product's version, not Darwin's, which is the kernel's."""
+    """Return the product's version, not Darwin's, which is the kernel's."""
     version = platform.mac_ver()[0] or None
     return OperatingSystem(family="macos", name="macOS", version=version, kernel=platform.release() or None)
 
@@ -34,7 +34,9 @@ def memory_limit() -> int:
 
 
 def accelerators(first: int) -> list[Accelerator]:
-    """The GPU that is part of every Apple processor and shares its memory. Those of Intel Macs are not told."""
+    """Return the GPU that is part of every Apple processor and shares its memory. Those of Intel Macs are not
+    reported.
+    """
     if not is_apple():
         return []
     memory = AcceleratorMemory(kind="unified", capacity_bytes=_number("hw.memsize"))
@@ -53,17 +55,17 @@ def accelerators(first: int) -> list[Accelerator]:
 
 
 def build() -> str:
-    """The build of the system, ``24B83``; empty when it is not told."""
+    """Return the build of the system, ``24B83``; empty if unknown."""
     return _text("kern.osversion") or ""
 
 
 def has_feature(name: str) -> bool:
-    """Whether the processor has what Apple calls ``hw.optional.NAME``."""
+    """True if the processor has the feature that Apple calls ``hw.optional.NAME``."""
     return bool(_number(f"hw.optional.{name}", 0))
 
 
 def is_apple() -> bool:
-    """Also under Rosetta, where the machine calls itself x86_64."""
+    """True also under Rosetta, where the machine calls itself x86_64."""
     return (_text("machdep.cpu.brand_string") or "").startswith("Apple")
 
 

@@ -1,4 +1,4 @@
-"""What Windows tells of the machine, in its registry. Not exercised on a Windows machine yet."""
+"""Windows' description of the machine, in its registry. Not exercised on a Windows machine yet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD"}
 
 
 def cpu_names() -> CpuNames:
-    """As the firmware named the first processor. How many sockets there are is not in the registry."""
+    """Return the first processor under its firmware name. The registry does not have the number of sockets."""
     vendor = _value(PROCESSOR, "VendorIdentifier")
     return CpuNames(VENDORS.get(vendor or "", vendor), _value(PROCESSOR, "ProcessorNameString"), None)
 
@@ -35,7 +35,7 @@ def operating_system() -> OperatingSystem:
 
 
 def environment() -> Environment:
-    """Whether a Windows is virtual cannot be told from here with certainty."""
+    """A virtual Windows cannot be recognised from here with certainty."""
     return Environment(kind="unknown", name=None, version=None)
 
 
@@ -45,18 +45,18 @@ def memory_limit() -> int:
 
 
 def accelerators(first: int) -> list[Accelerator]:
-    """None but NVIDIA's, which NVML tells."""
+    """Return none except NVIDIA's, which NVML reports."""
     return []
 
 
 def revision() -> int:
-    """The number that every monthly update raises."""
+    """Return the number that every monthly update raises."""
     value = _raw(SYSTEM, "UBR")
     return value if isinstance(value, int) else 0
 
 
 def gpus() -> list[Gpu]:
-    """The display adapters of the three vendors. An adapter that was taken out may still be entered."""
+    """Return the display adapters of the three vendors. An adapter that was taken out may still be listed."""
     found: list[Gpu] = []
     for number in range(MAX_DISPLAYS):
         key = rf"{DISPLAYS}\{number:04}"

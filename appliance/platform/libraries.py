@@ -1,4 +1,4 @@
-"""Where the system's GPU libraries are, found by name without loading any: drivers' code may crash its process.
+"""Finds the system's GPU libraries by name without loading any: drivers' code may crash its process.
 
 ``root`` is where the files are looked for. Sources: ld.so(8), and LoaderDriverInterface.md of the Vulkan loader.
 """
@@ -20,7 +20,7 @@ SYSTEM = (
     "usr/lib64", "lib64", "usr/lib", "lib", "usr/lib/wsl/lib", "usr/local/lib", "usr/local/nvidia/lib64",
     "usr/local/nvidia/lib", "run/opengl-driver/lib", "opt/rocm/lib",
 )  # fmt: skip
-"""Where libraries are on Linux beside what ld.so.conf.d says: Debian, Fedora, WSL, Docker, NixOS, ROCm."""
+"""Folders of libraries on Linux besides those of ld.so.conf.d: Debian, Fedora, WSL, Docker, NixOS, ROCm."""
 NVML = ("nvml.dll",) if sys.platform == "win32" else ("libnvidia-ml.so.1",)
 WANTED: Mapping[str, Sequence[str]] = (
     {"vulkan": ("vulkan-1.dll",), "cuda": ("nvcuda.dll",), "rocm": ("amdhip64_7.dll", "amdhip64_6.dll")}
@@ -31,7 +31,7 @@ WANTED: Mapping[str, Sequence[str]] = (
         "rocm": ("libamdhip64.so.7", "libamdhip64.so.6", "libhsa-runtime64.so.1"),
     }
 )
-"""What GPU builds need of the system: the driver's library, or Vulkan's loader."""
+"""The libraries that GPU builds need from the system: the driver's, or Vulkan's loader."""
 MANIFESTS = ("usr/local/etc/vulkan/icd.d", "usr/local/share/vulkan/icd.d", "etc/vulkan/icd.d", "usr/share/vulkan/icd.d")
 DRIVER_FILES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 MAX_MANIFEST = 1 << 16
@@ -41,7 +41,7 @@ MOST_SEARCHED = 64 << 20
 
 
 class Icd(Struct, frozen=True):
-    """What is used of a driver's entry."""
+    """The part of a driver's entry that is used."""
 
     library_path: str
     api_version: str = ""
@@ -54,7 +54,7 @@ class Manifest(Struct, frozen=True):
 
 
 def find_library(names: Sequence[str], root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
-    """The path of the first of these libraries that a program started here would find; empty: none."""
+    """Return the path of the first of these libraries that a program started here would find; empty: none."""
     for name in names:
         for folder in _folders(root, environ):
             path = folder / name
@@ -64,18 +64,18 @@ def find_library(names: Sequence[str], root: Path = ROOT, environ: Mapping[str, 
 
 
 def has_nvml(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether NVIDIA's driver may be here: then a process is worth starting that asks it."""
+    """True if NVIDIA's driver may be here: then it is worth starting a process that asks it."""
     return bool(find_library(NVML, environ=environ))
 
 
 def loaders(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """`WANTED`, each with its path or nothing; and ``vulkan/NAME`` for every Vulkan driver that is installed."""
+    """Return `WANTED`, each with its path or nothing; and ``vulkan/NAME`` for every installed Vulkan driver."""
     found = {name: find_library(names, root, environ) for name, names in WANTED.items()}
     return found | {f"vulkan/{name}": told for name, told in vulkan_drivers(root, environ)}
 
 
 def vulkan_drivers(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str]]:
-    """Name and version of the drivers that Vulkan's loader knows: ``lvp``, ``Mesa 22.3.6``. On Linux alone."""
+    """Return name and version of the drivers that Vulkan's loader knows: ``lvp``, ``Mesa 22.3.6``. Only on Linux."""
     for manifest in sorted(_manifests(root, environ))[:MAX_DRIVERS]:
         name = re.split(r"_icd|\.", manifest.name)[0]
         try:
@@ -134,7 +134,7 @@ def _dated(path: Path, version: str) -> str:
 
 
 def _mesa(path: Path) -> str:
-    """The version that Mesa's drivers carry in their text; empty for others."""
+    """Return the version that Mesa's drivers carry in their text; empty for others."""
     try:
         with path.open("rb") as file:
             found = MESA.search(file.read(MOST_SEARCHED))

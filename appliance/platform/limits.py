@@ -1,4 +1,4 @@
-"""What the system lets one process have."""
+"""The system's limits for one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WANTED_FILES = 8192
 
 
 def raise_open_files() -> None:
-    """Raise the soft limit of open files to what the hard limit allows; on Windows sockets have no such limit."""
+    """Raise the soft limit of open files to the hard limit; on Windows sockets have no such limit."""
     if sys.platform == "win32":
         return
     import resource

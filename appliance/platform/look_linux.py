@@ -1,4 +1,4 @@
-"""What engines depend on of a Linux machine. ``root`` is where its files are looked for."""
+"""The facts about a Linux machine that engines depend on. ``root`` is where to look for its files."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ NO_CUDA_IN_WSL = (
 
 
 def system() -> str:
-    """The kernel with its build."""
+    """Return the kernel with its build."""
     return f"{platform.system()} {platform.release()}"
 
 
 def cpu(root: Path = ROOT) -> str:
-    """The processor's name."""
+    """Return the processor's name."""
     return cpu_names(root).model or platform.machine()
 
 
 def memory(root: Path = ROOT) -> tuple[int, int]:
-    """Bytes in all, and bytes that programs can still get."""
+    """Return the bytes in all, and the bytes that programs can still get."""
     told = psutil.virtual_memory()
     return min(told.total, cgroups.memory_limit(root)), min(told.available, cgroups.memory_left(root))
 
 
 def cores(root: Path = ROOT) -> int:
-    """Processors that this program may use."""
+    """Return the processors that this program may use."""
     return cgroups.cores(root)
 
 
 def gpus_of(vendor: str, root: Path = ROOT) -> list[Gpu]:
-    """The cards of ``nvidia`` (without their library), ``amd`` or ``intel``."""
+    """Return the cards of ``nvidia`` (without their library), ``amd`` or ``intel``."""
     looks = {"nvidia": gpu_files.nvidia_from_files, "amd": gpu_files.amd, "intel": gpu_files.intel}
     return looks[vendor](root) if vendor in looks else []
 
 
 def problems(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Drivers that are there and not usable, one line each."""
+    """Return the drivers that exist and are not usable, one line each."""
     lent = (root / "dev/dxg").exists() and not loaders(root, environ)["cuda"]
     return gpu_files.problems(root) + ([NO_CUDA_IN_WSL] if lent else [])
 
@@ -60,5 +60,5 @@ def loaders(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[
 
 
 def nvidia_is_loaded(root: Path = ROOT) -> bool:
-    """Whether the kernel runs NVIDIA's driver."""
+    """True if the kernel runs NVIDIA's driver."""
     return bool(gpu_files.nvidia_version(root)) or read_text(root / "sys/module/nvidia/initstate") is not None

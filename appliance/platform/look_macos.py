@@ -1,4 +1,4 @@
-"""What engines depend on of a Mac. Not exercised on one yet; the names are Apple's."""
+"""The facts about a Mac that engines depend on. Not exercised on one yet; the names are Apple's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cores(root: Path = ROOT) -> int:
 
 
 def gpus_of(vendor: str, root: Path = ROOT) -> list[Gpu]:
-    """The GPU of Apple's processors, which shares their memory."""
+    """Return the GPU of Apple's processors, which shares their memory."""
     if vendor != "apple" or not hardware_macos.is_apple():
         return []
     total, available = memory()
@@ -46,7 +46,7 @@ def gpus_of(vendor: str, root: Path = ROOT) -> list[Gpu]:
 
 
 def problems(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """None that can be told."""
+    """Nothing can be reported here."""
     return []
 
 
@@ -56,5 +56,5 @@ def loaders(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[
 
 
 def nvidia_is_loaded(root: Path = ROOT) -> bool:
-    """There is no driver of NVIDIA's for any macOS of today."""
+    """NVIDIA has no driver for any current macOS."""
     return False

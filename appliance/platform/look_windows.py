@@ -1,4 +1,4 @@
-"""What engines depend on of a Windows machine. Not exercised on one yet; the names are Microsoft's."""
+"""The facts about a Windows machine that engines depend on. Not exercised on one yet; the names are Microsoft's."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def cores(root: Path = ROOT) -> int:
 
 
 def gpus_of(vendor: str, root: Path = ROOT) -> list[Gpu]:
-    """The vendor's cards, as their drivers entered them in the registry."""
+    """Return the vendor's cards, as their drivers entered them in the registry."""
     return [gpu for gpu in hardware_windows.gpus() if gpu.vendor.lower() == vendor]
 
 
 def problems(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """None that can be told."""
+    """Nothing can be reported here."""
     return []
 
 
@@ -56,5 +56,5 @@ def loaders(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[
 
 
 def nvidia_is_loaded(root: Path = ROOT) -> bool:
-    """Whether NVIDIA's driver has entered a card."""
+    """True if NVIDIA's driver has entered a card."""
     return bool(gpus_of("nvidia"))

@@ -47,7 +47,7 @@ class Memory(Protocol):
 
 
 class PciInfo(Protocol):
-    """Where a device is: ``00000000:01:00.0``."""
+    """The place of a device: ``00000000:01:00.0``."""
 
     busId: str
 
@@ -73,7 +73,7 @@ class FieldUnion(Protocol):
 
 
 class ProcessOnGpu(Protocol):
-    """Bytes that one process has on one GPU; None where the driver does not tell."""
+    """Bytes that one process has on one GPU; None if the driver does not report them."""
 
     pid: int
     usedGpuMemory: int | None
@@ -107,7 +107,7 @@ class Library(Protocol):
 
 
 def find_library() -> Library | None:
-    """The bindings, when the driver's library can be loaded here."""
+    """Return the bindings, if the driver's library can be loaded here."""
     try:
         ctypes.CDLL(LIBRARY)
     except OSError:
@@ -131,11 +131,11 @@ class Nvml:
         self._uuids = [self._try(lambda device=device: library.nvmlDeviceGetUUID(device)) for device in self._devices]
 
     def samples(self, now: datetime) -> list[GpuSample]:
-        """One look at every GPU; what a model or driver does not tell is None."""
+        """Sample every GPU; a value that a model or driver does not report is None."""
         return [self._sample(index, device, now) for index, device in enumerate(self._devices)]
 
     def accelerators(self) -> list[Accelerator]:
-        """What the GPUs are."""
+        """Return the GPUs' hardware."""
         library = self._library
         driver = Driver(name="nvidia", version=self._try(library.nvmlSystemGetDriverVersion))
         found: list[Accelerator] = []
@@ -159,12 +159,12 @@ class Nvml:
         return found
 
     def gpus(self) -> list[Gpu]:
-        """What the GPUs are, for the choice of engines."""
+        """Return the GPUs, for the choice of engines."""
         version = self._try(self._library.nvmlSystemGetDriverVersion) or ""
         return [self._gpu(index, device, version) for index, device in enumerate(self._devices)]
 
     def processes(self, index: int) -> list[tuple[int, int | None]] | None:
-        """The processes that compute on one GPU, with the bytes they have there. None: not told (containers, WDDM)."""
+        """Return the processes that compute on one GPU, with their bytes there. None: unknown (containers, WDDM)."""
         if index >= len(self._devices):
             return None
         running = self._try(lambda: self._library.nvmlDeviceGetComputeRunningProcesses(self._devices[index]))
@@ -208,7 +208,9 @@ class Nvml:
         )
 
     def _memory(self, device: Device) -> Memory | None:
-        """As ``nvidia-smi`` counts it (without the driver's own reserve) where the driver is new enough (510)."""
+        """Return the memory as ``nvidia-smi`` counts it (without the driver's own reserve) if the driver is new enough
+        (510).
+        """
         library = self._library
         newer = self._try(lambda: library.nvmlDeviceGetMemoryInfo(device, version=library.nvmlMemory_v2))
         return newer or self._try(lambda: library.nvmlDeviceGetMemoryInfo(device))
@@ -220,7 +222,7 @@ class Nvml:
         return fields[0].value.uiVal or None  # some GPUs say 0 where they have no sensor
 
     def _try(self, read: Callable[[], T]) -> T | None:
-        """One question to the driver; a refusal (not supported, no permission, GPU lost) means that it is unknown."""
+        """Ask the driver one question; a refusal (not supported, no permission, GPU lost) means unknown."""
         try:
             return read()
         except self._library.NVMLError:
@@ -229,8 +231,10 @@ class Nvml:
 
 @contextmanager
 def open_nvml(library: Library | None, refused: Callable[[str], None] = lambda why: None) -> Generator[Nvml | None]:
-    """The library initialised for the length of the block. None without one, or without a working driver, which
-    ``refused`` is told of in NVML's own words."""
+    """Initialise the library for the length of the block.
+
+    None without one, or without a working driver; ``refused`` then gets NVML's own message.
+    """
     if library is None:
         yield None
         return

@@ -1,6 +1,6 @@
-"""Whether the machine was asleep, and whether a GPU or its driver has come, gone or changed: looks that cost nothing.
+"""Detects that the machine was asleep, and that a GPU or its driver has come, gone or changed, at no cost.
 
-The owner of engines asks every half minute, and has everything looked at again where something did.
+The owner of engines asks every half minute, and examines everything again after such an event.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from appliance.platform.drm import read_text
 
 SLEPT = 5.0
-"""Seconds that the clocks must differ by: less is a clock that was set right."""
+"""Seconds by which the clocks must differ: a smaller difference is a corrected clock."""
 MODULES = ("nvidia", "nouveau", "nova_core", "amdgpu", "i915", "xe")
 FOLDERS = (
     "usr/share/vulkan/icd.d",
@@ -24,23 +24,25 @@ FOLDERS = (
     "sys/class/drm",
     "proc/driver/nvidia/gpus",
 )
-"""Their entries, and when they last changed: Vulkan's drivers, Windows' drivers under WSL, cards."""
+"""Folders whose entries and times of change count: Vulkan's drivers, Windows' drivers under WSL, cards."""
 LISTED = ("sys/class/drm", "proc/driver/nvidia/gpus")
-"""Those of them whose times say nothing, as the kernel makes them up."""
+"""Those whose times mean nothing, because the kernel makes them up."""
 ROOT = Path("/")
 
 Clock = Callable[[], float]
 
 
 def with_sleep() -> float:
-    """Seconds on a clock that goes on while the machine sleeps."""
+    """Return seconds on a clock that continues while the machine sleeps."""
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.time()
 
 
 def without_sleep() -> float:
-    """Seconds on a clock that stands still meanwhile; on Windows it does so only as far as the system lets it."""
+    """Return seconds on a clock that stands still meanwhile; on Windows it does so only as far as the system lets
+    it.
+    """
     if sys.platform == "win32":
         return _unbiased()
     if sys.platform == "darwin":
@@ -49,20 +51,20 @@ def without_sleep() -> float:
 
 
 class Suspends:
-    """Tells, whenever it is asked, whether the machine was asleep since it was last asked (or made)."""
+    """Knows whether the machine was asleep since the last question (or since it was made)."""
 
     def __init__(self, running: Clock = without_sleep, always: Clock = with_sleep) -> None:
         self._running, self._always = running, always
         self._behind = always() - running()
 
     def happened(self) -> bool:
-        """Whether it was asleep for `SLEPT` seconds or more. A wall clock that was set forward looks the same."""
+        """True if it was asleep for `SLEPT` seconds or more. A wall clock that was set forward looks the same."""
         before, self._behind = self._behind, self._always() - self._running()
         return self._behind - before >= SLEPT
 
 
 def hardware_signature(root: Path = ROOT) -> str:
-    """A word that changes when a GPU or a driver does, as far as files tell; on Windows and macOS a constant one."""
+    """Return a word that changes when a GPU or a driver does, as far as files show; constant on Windows and macOS."""
     if sys.platform != "linux":
         return "none"
     facts = "\n".join(_facts(root))
@@ -89,7 +91,7 @@ def _entries(folder: Path, *, timed: bool) -> str:
 
 
 def _unbiased() -> float:
-    """Seconds without sleep (QueryUnbiasedInterruptTime)."""
+    """Return seconds without sleep (QueryUnbiasedInterruptTime)."""
     import ctypes
 
     assert sys.platform == "win32"

@@ -20,7 +20,9 @@ WATCHDOG_MARGIN = 5.0
 
 
 class Stop:
-    """What the user's signals ask for: the first one an orderly end, the second one an end without waiting."""
+    """The meaning of the user's signals: the first one asks for an orderly end, the second one for an end without
+    waiting.
+    """
 
     def __init__(self) -> None:
         self.asked = trio.Event()
@@ -56,7 +58,7 @@ def stop_signals(grace: Callable[[], float]) -> Generator[Stop]:
 
 
 def _arm_watchdog(seconds: float) -> None:
-    """End the process after so long, whatever it does then; its children end with it, as the platform layer promises.
+    """End the process after this time, whatever it does then; its children end with it, as the platform layer promises.
 
     The timer is C code in a thread of its own, which needs neither the event loop nor the interpreter. It shows where
     every thread is before it calls ``_exit(1)``; should nobody read standard error, so that this text gets stuck, the

@@ -11,20 +11,20 @@ from trio.abc import ReceiveStream
 from appliance.platform.children import REAP_TIME, Child, Children
 
 MOST = 1 << 20
-"""Bytes of each output that are kept; a program that says more is ended."""
+"""Bytes of each output that are kept; a program that prints more is ended."""
 PIPE_GRACE = 1.0
-"""Seconds for what is still in the pipes once the program has ended."""
+"""Seconds to read the rest from the pipes once the program has ended."""
 PIECE = 1 << 16
 
 
 class Ran(Struct, frozen=True, kw_only=True):
-    """How it ended. ``status`` None: it was ended from here, for its time or its output was up."""
+    """The end of the program. ``status`` None: this process ended it, because its time or its output was used up."""
 
     status: int | None
     output: bytes
     errors: bytes
     flooded: bool
-    """It said more than it may."""
+    """It printed more than it may."""
     seconds: float
 
 
@@ -91,7 +91,7 @@ async def _feed(child: Child, stdin: bytes) -> None:
 
 
 async def clear_away(child: Child, *, ended: bool = False) -> None:
-    """End it, unless it has ``ended``, and let go of its pipes; also while the program is told to stop."""
+    """End it, unless it has ``ended``, and close its pipes; even while the program is being stopped."""
     with trio.move_on_after(REAP_TIME, shield=True):
         if not ended:
             child.kill()

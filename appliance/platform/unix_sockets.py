@@ -1,4 +1,4 @@
-"""Listening sockets in the file system: made so that only who may connects, and removed with care."""
+"""Listening sockets in the file system: created so that only permitted users connect, and removed with care."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 BACKLOG = 1024
 LOCK_TIME = 2.0
-"""Seconds to wait for another program that is just making its socket in the same folder; it takes milliseconds."""
+"""Seconds to wait for another program that is creating its socket in the same folder; it takes milliseconds."""
 LOCK_AGAIN = 0.05
 
 
 class Listening(NamedTuple):
-    """A socket that listens, and which file that is, so that nobody else's is removed later."""
+    """A listening socket, and the identity of its file, so that nobody else's is removed later."""
 
     socket: socket.socket
     path: str
@@ -35,7 +35,7 @@ class NotASocket(FileExistsError):
 if sys.platform == "win32":
 
     def listen_at(path: str, mode: int) -> Listening:
-        """Python cannot on Windows."""
+        """Python lacks it on Windows."""
         raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on Windows")
 
     def remove(listening: Listening) -> None:
@@ -89,7 +89,7 @@ else:
         Path(path).unlink()
 
     def _is_answered(path: str) -> bool:
-        """Only a refusal tells for certain that nobody does."""
+        """Only a refusal proves that nobody does."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.setblocking(False)
             try:
@@ -102,7 +102,7 @@ else:
 
     @contextmanager
     def _alone_in(folder: str) -> Generator[None]:
-        """Of all programs that do this with this folder; the kernel ends it with the process."""
+        """Lock out all other programs that do this with this folder; the kernel ends the lock with the process."""
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             deadline = time.monotonic() + LOCK_TIME

@@ -102,7 +102,7 @@ class Child:
         return await self._process.wait()
 
     async def wait_group(self) -> None:
-        """Return at once: a descendant could not be asked to end, so nobody waits for it."""
+        """Return at once: a descendant could not be asked to end, so there is no reason to wait for it."""
 
     def take_down(self) -> None:
         """End the descendants. To be called once the child has ended; again does nothing."""
@@ -119,7 +119,7 @@ class Child:
 
 
 class Children:
-    """Starts children. Owned by `open_children`; every child must be waited for by whoever spawned it."""
+    """Starts children. Owned by `open_children`; the caller that spawned a child must wait for it."""
 
     async def spawn(
         self, argv: Sequence[str], env: Mapping[str, str], *, cwd: str | None = None, own_errors: bool = False

@@ -1,4 +1,4 @@
-"""What a plugin is written against: hooks, what they are given, and how a plugin asks models.
+"""The interface for plugins: hooks, their arguments, and a client for models.
 
 A plugin is a folder with ``agent.py`` and ``config.json``; the folder's name is its slash command. Of these functions,
 ``agent.py`` has those that it needs:
@@ -7,8 +7,8 @@ A plugin is a folder with ``agent.py`` and ``config.json``; the folder's name is
     async def on_response(response: Response, context: Context) -> Response | None
     async def on_stream(events: AsyncIterator[Event], context: Context) -> AsyncIterator[Event]     # a generator
 
-None means "as I changed it". The first two may be plain functions; they then run in a worker thread. What a hook raises
-ends the request with a 502 that names the plugin. Refuses to import anything above core.
+None means "as I changed it". The first two may be plain functions; they then run in a worker thread. An exception of a
+hook ends the request with a 502 that names the plugin. Refuses to import anything above core.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Request(Struct, kw_only=True):
-    """A client's request on its way to the model. ``body`` may be changed in place; ``model`` in it is fixed."""
+    """A client's request on its way to the model. ``body`` may be changed in place; its ``model`` is fixed."""
 
     path: str
     body: JsonObject
@@ -51,7 +51,7 @@ class Event(Struct, kw_only=True):
 
 
 class Appliance(Protocol):
-    """The program itself, as a client of its models. Raises AskFailed with what went wrong in words."""
+    """The program itself, as a client of its models. Raises AskFailed with the reason in words."""
 
     async def post(self, path: str, body: JsonObject) -> JsonObject:
         """``path`` as in ``/v1/chat/completions``; ``body`` names the model and does not stream."""
@@ -66,34 +66,34 @@ class Appliance(Protocol):
     async def embed(self, model: str, texts: Sequence[str]) -> list[list[float]]: ...
 
     def models(self) -> list[str]:
-        """The names that can be asked for."""
+        """Return the names of the models."""
         ...
 
 
 class Pending(Protocol[T_co]):
-    """Work that goes on beside the request (`Context.begin`)."""
+    """Work that continues beside the request (`Context.begin`)."""
 
     @property
     def done(self) -> bool:
-        """It ended, one way or the other; `wait` returns or raises at once."""
+        """True when it has ended, in any way; `wait` then returns or raises at once."""
         ...
 
     async def wait(self) -> T_co:
-        """What the work returned. Raises what it raised; AskFailed when it was cancelled or took too long."""
+        """Return the result of the work. Raises its exception; AskFailed when it was cancelled or took too long."""
         ...
 
     def cancel(self) -> None: ...
 
 
 class Context(Protocol):
-    """What a hook has beside the message. One object for all hooks of one plugin in one request."""
+    """A hook's tools besides the message. One object for all hooks of one plugin in one request."""
 
     @property
     def logger(self) -> logging.Logger: ...
 
     @property
     def settings(self) -> Mapping[str, JSON]:
-        """``settings`` of config.json."""
+        """The ``settings`` of config.json."""
         ...
 
     @property
@@ -106,23 +106,23 @@ class Context(Protocol):
 
     @property
     def folder(self) -> Path:
-        """Of the plugin's files. Not to be written to."""
+        """The folder of the plugin's files. Do not write to it."""
         ...
 
     @property
     def data(self) -> Path:
-        """A folder for what the plugin keeps; it is there."""
+        """An existing folder for the plugin's own data."""
         ...
 
     @property
     def state(self) -> dict[str, object]:
-        """Nobody else's: from the first hook of the request to its last."""
+        """This plugin's own dict, from the first hook of the request to its last."""
         ...
 
     def begin(self, work: Callable[[], Awaitable[T]], *, within: float | None = None) -> Pending[T]:
         """Start ``work`` beside the request; it is cancelled after ``within`` seconds, and when the request ends.
 
-        What it raises is kept for `Pending.wait` and disturbs nobody else.
+        Its exception is kept for `Pending.wait` and disturbs nothing else.
         """
         ...
 
@@ -131,14 +131,15 @@ class Context(Protocol):
         ...
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Do what blocks (files, SQLite, arithmetic on much) without holding up the program."""
+        """Run blocking work (files, SQLite, much arithmetic) without holding up the program."""
         ...
 
 
 class AskFailed(Exception):
-    """A question to a model that was not answered; the message says why.
+    """A question to a model was not answered; the message says why.
 
-    ``status`` and ``body`` are those of the refusal where one came: llama-server tells in ``body`` how many tokens fit.
+    ``status`` and ``body`` are those of the refusal if there was one: llama-server reports in ``body`` how many tokens
+    fit.
     """
 
     def __init__(self, message: str, *, status: int | None = None, body: JsonObject | None = None) -> None:
@@ -148,4 +149,4 @@ class AskFailed(Exception):
 
 
 class Refused(Exception):
-    """Raised by a hook when the request or the plugin's settings are at fault: the client gets a 400 with this text."""
+    """A hook raises this when the request or the plugin's settings are wrong: the client gets a 400 with this text."""

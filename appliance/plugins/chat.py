@@ -1,4 +1,4 @@
-"""The shapes of chat completions, for plugins: texts of requests and answers, whole and streamed. Pure.
+"""Chat completions for plugins: texts of requests and answers, whole and streamed. Pure.
 
 Source: the OpenAI chat completions API as llama-server (b11434) speaks it.
 """
@@ -11,7 +11,7 @@ from appliance.plugins import JSON, Event, JsonObject, Refused
 
 
 def as_object(value: JSON) -> JsonObject:
-    """``value`` where it is an object, else an empty one that is connected to nothing."""
+    """Return ``value`` if it is an object, else a new empty one."""
     return value if isinstance(value, dict) else {}
 
 
@@ -24,7 +24,7 @@ def as_text(value: JSON) -> str:
 
 
 def messages_of(body: JsonObject) -> list[JsonObject]:
-    """The messages themselves, not copies. Raises Refused where the request has none."""
+    """Return the messages themselves, not copies. Raises Refused if the request has none."""
     messages = [entry for entry in as_array(body.get("messages")) if isinstance(entry, dict)]
     if not messages:
         raise Refused("this slash command works on chat completions: the request has no 'messages'")
@@ -32,7 +32,7 @@ def messages_of(body: JsonObject) -> list[JsonObject]:
 
 
 def last_user(body: JsonObject) -> JsonObject:
-    """The last message of the user. Raises Refused where there is none."""
+    """Return the last message of the user. Raises Refused if there is none."""
     for message in reversed(messages_of(body)):
         if message.get("role") == "user":
             return message
@@ -40,7 +40,7 @@ def last_user(body: JsonObject) -> JsonObject:
 
 
 def text_of(message: JsonObject) -> str:
-    """The text of a message; of one in parts, its text parts on lines of their own."""
+    """Return the text of a message; for one in parts, its text parts on lines of their own."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -49,7 +49,7 @@ def text_of(message: JsonObject) -> str:
 
 
 def set_text(message: JsonObject, text: str) -> None:
-    """Put ``text`` in the place of the message's text; images and other parts stay."""
+    """Replace the message's text by ``text``; images and other parts stay."""
     content = message.get("content")
     if not isinstance(content, list):
         message["content"] = text
@@ -59,7 +59,7 @@ def set_text(message: JsonObject, text: str) -> None:
 
 
 def answer_message(body: JsonObject) -> JsonObject:
-    """The message of an answer's first choice; an empty object where it has none."""
+    """Return the message of an answer's first choice; an empty object if it has none."""
     choices = as_array(body.get("choices"))
     return as_object(as_object(choices[0]).get("message")) if choices else {}
 
@@ -69,7 +69,7 @@ def answer_text(body: JsonObject) -> str:
 
 
 class Streamed:
-    """What a streamed answer has said up to now, of its first choice. Feed it every event."""
+    """The text of a streamed answer so far, of its first choice. Feed it every event."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -91,42 +91,42 @@ class Streamed:
             self.finish_reason = as_text(choice.get("finish_reason")) or self.finish_reason
 
     def take_shape(self, body: JsonObject) -> None:
-        """Where nothing has come yet: records are to look like those of ``body``, another answer or record."""
+        """Before the first record: make records look like those of ``body``, another answer or record."""
         if "id" not in self._shape:
             self._shape = _shape(body)
 
     def record(self, delta: JsonObject, *, finish_reason: str | None = None, index: int = 0) -> Event:
-        """One more record in the shape of this stream."""
+        """Return one more record in the form of this stream."""
         return Event(
             data={**self._shape, "choices": [{"index": index, "delta": delta, "finish_reason": finish_reason}]}
         )
 
 
 def _shape(body: JsonObject) -> JsonObject:
-    """What is alike in all records of one stream."""
+    """Return the members that all records of one stream share."""
     alike: JsonObject = {key: body[key] for key in ("id", "created", "model", "system_fingerprint") if key in body}
     return alike | {"object": "chat.completion.chunk"}
 
 
 def finished(event: Event) -> list[int]:
-    """The indexes of the choices that end with this record."""
+    """Return the indexes of the choices that end with this record."""
     choices = [as_object(entry) for entry in as_array((event.data or {}).get("choices"))]
     indexes = [choice.get("index", 0) for choice in choices if choice.get("finish_reason")]
     return [index for index in indexes if isinstance(index, int)]
 
 
 def after_end(records: Sequence[Event]) -> list[Event]:
-    """What follows the record that ends the answer: usage, and the final record, which there always is."""
+    """Return the records after the one that ends the answer: usage, and the final record, which always exists."""
     ends = [at for at, event in enumerate(records) if finished(event)]
     return list(records[ends[-1] + 1 :] if ends else ()) or [Event(data=None)]
 
 
 def saying(said: Streamed, records: Sequence[Event], text: str) -> list[Event]:
-    """The stream ``records``, of which ``said`` was fed, with ``text`` for its answer."""
+    """Return the stream ``records``, of which ``said`` was fed, with ``text`` for its answer."""
     told = said.record({"role": "assistant", "content": text})
     return [told, said.record({}, finish_reason="stop"), *after_end(records)]
 
 
 def with_member(records: Sequence[Event], name: str, value: JSON) -> list[Event]:
-    """The records; those that end the answer have one more member."""
+    """Return the records; those that end the answer have one more member."""
     return [Event(data={**(r.data or {}), name: value}, name=r.name) if finished(r) else r for r in records]

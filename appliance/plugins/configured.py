@@ -1,4 +1,4 @@
-"""What the configuration says of plugins: whether there are any, and what is put over a plugin's own config.json."""
+"""The configuration's part in plugins: whether there are any, and what overrides a plugin's own config.json."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from appliance.core.near_names import meant_or_all
 from appliance.plugins.manifest import Manifest
 
 Source = Literal["configuration", "config.json", "default"]
-"""Where a value comes from, the strongest first."""
+"""The sources of a value, the strongest first."""
 T = TypeVar("T")
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """Which plugins there are to be."""
+    """The selection of plugins."""
 
     folders: tuple[Path, ...] = ()
     given: Mapping[str, PluginConfig] = {}
-    """What the configuration says of single ones, by name."""
+    """The configuration of single plugins, by name."""
     off: str | None = None
-    """Why there are none at all, and how there would be some."""
+    """The reason why there are none at all, and how to switch them on."""
 
 
 class Value(Struct, frozen=True, kw_only=True):
@@ -38,9 +38,9 @@ class Value(Struct, frozen=True, kw_only=True):
 
 
 def merged(manifest: Manifest, told: Iterable[str], given: PluginConfig) -> tuple[Manifest, dict[str, Value]]:
-    """The manifest with the configuration over it, settings key by key; and its values, by dotted key.
+    """Return the manifest with the configuration over it, settings key by key; and its values, by dotted key.
 
-    ``told`` are the keys that config.json has.
+    ``told`` are the keys in config.json.
     """
     settings = cast("JsonObject", {**manifest.settings, **given.settings})
     enabled, enabled_from = _stronger(given.enabled, manifest.enabled, "enabled" in told)
@@ -60,7 +60,7 @@ def _stronger(given: T | UnsetType, own: T, told: bool) -> tuple[T, Source]:
 
 
 def unknown_plugins(given: Mapping[str, PluginConfig], names: Iterable[str]) -> list[Problem]:
-    """Those that the configuration speaks of, and that are in no folder."""
+    """Return the plugins that the configuration names and no folder contains."""
     known = list(names)
     return [
         Problem(message=f"there is no plugin '{name}'{_or(name, known)}", path=f"plugins.{name}", level="warning")
@@ -70,7 +70,7 @@ def unknown_plugins(given: Mapping[str, PluginConfig], names: Iterable[str]) -> 
 
 
 class Checked(Struct, frozen=True, kw_only=True):
-    """The settings that a plugin gets. ``mistake``: what makes them useless to it."""
+    """The settings for a plugin. ``mistake``: the reason why it cannot use them."""
 
     settings: Mapping[str, JSON]
     warnings: tuple[str, ...] = ()
@@ -78,9 +78,9 @@ class Checked(Struct, frozen=True, kw_only=True):
 
 
 def check_settings(name: str, settings: Mapping[str, JSON], given: Mapping[str, object], kind: type | None) -> Checked:
-    """Compare settings with the dataclass ``kind`` that the plugin ``name`` has for them, None where it has none.
+    """Compare settings with the dataclass ``kind`` of the plugin ``name``, None if it has none.
 
-    A setting of the configuration, ``given``, that is unknown is left out. Runs the plugin's own checks.
+    An unknown setting of the configuration, ``given``, is left out. Runs the plugin's own checks.
     """
     if kind is None:
         return Checked(settings=settings)
@@ -103,7 +103,7 @@ def check_settings(name: str, settings: Mapping[str, JSON], given: Mapping[str, 
 
 
 def _placed(text: str) -> tuple[str, str]:
-    """What msgspec, or the plugin, says; and the setting that msgspec means, '' where it is the plugin that speaks."""
+    """Return msgspec's or the plugin's message, and the setting that msgspec means; '' for a message of the plugin."""
     found = re.fullmatch(r"(.*) - at `\$\.(\w+).*`", text, re.DOTALL)
     return (f"{found[1][:1].lower()}{found[1][1:]}", found[2]) if found else (text, "")
 

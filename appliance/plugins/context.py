@@ -1,4 +1,4 @@
-"""What the hooks of one plugin have in one request, beside the message."""
+"""The tools of one plugin's hooks in one request, besides the message."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from appliance.plugins import Appliance, AskFailed, Pending
 
 T = TypeVar("T")
 THREADS = 16
-"""Worker threads of all plugins together; a request that finds none free waits for one."""
+"""Worker threads of all plugins together; a request waits for a free one."""
 
 
 class Plugin(Struct, frozen=True, kw_only=True):
-    """What is known of a plugin without having run it. ``data``: the folder for what it keeps, made when it is used."""
+    """The facts about a plugin without running it. ``data``: the folder for its own data, made on first use."""
 
     name: str
     folder: Path
     data: Path
     settings: Mapping[str, JSON]
     timeout: float
-    """Seconds that a hook may take; a stream's, between two events."""
+    """Seconds that a hook may take; for a stream, between two events."""
 
 
 class Host:
-    """What all plugins of all requests share: the models, and the threads."""
+    """Shared by all plugins of all requests: the models, and the threads."""
 
     def __init__(self, appliance_for: Callable[[str], Appliance]) -> None:
         self.appliance_for = appliance_for
@@ -41,7 +41,7 @@ class Host:
 
 
 class Background(Generic[T]):
-    """`Pending`: work in a task of the request's."""
+    """`Pending`: work in a task of the request."""
 
     def __init__(self) -> None:
         self._scope = trio.CancelScope()
@@ -65,7 +65,7 @@ class Background(Generic[T]):
         self._scope.cancel()
 
     async def run(self, work: Callable[[], Awaitable[T]], within: float) -> None:
-        """The task. What the work raises is kept."""
+        """Run the task, and keep the exception of the work."""
         try:
             with self._scope:
                 self._scope.deadline = trio.current_time() + within

@@ -1,4 +1,4 @@
-"""Which plugins there are on disk: folders with ``agent.py`` and ``config.json``, and what is wrong with them."""
+"""The plugins on disk: folders with ``agent.py`` and ``config.json``, and their problems."""
 
 from __future__ import annotations
 
@@ -15,64 +15,66 @@ from appliance.plugins.configured import Choice, Value, merged, unknown_plugins
 from appliance.plugins.manifest import LARGEST, BadManifest, Manifest, Told, read_manifest
 
 BUNDLED = Path(__file__).parent / "bundled"
-"""Where the wheel and the frozen program have the plugins that are shipped along."""
+"""The place of the bundled plugins in the wheel and the frozen program."""
 CHECKOUT = Path(__file__).parents[2] / "plugins"
 AGENT, CONFIG = "agent.py", "config.json"
 MAX_FILES = 1000
-"""Files of one plugin that are looked at for changes."""
+"""Number of files of one plugin that are watched for changes."""
 
 Signature = tuple[tuple[str, int, int], ...]
 Files = dict[str, Signature]
 
 
 def bundled_folder() -> Path:
-    """The folder of the plugins that are shipped with the program: beside the code, or that of the checkout."""
+    """Return the folder of the plugins that ship with the program: beside the code, or that of the checkout."""
     return BUNDLED if BUNDLED.is_dir() else CHECKOUT
 
 
 def plugin_folders(*more: Path) -> tuple[Path, ...]:
-    """Where plugins are looked for: what is shipped along first, so that everything else wins over it."""
+    """Return where to look for plugins: the bundled ones first, so that all others override them."""
     return (bundled_folder(), *dict.fromkeys(path.absolute() for path in more))
 
 
 def default_data() -> Path:
-    """The folder that has a folder for what each plugin keeps."""
+    """Return the folder in which each plugin has a folder for its data."""
     return user_data_path("llama-appliance", appauthor=False) / "plugins"
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """One folder of a plugin. ``error`` is None where it can be loaded, as far as one sees without running it."""
+    """One folder of a plugin. ``error`` is None if it can be loaded, as far as known without running it."""
 
     name: str
     folder: Path
     manifest: Manifest = Manifest()
-    """With what the configuration says put over it."""
+    """With the configuration's values over it."""
     values: dict[str, Value] = {}
-    """Of the manifest, by dotted key, and where each comes from."""
+    """The manifest's values by dotted key, and the source of each."""
     given: PluginConfig = PluginConfig()
     warnings: tuple[str, ...] = ()
     error: str | None = None
     signature: Signature = ()
-    """Changes when a file does that decides what the plugin is."""
+    """Changes when a file changes that decides what the plugin is."""
 
 
 class Scan(Struct, frozen=True, kw_only=True):
-    """What the folders have. ``hidden``: name to the folders whose plugin of that name gives way to a later one."""
+    """The content of the folders. ``hidden``: name to the folders whose plugin of that name is overridden by a later
+    one.
+    """
 
     found: tuple[Found, ...] = ()
     hidden: dict[str, tuple[Path, ...]] = {}
     problems: tuple[str, ...] = ()
     """Folders that cannot be read."""
     unknown: tuple[Problem, ...] = ()
-    """Plugins that the configuration speaks of, and that are not there."""
+    """Plugins that the configuration names and that do not exist."""
 
     def files(self) -> Files:
-        """What to compare to see whether anything has changed."""
+        """Return a value that changes whenever anything here does."""
         return {str(each.folder): each.signature for each in self.found}
 
 
 def scan(choice: Choice) -> Scan:
-    """Look into the folders; later ones win. Never raises for what is there, or is not."""
+    """Look into the folders; later ones override earlier ones. Never raises for their content."""
     found: dict[str, Found] = {}
     hidden: dict[str, tuple[Path, ...]] = {}
     problems: list[str] = []
@@ -80,7 +82,7 @@ def scan(choice: Choice) -> Scan:
         try:
             inside = sorted(path for path in folder.iterdir() if _is_plugin(path))
         except OSError as error:
-            why = "there is no such folder" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+            why = "no such folder" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
             problems.append(f"plugins in {folder} cannot be used: {why}")
             continue
         for path in inside:
@@ -97,7 +99,7 @@ def _is_plugin(path: Path) -> bool:
 
 
 def _read(folder: Path, given: PluginConfig) -> Found:
-    """One that the configuration switches off is no error, whatever its files say."""
+    """A plugin that the configuration switches off has no error, whatever its files say."""
     error = None
     try:
         told = _manifest(folder)
@@ -121,7 +123,7 @@ def _read(folder: Path, given: PluginConfig) -> Found:
 
 
 def _manifest(folder: Path) -> Told:
-    """Raises BadManifest and OSError."""
+    """Read the manifest. Raises BadManifest and OSError."""
     if not NAME.fullmatch(folder.name):
         raise BadManifest("its folder's name cannot be a command; use letters, digits, dots, '-' and '_', at most 64")
     if not (folder / CONFIG).is_file():

@@ -1,4 +1,4 @@
-"""Calling the hooks of a plugin: in its time, in the right thread, every failure named after plugin and hook."""
+"""Calls the hooks of a plugin: within its time, in the right thread, with every failure named after plugin and hook."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Message = TypeVar("Message", Request, Response)
 FAREWELL = 1.0
 """Seconds that a stream hook gets to leave its ``finally`` blocks when nobody wants its events any more."""
 LONGEST = 500
-"""Characters of what a plugin raised that its client is told."""
+"""Characters of a plugin's exception that its client sees."""
 
 
 class PluginStep:
@@ -42,15 +42,15 @@ class PluginStep:
         self.context: Context = PluginContext(plugin, model, host, spawn)
 
     async def request(self, request: Request) -> tuple[Request, bytes]:
-        """The request as the plugin wants it, and its body as bytes. Raises PluginFailed, and BadRequest."""
+        """Return the request after the plugin's change, and its body as bytes. Raises PluginFailed, and BadRequest."""
         model = request.body.get("model")
         changed = await self._whole("on_request", self.hooks.on_request, request)
         if changed.body.get("model") != model:
-            self.fail("on_request", "it changed 'model', which is chosen before plugins run and stays")
+            self.fail("on_request", "it changed 'model', which is fixed before plugins run")
         return changed, self._encoded("on_request", changed.body)
 
     async def response(self, response: Response) -> Response:
-        """Raises as `request`."""
+        """Return the answer after the plugin's change. Raises as `request`."""
         changed = await self._whole("on_response", self.hooks.on_response, response)
         self._encoded("on_response", changed.body)
         return changed
@@ -63,7 +63,7 @@ class PluginStep:
         raise PluginFailed(self.plugin.name, hook, why) from None
 
     def explain(self, hook: str, error: BaseException) -> NoReturn:
-        """Raise what a plugin's exception means."""
+        """Raise the program's error for a plugin's exception."""
         error = _alone(error)
         if isinstance(error, PluginFailed):
             raise error
@@ -101,11 +101,11 @@ class PluginStep:
         try:
             return msgspec.json.encode(body)
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
-            self.fail(hook, f"what it made is not JSON: {error}")
+            self.fail(hook, f"its result is not JSON: {error}")
 
 
 class Replayed:
-    """Events that are there already, as a stream."""
+    """Turn existing events into a stream."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._events = iter(events)
@@ -121,7 +121,8 @@ class Replayed:
 
 
 class HookedStream:
-    """The events that an ``on_stream`` makes out of others. Its time is what it takes itself, from event to event.
+    """The events that an ``on_stream`` makes out of others. Only its own work counts towards its time, from event to
+    event.
 
     The hook runs in a task of its own: what it opens in one event and closes in another (a nursery, the stream of a
     model) would else be torn between the scopes of whoever takes its events.
@@ -141,7 +142,7 @@ class HookedStream:
         return self
 
     async def __anext__(self) -> Event:
-        """Raises PluginFailed, BadRequest."""
+        """Return the next event. Raises PluginFailed, BadRequest."""
         if not self._begun:
             self._begun = True
             self._step.spawn(self._run)
@@ -154,7 +155,7 @@ class HookedStream:
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Let the hook clean up after itself, also while the request is being cancelled."""
+        """Let the hook clean up after itself, even while the request is being cancelled."""
         self._closed = True
         self._take.close()
         if self._begun and not self._ended.is_set():
@@ -164,12 +165,12 @@ class HookedStream:
                 await self._ended.wait()
 
     def paused(self, *, more: bool) -> None:
-        """The hook waits for an event, or has it now: only in between its time runs."""
+        """Note whether the hook waits for an event: its time runs only when it has one."""
         self._waiting += 1 if more else -1
         self._scope.deadline = self._deadline()
 
     async def _run(self) -> None:
-        """The task. What the hook raises waits for who takes the events."""
+        """Run the hook in its task. Its exception waits for the reader of the events."""
         try:
             with self._scope:
                 await self._pass_on()
@@ -231,7 +232,7 @@ class HookedStream:
 
 
 class _Source:
-    """The events that a hook is given."""
+    """The hook's input events."""
 
     def __init__(self, events: AsyncIterator[Event], stream: HookedStream) -> None:
         self._events = events
@@ -249,7 +250,7 @@ class _Source:
 
 
 def _alone(error: BaseException) -> BaseException:
-    """What a nursery of the plugin's has wrapped, where that is one thing."""
+    """Return the exception that the plugin's nursery has wrapped, if there is only one."""
     inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     return _alone(inside[0]) if issubclass(type(error), BaseExceptionGroup) and len(inside) == 1 else error
 

@@ -15,18 +15,20 @@ from types import CodeType, ModuleType
 from msgspec import Struct
 
 PREFIX = "appliance_plugin_"
-"""Of the package that a plugin's folder becomes; no two loads have the same name, so old and new never mix."""
+"""Prefix of the package that a plugin's folder becomes; no two loads share a name, so old and new never mix."""
 HOOKS = ("on_request", "on_response", "on_stream")
 SETTINGS = "Settings"
-"""The dataclass in agent.py that the settings are compared with, where there is one."""
+"""The dataclass in agent.py that describes the settings, if there is one."""
 
 
 class BadPlugin(Exception):
-    """One line: what is wrong with agent.py."""
+    """One line: the problem with agent.py."""
 
 
 class Hooks(Struct, frozen=True, kw_only=True):
-    """The functions of one load of agent.py. They are checked when they are called: nothing is known of them."""
+    """The functions of one load of agent.py. They are checked when they are called, because nothing is known of
+    them.
+    """
 
     module: str
     on_request: Callable[..., object] | None = None
@@ -37,14 +39,14 @@ class Hooks(Struct, frozen=True, kw_only=True):
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles what the file says now. Bytecode on disk is neither read nor written."""
+    """Compiles the current text of the file. It neither reads nor writes bytecode on disk."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 class _Finder:
-    """Finds the modules beside agent.py, and nobody else's."""
+    """Finds the modules beside agent.py, and no others."""
 
     @staticmethod
     def find_spec(
@@ -59,7 +61,7 @@ class _Finder:
 
 
 def load_hooks(folder: Path, package: str) -> Hooks:
-    """Run agent.py; it may import what is beside it (``from . import helper``). Takes as long as the plugin likes.
+    """Run agent.py, which may import modules beside it (``from . import helper``). Takes as long as the plugin likes.
 
     ``package`` begins with `PREFIX` and is used once. Raises BadPlugin.
     """
@@ -86,7 +88,7 @@ def load_hooks(folder: Path, package: str) -> Hooks:
 
 
 def forget(package: str) -> None:
-    """Let the modules of one load go."""
+    """Release the modules of one load."""
     for name in list(sys.modules):  # a copy: other threads import meanwhile
         if name == package or name.startswith(f"{package}."):
             sys.modules.pop(name, None)
@@ -109,7 +111,7 @@ def _check(found: dict[str, object]) -> None:
 
 
 def _told(error: BaseException, folder: Path) -> str:
-    """The last line of the traceback, and where in the plugin's own files it points."""
+    """Return the last line of the traceback, and the place in the plugin's own files."""
     last = traceback.format_exception_only(error)[-1].strip()
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return f"{Path(error.filename or 'agent.py').name}:{error.lineno}:{error.offset}: {last}"

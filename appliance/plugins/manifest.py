@@ -1,4 +1,4 @@
-"""A plugin's ``config.json``: what it may say, and what is wrong with it."""
+"""A plugin's ``config.json``: its keys, and their mistakes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from msgspec import Meta, Struct, field
 from appliance.core.slash import FAMILIES, Family, family_of
 
 LARGEST = 1 << 20
-"""Bytes of a config.json."""
+"""Largest config.json, in bytes."""
 DEFAULT_TIMEOUT = 300.0
 """Seconds for one hook; one that asks a model may have to wait until that is loaded."""
 PROMPTS = ", ".join(f"/v1{path}" for path in FAMILIES)
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What config.json says; every key may be left out. ``end_point`` [] means every route that has a prompt."""
+    """The content of config.json; every key may be left out. ``end_point`` [] means every route that has a prompt."""
 
     enabled: bool = True
     description: str = ""
@@ -39,23 +39,23 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """What a config.json says."""
+    """A parsed config.json."""
 
     manifest: Manifest
     keys: tuple[str, ...] = ()
-    """The keys that it has; the others have their defaults."""
+    """The keys in the file; the others have their defaults."""
     warnings: tuple[str, ...] = ()
 
 
 class BadManifest(ValueError):
-    """One line: what is wrong, where, and what would be right."""
+    """One line: the mistake, its place, and the correction."""
 
 
 KEYS = tuple(each.encode_name for each in msgspec.structs.fields(Manifest))
 
 
 def read_manifest(data: bytes) -> Told:
-    """The manifest and what is odd about it. Raises BadManifest."""
+    """Return the manifest and its oddities. Raises BadManifest."""
     try:
         text = data.decode("utf-8-sig")
         given: object = json.loads(text)  # says where a mistake is, in lines
@@ -72,7 +72,7 @@ def read_manifest(data: bytes) -> Told:
         raise BadManifest(f"config.json: {_lower(str(error))}") from None
     for path in manifest.end_points:
         if family_of(path) is None:
-            raise BadManifest(f"config.json: end_point '{path}' is no route with a prompt; these are: {PROMPTS}")
+            raise BadManifest(f"config.json: end_point '{path}' is not a route with a prompt; these are: {PROMPTS}")
     names = tuple(str(name) for name in given) if isinstance(given, dict) else ()  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     warnings = tuple(_unknown(name) for name in names if name not in KEYS)
     return Told(manifest=manifest, keys=names, warnings=warnings)

@@ -1,4 +1,4 @@
-"""The ``settings`` of a plugin's config.json as a typed object, and mistakes in them told by name."""
+"""The ``settings`` of a plugin's config.json as a typed object, with mistakes reported by name."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ D = TypeVar("D", bound="DataclassInstance")
 
 
 def options(settings: Mapping[str, JSON], kind: type[D]) -> D:
-    """``settings`` as a dataclass whose fields are the settings, with their defaults; ``object`` is any JSON.
+    """Return ``settings`` as a dataclass whose fields are the settings, with their defaults; ``object`` is any JSON.
 
-    What ``kind`` raises as ValueError in ``__post_init__`` counts as a mistake in the settings. Raises Refused.
+    A ValueError of ``kind`` in ``__post_init__`` counts as a mistake in the settings. Raises Refused.
     """
     known = [field.name for field in fields(kind)]
     for name in settings:

@@ -1,4 +1,4 @@
-"""The plugins of a running program: found and loaded at the start, and again when somebody asks for it."""
+"""The plugins of a running program: found and loaded at the start, and again on request."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ from appliance.plugins.folders import Files, Found, Scan, bundled_folder, scan
 from appliance.plugins.loading import PREFIX, BadPlugin, Hooks, forget, load_hooks
 
 WATCH_EVERY = 1.0
-"""Seconds between two looks at the folders, where changes are followed."""
+"""Seconds between two looks at the folders when changes are followed."""
 SETTLED = 0.25
-"""A file that has not changed for so long is written."""
+"""A file that has not changed for this long is completely written."""
 FIRST_LOOK = 1.0
-"""Seconds that the first look at the folders may delay the start of the program; on a slow disk it goes on."""
+"""Seconds by which the first look at the folders may delay the start of the program; on a slow disk it continues
+after.
+"""
 
 OF_ALL = ("enabled", "timeout")
-"""Keys that every plugin has; the others are settings, and of those only what the plugin gets."""
+"""Keys that every plugin has; the others are settings, and of those only the plugin's own."""
 State = Literal["loading", "ready", "disabled", "error"]
 log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 
 
 class Listed(Struct, frozen=True, kw_only=True):
-    """One plugin as lists show it."""
+    """One plugin, as lists show it."""
 
     name: str
     description: str
@@ -49,19 +51,19 @@ class Listed(Struct, frozen=True, kw_only=True):
     hooks: tuple[str, ...] = ()
     folder: str
     hides: tuple[str, ...] = ()
-    """Folders whose plugin of the same name it takes the place of."""
+    """Folders whose plugin of the same name it overrides."""
     sources: dict[str, Source] = {}
-    """Dotted key of config.json to where its value comes from."""
+    """The source of each value, by dotted key of config.json."""
     values: dict[str, JSON] | UnsetType = UNSET
-    """And the values; they may be secrets."""
+    """The values, which may be secrets."""
 
 
 class BadSettings(BadPlugin):
-    """One line: which setting of the configuration the plugin cannot use."""
+    """One line: the setting of the configuration that the plugin cannot use."""
 
 
 class Entry:
-    """One plugin, from when its folder is found. A request holds the entry that it began with."""
+    """One plugin, from the moment when its folder is found. A request keeps the entry with which it began."""
 
     def __init__(self, found: Found, data: Path, load: Callable[[Entry], None]) -> None:
         manifest = found.manifest
@@ -92,7 +94,7 @@ class Entry:
         return "ready" if self._hooks is not None else "loading"
 
     def begin(self) -> None:
-        """Have it loaded, unless that is under way or done."""
+        """Start loading it, unless that is under way or done."""
         if not self._begun and not self._loaded.is_set():
             self._begun = True
             self._load(self)
@@ -108,12 +110,12 @@ class Entry:
         return self._hooks
 
     async def wait_loaded(self) -> None:
-        """Until it can be used, or is known not to be."""
+        """Wait until it can be used, or is known to be broken."""
         self.begin()
         await self._loaded.wait()
 
     async def load(self) -> None:
-        """Run agent.py in a thread; however long that takes, it holds up nobody but who asks for this plugin."""
+        """Run agent.py in a thread; only requests for this plugin wait for it."""
         if self._loaded.is_set():
             return
         package = f"{PREFIX}{next(_numbers)}"
@@ -152,7 +154,9 @@ class Entry:
 
 
 def _load(found: Found, settings: Mapping[str, JSON], package: str) -> tuple[Hooks, Checked]:
-    """Raises BadPlugin, and BadSettings for the configuration's. Those of its own file the plugin refuses itself."""
+    """Check the settings. Raises BadPlugin, and BadSettings for the configuration's; the plugin refuses its own file's
+    itself.
+    """
     hooks = load_hooks(found.folder, package)
     checked = check_settings(found.name, settings, found.given.settings, hooks.settings)
     if checked.mistake is not None and found.given.settings:
@@ -163,11 +167,11 @@ def _load(found: Found, settings: Mapping[str, JSON], package: str) -> tuple[Hoo
 
 
 class Plugins:
-    """Owns the loaded plugins. Made by `open_plugins`; questions are answered from the last look at the folders."""
+    """Owns the loaded plugins. Made by `open_plugins`; it answers from the last look at the folders."""
 
     def __init__(self, choice: Choice, load: Callable[[Entry], None], data: Path) -> None:
         self.choice = choice
-        """Who changes it has them looked for again."""
+        """The choice of plugins. After a change, have the folders searched again."""
         self._load = load
         self._data = data
         self._entries: dict[str, Entry] = {}
@@ -176,7 +180,7 @@ class Plugins:
         self._looking = trio.Lock()
 
     def commands(self, family: Family) -> Commands | None:
-        """Those that requests of this kind may name; None where there are none."""
+        """Return the names that requests of this kind may use; None if there are none."""
         return self._commands.get(family)
 
     def entry(self, name: str) -> Entry:
@@ -188,7 +192,7 @@ class Plugins:
 
     @property
     def unknown(self) -> tuple[Problem, ...]:
-        """Plugins that the configuration speaks of, and that are not there."""
+        """Return the plugins that the configuration names and that do not exist."""
         return self._scan.unknown
 
     @property
@@ -196,7 +200,7 @@ class Plugins:
         return (*self._scan.problems, *(f"{each.path}: {each.message}" for each in self._scan.unknown))
 
     async def look(self) -> None:
-        """See what is in the folders now. What has not changed stays loaded; what is new is loaded from here on."""
+        """Look into the folders. Unchanged plugins stay loaded; new ones start to load."""
         async with self._looking:
             found = await trio.to_thread.run_sync(scan, self.choice, abandon_on_cancel=True)
             before, self._entries = self._entries, {}
@@ -218,12 +222,12 @@ class Plugins:
             self._commands = _commands(self._entries)
 
     def begin(self) -> None:
-        """Have all of them loaded, those that nobody has asked for yet, too."""
+        """Load all plugins, even those that nobody has asked for yet."""
         for entry in self._entries.values():
             entry.begin()
 
     async def wait_loaded(self) -> None:
-        """Until every plugin is loaded, or cannot be."""
+        """Wait until every plugin is loaded, or has failed."""
         for entry in list(self._entries.values()):
             await entry.wait_loaded()
 
@@ -243,7 +247,7 @@ class Plugins:
 
 
 def _commands(entries: Mapping[str, Entry]) -> dict[Family, Commands]:
-    """One that cannot be used is a command, too: who names it learns why. One that is switched off is none."""
+    """A broken plugin is also a command: a request for it gets its error. One that is switched off is not."""
     usable = [entry for entry in entries.values() if entry.found.manifest.enabled]
     names = {f: [entry.plugin.name for entry in usable if f in entry.found.manifest.families] for f in Family}
     return {family: Commands(family, of) for family, of in names.items() if of}
@@ -251,10 +255,9 @@ def _commands(entries: Mapping[str, Entry]) -> dict[Family, Commands]:
 
 @asynccontextmanager
 async def open_plugins(choice: Choice, data: Path, *, watch: bool = False) -> AsyncGenerator[Plugins]:
-    """Find the plugins, and load them in the background, those that are shipped along when one is asked for; who asks
-    waits until it is loaded.
+    """Find the plugins, and load them in the background, the bundled ones on first use; requests wait for the load.
 
-    With ``watch`` they are looked for again when their files change.
+    With ``watch`` the folders are searched again when their files change.
     """
     async with trio.open_nursery() as nursery:
         plugins = Plugins(choice, lambda entry: nursery.start_soon(entry.load), data)

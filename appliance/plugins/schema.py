@@ -9,7 +9,7 @@ from appliance.plugins import JSON, JsonObject, Refused
 
 
 def mistake_of_schema(schema: JsonObject) -> str | None:
-    """The first thing in which this is no JSON schema, with its place."""
+    """Return the first mistake that makes this invalid as a JSON schema, with its place."""
     from appliance.core import schema_keywords
 
     try:
@@ -20,9 +20,9 @@ def mistake_of_schema(schema: JsonObject) -> str | None:
 
 
 def mistakes(value: JSON, schema: JsonObject) -> list[str]:
-    """The first few things in which ``value`` does not fit, each with its place; empty where it fits.
+    """Return the first few mistakes by which ``value`` does not fit, each with its place; empty if it fits.
 
-    Raises Refused for a schema that nothing can be checked against.
+    Raises Refused for a schema that cannot be used for checks.
     """
     from appliance.core.schema_keywords import Bounded, SchemaUnusable
 

@@ -1,4 +1,4 @@
-"""For tests of a plugin: one request and its answer through its hooks, without a server and without a model.
+"""Tests of a plugin: one request and its answer through its hooks, without a server and without a model.
 
     turn = take_turn(Path(__file__).parent, question("Hello"), reply("Good day"))
     assert turn.sent["messages"] == ...
@@ -32,28 +32,28 @@ from appliance.plugins.manifest import read_manifest
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
 Answers = Callable[[str, JsonObject], JsonObject]
-"""Path and body of a question of the plugin to a model, to what the model's server answers. May raise AskFailed."""
+"""From path and body of a plugin's question to the answer of the model's server. May raise AskFailed."""
 _numbers = itertools.count(1)
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """What came of it. A whole answer is in ``answer``, a stream in ``events``."""
+    """The result. A whole answer is in ``answer``, a stream in ``events``."""
 
     sent: JsonObject
-    """The request's body as the model would have got it."""
+    """The request's body as the model would have received it."""
     answer: JsonObject | None = None
     events: tuple[Event, ...] = ()
 
     @property
     def text(self) -> str:
-        """What the client of a chat reads."""
+        """The text for the client of a chat."""
         if self.answer is not None:
             return _said(self.answer, "message")
         return "".join(_said(event.data, "delta") for event in self.events if event.data is not None)
 
 
 class Asked:
-    """`appliance.plugins.Appliance` whose models are a function; ``questions`` are what it was asked."""
+    """`appliance.plugins.Appliance` whose models are a function; ``questions`` records the plugin's questions."""
 
     def __init__(self, answers: Answers, models: Sequence[str] = ("model",)) -> None:
         self.questions: list[tuple[str, JsonObject]] = []
@@ -83,7 +83,7 @@ class Asked:
 
 
 def no_model(path: str, body: JsonObject) -> JsonObject:
-    """The answers of a test whose plugin is not to ask anything."""
+    """For a test whose plugin must not ask anything."""
     raise AskFailed(f"this test has no model that answers {path}")
 
 
@@ -99,8 +99,8 @@ def take_turn(
 ) -> Turn:
     """Run the plugin in ``folder`` for one request, whose model would answer ``answer``, whole or as a stream.
 
-    ``settings`` replace those of config.json; ``data`` is the folder for what the plugin keeps, else one that
-    vanishes. Raises BadPlugin and BadManifest for a plugin that cannot be loaded, else what a client is told.
+    ``settings`` replace those of config.json; ``data`` is the folder for the plugin's data, by default a temporary one.
+    Raises BadPlugin and BadManifest for a plugin that cannot be loaded, else the error for the client.
     """
     manifest = read_manifest((folder / CONFIG).read_bytes()).manifest
     given = cast("JsonObject", manifest.settings) if settings is None else settings
@@ -164,12 +164,12 @@ async def _through(step: PluginStep, body: JsonObject, answer: JsonObject | Sequ
 
 
 def question(text: str, **more: JSON) -> JsonObject:
-    """A chat request."""
+    """Return a chat request."""
     return {"model": "model", "messages": [{"role": "user", "content": text}], **more}
 
 
 def reply(text: str) -> JsonObject:
-    """A whole answer to a chat."""
+    """Return a whole answer to a chat."""
     message: JsonObject = {"role": "assistant", "content": text}
     return {
         "id": "chatcmpl-test",
@@ -180,7 +180,7 @@ def reply(text: str) -> JsonObject:
 
 
 def streamed(*pieces: str) -> list[Event]:
-    """The same as a stream, one event for each piece."""
+    """Return the same as a stream, one event for each piece."""
 
     def chunk(delta: JsonObject, finish: str | None = None) -> Event:
         choice: JsonObject = {"index": 0, "delta": delta, "finish_reason": finish}

@@ -1,4 +1,4 @@
-"""Opens the activity log's SQLite database: which files may be used, and what is in them.
+"""Opens the activity log's SQLite database: which files may be used, and their content.
 
 The table, its indexes and its seconds are those that llama-swap 0bdb3720 writes, so a file of one serves the other.
 """
@@ -12,10 +12,10 @@ from pathlib import Path
 from appliance.errors import UsageError
 
 VERSION = 1
-"""Kept in ``user_version``; a file with a higher one was written by a later program. llama-swap leaves it at 0."""
+"""Kept in ``user_version``; a later program wrote a file with a higher one. llama-swap leaves it at 0."""
 
 BUSY_MS = 2000
-"""How long a statement waits for another process that writes to the same file."""
+"""Milliseconds that a statement waits for another process that writes to the same file."""
 
 _SCHEMA = """
 CREATE TABLE activity (
@@ -81,7 +81,7 @@ def open_memory() -> sqlite3.Connection:
 
 
 def open_file(path: Path) -> sqlite3.Connection:
-    """Open or create the file. Raises UsageError, which names it and says what to do, when it cannot be used."""
+    """Open or create the file. Raises UsageError, with its name and the remedy, when it cannot be used."""
     _check_place(path)
     try:
         connection = _connect(str(path))

@@ -34,7 +34,7 @@ _SORT_COLUMN: dict[SortKey, str] = {
 }
 
 MAX_TEXT = 2000
-"""Characters of one text in a row."""
+"""Longest text in a row, in characters."""
 
 _Value = int | float | str
 
@@ -45,15 +45,15 @@ class ActivityTable:
     def __init__(self, connection: sqlite3.Connection, keep: int | None) -> None:
         self._connection = connection
         self._keep = keep
-        """Newest rows that stay; None keeps all."""
+        """Number of newest rows that stay; None keeps all."""
         self.taken_by_others = 0
-        """The highest id after another process was found to write to the same file; 0 while none was."""
+        """The highest id after another process was found to write to the same file; 0 if none was."""
 
     def close(self) -> None:
         self._connection.close()
 
     def last_id(self) -> int:
-        """The highest id that was ever given, so that none is given twice even when its row is gone."""
+        """Return the highest id that was ever given, so that none is given twice even when its row is gone."""
         (last,) = self._connection.execute(
             "SELECT MAX((SELECT COALESCE(MAX(id), 0) FROM activity),"
             " (SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'activity'))"
@@ -61,7 +61,7 @@ class ActivityTable:
         return int(last)
 
     def add(self, rows: Sequence[Row]) -> None:
-        """All of the rows or, when it raises, none."""
+        """Add all of the rows or, when it raises, none."""
         with self._connection:
             try:
                 self._connection.executemany(_INSERT, [(row.id, *_values(row)) for row in rows])
@@ -94,12 +94,12 @@ class ActivityTable:
         )
 
     def newest(self, count: int) -> list[Row]:
-        """In the order in which they were added."""
+        """Return them in the order in which they were added."""
         rows = self._connection.execute(f"SELECT {_LISTED} FROM activity ORDER BY id DESC LIMIT ?", (count,)).fetchall()
         return [_row(row) for row in reversed(rows)]
 
     def stats(self, models: Sequence[str]) -> Stats:
-        """Totals and histograms, computed by SQLite: however many rows there are, few numbers come back."""
+        """Compute totals and histograms in SQLite: however many rows there are, few numbers come back."""
         where, values = _where(Query(models=tuple(models)))
         total, *sums = self._connection.execute(
             "SELECT COUNT(*), SUM(MAX(input_tokens, 0)), SUM(MAX(output_tokens, 0)), SUM(MAX(cache_tokens, 0))"

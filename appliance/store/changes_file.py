@@ -30,7 +30,7 @@ class ChangesFile:
         self._told = False
 
     def read(self) -> Changes:
-        """What it says; nothing, where it is not there, or damaged and of no use. Raises OSError."""
+        """Return its content; an empty one if it is missing, or damaged and useless. Raises OSError."""
         try:
             with self.path.open("rb") as file:
                 return _CHANGES.decode(file.read(MAX_FILE))
@@ -38,12 +38,12 @@ class ChangesFile:
             return Changes()
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as cause:
             if not self._told:
-                log.warning("%s is damaged (%s), and counts for nothing", self.path, cause)
+                log.warning("%s is damaged (%s) and is ignored", self.path, cause)
             self._told = True
             return Changes()
 
     def change(self, edit: Callable[[Changes], Changes]) -> Changes:
-        """Make a change and return the outcome, when the disk has it. Raises what `read` and ``edit`` raise."""
+        """Make a change and return the outcome, when the disk has it. Raises the errors of `read` and ``edit``."""
         from filelock import FileLock  # several milliseconds that a server does not need
 
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,12 +21,12 @@ from appliance.store.partial_file import sync_folder
 BOOK = "book.json"
 """Its usual name, in the folder of installed builds."""
 VERSION = 1
-"""Of the file. A newer program may add keys without a new version; a new one says that older ones cannot read it."""
+"""Version of the file. A newer program may add keys without a new version; a new one locks out older programs."""
 MAX_SIZE = 16 << 20
 LOCK_TIME = 2.0
-"""Seconds that another program may take for its change. Should it be stuck, a change of one of the two may be lost."""
+"""Seconds that another program may take for its change. If it is stuck, a change of one of the two may be lost."""
 REPLACE_ATTEMPTS = 20 if sys.platform == "win32" else 1
-"""Windows replaces no file that somebody reads at this moment."""
+"""Windows cannot replace a file that somebody reads at this moment."""
 REPLACE_AGAIN = 0.01
 
 log = logging.getLogger(__name__)
@@ -55,11 +55,11 @@ class BookFile:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the disk has all that was changed."""
+        """True if the disk has all changes."""
         return self._unsaved is None
 
     def read(self) -> Book:
-        """As it is now."""
+        """The current book."""
         if self._unsaved is not None:
             return self._unsaved
         book = self._load()
@@ -73,7 +73,7 @@ class BookFile:
             return Book()
 
     def change(self, change: Callable[[Book], Book]) -> Book:
-        """Put what ``change`` makes of the book in its place, and return it. No other program's change gets lost."""
+        """Replace the book by the result of ``change``, and return it. No other program's change is lost."""
         try:
             with self._alone():
                 before = self._unsaved or self._load() or self._begin_anew()
@@ -94,7 +94,7 @@ class BookFile:
             yield
 
     def _load(self) -> Book | None:
-        """None: there is something that is no book of ours. Without a file, an empty one."""
+        """Read the file; None if it is not a book of ours. Without a file, an empty one."""
         try:
             with self.path.open("rb") as file:
                 data = file.read(MAX_SIZE + 1)
@@ -105,7 +105,7 @@ class BookFile:
             return None
 
     def _begin_anew(self) -> Book:
-        """Move what cannot be read out of the way. Raises OSError."""
+        """Move an unreadable file out of the way. Raises OSError."""
         aside = self.path.with_name(f"{self.path.name}.unreadable")
         self._replace(self.path, aside)
         log.warning(
@@ -116,7 +116,7 @@ class BookFile:
         return Book()
 
     def _write(self, book: Book) -> None:
-        """Raises OSError, and then the old one is still there."""
+        """Write the file. Raises OSError, and then the old one still exists."""
         data = msgspec.json.format(msgspec.json.encode(_Contents(version=VERSION, book=book)), indent=1)
         new = self.path.with_name(f"{self.path.name}.new")
         try:
@@ -146,7 +146,7 @@ class BookFile:
         if not self._told:
             self._told = True
             log.warning(
-                "%s cannot be written (%s): what is learnt of engines is forgotten when the program ends",
+                "%s cannot be written (%s): results about engines are forgotten when the program ends",
                 self.path,
                 cause.strerror or cause,
             )

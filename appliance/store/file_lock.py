@@ -1,4 +1,4 @@
-"""One program at a time, of all that agree on a file; the system ends the lock with the process that holds it."""
+"""Lets one program at a time, of all that agree on a file; the system ends the lock with the process that holds it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ else:
 def file_lock(path: Path, seconds: float) -> Generator[bool]:
     """Hold the lock file at ``path`` for the block; it stays behind, empty. Blocks the thread.
 
-    Yields whether it is held: not when somebody else keeps it for ``seconds``, or where the file system has no locks.
+    Yields True if it is held: not when somebody else keeps it for ``seconds``, or where the file system has no locks.
     Raises OSError when the file cannot be opened.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)

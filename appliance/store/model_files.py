@@ -10,16 +10,16 @@ from appliance.store.partial_file import sync_folder
 
 
 def free_bytes(folder: Path) -> int:
-    """What is free where ``folder`` is or will be."""
+    """Return the free space where ``folder`` is or will be."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def link(blob: Path, entry: Path) -> None:
-    """Make ``entry`` lead to ``blob``; where links cannot be made the blob itself moves there, as huggingface_hub does.
+    """Make ``entry`` lead to ``blob``; where links cannot be made the blob itself moves there, as in huggingface_hub.
 
-    An entry that leads there already stays. Raises OSError.
+    An existing entry with that target stays. Raises OSError.
     """
     entry.parent.mkdir(parents=True, exist_ok=True)
     target = os.path.relpath(blob, entry.parent)
@@ -39,7 +39,7 @@ def link(blob: Path, entry: Path) -> None:
 
 
 def share(old: Path, new: Path) -> None:
-    """Give a finished file a second name in the same cache, without a second copy where that is possible."""
+    """Give a finished file a second name in the same cache, without a second copy if possible."""
     if new.exists() or new.is_symlink():
         return
     new.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def remove(path: Path) -> int:
-    """Remove a file, or a link and never what it leads to. The result is how many bytes that gave back."""
+    """Remove a file, or a link and never its target. Return the number of bytes freed."""
     try:
         found = path.lstat()
         path.unlink()

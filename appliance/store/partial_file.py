@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 SYNC = 16 << 20
-"""Bytes between two waits for the disk, a few milliseconds each on a solid-state one."""
+"""Bytes between two waits for the disk, which take a few milliseconds each on a solid-state one."""
 READ_SIZE = 1 << 20
 MAX_JOURNAL = 64 << 20
-"""A chunk takes about 50 bytes, so this is a file of more than a terabyte."""
+"""A chunk takes about 50 bytes, so this is enough for a file of more than a terabyte."""
 PART = ".part"
 JOURNAL = ".part.journal"
 
@@ -45,11 +45,11 @@ class _Hash(Protocol):
 
 
 class WrongContents(ValueError):
-    """The whole file is here and does not have its hash."""
+    """The whole file is here, and its hash is wrong."""
 
 
 class Taken(OSError):
-    """Another process, or another task of this one, writes this file."""
+    """Another process, or another task of this one, is writing this file."""
 
 
 def claim(lock: Path) -> FileLock:
@@ -69,7 +69,7 @@ def claim(lock: Path) -> FileLock:
 
 
 def journaled(final: Path) -> tuple[PartialHead, int] | None:
-    """What was begun of a file, and how many of its bytes are kept; None for nothing. Without a look at the bytes."""
+    """Return the unfinished part of a file, and the number of its bytes; None for nothing. Does not read the bytes."""
     try:
         lines, _ = _read_journal(_beside(final, JOURNAL))
         size = _beside(final, PART).stat().st_size
@@ -82,13 +82,13 @@ def journaled(final: Path) -> tuple[PartialHead, int] | None:
 
 
 def discard(final: Path) -> None:
-    """Remove what was begun of a file."""
+    """Remove the unfinished part of a file."""
     _beside(final, PART).unlink(missing_ok=True)
     _beside(final, JOURNAL).unlink(missing_ok=True)
 
 
 class PartialFile:
-    """Made by ``open_partial``; whoever has it has also claimed it."""
+    """Made by ``open_partial``; the holder has also claimed the file."""
 
     def __init__(self, final: Path, head: PartialHead, data: FileIO, journal: FileIO) -> None:
         self.final = final
@@ -108,7 +108,9 @@ class PartialFile:
         return self._length
 
     def write(self, data: bytes) -> None:
-        """The next bytes. Raises OSError, and WrongContents for more than the file has; then nothing of it is left."""
+        """Add the next bytes. Raises OSError, and WrongContents for more than the file has; then nothing of it is
+        left.
+        """
         at = 0
         while at < len(data):
             piece = data[at : at + self._noted + CHUNK - self._length]
@@ -123,7 +125,7 @@ class PartialFile:
                 self._sync()
 
     def came_from(self, source: PartialSource) -> None:
-        """Remember who sends the file."""
+        """Remember the server that sends the file."""
         if source != self.source:
             self.source = source
             self._note(source)
@@ -140,7 +142,7 @@ class PartialFile:
         self._note(self.head)
 
     def finish(self) -> None:
-        """Give the whole file its name. Raises WrongContents, and then nothing of it is left.
+        """Give the complete file its name. Raises WrongContents, and then nothing of it is left.
 
         Without a hash to compare (``oid`` is empty) its size has to be right.
         """
@@ -161,7 +163,7 @@ class PartialFile:
         return WrongContents(why)
 
     def close(self) -> None:
-        """Keep what there is. Closing twice is fine."""
+        """Keep the part. Closing twice is fine."""
         if self._data.closed:
             return
         try:
@@ -175,7 +177,7 @@ class PartialFile:
     # ---- opening -----------------------------------------------------------------------------------------------------
 
     def recover(self, lines: list[PartialLine], ends: list[int], check: Callable[[], None]) -> None:
-        """Check what an earlier run left and go on behind its last good chunk. ``ends``: where each line ends."""
+        """Check an earlier run's part and continue behind its last good chunk. ``ends``: where each line ends."""
         good = ends[0]
         for line, end in zip(lines[1:], ends[1:], strict=True):
             match line:
@@ -228,9 +230,9 @@ class PartialFile:
 
 
 def open_partial(final: Path, head: PartialHead, check: Callable[[], None]) -> PartialFile:
-    """Go on with what an earlier run left of this very file, or begin it. Raises OSError.
+    """Continue an earlier run's part of this very file, or begin it. Raises OSError.
 
-    Reads all that is there, which takes its time: ``check`` is called between chunks and may raise.
+    Reads the whole part, which takes its time: ``check`` is called between chunks and may raise.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     data = _open(_beside(final, PART))
@@ -251,7 +253,7 @@ def open_partial(final: Path, head: PartialHead, check: Callable[[], None]) -> P
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a new name in this folder to the disk. Windows does so by itself, and cannot be asked to."""
+    """Write a new name in this folder to the disk. Windows does so by itself, and cannot be asked to."""
     if sys.platform == "win32":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -271,7 +273,7 @@ def _beside(final: Path, suffix: str) -> Path:
 
 
 def _read_journal(path: Path) -> tuple[list[PartialLine], list[int]]:
-    """The whole lines up to the first that is torn, and where each ends. Raises OSError."""
+    """Return the whole lines up to the first torn one, and where each ends. Raises OSError."""
     with path.open("rb") as file:
         text = file.read(MAX_JOURNAL)
     lines: list[PartialLine] = []

@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS agent_runs (id TEXT PRIMARY KEY, created REAL NOT NUL
 
 
 class RunStore:
-    """Made by `open_run_store`. ``stored`` is what was there, oldest first."""
+    """Made by `open_run_store`. ``stored`` is the earlier content, oldest first."""
 
     def __init__(self, connection: sqlite3.Connection, stored: list[bytes], path: Path) -> None:
         self.stored = stored
@@ -51,21 +51,21 @@ class RunStore:
         self._wake.set()
 
     async def write(self) -> None:
-        """Write what comes, until cancelled."""
+        """Write rows as they come, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
             await trio.sleep(PAUSE if await self._write_waiting() else RETRY)
 
     async def close(self) -> None:
-        """Write what is waiting, for at most FLUSH seconds, and let go of the file."""
+        """Write waiting rows, for at most FLUSH seconds, and close the file."""
 
         with trio.move_on_after(FLUSH, shield=True):
             await self._write_waiting()
             await trio.to_thread.run_sync(self._connection.close, limiter=self._turn)
 
     async def _write_waiting(self) -> bool:
-        """False: it did not work, and what was to be written still waits."""
+        """Return False if it did not work, and the rows still wait."""
         batch, self._waiting = self._waiting, {}
         written = False
         try:
@@ -77,7 +77,7 @@ class RunStore:
         return written
 
     def _write(self, batch: Mapping[str, tuple[float, bytes] | None]) -> bool:
-        """In the worker thread, one at a time."""
+        """Write rows in the worker thread, one call at a time; True if that worked."""
         gone = [(run_id,) for run_id, row in batch.items() if row is None]
         rows = [(run_id, *row) for run_id, row in batch.items() if row is not None]
         try:
@@ -95,9 +95,9 @@ class RunStore:
 
 @asynccontextmanager
 async def open_run_store(path: Path | None) -> AsyncGenerator[RunStore | None]:
-    """Runs in this file, which the activity log has opened before; None without one.
+    """Open the runs in this file, which the activity log has opened before; None without one.
 
-    Raises UsageError for a file that cannot be used. Leaving the block writes what is waiting.
+    Raises UsageError for a file that cannot be used. Leaving the block writes waiting rows.
     """
     if path is None:
         yield None

@@ -1,4 +1,4 @@
-"""A file that begins with something and goes on with zeros, which take no room on most disks."""
+"""A file that begins with some bytes and continues with zeros, which take no room on most disks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ FSCTL_SET_SPARSE = 0x000900C4
 
 
 def write_sparse(path: Path, head: bytes, zeros: int) -> None:
-    """Write ``head`` and ``zeros`` zero bytes behind it, whole or not at all. Raises OSError.
+    """Write ``head`` and ``zeros`` zero bytes behind it, completely or not at all. Raises OSError.
 
-    Where the file system knows no holes, the zeros take the room they need.
+    Where the file system has no holes, the zeros take up room.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
@@ -35,7 +35,7 @@ if sys.platform == "win32":
     _control = ctypes.WinDLL("kernel32", use_last_error=True).DeviceIoControl
 
     def _make_sparse(descriptor: int) -> None:
-        """NTFS keeps holes only in files that were marked. FAT cannot: then the zeros are written."""
+        """NTFS keeps holes only in files that are marked. FAT cannot: then the zeros are written."""
         handle = wintypes.HANDLE(msvcrt.get_osfhandle(descriptor))
         told = wintypes.DWORD()
         _control(handle, FSCTL_SET_SPARSE, None, 0, None, 0, ctypes.byref(told), None)

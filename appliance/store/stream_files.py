@@ -1,4 +1,4 @@
-"""Streams on disk, one file each: a line of JSON that tells what it is, then the bytes of its end as they came.
+"""Streams on disk, one file each: a line of JSON that describes it, then the bytes of its end as they came.
 
 A stream under way is a ``.part`` file; one that is still there at the next start was interrupted. Writes are queued,
 and made in a worker thread, a batch at a time: a crash of the program loses what came in the last tenth of a second.
@@ -22,7 +22,7 @@ from appliance.store.stream_folder import Stored as Stored
 BATCH = 0.1
 """Seconds in which writes gather."""
 MAX_WAITING = 64 << 20
-"""Bytes not yet written; more than that wait only when the disk stands still."""
+"""Bytes not yet written; there are only more when the disk stands still."""
 FLUSH = 3.0
 """Seconds that the last writes get when the program ends."""
 
@@ -42,7 +42,7 @@ class StreamFiles:
         self._turn = trio.CapacityLimiter(1)
 
     def begin(self, about: About) -> int:
-        """A new file; the result is what it is called by in the other methods."""
+        """Begin a new file; return its handle for the other methods."""
         key, self.next_key = self.next_key, self.next_key + 1
         self._do(partial(self._folder.begin, key, about))
         return key
@@ -60,7 +60,7 @@ class StreamFiles:
         self._do(partial(self._folder.discard, key))
 
     async def write(self) -> None:
-        """Write what comes, until cancelled."""
+        """Write as data comes, until cancelled."""
         while True:
             await self._wake.wait()
             await trio.sleep(BATCH)
@@ -80,7 +80,7 @@ class StreamFiles:
             self._wake.set()
 
     def _write_queued(self) -> None:
-        """In the worker thread, one at a time; others append to the queue meanwhile, and only that."""
+        """Runs in the worker thread, one at a time; others only append to the queue meanwhile."""
         self._waiting = 0
         try:
             for _ in range(len(self._queue)):
@@ -106,10 +106,10 @@ class StreamFiles:
 async def open_stream_files(
     path: Path, max_bytes: int, max_total: int, keep: float
 ) -> AsyncGenerator[tuple[StreamFiles, list[Stored]]]:
-    """Files in this folder, and what an earlier run has left there, oldest first.
+    """Open the files in this folder, including an earlier run's, oldest first.
 
-    ``max_bytes`` of one stream are kept, ``max_total`` of all; what ended more than ``keep`` seconds ago is deleted.
-    A folder that cannot be used is a disk that has failed.
+    ``max_bytes`` of one stream are kept, ``max_total`` of all; streams that ended more than ``keep`` seconds ago are
+    deleted. A folder that cannot be used is a disk that has failed.
     """
     folder = Folder(path, max_bytes, max_total)
     files, stored = StreamFiles(folder), list[Stored]()

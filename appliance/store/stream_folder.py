@@ -16,7 +16,7 @@ MAX_ABOUT = 1 << 20
 
 
 class About(Struct, frozen=True, kw_only=True):
-    """The first line of a file. ``interrupted`` is the record that ends the stream, should nothing else end it."""
+    """The first line of a file. ``interrupted`` is the record that ends the stream if nothing else ends it."""
 
     conversation: str
     started_at: float
@@ -26,7 +26,7 @@ class About(Struct, frozen=True, kw_only=True):
 
 
 class Stored(Struct, frozen=True, kw_only=True):
-    """A stream that an earlier run has left; ``dropped`` bytes came before ``data``."""
+    """A stream of an earlier run; ``dropped`` bytes came before ``data``."""
 
     key: int
     about: About
@@ -40,7 +40,7 @@ class _File(Struct):
     about: About
     path: Path
     size: int = 0
-    """Bytes of the stream that it has or will have."""
+    """Size of the file's part of the stream in bytes, including the bytes that wait."""
     waiting: list[bytes] = []
 
 
@@ -56,7 +56,7 @@ class Folder:
         self._total = 0
 
     def load(self, keep: float) -> list[Stored]:
-        """What is here, by age; what was interrupted gets its last record. Raises OSError for a useless folder."""
+        """Read the folder, by age; an interrupted stream gets its last record. Raises OSError for a useless folder."""
         check_folder(self.path)
         stored: list[Stored] = []
         for path in sorted(self.path.iterdir()):
@@ -98,13 +98,13 @@ class Folder:
             file.path.unlink(missing_ok=True)
 
     def flush(self) -> None:
-        """Write what was appended, and keep to the limits."""
+        """Write the appended bytes, and enforce the limits."""
         for file in self._files.values():
             self._flush_one(file)
         self._make_room()
 
     def abandon(self) -> None:
-        """Delete what is not whole: the next start would take it for interrupted."""
+        """Delete incomplete files: the next start would take them for interrupted ones."""
         for file in self._files.values():
             if file.path.suffix == PART:
                 try:
@@ -121,7 +121,7 @@ class Folder:
             self._shorten(file)
 
     def _shorten(self, file: _File) -> None:
-        """Begin the file anew with what the limit allows of its end."""
+        """Begin the file anew with the part of its end that the limit allows."""
         excess = file.size - self._max_bytes
         about = msgspec.structs.replace(file.about, dropped=file.about.dropped + excess)
         with file.path.open("rb") as old:
@@ -151,7 +151,7 @@ class Folder:
             os.close(descriptor)
 
     def _load_one(self, path: Path, key: int, keep: float) -> Stored | None:
-        """None for what is too old, or no stream of ours."""
+        """Return None for a file that is too old, or not a stream of ours."""
         completed_at = path.stat().st_mtime
         now = time.time()
         if completed_at + keep < now:
@@ -187,7 +187,7 @@ class Folder:
 
 
 def check_folder(path: Path) -> None:
-    """Make it, and see that files can be made there. Raises OSError."""
+    """Create it, and check that files can be created there. Raises OSError."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     probe = path / f"probe-{os.getpid()}"
     probe.write_bytes(b"")
@@ -199,7 +199,7 @@ def _line(about: About) -> bytes:
 
 
 def _key(path: Path) -> int | None:
-    """The number of one of our files; other files are left alone."""
+    """Return the number of one of our files; other files are left alone."""
     number = path.stem.removeprefix("stream-")
     ours = path.stem.startswith("stream-") and path.suffix in (PART, WHOLE) and number.isdecimal()
     return int(number) if ours else None

@@ -22,20 +22,20 @@ from appliance.streams.status import StreamStatus, meant, status_of
 TAKE_OVER_AFTER = 0.25
 """Seconds in which a request may still be refused without ending the stream that its id had before."""
 MAX_LIVE = 1000
-"""Generations under way; each may hold a request's body, and its client is not there to be counted."""
+"""Number of running generations; each may hold a request's body, and its client need not be there."""
 OVERHEAD = 4096
-"""Bytes that a stream is counted as, beside those of its ring."""
+"""Bytes counted for a stream in addition to its ring."""
 
 Work = Callable[[RingSink], Awaitable[None]]
 
 
 class _Entry(Struct, kw_only=True, eq=False):
-    """A generation and what is only the owner's business."""
+    """A generation with the owner's own facts about it."""
 
     generation: Generation
     interrupted: bytes = b""
     before: _Entry | None = None
-    """Who has the id again, should the request be refused."""
+    """The generation that gets the id back if the request is refused."""
     key: int | None = None
     expires: float = math.inf
 
@@ -68,12 +68,13 @@ class Streams:
         loading: Callable[[], bool] = never,
         interrupted: bytes = b"",
     ) -> Generation:
-        """Start ``work`` in a task of its own. Who asked for it calls `Generation.pass_on`, and may leave that.
+        """Start ``work`` in a task of its own.
 
-        ``work`` tells its errors into its sink, and raises none. A stream of the same id is ended as soon as this one
-        has a good answer, or none within a moment; a refusal leaves it alone. ``streams``: a stream is asked for, so
-        that the work goes on without its client. ``loading`` tells whether the model is on its way; ``interrupted`` is
-        the record that ends the stream where the program ends first. Raises Busy and ShuttingDown.
+        The caller calls `Generation.pass_on`, and may leave that. ``work`` reports its errors to its sink, and raises
+        none. A stream of the same id is ended as soon as this one has a good answer, or none within a moment; a refusal
+        leaves it alone. ``streams``: the client asked for a stream, so the work continues without its client.
+        ``loading`` says whether the model is on its way; ``interrupted`` is the record that ends the stream if the
+        program ends first. Raises Busy and ShuttingDown.
         """
         if self._nursery.cancel_scope.cancel_called:
             raise ShuttingDown
@@ -97,26 +98,28 @@ class Streams:
         return generation
 
     def find(self, conversation: str) -> Generation | None:
-        """The stream of this id; None as well for one that has no head yet."""
+        """Return the stream of this id; None also for one that has no head yet."""
         entry = self._current.get(conversation)
         if entry is not None and not entry.readable and entry.before is not None:
             entry = entry.before
         return entry.generation if entry is not None and entry.readable else None
 
     def waiting(self, conversation: str) -> Generation | None:
-        """The generation of this id that has no head yet."""
+        """Return the generation of this id that has no head yet."""
         entry = self._current.get(conversation)
         return entry.generation if entry is not None and entry.generation.head is None else None
 
     def owner_loading(self, conversation: str) -> bool:
-        """Whether there is nothing to read yet because the model is on its way."""
+        """True if there is nothing to read yet because the model is on its way."""
         entry = self._current.get(conversation)
         return (
             entry is not None and entry.generation.head is None and entry.before is None and entry.generation.loading()
         )
 
     def lookup(self, ids: Iterable[str]) -> list[StreamStatus]:
-        """What there is of these ids, or of ``<id>::<anything>``; the same id twice is answered twice."""
+        """Return the streams with these ids, or with ``<id>::<anything>``; an id that is given twice is answered
+        twice.
+        """
         names = meant(ids, self._current)
         return [status_of(stream) for name in names if (stream := self.find(name) or self.waiting(name))]
 
@@ -130,7 +133,7 @@ class Streams:
         return True
 
     def adopt(self, settings: StreamsConfig) -> None:
-        """Follow these settings from now on; where files are does not change."""
+        """Follow these settings from now on; the folder of files does not change."""
         self.settings = settings
 
     # ---- what generations tell ---------------------------------------------------------------------------------------
@@ -211,7 +214,7 @@ class Streams:
     # ---- keeping -----------------------------------------------------------------------------------------------------
 
     def adopt_stored(self, stored: Sequence[Stored]) -> None:
-        """Take over what an earlier run has left on disk, oldest first."""
+        """Take over an earlier run's streams on disk, oldest first."""
         now = time.time()
         for found in stored:
             about = found.about
@@ -232,7 +235,7 @@ class Streams:
         self._make_room()
 
     def _make_room(self) -> None:
-        """The oldest streams that have ended go first; then the largest loses its oldest bytes."""
+        """Drop the oldest ended streams first; then the oldest bytes of the largest."""
         for entry in list(self._streams.values()):
             if self.held <= self.settings.max_total:
                 return
@@ -254,13 +257,13 @@ class Streams:
         self._end(before, End.REPLACED)
 
     def _end(self, entry: _Entry | None, end: End) -> None:
-        """End it for good, without a word, and forget it."""
+        """End it for good, silently, and forget it."""
         if entry is not None:
             entry.generation.cut(end)
             self._drop(entry)
 
     def _restore(self, entry: _Entry) -> None:
-        """It was refused, or is over before it began: its id means again what it meant before."""
+        """It was refused, or is over before it began: its id regains its earlier meaning."""
         if self._current.get(entry.generation.conversation) is entry:
             del self._current[entry.generation.conversation]
             if entry.before is not None:
@@ -286,7 +289,7 @@ class Streams:
 
 
 def check_streams(settings: StreamsConfig) -> None:
-    """Before anything is open: raises UsageError for a folder that cannot be used. Later that is a warning."""
+    """Check the folder before anything is open: raises UsageError if it cannot be used. Later that is a warning."""
     if settings.path:
         try:
             check_folder(Path(settings.path))
@@ -296,7 +299,7 @@ def check_streams(settings: StreamsConfig) -> None:
 
 @asynccontextmanager
 async def open_streams(settings: StreamsConfig) -> AsyncGenerator[Streams]:
-    """Own all generations; leaving the block ends those under way, with a record that tells so."""
+    """Own all generations; leaving the block ends running ones, with a record that says so."""
     if not settings.path:
         async with trio.open_nursery() as nursery:
             streams = Streams(settings, nursery, None)

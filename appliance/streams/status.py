@@ -1,4 +1,4 @@
-"""What a client is told of the streams whose ids it knows."""
+"""The facts about streams for a client that knows their ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from appliance.streams.generation import Generation
 
 
 class StreamStatus(Struct, frozen=True, kw_only=True):
-    """What a client may ask of a stream whose id it knows; times are unix seconds, 0 for what has not come."""
+    """The facts about one stream; times are Unix seconds, 0 for a time that has not come."""
 
     conversation_id: str
     is_done: bool
@@ -20,7 +20,9 @@ class StreamStatus(Struct, frozen=True, kw_only=True):
 
 
 def meant(ids: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    """The known ids that these mean: themselves, or else what begins with one and ``::``; repeated as they are."""
+    """Return the known ids that these mean: themselves, or else those that begin with one and ``::``; repeated as
+    given.
+    """
     by_prefix: dict[str, list[str]] = {}
     for conversation in known:
         for prefix in _prefixes(conversation):

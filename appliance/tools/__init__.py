@@ -1,3 +1,4 @@
-"""What a model, a run or a client may have done on this machine: the built-in tools and the tools of MCP servers.
+"""The tools that a model, a run or a client may use on this machine: the built-in ones and those of MCP servers.
 
-Refuses to decide who may ask; off until the user switches it on."""
+Refuses to decide who may ask; off until the user switches it on.
+"""

@@ -1,4 +1,4 @@
-"""All tools of the program under one roof: who has which, and how one is used."""
+"""All tools of the program under one roof: their sources, and their use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class ToolSource(Protocol):
-    """Who has tools. They are known before anybody asks, and stay the same."""
+    """A source of tools. Its list is known beforehand, and stays the same."""
 
     def specs(self) -> Sequence[ToolSpec]:
         """Never blocks."""
@@ -27,20 +27,20 @@ class ToolSource(Protocol):
     async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
         """Use one of its tools. ``arguments`` is the JSON text of the arguments object.
 
-        Raises BadRequest for arguments that cannot be used, ToolProblem when the tool could not even begin. Cancelling
-        stops the tool and ends its processes.
+        Raises BadRequest for arguments that cannot be used, and ToolProblem when the tool could not even begin.
+        Cancelling stops the tool and ends its processes.
         """
         ...
 
 
 @runtime_checkable
 class StreamingSource(Protocol):
-    """A source of tools some of which hand on what they have while they work (`ToolSpec.streams`)."""
+    """A source with tools that can send partial output while they work (`ToolSpec.streams`)."""
 
     def stream(
         self, name: str, arguments: bytes, context: ToolContext
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes | ToolOutcome]]:
-        """As `ToolSource.call`; pieces of output, the outcome last. Leaving the block stops the tool."""
+        """Like `ToolSource.call`; pieces of output, the outcome last. Leaving the block stops the tool."""
         ...
 
 
@@ -52,7 +52,7 @@ class Toolbox:
 
     def __init__(self, sources: Sequence[ToolSource] = ()) -> None:
         self.enabled = bool(sources)
-        """Somebody asked for tools, though there may be none."""
+        """True if somebody asked for tools, though there may be none."""
         self._sources: dict[str, ToolSource] = {}
         self._specs: dict[str, ToolSpec] = {}
         for source in sources:
@@ -69,20 +69,20 @@ class Toolbox:
         return self._specs.get(name)
 
     async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
-        """As `ToolSource.call`. Raises NotFound, too."""
+        """Like `ToolSource.call`. Also raises NotFound."""
         return await self._source_of(name).call(name, arguments, context)
 
     def stream(
         self, name: str, arguments: bytes, context: ToolContext
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes | ToolOutcome]]:
-        """As `StreamingSource.stream`. Raises NotFound, also for a tool that does not stream."""
+        """Like `StreamingSource.stream`. Raises NotFound, also for a tool that does not stream."""
         source = self._source_of(name)
         if not self._specs[name].streams or not isinstance(source, StreamingSource):
             raise NotFound(f"the tool '{name}' does not stream; use it without \"stream\"")
         return source.stream(name, arguments, context)
 
     def select(self, words: Sequence[str]) -> list[ToolSpec]:
-        """The tools meant by names, ``*``, ``mcp:*`` and ``mcp:<server>``, each once. Raises BadRequest."""
+        """Return the tools that names, ``*``, ``mcp:*`` and ``mcp:<server>`` mean, each once. Raises BadRequest."""
         found: dict[str, ToolSpec] = {}
         for word in words:
             for spec in self._meant(word):

@@ -1,4 +1,4 @@
-"""The built-in tools as a source of tools: names and arguments in, outcomes out, at the place that is meant."""
+"""The built-in tools as a source of tools: names and arguments in, outcomes out, at the chosen place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from appliance.tools.shell_tools import exec_shell_command, get_info, stream_she
 
 
 class Builtins:
-    """Made by `tools.owner.open_tools`. ``runtime`` is where tools run that are not told otherwise; None: here."""
+    """Made by `tools.owner.open_tools`. ``runtime`` is the default place of tools; None: here."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Builtins:
     async def stream(
         self, name: str, arguments: bytes, context: ToolContext
     ) -> AsyncGenerator[AsyncIterator[bytes | ToolOutcome]]:
-        """Only exec_shell_command hands on its output while it runs. Raises as `call`."""
+        """Only exec_shell_command sends its output while it runs. Raises as `call`."""
         if name != SHELL:
             raise NotFound(f"the tool '{name}' does not stream")
         asked = read_arguments(name, arguments, ExecShellCommand)
@@ -97,7 +97,7 @@ class Builtins:
                 raise NotFound(f"there is no built-in tool '{name}'")
 
     async def _place(self, context: ToolContext) -> Place:
-        """Where this use of a tool is to be. Raises ToolProblem, and Forbidden for a way out of the root."""
+        """Return the place of this use. Raises ToolProblem, and Forbidden for a way out of the root."""
         if context.runtime:
             if self._root is not None:
                 raise Forbidden(

@@ -25,13 +25,13 @@ END_TIME = 2.0
 """Seconds that a container gets to end once its shell's input is closed."""
 REMOVE_TIME = 3.0
 GRACE = 0.5
-"""Seconds that what the program of the containers says last is waited for."""
+"""Seconds to wait for the last words of the containers' program."""
 
 log = logging.getLogger(__name__)
 
 
 class OwnContainer:
-    """One container of an image, started again should it die. Made by `open_container`, which ends it."""
+    """One container of an image, restarted if it dies. Made by `open_container`, which ends it."""
 
     def __init__(self, children: Children, image: Image, nursery: trio.Nursery) -> None:
         self._children = children
@@ -41,7 +41,7 @@ class OwnContainer:
         self._running: Container | None = None
 
     async def running(self) -> Container:
-        """The container, which runs. Raises ToolProblem when it cannot be started."""
+        """Return the running container. Raises ToolProblem when it cannot be started."""
         async with self._starting:
             container = self._running
             if container is None:
@@ -80,7 +80,7 @@ class OwnContainer:
             raise ToolProblem(name, f"failed to start the container: {why}")
 
     async def _started(self, child: Child, file: Path) -> Container | None:
-        """The container as soon as its id is known; None when there will be none."""
+        """Return the container as soon as its id is known; None when there will be none."""
         found: list[Container] = []
 
         async def look() -> None:
@@ -98,7 +98,9 @@ class OwnContainer:
         return found[0] if found else None
 
     async def _end(self, child: Child, container: Container | None) -> None:
-        """Its first process is a shell that reads our input: closing that ends it, and ``--rm`` removes it."""
+        """The container's first process is a shell that reads our input: closing that ends it, and ``--rm`` removes
+        it.
+        """
         with trio.move_on_after(END_TIME):
             await child.stdin.aclose()
             await child.wait()

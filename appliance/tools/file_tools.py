@@ -19,7 +19,7 @@ MAX_BASE64 = 32 * MIB
 """llama-server's (b11434)."""
 MAX_EDITED = 32 * MIB
 _EDITING = trio.CapacityLimiter(2)
-"""Looking for many pieces in a large file takes seconds, which nobody else is to wait for."""
+"""Looking for many pieces in a large file takes seconds; nobody else should wait for that."""
 
 
 async def read_file(place: Place, asked: ReadFile, *, as_base64: bool) -> ToolOutcome:
@@ -58,7 +58,7 @@ async def write_file(place: Place, asked: WriteFile) -> ToolOutcome:
 
 
 async def edit_file(place: Place, asked: EditFile) -> ToolOutcome:
-    """What is not UTF-8 in the file stays as it is."""
+    """Bytes in the file that are not UTF-8 stay as they are."""
     try:
         before = (await _whole(place, asked.path, MAX_EDITED)).decode("utf-8", "surrogateescape")
         after = await trio.to_thread.run_sync(

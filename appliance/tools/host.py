@@ -27,16 +27,18 @@ MAX_LISTING = 8 << 20
 """Bytes of git's list of files; llama-server's (b11434)."""
 INFO_TIME = 5.0
 GIT = ("git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-"""Without the program that a repository's own configuration may name: whoever writes files would run commands."""
+"""Switches off the program that a repository's own configuration may name: writing files would otherwise run
+commands.
+"""
 NO_FETCHING = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
-"""A repository that lacks objects on purpose would have git fetch them, by a command of the same configuration."""
+"""Otherwise git would fetch the objects that a repository lacks on purpose, by a command of the same configuration."""
 
 _THREADS = trio.CapacityLimiter(8)
-"""Files on a network that is gone must not take the threads of everybody else."""
+"""Files on a network that is gone must not use up the threads of everybody else."""
 
 
 class Host:
-    """A `Place`. ``root`` as `tools.files.real_root` has it."""
+    """A `Place`. ``root`` is as `tools.files.real_root` returns it."""
 
     def __init__(self, children: Children, cwd: str | None, root: str | None) -> None:
         self._children = children
@@ -116,7 +118,7 @@ class Host:
     # ---- how ---------------------------------------------------------------------------------------------------------
 
     def _path(self, path: str) -> str:
-        """Absolute. Raises FileProblem."""
+        """Return an absolute path. Raises FileProblem."""
         try:
             check_path(path)
         except BadPath as error:
@@ -132,7 +134,7 @@ class Host:
             raise FileProblem(f"{failed}: {path}{why}") from None
 
     async def _in_thread(self, work: Callable[[], None], path: str) -> None:
-        """Raises OSError, FileProblem and what ``work`` itself raises."""
+        """Raises OSError, FileProblem and the exceptions of ``work``."""
         try:
             await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_THREADS)
         except BadPath as error:
@@ -141,7 +143,9 @@ class Host:
             raise FileProblem(f"the path cannot be a path here: {path!r}") from None
 
     async def _tracked(self, base: str, max_depth: int) -> list[tuple[str, Kind]] | None:
-        """The files that git knows of or does not ignore, None outside a repository; below a root nobody asks git."""
+        """Return the files that git tracks or does not ignore, None outside a repository; below a root git is never
+        asked.
+        """
         if self._root is not None or shutil.which(GIT[0]) is None:
             return None
         output = CappedOutput(MAX_LISTING)

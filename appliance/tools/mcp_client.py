@@ -1,4 +1,4 @@
-"""One configured MCP server: started when it is needed, asked one thing at a time, started again when it has died."""
+"""One configured MCP server: started on demand, asked one thing at a time, restarted when it has died."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from appliance.core.tooling import ToolOutcome, ToolSpec
 from appliance.tools.mcp_session import Session, SessionLost, Start
 
 START_TIME = 10.0
-"""Seconds, at least, that a server has to start; its own time limit is for what it is used for."""
+"""Seconds, at least, that a server has to start; its own time limit is for its uses."""
 COOLDOWN = 5.0
-"""Seconds after a failed start in which it is not tried again."""
+"""Seconds after a failed start until the next attempt."""
 MAX_PAGES = 20
-"""Of a list of tools."""
+"""Limit on a list of tools."""
 MAX_LIST = 4 << 20
-"""Bytes of what one server tells of its tools: each client of /tools is told it, and each model that may use all."""
+"""Limit in bytes on one server's description of its tools: every client of /tools gets it, and every model that may use
+all.
+"""
 GIVE_UP_TIME = 1.0
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class Unavailable(Exception):
 
 
 class McpClient:
-    """Made by `open_mcp`, in whose tasks the sessions run."""
+    """Made by `open_mcp`, which runs the sessions in its tasks."""
 
     def __init__(self, server: McpServer, start: Start) -> None:
         self.name = server.name
@@ -45,7 +47,7 @@ class McpClient:
         self._not_before = -1.0
 
     async def list_tools(self) -> Tools:
-        """Start the server, ask what it has, and stop it. Empty, with a warning in the log, when that fails."""
+        """Start the server, list its tools, and stop it. Empty, with a warning in the log, when that fails."""
         async with self._one_at_a_time:
             try:
                 session = await self._ready()
@@ -53,14 +55,14 @@ class McpClient:
             except Unavailable:
                 return []
             except SessionLost as lost:
-                log.warning("MCP server '%s' gives no tools: %s", self.name, lost.why)
+                log.warning("MCP server '%s' provides no tools: %s", self.name, lost.why)
                 return []
             finally:
                 if self._session is not None:
                     self._session.end()
 
     async def call(self, tool: str, arguments: bytes) -> ToolOutcome:
-        """Use a tool; whatever goes wrong is told in the outcome. Cancelling it ends the server's process."""
+        """Use a tool; the outcome reports every failure. Cancelling it ends the server's process."""
         try:
             params = call_params(tool, arguments)
         except ValueError as error:
@@ -95,7 +97,7 @@ class McpClient:
         return failed("request timed out")
 
     async def _ready(self) -> Session:
-        """The session, a new one where there is none. Raises Unavailable."""
+        """Return the session, a new one if there is none. Raises Unavailable."""
         if self._session is not None:
             for _ in range(2):
                 await trio.lowlevel.checkpoint()  # the first tells of a process that has ended, the second is told
@@ -132,7 +134,7 @@ class McpClient:
         return session
 
     async def _ask(self, session: Session, method: str, params: object, seconds: float) -> Answer | None:
-        """None when the time is up. Raises SessionLost."""
+        """Return None when the time is up. Raises SessionLost."""
         settled = False
         try:
             with trio.move_on_after(seconds) as limit:
@@ -157,7 +159,7 @@ class McpClient:
                 raise SessionLost("it did not answer 'tools/list' in time")
             page = read_tools(self.name, answer.result) if answer.result is not None else None
             if page is None:
-                why = answer.error.message if answer.error is not None else "its answer is no list of tools"
+                why = answer.error.message if answer.error is not None else "its answer is not a list of tools"
                 raise SessionLost(f"'tools/list' failed: {why}")
             for warning in page.warnings:
                 log.warning("%s", warning)
@@ -165,7 +167,7 @@ class McpClient:
                 size += spec.size
                 if len(found) == MAX_TOOLS or size > MAX_LIST:
                     log.warning(
-                        "MCP server '%s' has more than %d tools, or tells more than %d MiB of them; the others are "
+                        "MCP server '%s' has more than %d tools, or describes them in more than %d MiB; the others are "
                         "left out",
                         self.name,
                         MAX_TOOLS,
@@ -180,7 +182,7 @@ class McpClient:
 
 
 async def _give_up(session: Session) -> None:
-    """Tell the server that its last request is not waited for any more."""
+    """Notify the server that nobody waits for its last request any more."""
     with trio.move_on_after(GIVE_UP_TIME):
         try:
             await session.tell("notifications/cancelled", {"requestId": session.last, "reason": "it took too long"})

@@ -36,7 +36,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Place(NamedTuple):
-    """Where the server is, and what every request to it carries."""
+    """The server's address, and the headers of every request to it."""
 
     address: Address
     target: str
@@ -89,7 +89,7 @@ class HttpSession:
         except ApplianceError as error:
             raise self._lose(_why(error), unsent=isinstance(error, ConnectFailed)) from None
         if not isinstance(message, Answer) or message.id != self.last:
-            raise SessionLost("its answer is not the answer to what it was asked")
+            raise SessionLost("its answer does not belong to the question")
         return message
 
     async def tell(self, method: str, params: object = None) -> None:
@@ -109,7 +109,7 @@ class HttpSession:
         await self._gone.wait()
 
     async def leave(self) -> None:
-        """Tell the server that the session is over, if there is one."""
+        """Notify the server that the session is over, if there is one."""
         if self._session is not None:
             try:
                 async with exchange(self._place.address, "DELETE", self._place.target, self._headers()):
@@ -147,7 +147,7 @@ class HttpSession:
                 self._session = value
 
     async def _refused(self, response: Response) -> Answer:
-        """The error that it tells in JSON-RPC; any other refusal ends the session."""
+        """Return the error that it reports in JSON-RPC; any other refusal ends the session."""
         body = await response.read(MAX_REFUSAL)
         message = read_message(body)
         if isinstance(message, Answer) and message.error is not None and response.status != NOT_FOUND:
@@ -175,11 +175,11 @@ class HttpSession:
                     case _:
                         pass
             if noise > MAX_NOISE:
-                raise self._lose(f"it sent {MAX_NOISE >> 20} MiB that were no answer")
+                raise self._lose(f"it sent {MAX_NOISE >> 20} MiB without an answer")
         raise self._lose("its stream of events ended without the answer")
 
     async def _deliver(self, message: bytes) -> None:
-        """Send what has no answer."""
+        """Send a message that has no answer."""
         try:
             async with self._post(message) as response:
                 if response.status >= 300:
@@ -189,12 +189,12 @@ class HttpSession:
 
 
 def _why(error: ApplianceError) -> str:
-    """Without the name of the server, which who tells it knows."""
+    """Leave out the name of the server, which the reader already knows."""
     return error.why if isinstance(error, UpstreamFailed) else str(error)
 
 
 async def run_http(place: Place, *, task_status: trio.TaskStatus[HttpSession] = trio.TASK_STATUS_IGNORED) -> None:
-    """Own a session until it ends; then the server is told so, if it can be within a second."""
+    """Own a session until it ends; then notify the server, if that works within a second."""
     session = HttpSession(place)
     try:
         task_status.started(session)

@@ -1,4 +1,4 @@
-"""The MCP servers that the program uses: all are asked for their tools once, before anybody is let in."""
+"""The MCP servers that the program uses: it asks all of them for their tools once, before it accepts clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from appliance.tools.mcp_session import Session, Start
 from appliance.tools.mcp_stdio import run_stdio
 
 WARM_UP_TIME = 10.0
-"""Seconds for one server to start and to tell its tools; all do it at once."""
+"""Seconds for one server to start and to list its tools; all do it at once."""
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class McpTools:
         return self._specs
 
     async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
-        """Use a tool by the name that it is offered under. Raises ToolProblem for a name that nothing has."""
+        """Use a tool by its offered name. Raises ToolProblem for an unknown name."""
         if name not in self._clients:
             raise ToolProblem(name, "no MCP server has it")
         client, own_name = self._clients[name]
@@ -52,10 +52,10 @@ class McpTools:
 
 @asynccontextmanager
 async def open_mcp(servers: McpServers, children: Children) -> AsyncGenerator[McpTools]:
-    """Own the servers' sessions and processes. Returns once every server has told its tools, or has not in time.
+    """Own the servers' sessions and processes. Returns once every server has listed its tools, or has run out of time.
 
-    What `McpServers.warnings` says is told by who reads the configuration. Leaving takes little more than a second,
-    whatever the servers do. Raises UsageError for an address of no use.
+    The reader of the configuration reports `McpServers.warnings`. Leaving takes little more than a second, whatever the
+    servers do. Raises UsageError for an address that cannot be used.
     """
     places = {server.name: place_of(server) for server in servers.servers if isinstance(server, HttpServer)}
     async with trio.open_nursery() as sessions:
@@ -82,7 +82,7 @@ async def _warm_up(clients: Sequence[McpClient]) -> list[tuple[McpClient, Tools]
         with trio.move_on_after(WARM_UP_TIME) as limit:
             found[client.name] = await client.list_tools()
         if limit.cancelled_caught:
-            log.warning("MCP server '%s' gives no tools: it took more than %g s", client.name, WARM_UP_TIME)
+            log.warning("MCP server '%s' provides no tools: it took more than %g s", client.name, WARM_UP_TIME)
         await client.wait_gone()
 
     async with trio.open_nursery() as nursery:

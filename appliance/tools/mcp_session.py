@@ -1,4 +1,4 @@
-"""A conversation with one MCP server, whatever carries it."""
+"""A conversation with one MCP server, over any transport."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from appliance.core.mcp_messages import Answer
 
 
 class SessionLost(Exception):
-    """The server cannot be asked, or not any more. ``unsent``: it never had the whole request."""
+    """The server cannot be asked, or not any more. ``unsent``: it never got the whole request."""
 
     def __init__(self, why: str, *, unsent: bool = False) -> None:
         super().__init__(why)
@@ -20,10 +20,10 @@ class SessionLost(Exception):
 
 
 class Session(Protocol):
-    """Asked one request at a time. Runs in a task of `open_mcp`, which ends it."""
+    """Handles one request at a time. Runs in a task of `open_mcp`, which ends it."""
 
     version: str
-    """The protocol revision that is asked for."""
+    """The protocol revision to request."""
     last: int
     """The id of the last request."""
 
@@ -32,7 +32,7 @@ class Session(Protocol):
 
     @property
     def dropped(self) -> int:
-        """Messages that were too long."""
+        """Number of messages that were too long."""
         ...
 
     async def ask(self, method: str, params: object = None) -> Answer:
@@ -44,7 +44,7 @@ class Session(Protocol):
         ...
 
     def begun(self, result: Raw) -> None:
-        """What the server answered to ``initialize``."""
+        """Take the server's answer to ``initialize``."""
         ...
 
     def end(self, *, busy: bool = False) -> None:
@@ -52,7 +52,7 @@ class Session(Protocol):
         ...
 
     async def wait_gone(self) -> None:
-        """Until nothing is left of it."""
+        """Wait until nothing is left of it."""
         ...
 
 

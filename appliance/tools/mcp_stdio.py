@@ -24,9 +24,9 @@ from appliance.platform.env import inherited_env
 from appliance.tools.mcp_session import SessionLost
 
 ERROR_TAIL = 4096
-"""Bytes kept of what it writes to standard error."""
+"""Bytes kept of its standard error."""
 MAX_NOISE = 512 << 20
-"""Bytes of output in a row without an answer; whoever writes more is not waited for."""
+"""Bytes of output in a row without an answer; a server that writes more is given up."""
 READ_SIZE = 1 << 16
 LEAVE_TIME = 0.7
 """Seconds to end after the end of its input."""
@@ -35,9 +35,9 @@ TERMINATE_TIME = 0.5
 GROUP_TIME = 1.0
 """Seconds for the kernel to end grandchildren that were killed."""
 PIPE_GRACE = 0.5
-"""Seconds for what a process that has ended left in its pipes."""
+"""Seconds for the rest in the pipes of a process that has ended."""
 REPLY_TIME = 5.0
-"""Seconds for the server to take the answer to a question of its own."""
+"""Seconds for the server to take the answer to its own question."""
 
 log = logging.getLogger(__name__)
 
@@ -96,14 +96,14 @@ class StdioSession:
         await self._send(notification(method, params))
 
     def begun(self, result: Raw) -> None:
-        """Every revision is good enough: what is asked for has not changed since the first one."""
+        """Accept every revision: the requests in use have not changed since the first one."""
 
     def end(self, *, busy: bool = False) -> None:
         self.busy = busy
         self.lose("it was ended")
 
     def lose(self, why: str) -> None:
-        """It is of no use any more; the first reason counts."""
+        """Give it up; the first reason counts."""
         self._lost = self._lost or why
         self._news.set()
         self.ending.cancel()
@@ -115,7 +115,7 @@ class StdioSession:
         self._gone.set()
 
     async def read(self, output: ReceiveStream) -> None:
-        """Take what the server writes until its output ends."""
+        """Read the server's output until its end."""
         try:
             while chunk := await output.receive_some(READ_SIZE):
                 self._noise += len(chunk)
@@ -123,7 +123,7 @@ class StdioSession:
                     await self._take(line)
                 if self._noise > MAX_NOISE:
                     log.warning("MCP server '%s' is ended: it floods its standard output", self._name)
-                    self.lose(f"it wrote {MAX_NOISE >> 20} MiB in a row that were no answer")
+                    self.lose(f"it wrote {MAX_NOISE >> 20} MiB in a row without an answer")
                     return
         except trio.BrokenResourceError:
             pass
@@ -132,7 +132,7 @@ class StdioSession:
         self.lose("it closed its standard output")
 
     async def keep_errors(self, errors: ReceiveStream) -> None:
-        """Keep the end of what it writes to standard error."""
+        """Keep the end of its standard error."""
         try:
             while chunk := await errors.receive_some(READ_SIZE):
                 self._errors += chunk
@@ -156,7 +156,7 @@ class StdioSession:
                 pass  # a notification, the answer to what nobody waits for any more, or no message at all
 
     async def _send(self, message: bytes) -> None:
-        """One whole line; what is cut short in its middle can never be mended."""
+        """Send one whole line; a line that is cut off cannot be repaired."""
         async with self._writing:
             if self._lost:
                 raise SessionLost(self._lost, unsent=True)
@@ -209,9 +209,9 @@ async def _spawn(server: StdioServer, children: Children) -> Child:
 
 
 def _find(server: StdioServer, env: Mapping[str, str]) -> str:
-    """The program's file: by name on the PATH, by path as seen from the folder that it runs in. Raises SessionLost."""
+    """Return the program's file: by name on the PATH, by path relative to its working folder. Raises SessionLost."""
     if server.cwd is not None and not Path(server.cwd).is_dir():
-        raise SessionLost(f"its folder {server.cwd} is not there")
+        raise SessionLost(f"its folder {server.cwd} does not exist")
     command = server.command
     if Path(command).name != command and server.cwd is not None:
         command = str(Path(server.cwd, command).absolute())
@@ -222,7 +222,9 @@ def _find(server: StdioServer, env: Mapping[str, str]) -> str:
 
 
 async def _stop(child: Child, leave_time: float) -> None:
-    """Ask, then insist. It takes ``leave_time`` and TERMINATE_TIME at most, unless the kernel holds the process."""
+    """Ask it to end, then kill it. Takes ``leave_time`` and TERMINATE_TIME at most, unless the kernel holds the
+    process.
+    """
     with trio.CancelScope(shield=True):
         await child.stdin.aclose()
         with trio.move_on_after(leave_time) as leaving:

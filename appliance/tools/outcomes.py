@@ -1,4 +1,4 @@
-"""What the built-in tools answer, in llama-server's shapes (b11434)."""
+"""The answers of the built-in tools, in llama-server's forms (b11434)."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def failed(why: str) -> ToolOutcome:
 
 
 def answer(result: Mapping[str, object], text: str) -> ToolOutcome:
-    """``text`` is what a model is told of it."""
+    """``text`` is the model's part."""
     return ToolOutcome(body=msgspec.json.encode(result), text=text)

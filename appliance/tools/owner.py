@@ -1,4 +1,4 @@
-"""Opens the tools that were switched on, and ends with them what they have started."""
+"""Opens the tools that are switched on, and ends everything that they have started."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ async def open_tools(settings: ToolSettings, children: Children) -> AsyncGenerat
 
 @asynccontextmanager
 async def open_own_tools(settings: ToolSettings) -> AsyncGenerator[Toolbox]:
-    """The same with children of its own, which it goes without as long as no tool is switched on.
+    """The same with children of its own, which it does without as long as no tool is switched on.
 
-    Raises what `open_tools` raises as it is: to be opened outside of every nursery.
+    Raises the exceptions of `open_tools` unchanged: open it outside of every nursery.
     """
     if not settings.enabled:
         yield Toolbox()

@@ -1,4 +1,4 @@
-"""Where the built-in tools work: on this machine, or in a tool runtime. Every tool is written once, for both."""
+"""The place where the built-in tools work: this machine, or a tool runtime. Every tool is written once, for both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from appliance.tools.processes import Command
 
 
 class FileProblem(Exception):
-    """A file or folder that cannot be used as asked; the message is for the model."""
+    """A file or folder cannot be used as requested; the message is for the model."""
 
 
 class TooLarge(Exception):
@@ -25,7 +25,7 @@ class TooLarge(Exception):
 
 
 class Listing(Struct, frozen=True, kw_only=True):
-    """What a search for files found: ``total`` entries, the first ones of them told. ``base`` is absolute."""
+    """The result of a search for files: ``total`` entries, the first ones of them listed. ``base`` is absolute."""
 
     base: str
     entries: Sequence[Entry]
@@ -34,7 +34,7 @@ class Listing(Struct, frozen=True, kw_only=True):
 
 
 class Matches(Struct, frozen=True, kw_only=True):
-    """What a search for text found. ``full``: there may be more. ``cut``: not every file was looked at."""
+    """The result of a search for text. ``full``: there may be more. ``cut``: not every file was searched."""
 
     text: str
     count: int
@@ -50,7 +50,7 @@ class Place(Protocol):
         ...
 
     async def write(self, path: str, content: bytes) -> None:
-        """Make the file hold this; missing folders are made. Raises FileProblem."""
+        """Write this to the file; create missing folders. Raises FileProblem."""
         ...
 
     async def find(self, asked: FileGlobSearch, kind: Wanted) -> Listing:
@@ -62,9 +62,9 @@ class Place(Protocol):
         ...
 
     def shell(self, command: str) -> Command:
-        """The command, as its shell takes it."""
+        """Return the command in its shell's form."""
         ...
 
     async def info(self) -> tuple[str, str]:
-        """The system in its own words, and the working directory."""
+        """Return the system in its own words, and the working directory."""
         ...

@@ -1,4 +1,4 @@
-"""Files on Linux and macOS: opened once, looked at through what was opened, never beyond a root.
+"""Files on Linux and macOS: opened once, examined through the open file, never beyond a root.
 
 Below a root every name of a path is opened by itself, relative to the folder before it and without following links
 (``openat`` with ``O_NOFOLLOW``). Links are read and walked by hand, ``..`` goes back to a folder that is held open. So
@@ -18,11 +18,11 @@ from appliance.core.tools.paths import BadPath, Outside, checked_parts, parts_be
 MAX_LINKS = 40
 _FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _HARMLESS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""Opening waits for nobody (a FIFO's other end) and takes no terminal."""
+"""Opening does not wait (for a FIFO's other end) and takes no terminal."""
 
 
 def real_root(path: str) -> str:
-    """A root as its paths will be compared with it. Raises OSError."""
+    """Return a root for comparisons with paths in it. Raises OSError."""
     real = os.path.realpath(path, strict=True)
     os.close(os.open(real, os.O_DIRECTORY | os.O_RDONLY | os.O_CLOEXEC))
     return real
@@ -33,7 +33,7 @@ def home_folder() -> str:
 
 
 def resolved(cwd: str | None, path: str, root: str | None) -> str:
-    """An absolute path without dots, as far as text goes. Below a root the dots stay for the walk to follow."""
+    """Return an absolute path without dots, as far as text goes. Below a root the dots stay for the walk to follow."""
     start = cwd or root or os.getcwd()  # noqa: PTH109
     whole = os.path.join(root or os.getcwd(), start, path)  # noqa: PTH109, PTH118
     return whole if root is not None else os.path.normpath(whole)
@@ -41,8 +41,9 @@ def resolved(cwd: str | None, path: str, root: str | None) -> str:
 
 @contextmanager
 def open_regular(path: str, root: str | None, *, write: bool = False) -> Generator[int]:
-    """A file descriptor of a regular file: to read, or with ``write`` to write, made if it is not there, with its
-    folders. It is not cut short. Raises OSError, BadPath for anything that is no regular file.
+    """Return a file descriptor of a regular file: to read, or with ``write`` to write; it and its folders are created.
+
+    It is not truncated. Raises OSError, and BadPath for anything but a regular file.
     """
     flags = _HARMLESS | (os.O_WRONLY | os.O_CREAT if write else os.O_RDONLY)
     if root is not None:
@@ -54,7 +55,7 @@ def open_regular(path: str, root: str | None, *, write: bool = False) -> Generat
         fd = os.open(path, flags, 0o666)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise BadPath(f"it is {_kind(os.fstat(fd).st_mode)} and no regular file: {path}")
+            raise BadPath(f"it is {_kind(os.fstat(fd).st_mode)}, not a regular file: {path}")
         yield fd
     finally:
         os.close(fd)
@@ -62,7 +63,7 @@ def open_regular(path: str, root: str | None, *, write: bool = False) -> Generat
 
 @contextmanager
 def open_folder(path: str, root: str | None) -> Generator[int]:
-    """A folder, held open to be listed. Raises OSError and BadPath."""
+    """Open a folder for listing. Raises OSError and BadPath."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     fd = os.open(path, flags) if root is None else open_beneath(root, parts_below(root, path), flags)
     try:
@@ -72,7 +73,7 @@ def open_folder(path: str, root: str | None) -> Generator[int]:
 
 
 def open_beneath(root: str, parts: Sequence[str], flags: int, *, make_folders: bool = False) -> int:
-    """Open what is ``parts`` away from ``root``, which it cannot leave. Raises OSError and Outside."""
+    """Open the file at ``parts`` below ``root``, which it cannot leave. Raises OSError and Outside."""
     folders = [os.open(root, _FOLDER)]
     todo = list(reversed(parts))
     links = 0
@@ -113,7 +114,8 @@ def open_beneath(root: str, parts: Sequence[str], flags: int, *, make_folders: b
 
 
 def listed(folder: int, *, links: bool) -> list[tuple[str, bool, bool]]:
-    """Names in an open folder, sorted, of files and folders: whether each is a folder, and whether it is a link.
+    """Return the names in an open folder, sorted, of files and folders: whether each is a folder, and whether it is a
+    link.
 
     ``links``: with symbolic links, as what they lead to. Names that are not UTF-8 come as Python has them.
     """
@@ -133,13 +135,13 @@ def listed(folder: int, *, links: bool) -> list[tuple[str, bool, bool]]:
 
 
 def _refuse_devices(path: str, folder: int | None) -> None:
-    """Before anything is opened: some devices act on being opened. What is opened then is looked at again."""
+    """Check before anything is opened: some devices act on being opened. The open file is checked again."""
     try:
         mode = os.stat(path, dir_fd=folder, follow_symlinks=folder is None).st_mode
     except FileNotFoundError:
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-        raise BadPath(f"it is {_kind(mode)} and no regular file: {path}")
+        raise BadPath(f"it is {_kind(mode)}, not a regular file: {path}")
 
 
 def _kind(mode: int) -> str:
@@ -155,7 +157,7 @@ def _make_folder(name: str, folder: int) -> None:
 
 
 def _link(name: str, folder: int, error: OSError) -> str:
-    """Where a link leads that could not be opened because it is one. Raises ``error`` for anything else."""
+    """Return the target of a link that could not be opened because it is one. Raises ``error`` for anything else."""
     if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
         raise error
     try:

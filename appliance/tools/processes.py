@@ -1,4 +1,4 @@
-"""Running one command to its end: output as it comes, bounded time, nothing left of it afterwards."""
+"""Runs one command to its end: output as it comes, bounded time, nothing left of it afterwards."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from appliance.core.tools.lines import CappedOutput
 from appliance.platform.children import REAP_TIME, Child, Children
 
 PIPE_GRACE = 2.0
-"""Seconds that what is still in the pipes may take to be read, once the command has ended with all it has started."""
+"""Seconds to read the rest from the pipes, once the command has ended with everything that it has started."""
 POLITE = 2.0
-"""Seconds that a command gets to end by itself when its input is closed, where that is how it is ended."""
+"""Seconds that a command gets to end by itself when its input is closed, if that is how it ends."""
 PIECE = 1 << 16
 MAX_ERRORS = 4096
 
 Take = Callable[[bytes], Awaitable[bool]]
-"""Gets a piece of output; the result says whether more is wanted."""
+"""Gets a piece of output; returns True if more is wanted."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """One command as it is executed. ``stdin`` is all of its input.
+    """One command to execute. ``stdin`` is all of its input.
 
     ``own_errors``: its standard error is not part of its output. ``ends_with_input``: its input stays open while it
     runs, and closing it ends the command, which may run on another machine.
@@ -38,18 +38,18 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """How it ended. ``status`` in the shell's way: 128 and the signal's number for one that was killed."""
+    """The end of a command. ``status`` is in the shell's way: 128 plus the signal's number for a killed one."""
 
     status: int
     timed_out: bool = False
     errors: str = ""
-    """The beginning of what it said on standard error, where that was apart."""
+    """The beginning of its standard error, if that was separate."""
 
 
 async def run(children: Children, command: Command, take: Take, *, seconds: float) -> Ended:
-    """Run it, at most so long. Cancelling kills it, with all that it has started.
+    """Run it, for at most this long. Cancelling kills it, with everything that it has started.
 
-    Raises OSError, or ValueError, when it cannot be started. Whether the program exists shows as status 126 or 127.
+    Raises OSError, or ValueError, when it cannot be started. A missing program shows as status 126 or 127.
     """
     child = await children.spawn(command.argv, command.env, cwd=command.cwd, own_errors=command.own_errors)
     status: int | None = None

@@ -24,11 +24,11 @@ SSH_OPTIONS = (
     *("-T", "-o", "BatchMode=yes", "-o", "PasswordAuthentication=no", "-o", "KbdInteractiveAuthentication=no"),
     *("-o", "StrictHostKeyChecking=yes", "-o", "LogLevel=ERROR"),
 )
-"""Nobody is there to be asked: keys alone, and only machines that are known."""
+"""Nobody is there to answer questions: keys alone, and only known machines."""
 SCRIPT_TIME = 15.0
 MAX_LISTING = 8 << 20
 NOT_THERE = (126, 127, 255)
-"""How ssh and the container programs end when they did not come to run anything."""
+"""Exit statuses of ssh and the container programs when they did not come to run anything."""
 
 
 class Runtime:
@@ -114,7 +114,7 @@ class Runtime:
     # ---- how ---------------------------------------------------------------------------------------------------------
 
     async def _listed(self, asked: FileGlobSearch, kind: Wanted, depth: int, *, limit: int) -> tuple[str, Result, bool]:
-        """The folder, what was found in it, and whether that may not be all."""
+        """Return the folder, its entries, and whether there may be more."""
         output = CappedOutput(MAX_LISTING)
         words = (_checked(asked.path), kind, str(depth))
         ended = await self._script(scripts.LIST, words, _into(output))
@@ -170,10 +170,10 @@ class Runtime:
                 return f"ssh:{target}"
 
     def _check(self, ended: Ended, path: str) -> None:
-        """Raises what the end of a script means that did not do its work."""
+        """Raises the error for the exit status of a script that did not do its work."""
         match ended.status:
             case scripts.NOT_REGULAR:
-                raise FileProblem(f"it is no regular file: {path}")
+                raise FileProblem(f"it is not a regular file: {path}")
             case scripts.NO_FOLDER:
                 raise FileProblem(f"the working directory does not exist: {self._cwd}")
             case scripts.NO_INPUT:
@@ -187,7 +187,7 @@ class Runtime:
 
 
 class _IsFile(FileProblem):
-    """A search below a folder was asked for, and it is a file."""
+    """A search below a folder was requested, and it is a file."""
 
 
 def _checked(path: str) -> str:

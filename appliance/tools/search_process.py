@@ -1,8 +1,8 @@
 """A process that searches and can be killed: the other side of `tools.searching`.
 
-It is apart because a regular expression may take for ever, and Python's `re` holds the whole interpreter meanwhile; a
-walk over many files would slow down everybody's answers, too. It reads one `Job` from standard input, writes what it
-finds as it finds it, and ends. It knows no event loop, and imports little so that it starts at once.
+It is separate because a regular expression may take for ever, and Python's `re` holds the whole interpreter meanwhile;
+a walk over many files would also slow down everybody's answers. It reads one `Job` from standard input, writes its
+results as it finds them, and ends. It has no event loop, and imports little so that it starts at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from appliance.core.tools.patterns import python_pattern
 from appliance.tools.files import listed, open_folder, open_regular
 
 WORD = "--search-process"
-"""What makes the frozen program this one."""
+"""The argument that makes the frozen program this one."""
 MAX_SCANNED = 1 << 20
 """Bytes of one line that are searched."""
 BINARY_LOOK = 8192
@@ -32,7 +32,7 @@ _JOB = msgspec.json.Decoder(Job)
 
 
 def command() -> list[str]:
-    """How the program starts it: isolated, so that nothing in the working directory is taken for a module."""
+    """The command that starts it: isolated, so that nothing in the working directory is taken for a module."""
     if getattr(sys, "frozen", False):
         return [sys.executable, WORD]
     return [sys.executable, "-I", "-m", "appliance.tools.search_process"]
@@ -80,7 +80,7 @@ class _Searcher:
                 return
 
     def _walk(self) -> Iterator[tuple[str, Kind]]:
-        """Below the base, folders before what is in them; junk is told and not entered."""
+        """Walk below the base, folders before their content; junk folders are listed and not entered."""
         search = self._search
         todo = deque([("", 1)])
         while todo:
@@ -132,7 +132,7 @@ class _Searcher:
         _tell(End(teller.matches, cut=self._cut, full=teller.full))
 
     def _grep_file(self, teller: _Teller, path: str, shown: str, *, named: bool) -> None:
-        """Files that cannot be read are passed over, and binary ones, unless the file itself was named."""
+        """Skip unreadable files, and binary ones, unless the file itself was named."""
         try:
             with open_regular(path, self._search.root) as fd, os.fdopen(fd, "rb", closefd=False) as file:
                 if not named and b"\0" in file.peek(BINARY_LOOK)[:BINARY_LOOK]:
@@ -148,7 +148,7 @@ class _Searcher:
 
 
 class _Teller:
-    """Tells the lines that match, with those around them."""
+    """Reports the lines that match, with the lines around them."""
 
     def __init__(self, grep: Grep) -> None:
         self.matches = 0
@@ -201,7 +201,7 @@ class _Teller:
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
-    """Each without its end, and cut at `MAX_SCANNED`."""
+    """Yield each line without its end, and cut at `MAX_SCANNED`."""
     while line := file.readline(MAX_SCANNED):
         whole = line.endswith(b"\n")
         yield line.rstrip(b"\r\n").decode("utf-8", "replace")
@@ -228,7 +228,7 @@ def _folded(name: str) -> str:
 
 
 def _printable(path: str) -> str:
-    """Names that are not UTF-8 cannot be told as they are."""
+    """Return the name in UTF-8; other names cannot be reported as they are."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""Asks the process that searches (`tools.search_process`), and takes what it has found however it ends."""
+"""Asks the process that searches (`tools.search_process`), and takes its results however it ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from appliance.tools.place import FileProblem
 from appliance.tools.processes import Command, run
 
 KILL_AFTER = 1.0
-"""Seconds beyond its budget that the process gets to say that it is over."""
+"""Seconds beyond its budget that the process gets to report its end."""
 MAX_MESSAGES = 64 << 20
 
 _FOUND: msgspec.json.Decoder[Found] = msgspec.json.Decoder(Found)
 
 
 class Result(Struct):
-    """``end`` says of a process that had to be killed that not all was looked at."""
+    """``end`` of a process that had to be killed says that not everything was searched."""
 
     entries: list[Entry]
     text: list[str]
@@ -30,7 +30,7 @@ class Result(Struct):
 
 
 async def search(children: Children, job: Job) -> Result:
-    """Raises FileProblem with what the process cannot do, ToolProblem when there is none."""
+    """Raises FileProblem with the process's reason, ToolProblem when there is none."""
     result = Result([], [], 0, End(0))
     over = False
     rest = b""

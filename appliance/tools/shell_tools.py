@@ -33,9 +33,9 @@ async def exec_shell_command(children: Children, place: Place, asked: ExecShellC
 async def stream_shell_command(
     children: Children, place: Place, asked: ExecShellCommand
 ) -> AsyncGenerator[AsyncIterator[bytes | ToolOutcome]]:
-    """The output as it comes, each piece whole UTF-8, then the outcome. Leaving the block kills the command.
+    """Yield the output as it comes, each piece whole UTF-8, then the outcome. Leaving the block kills the command.
 
-    A reader that does not take it stops the command's writing, and not its clock.
+    A reader that stops reading stops the command's writing, but not its clock.
     """
     sending, receiving = trio.open_memory_channel[bytes | ToolOutcome](0)
     async with receiving, trio.open_nursery() as nursery:
@@ -72,7 +72,7 @@ async def get_info(place: Place) -> ToolOutcome:
 
 
 async def _run(children: Children, place: Place, asked: ExecShellCommand, take: Take) -> Ended:
-    """Raises FileProblem when it cannot be run where it is to be run, ToolProblem when no command can."""
+    """Raises FileProblem when it cannot run in this place, ToolProblem when no command can."""
     seconds = min(max(asked.timeout, 0), MAX_SECONDS)
     command = place.shell(asked.command)
     try:
@@ -80,7 +80,7 @@ async def _run(children: Children, place: Place, asked: ExecShellCommand, take: 
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise FileProblem(f"the working directory cannot be used: {command.cwd} ({error.strerror})") from None
     except ValueError:
-        raise FileProblem("the command holds a zero byte") from None
+        raise FileProblem("the command contains a zero byte") from None
     except OSError as error:
         raise ToolProblem(SHELL, f"no command can be started: {error}") from None
 

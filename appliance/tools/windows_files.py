@@ -27,10 +27,10 @@ _DEVICES = ("\\\\.\\", "\\\\?\\")
 
 
 def real_root(path: str) -> str:
-    """A root as its paths will be compared with it. Raises OSError."""
+    """Return a root for comparisons with paths in it. Raises OSError."""
     real = os.path.realpath(path, strict=True)
     if not os.path.isdir(real):  # noqa: PTH112
-        raise NotADirectoryError(20, "it is no folder", path)
+        raise NotADirectoryError(20, "it is not a folder", path)
     return real
 
 
@@ -39,7 +39,7 @@ def home_folder() -> str:
 
 
 def resolved(cwd: str | None, path: str, root: str | None) -> str:
-    """An absolute path without dots, as far as text goes."""
+    """Return an absolute path without dots, as far as text goes."""
     here = root or os.getcwd()  # noqa: PTH109
     return os.path.normpath(os.path.join(here, cwd or here, path))  # noqa: PTH118
 
@@ -48,7 +48,7 @@ def resolved(cwd: str | None, path: str, root: str | None) -> str:
 def open_regular(path: str, root: str | None, *, write: bool = False) -> Generator[int]:
     """As on POSIX. Raises OSError and BadPath."""
     if path.startswith(_DEVICES):
-        raise BadPath(f"it is a device and no regular file: {path}")
+        raise BadPath(f"it is a device, not a regular file: {path}")
     if root is not None:
         _check_inside(root, os.path.realpath(path), path)
     if write:
@@ -56,7 +56,7 @@ def open_regular(path: str, root: str | None, *, write: bool = False) -> Generat
     fd = os.open(path, os.O_BINARY | os.O_NOINHERIT | (os.O_WRONLY | os.O_CREAT if write else os.O_RDONLY), 0o666)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise BadPath(f"it is no regular file: {path}")
+            raise BadPath(f"it is not a regular file: {path}")
         if root is not None:
             _check_inside(root, _final_path(fd), path)
         yield fd
@@ -66,11 +66,11 @@ def open_regular(path: str, root: str | None, *, write: bool = False) -> Generat
 
 @contextmanager
 def open_folder(path: str, root: str | None) -> Generator[str]:
-    """The folder's path; there is nothing to hold on to. Raises OSError and BadPath."""
+    """Return the folder's path; there is nothing to hold on to. Raises OSError and BadPath."""
     if root is not None:
         _check_inside(root, os.path.realpath(path), path)
     if not os.path.isdir(path):  # noqa: PTH112
-        raise NotADirectoryError(20, "it is no folder", path)
+        raise NotADirectoryError(20, "it is not a folder", path)
     yield path
 
 
@@ -101,7 +101,7 @@ def _check_inside(root: str, real: str, path: str) -> None:
 
 
 def _final_path(fd: int) -> str:
-    """Where an open file is (GetFinalPathNameByHandleW), without the prefix of extended paths."""
+    """Return the real path of an open file (GetFinalPathNameByHandleW), without the prefix of extended paths."""
     buffer = ctypes.create_unicode_buffer(_LONGEST)
     size = _kernel32.GetFinalPathNameByHandleW(wintypes.HANDLE(msvcrt.get_osfhandle(fd)), buffer, _LONGEST, 0)
     if not 0 < size < _LONGEST:

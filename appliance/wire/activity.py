@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
-    """What one answer cost. -1 is unknown; a failed request has zeros (``NO_TOKENS``)."""
+    """The cost of one answer. -1 is unknown; a failed request has zeros (``NO_TOKENS``)."""
 
     cache_tokens: int = -1
     draft_tokens: int = -1
@@ -37,7 +37,7 @@ class Row(Struct, frozen=True, kw_only=True):
     timestamp: datetime
     """When the request ended, with a time zone; kept to the second."""
     model: str
-    """The real id, not the alias that the client used; of an unknown model, the name that was asked for."""
+    """The real id, not the alias that the client used; for an unknown model, the requested name."""
     req_path: str
     resp_content_type: str = ""
     resp_status_code: int
@@ -57,7 +57,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class Histogram(Struct, frozen=True, kw_only=True, rename={"bin_size": "binSize"}):
-    """How speeds are distributed, in tokens per second: bins of equal width from ``min`` on."""
+    """The distribution of speeds, in tokens per second: bins of equal width from ``min`` on."""
 
     bins: list[int]
     min: float

@@ -1,4 +1,4 @@
-"""What the Hugging Face hub answers, as far as it is read (https://huggingface.co/docs/hub/api)."""
+"""The answers of the Hugging Face hub, as far as they are read (https://huggingface.co/docs/hub/api)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Refs(Struct, frozen=True):
 
 
 class Lfs(Struct, frozen=True):
-    """Of a file that is kept outside git: ``oid`` is the sha256 of its contents."""
+    """For a file that is kept outside git: ``oid`` is the sha256 of its contents."""
 
     oid: str
     size: int | None = None

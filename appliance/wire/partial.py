@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class PartialHead(Struct, frozen=True, kw_only=True, tag="file", tag_field="t"):
-    """First line of a partial file's journal: which file it will be. ``oid`` is empty where no hash is known."""
+    """First line of a partial file's journal: the file that it will be. ``oid`` is empty if no hash is known."""
 
     oid: str
     size: int

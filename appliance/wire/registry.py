@@ -1,4 +1,4 @@
-"""What a registry of container images answers, as far as it is read (OCI distribution specification 1.1)."""
+"""The answers of a registry of container images, as far as they are read (OCI distribution specification 1.1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Manifest(Struct, frozen=True):
 
 
 class Grant(Struct, frozen=True):
-    """What the token server of a registry gives to anybody."""
+    """The token that a registry's token server gives to anybody."""
 
     token: str = ""
     access_token: str = ""

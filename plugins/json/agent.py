@@ -25,7 +25,7 @@ from .fitting import Fitting, Said, Settings, Wanted
 from .schema import ANY_OBJECT, wanted_schema
 
 MEMBER = "json"
-"""Of an answer: that it fits, and after how many corrections."""
+"""A member of the answer: that it fits, and after how many corrections."""
 
 
 async def on_request(request: Request, context: Context) -> None:
@@ -44,7 +44,7 @@ async def on_request(request: Request, context: Context) -> None:
 
 
 async def on_response(response: Response, context: Context) -> None:
-    """Raises NeverFits. A call of tools is no answer yet."""
+    """Raises NeverFits. A call of tools is not an answer yet."""
     wanted = context.state.get("wanted")
     if not isinstance(wanted, Wanted) or answer_message(response.body).get("tool_calls"):
         return

@@ -1,4 +1,4 @@
-"""An answer that fits its schema: checked, and asked for again with what was wrong."""
+"""An answer that fits its schema: checked, and requested again with its mistakes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NeverFits(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """An answer's text. ``cut``: it ended for its length."""
+    """An answer's text. ``cut``: it ended because of its length."""
 
     text: str
     cut: bool
@@ -65,26 +65,26 @@ class Fitting:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a request's answer has to be: kept from `on_request`. ``body`` is the request's as the model gets it."""
+    """The requirements on a request's answer: kept from `on_request`. ``body`` is the request as the model gets it."""
 
     schema: JsonObject
     settings: Settings
     body: JsonObject
 
     def mistakes(self, said: Said) -> list[str]:
-        """What an answer lacks; empty where it fits. Raises Refused for a schema that refers to nothing."""
+        """Return the answer's mistakes; empty if it fits. Raises Refused for a schema with dangling references."""
         try:
             return mistakes(read_answer(said.text), self.schema)
         except ValueError as error:
             return [f"{error}; it was cut off at the limit of its length, so be brief" if said.cut else str(error)]
 
     def require(self, said: Said) -> None:
-        """Raises NeverFits where what was said does not fit."""
+        """Raises NeverFits if the text does not fit."""
         if wrong := self.mistakes(said):
             raise NeverFits(self._never(wrong, said, 0))
 
     async def fit(self, said: Said, context: Context) -> Fitting:
-        """``said`` where it fits, else the first correction that does. Raises NeverFits, AskFailed."""
+        """Return ``said`` if it fits, else the first correction that does. Raises NeverFits, AskFailed."""
         corrections, body = 0, deepcopy(self.body) | {"stream": False}
         body.pop("stream_options", None)
         while wrong := self.mistakes(said):
@@ -97,7 +97,7 @@ class Wanted:
         return Fitting(text=_bare(said.text), corrections=corrections)
 
     def _told(self, said: Said, wrong: list[str]) -> list[JSON]:
-        """An answer, and what is wrong with it."""
+        """An answer, and its mistakes."""
         told = CORRECT.format(mistakes="\n".join(wrong), schema=json.dumps(self.schema, ensure_ascii=False))
         return [{"role": "assistant", "content": said.text or "(nothing)"}, {"role": "user", "content": told}]
 
@@ -108,7 +108,7 @@ class Wanted:
 
 
 def _bare(text: str) -> str:
-    """The JSON alone, where it stood in a fenced block."""
+    """Return only the JSON, if it stood in a fenced block."""
     try:
         json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The schema that an answer has to fit: where a request has it; and the JSON of an answer."""
+"""Finds the schema in a request, and the JSON in an answer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from appliance.plugins.chat import as_object, as_text
 from appliance.plugins.schema import mistake_of_schema
 
 ANY_OBJECT: JsonObject = {"type": "object"}
-"""What an answer is held to where nobody gave a schema."""
+"""The schema for answers if nobody gave one."""
 SCHEMA_WORDS = ("$schema", "$ref", "properties", "items", "prefixItems", "enum", "const", "anyOf", "oneOf", "allOf")
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([\w+-]*)")
 
 
 def wanted_schema(body: JsonObject, text: str, settings_schema: JSON) -> JsonObject:
-    """The schema of the request's own fields, else of a fenced block in its ``text``, else of the settings.
+    """Return the schema of the request's own fields, else of a fenced block in its ``text``, else of the settings.
 
-    Raises Refused where what is given cannot be a schema.
+    Raises Refused if the given one cannot be a schema.
     """
     form = as_object(body.get("response_format"))
     own = as_object(form.get("json_schema")).get("schema", form.get("schema", body.get("json_schema")))
@@ -37,9 +37,10 @@ def wanted_schema(body: JsonObject, text: str, settings_schema: JSON) -> JsonObj
 
 
 def fenced_schema(text: str) -> JsonObject | None:
-    """The first fenced block that is a schema: one marked ``schema`` or ``json-schema``, or one that looks like one.
+    """Return the first fenced block that is a schema: one marked ``schema`` or ``json-schema``, or one that looks like
+    one.
 
-    Raises Refused for a marked block that is no JSON.
+    Raises Refused for a marked block that is not JSON.
     """
     for tag, content in _fenced(text):
         marked = tag in ("schema", "json-schema", "jsonschema")
@@ -57,7 +58,7 @@ def fenced_schema(text: str) -> JsonObject | None:
 
 
 def _fenced(text: str) -> Iterator[tuple[str, str]]:
-    """The mark and the content of every fenced block that is closed."""
+    """Return the mark and the content of every fenced block that is closed."""
     fence, tag, content = "", "", list[str]()
     for line in text.split("\n"):
         mark = FENCE.match(line)
@@ -79,7 +80,7 @@ def _check(schema: JsonObject, where: str) -> None:
 
 
 def _references(value: JSON) -> Iterator[str]:
-    """Every ``$ref`` anywhere in a schema. Raises Refused for one that is nested too deep."""
+    """Return every ``$ref`` anywhere in a schema. Raises Refused for one that is nested too deep."""
     waiting: list[tuple[JSON, int]] = [(value, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -92,7 +93,7 @@ def _references(value: JSON) -> Iterator[str]:
 
 
 def read_answer(text: str) -> JSON:
-    """The JSON of an answer, out of a fenced block where it stands in one. Raises ValueError with what is wrong."""
+    """Return the JSON of an answer, out of a fenced block if it stands in one. Raises ValueError with the mistake."""
     stripped = text.strip()
     fenced = None if stripped.startswith(("{", "[")) else next(_fenced(stripped), None)
     try:

@@ -43,7 +43,7 @@ async def on_response(response: Response, context: Context) -> None:
 
 
 async def on_stream(events: AsyncIterator[Event], context: Context) -> AsyncIterator[Event]:
-    """Nothing is shown before the choice; then the winner at once, or what the judge merges while it writes."""
+    """Show nothing before the choice; then the winner at once, or the judge's merged text while it is written."""
     asked = context.state.get("round")
     async for event in chosen(events, asked) if isinstance(asked, Round) else events:
         yield event

@@ -1,4 +1,4 @@
-"""The other candidates of one request: asked beside it, waited for, and judged."""
+"""The other candidates of one request: requested beside it, waited for, and judged."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .settings import Settings
 
 CHAT = "/v1/chat/completions"
 MEMBER = "parallel"
-"""Of an answer: who won, and how."""
+"""A member of the answer: the winner, and how it won."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Other:
-    """One candidate that is being asked for."""
+    """One requested candidate."""
 
     number: int
     model: str
@@ -58,7 +58,7 @@ class Round:
         return candidate
 
     async def all(self, own: Candidate) -> list[Candidate]:
-        """Every candidate in the order of asking, when the last of them has ended."""
+        """Return every candidate in the order of asking, when the last of them has ended."""
         candidates = [own]
         for other in self.others:
             try:
@@ -73,7 +73,7 @@ class Round:
             other.pending.cancel()
 
     async def settle(self, own: Candidate) -> tuple[list[Candidate], Verdict | None]:
-        """The candidates and who wins; None where nobody has an answer."""
+        """The candidates and the winner; None if nobody has an answer."""
         if self.settings.choose == "first" and (quick := self.first([*self.done, own])) is not None:
             self.cancel()
             return [own, *sorted(self.done, key=lambda candidate: candidate.number)], quick
@@ -81,12 +81,12 @@ class Round:
         return candidates, self.clear(candidates) or await self._judge([each for each in candidates if each.usable])
 
     def first(self, ended: Sequence[Candidate]) -> Verdict | None:
-        """The first of those that have ended, in the order of their ends."""
+        """Return the first candidate that has ended, in the order of their ends."""
         usable = [candidate for candidate in ended if candidate.usable]
         return Verdict(winner=usable[0], how="the first to be ready") if usable else None
 
     def clear(self, candidates: Sequence[Candidate]) -> Verdict | None:
-        """Who wins, where that needs no judge."""
+        """Return the winner, if that needs no judge."""
         usable = [candidate for candidate in candidates if candidate.usable]
         if not usable:
             return None
@@ -126,7 +126,7 @@ class Round:
         return Verdict(winner=merged, how=f"merged from {len(usable)} answers by {self.judge}")
 
     def unjudged(self, usable: Sequence[Candidate], why: str) -> Verdict:
-        """The first answer wins where the judge is of no use."""
+        """The first answer wins if the judge is of no use."""
         self.context.logger.warning("the judge %s %s; the first answer is taken", self.judge, why)
         return Verdict(winner=usable[0], how=f"the first answer: the judge {self.judge} {why}")
 
@@ -145,7 +145,7 @@ class Round:
         return {"model": self.judge, "messages": [*messages], "temperature": 0}
 
     def told(self, verdict: Verdict, candidates: Sequence[Candidate]) -> JsonObject:
-        """The ``parallel`` member of an answer. Number 0 is the judge's own text, merged from all."""
+        """Return the ``parallel`` member of an answer. Number 0 is the judge's own text, merged from all."""
         told: list[JsonObject] = [
             {"number": candidate.number, "model": candidate.model, "failure": candidate.failure}
             for candidate in candidates

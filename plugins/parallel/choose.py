@@ -1,4 +1,4 @@
-"""Which of several answers wins: by votes or by a judge's word. Pure."""
+"""Chooses the winner of several answers: by votes or by a judge's word. Pure."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Candidate:
 class Verdict:
     winner: Candidate
     how: str
-    """In words: the votes, the judge, or why it could not be asked."""
+    """In words: the votes, the judge, or why the judge could not be asked."""
 
 
 def normal(text: str, vote_on: Literal["whole", "last_line"]) -> str:
-    """Answers that differ in case, spaces and punctuation alone are the same vote."""
+    """Answers that differ only in case, spaces and punctuation are the same vote."""
     lines = [line for line in text.splitlines() if line.strip()]
     if vote_on == "last_line" and lines:
         text = lines[-1]
@@ -55,14 +55,14 @@ def normal(text: str, vote_on: Literal["whole", "last_line"]) -> str:
 
 
 def vote(usable: Sequence[Candidate], vote_on: Literal["whole", "last_line"]) -> Verdict:
-    """The answer that most agree on; of equals, the one that was asked for first."""
+    """Return the answer that most agree on; on a tie, the one that was requested first."""
     votes = Counter(normal(candidate.text, vote_on) for candidate in usable)
     winner = max(usable, key=lambda candidate: (votes[normal(candidate.text, vote_on)], -candidate.number))
     return Verdict(winner=winner, how=f"{votes[normal(winner.text, vote_on)]} of {len(usable)} votes")
 
 
 def judge_messages(instruction: str, question: str, answers: Sequence[str]) -> list[JsonObject]:
-    """The judge's question: the answers numbered from 1, none able to close its marks."""
+    """Return the judge's question: the answers numbered from 1, none able to close its marks."""
     shown = "\n".join(f'<answer number="{n}">\n{_inert(answer)}\n</answer>' for n, answer in enumerate(answers, 1))
     return [
         {"role": "system", "content": instruction},
@@ -75,7 +75,7 @@ def _inert(text: str) -> str:
 
 
 def pick_format(count: int) -> JSON:
-    """The ``response_format`` that lets a judge say a number and nothing else."""
+    """Return the ``response_format`` that lets a judge say a number and nothing else."""
     numbers: list[JSON] = list(range(1, count + 1))
     schema: JsonObject = {"type": "object", "properties": {"best": {"type": "integer", "enum": numbers}}}
     schema |= {"required": ["best"], "additionalProperties": False}
@@ -83,7 +83,7 @@ def pick_format(count: int) -> JSON:
 
 
 def picked(reply: str, count: int) -> int | None:
-    """The number in a judge's reply; None where it is nonsense: no number, more than one, or none of the answers."""
+    """Return the number in a judge's reply; None for nonsense: no number, more than one, or none of the answers."""
     try:
         said: JSON = json.loads(reply)
     except ValueError:

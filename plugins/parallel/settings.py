@@ -1,4 +1,4 @@
-"""What can be set in config.json; README.md explains each."""
+"""The settings in config.json; README.md explains each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 MOST = 16
-"""Candidates for one request, the request's own answer included."""
+"""Number of candidates for one request, the request's own answer included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,5 +30,5 @@ class Settings:
             raise ValueError(f"'samples' of each model make {count} candidates; 2 to {MOST} can be compared")
 
     def others(self, own: str) -> list[str]:
-        """The models to ask beside the request itself, one entry for each answer."""
+        """Return the models to ask besides the request itself, one entry for each answer."""
         return [own] * (self.samples - 1) + [model for model in self.models for _ in range(self.samples)]

@@ -1,4 +1,4 @@
-"""A streamed answer that is chosen first: the request's own records are held back until it is known who wins."""
+"""A streamed answer that is chosen first: the request's own records are held back until the winner is known."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def chosen(events: AsyncIterator[Event], asked: Round) -> AsyncIterator[Ev
 
 
 async def _read(events: AsyncIterator[Event], asked: Round, held: Held) -> None:
-    """Read the own stream to its end; where the first answer wins, only until another is ready."""
+    """Read the own stream to its end; if the first answer wins, only until another is ready."""
     if asked.settings.choose != "first":
         await held.take(events)
         return
@@ -74,7 +74,7 @@ async def _read(events: AsyncIterator[Event], asked: Round, held: Held) -> None:
 
 
 def _told(held: Held, verdict: Verdict, told: JsonObject) -> list[Event]:
-    """The winner as records: the own ones as they came, another answer as one record of text."""
+    """Return the winner as records: the own ones unchanged, another answer as one record of text."""
     records = held.records
     if verdict.winner.number != 1:
         if not held.records:
@@ -86,7 +86,7 @@ def _told(held: Held, verdict: Verdict, told: JsonObject) -> list[Event]:
 async def _merged(
     asked: Round, held: Held, usable: list[Candidate], candidates: list[Candidate]
 ) -> AsyncIterator[Event]:
-    """What the judge writes, while it writes it; the first answer where it writes nothing."""
+    """Yield the judge's text while it is written; the first answer if the judge writes nothing."""
     merging, began, why = Streamed(), False, "wrote nothing"
     try:
         async with asked.context.appliance.stream(CHAT, asked.merge_body(usable)) as events:

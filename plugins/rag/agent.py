@@ -25,16 +25,16 @@ INDEX = "index.sqlite"
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What was put into a request: kept from `on_request` for the hooks of its answer."""
+    """The additions to a request: kept from `on_request` for the hooks of its answer."""
 
     sources: list[Source]
     counts: Counts
     settings: Settings
     body: JsonObject
-    """Of the request, with what other plugins made of it."""
+    """The request's body, after other plugins' changes."""
 
     def footer(self, answer: str) -> str:
-        """Below an answer that is prose; one whose form was asked for ends as it ends."""
+        """The text below an answer in prose; an answer with a prescribed form has none."""
         form = self.body.get("response_format")
         free = not isinstance(form, dict) or form.get("type") == "text"
         plain = free and not self.body.get("json_schema") and not self.body.get("grammar")
@@ -74,7 +74,9 @@ async def on_response(response: Response, context: Context) -> None:
 
 
 async def on_stream(events: AsyncIterator[Event], context: Context) -> AsyncIterator[Event]:
-    """Every record as it comes; the footer goes before the one that ends the first choice, which lists the sources."""
+    """Yield every record as it comes; the footer goes before the one that ends the first choice, which lists the
+    sources.
+    """
     shown = context.state["shown"]
     streamed = Streamed()
     async for event in events:
@@ -88,7 +90,7 @@ async def on_stream(events: AsyncIterator[Event], context: Context) -> AsyncIter
 
 
 def _search(database: Path, model: str, vector: bytes, settings: Settings) -> list[tuple[float, Passage]]:
-    """The passages most like the question, best first."""
+    """Return the passages most like the question, best first."""
     with open_store(database) as store:
         best = nearest(vector, store.vectors(model), settings.top_k)
         return [(score, store.passage(chunk)) for score, chunk in best if score >= settings.min_score]

@@ -1,4 +1,4 @@
-"""Sections -> chunks of a bounded size: whole paragraphs where they fit, each beginning with the end of the last."""
+"""Sections -> chunks of a bounded size: whole paragraphs if they fit, each beginning with the end of the last."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from .sections import Section
 
 BREAKS = (r"\n", r"(?<=[.!?;:])\s", r"\s")
-"""Where a paragraph that is too long is parted, best first."""
+"""The places at which to split a paragraph that is too long, best first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
     heading: str
     line: int
-    """The line of the file that it begins on, not counting what it repeats; 0 where lines mean nothing."""
+    """The line of the file on which it begins, not counting its repeated part; 0 if lines mean nothing."""
     text: str
 
     @property
     def embedded(self) -> str:
-        """What is embedded: the text under its heading."""
+        """The text to embed: the chunk under its heading."""
         return f"{self.heading}\n{self.text}" if self.heading else self.text
 
 
 def chunks(found: Iterable[Section], size: int, overlap: int) -> Iterator[Chunk]:
-    """Chunks of at most ``size`` characters; of those, at most ``overlap`` repeat the end of the one before."""
+    """Yield chunks of at most ``size`` characters; of those, at most ``overlap`` repeat the end of the one before."""
     for section in found:
         yield from _section_chunks(section, size, overlap)
 
@@ -52,7 +52,7 @@ def _section_chunks(section: Section, size: int, overlap: int) -> Iterator[Chunk
 
 
 def _pieces(text: str, size: int) -> Iterator[tuple[int, str]]:
-    """Paragraphs, and parts of those longer than ``size``, each with where it begins in ``text``."""
+    """Yield paragraphs, and parts of those longer than ``size``, each with its place in ``text``."""
     blank = re.match(r"(?:[^\S\n]*\n)*", text)
     start = blank.end() if blank else 0
     for gap in re.compile(r"\n\s*\n").finditer(text, start):
@@ -74,7 +74,9 @@ def _parts(text: str, offset: int, size: int) -> Iterator[tuple[int, str]]:
 
 
 def _break(text: str, size: int) -> int:
-    """Where to part: the last good place in the second half of ``size`` characters, or in the middle of a word."""
+    """Return where to split: the last good place in the second half of ``size`` characters, or in the middle of a
+    word.
+    """
     for pattern in BREAKS:
         places = [match.end() for match in re.finditer(pattern, text[:size])]
         if places and places[-1] > size // 2:
@@ -83,7 +85,7 @@ def _break(text: str, size: int) -> int:
 
 
 def _tail(text: str, length: int) -> str:
-    """The last words of ``text``, at most ``length`` characters."""
+    """Return the last words of ``text``, at most ``length`` characters."""
     if length <= 0:
         return ""
     tail = text[-length:]

@@ -1,4 +1,4 @@
-"""What the model is shown of the documents, and what the client is told of where it came from. Pure."""
+"""The passages for the model, and the sources for the client. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Source:
 
 
 def within(found: Sequence[tuple[float, Passage]], room: int) -> list[Source]:
-    """The best passages numbered from 1, as many as ``room`` characters hold, and never none for want of room."""
+    """Return the best passages numbered from 1, as many as ``room`` characters hold, and at least one."""
     sources: list[Source] = []
     for score, passage in found:
         room -= len(passage.text)
@@ -42,7 +42,7 @@ def within(found: Sequence[tuple[float, Passage]], room: int) -> list[Source]:
 
 
 def with_sources(question: str, sources: Sequence[Source]) -> str:
-    """The question behind the passages; a passage cannot close the marks that it stands between."""
+    """Return the question behind the passages; a passage cannot close the marks around it."""
     shown = "\n".join(
         f'<document number="{source.number}" from="{_inert(source.place)}">\n{_inert(source.passage.text)}\n</document>'
         for source in sources
@@ -55,13 +55,13 @@ def _inert(text: str) -> str:
 
 
 def cited(answer: str) -> set[int]:
-    """The numbers that stand in brackets: [1], [2, 3]."""
+    """Return the numbers in brackets: [1], [2, 3]."""
     lists = re.findall(r"\[(\d{1,3}(?:\s*[,;]\s*\d{1,3})*)\]", answer)
     return {int(number) for numbers in lists for number in re.findall(r"\d+", numbers)}
 
 
 def listed(answer: str, sources: Sequence[Source]) -> list[JSON]:
-    """The ``sources`` member of an answer."""
+    """Return the ``sources`` member of an answer."""
     named = cited(answer)
     entries: list[JSON] = []
     for source in sources:
@@ -73,7 +73,7 @@ def listed(answer: str, sources: Sequence[Source]) -> list[JSON]:
 
 
 def footer(answer: str, sources: Sequence[Source], counts: Counts) -> str:
-    """What is put below the answer: the passages that it names, or all where it names none."""
+    """Return the text below the answer: the passages that it names, or all if it names none."""
     named = [source for source in sources if source.number in cited(answer)] or sources
     lines = [f"[{source.number}] {source.place}" for source in named] or ["none: no passage resembles the question"]
     if counts.embedded < counts.chunks:

@@ -1,4 +1,4 @@
-"""Which files the document folders hold, and the text of one. Files only: nothing is followed out of a folder."""
+"""The files in the document folders, and the text of one. Files only: nothing is followed out of a folder."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 TEXT_ENDINGS = frozenset(
     (".txt", ".md", ".markdown", ".rst", ".html", ".htm", ".xhtml", ".csv", ".tsv", ".json", ".jsonl", ".log", ".xml")
 )
-"""Files that are text whatever their encoding; what else is not UTF-8 counts as binary."""
+"""Files that are text in any encoding; other files that are not UTF-8 count as binary."""
 
 
 class NoText(Exception):
-    """A file that is left out; the message is the reason, in one or two words."""
+    """A file is left out; the message is the reason, in one or two words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A file as the folder tells of it. ``name`` is relative to its folder, with the folder's own name in front."""
+    """A file in a folder. ``name`` is relative to its folder, with the folder's own name in front."""
 
     path: str
     name: str
@@ -30,9 +30,9 @@ class Found:
 
 
 def find(places: Sequence[Path], exclude: Sequence[str]) -> Iterator[Found]:
-    """Every plain file in the folders, or itself one of ``places``, in order.
+    """Return every plain file in the folders, or itself one of ``places``, in order.
 
-    Hidden files, links and names like those in ``exclude`` are not seen.
+    Hidden files, links and names like those in ``exclude`` are left out.
     """
     for place in places:
         if place.is_file():
@@ -58,7 +58,7 @@ def _wanted(name: str, exclude: Sequence[str]) -> bool:
 
 
 def decode(name: str, content: bytes) -> str:
-    """The text of a file. Raises NoText."""
+    """Return the text of a file. Raises NoText."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         encodings = ["utf-16"]
     elif b"\0" in content[:8192]:

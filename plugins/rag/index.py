@@ -1,4 +1,4 @@
-"""Keeps the index in step with the documents: changed files, then missing vectors, for as long as there is time."""
+"""Updates the index: changed files, then missing vectors, for as long as there is time."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .store import Counts, Known, Store, open_store
 from .vectors import pack
 
 TOO_LARGE = (400, 413, 500)
-"""What engines say to a text of more tokens than they take at once; llama-server says 500."""
+"""Engines' statuses for a text with more tokens than they take at once; llama-server says 500."""
 SHORTEST = 200
-"""Characters; a text of so few that is refused is not refused for its length."""
+"""In characters; such a short text is not refused because of its length."""
 TELL_EVERY = 5.0
 """Seconds between two lines of progress in the log."""
 
 _at_work: set[Path] = set()
-"""Indexes that a request brings up to date at this moment; another one uses them as they are."""
+"""Indexes that a request is updating at this moment; other requests use them as they are."""
 
 
 async def refresh(context: Context, settings: Settings, database: Path, model: str, like: bytes) -> Counts:
-    """Bring the index up to date, but for no longer than it may take; what is left is for the next request.
+    """Update the index, but for no longer than allowed; the rest is left for the next request.
 
     ``like`` is a vector of ``model``. Everything done is kept, however this ends: one file, one batch at a time.
     """
@@ -49,7 +49,7 @@ async def refresh(context: Context, settings: Settings, database: Path, model: s
 
 
 def _update_files(database: Path, places: Sequence[Path], settings: Settings, until: float) -> int:
-    """Take in what is new or changed, drop what is gone. How many files there was no time or no room for."""
+    """Add new and changed files, and drop deleted ones. Return for how many files there was no time or no room."""
     found = list(find(places, settings.exclude))
     with open_store(database) as store:
         known = store.files()
@@ -68,7 +68,7 @@ def _unchanged(known: Known | None, file: Found, recipe: str) -> bool:
 
 
 def _take_in(store: Store, known: Known | None, file: Found, settings: Settings) -> int:
-    """Bring one file into the index; the number of its chunks, 0 where its content is as it was or is left out."""
+    """Add one file to the index; return the number of its chunks, 0 if its content is unchanged or left out."""
     if file.size > settings.max_file_mb * 1e6:
         store.put(file, "", settings.recipe, (), "too large")
         return 0
@@ -104,7 +104,7 @@ def _counts(database: Path, model: str) -> Counts:
 
 
 async def _embed_missing(context: Context, settings: Settings, database: Path, model: str, until: float) -> None:
-    """Vectors for the chunks without one: at least one batch, then more while there is time."""
+    """Compute vectors for the chunks without one: at least one batch, then more while there is time."""
 
     def missing() -> list[tuple[int, str]]:
         with open_store(database) as store:
@@ -129,7 +129,7 @@ async def _embed_missing(context: Context, settings: Settings, database: Path, m
 
 
 async def embed_question(context: Context, model: str, question: str) -> bytes:
-    """The question's vector. Raises Refused with what to set where ``model`` cannot embed."""
+    """Return the question's vector. Raises Refused, which names the setting, if ``model`` cannot embed."""
     try:
         [vector] = await _embed(context, model, [question])
         return pack(vector)
@@ -141,7 +141,9 @@ async def embed_question(context: Context, model: str, question: str) -> bytes:
 
 
 async def _embed(context: Context, model: str, texts: Sequence[str]) -> list[list[float]]:
-    """Vectors of ``texts``. Too much at once is asked in halves; one text that is too long is embedded by its start."""
+    """Return vectors of ``texts``. Too many are sent in halves; of a single text that is too long only the start is
+    embedded.
+    """
     try:
         return await context.appliance.embed(model, texts)
     except AskFailed as error:

@@ -16,7 +16,7 @@ from appliance.plugins import JSON
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Text under one heading. ``line`` is where it begins in the file, 0 where lines mean nothing (HTML, JSON)."""
+    """Text under one heading. ``line`` is where it begins in the file, 0 if lines mean nothing (HTML, JSON)."""
 
     heading: str
     line: int
@@ -24,7 +24,7 @@ class Section:
 
 
 def sections(name: str, text: str) -> list[Section]:
-    """By the ending of ``name``. Paragraphs are parted by empty lines; sections without text are left out."""
+    """Split by the ending of ``name``. Empty lines separate paragraphs; sections without text are left out."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     match PurePath(name).suffix.lower():
         case ".md" | ".markdown":
@@ -58,7 +58,7 @@ class _Outline:
 
 
 def _markdown(text: str) -> Iterator[Section]:
-    """``#`` headings, but not within fenced code."""
+    """Find ``#`` headings, but not within fenced code."""
     outline, start, body, fence = _Outline(), 1, list[str](), ""
     for number, line in enumerate(text.split("\n"), 1):
         mark = re.match(r" {0,3}(`{3,}|~{3,})", line)
@@ -77,7 +77,9 @@ def _markdown(text: str) -> Iterator[Section]:
 
 
 def _rst(text: str) -> Iterator[Section]:
-    """A line with a line of one punctuation mark below it, at least as long; levels in the order of their marks."""
+    """Find a line with a line of one punctuation mark below it, at least as long; levels in the order of their
+    marks.
+    """
     lines = text.split("\n")
     marks: list[str] = []
     outline, start, body, skip = _Outline(), 1, list[str](), False
@@ -105,7 +107,7 @@ def _underlines(line: str, width: int) -> bool:
 
 
 class _Page(HTMLParser):
-    """Text of a page by its headings; scripts and styles are no text."""
+    """Reads the text of a page by its headings; scripts and styles are not text."""
 
     HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
     HIDDEN = ("script", "style", "template", "noscript", "svg")
@@ -176,7 +178,7 @@ def _html(text: str) -> list[Section]:
 
 
 def _table(text: str) -> list[Section]:
-    """Each row a paragraph that names its columns; text that is no table stays text."""
+    """Make each row a paragraph that names its columns; text that is not a table stays text."""
     try:
         dialect = csv.Sniffer().sniff(text[:4096], ",;\t|")
         rows = [row for row in csv.reader(io.StringIO(text), dialect) if any(cell.strip() for cell in row)]
@@ -188,7 +190,7 @@ def _table(text: str) -> list[Section]:
 
 
 def _json(text: str) -> list[Section]:
-    """Each member or element a paragraph; text that is no JSON stays text."""
+    """Make each member or element a paragraph; text that is not JSON stays text."""
     try:
         value: JSON = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What can be set in config.json; README.md explains each."""
+"""The settings in config.json; README.md explains each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from appliance.plugins import Refused
 
 OWN_FOLDER = "documents"
-"""The folder for documents in the plugin's data folder, used where none is set."""
+"""The folder for documents in the plugin's data folder, used if none is set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +39,13 @@ class Settings:
 
     @property
     def recipe(self) -> str:
-        """How files become chunks; what was made by another recipe is made again."""
+        """The recipe that makes chunks of files; chunks made by another recipe are made again."""
         return f"1 {self.chunk_chars} {self.overlap_chars} {self.max_file_mb:g}"
 
     def places(self, data: Path) -> list[Path]:
-        """The folders and files of documents. Raises Refused where one is missing: its passages must not be dropped."""
+        """Return the folders and files of documents. Raises Refused if one is missing: its passages must not be
+        dropped.
+        """
         own = data / OWN_FOLDER
         if not self.documents:
             own.mkdir(exist_ok=True)

@@ -36,7 +36,7 @@ LOCK_WAIT = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What the index knows of a file. ``recipe`` says how it was cut into chunks."""
+    """The index's record of a file. ``recipe`` says how it was cut into chunks."""
 
     id: int
     size: int
@@ -65,11 +65,11 @@ class Counts:
 
 
 class Damaged(Exception):
-    """The file is no index, or not a whole one."""
+    """The file is not an index, or not a complete one."""
 
 
 class Unusable(Exception):
-    """The index cannot be read or written at this moment: the disk is full, or somebody else's."""
+    """The index cannot be read or written at this moment: the disk is full, or somebody else uses it."""
 
 
 class Store:
@@ -77,7 +77,7 @@ class Store:
         self._db = connection
 
     def files(self) -> dict[str, Known]:
-        """Every file of the index by its path."""
+        """Return every file of the index by its path."""
         rows = self._db.execute("SELECT path, id, size, mtime_ns, hash, recipe FROM files")
         return {path: Known(id=i, size=s, mtime_ns=m, hash=h, recipe=r) for path, i, s, m, h, r in rows}
 
@@ -127,7 +127,7 @@ class Store:
         return self._db.execute("SELECT count(*) FROM chunks").fetchone()[0]
 
     def unembedded(self, model: str, count: int) -> list[tuple[int, str]]:
-        """Up to ``count`` chunks without a vector of ``model``: the id, and the text under its heading."""
+        """Return up to ``count`` chunks without a vector of ``model``: the id, and the text under its heading."""
         rows = self._db.execute(
             "SELECT id, heading, line, text FROM chunks WHERE NOT EXISTS "
             "(SELECT 1 FROM vectors WHERE model = ? AND chunk = chunks.id) ORDER BY id LIMIT ?",
@@ -136,7 +136,7 @@ class Store:
         return [(i, Chunk(heading=heading, line=line, text=text).embedded) for i, heading, line, text in rows]
 
     def add_vectors(self, model: str, vectors: Sequence[tuple[int, bytes]]) -> None:
-        """Vectors of chunks by id. A chunk that is gone by now is passed over."""
+        """Add vectors of chunks by id. A chunk that has been deleted meanwhile is skipped."""
         with self._db:
             self._db.executemany(
                 "INSERT OR REPLACE INTO vectors (chunk, model, vector) SELECT id, ?, ? FROM chunks WHERE id = ?",
@@ -144,7 +144,7 @@ class Store:
             )
 
     def forget_unlike(self, model: str, vector: bytes) -> None:
-        """Drop the vectors of ``model`` that are of another length than ``vector``: its name has another model now."""
+        """Drop the vectors of ``model`` with another length than ``vector``: its name belongs to another model now."""
         one = self._db.execute("SELECT length(vector) FROM vectors WHERE model = ? LIMIT 1", (model,)).fetchone()
         if one is not None and one[0] != len(vector):
             with self._db:
@@ -155,7 +155,7 @@ class Store:
             self._db.execute("DELETE FROM vectors WHERE model != ?", (but,))
 
     def vectors(self, model: str) -> Iterator[tuple[int, bytes]]:
-        """Every vector of ``model`` with its chunk's id."""
+        """Return every vector of ``model`` with its chunk's id."""
         yield from self._db.execute("SELECT chunk, vector FROM vectors WHERE model = ?", (model,))
 
     def passage(self, chunk: int) -> Passage:
@@ -176,7 +176,7 @@ class Store:
 
 @contextmanager
 def open_store(path: Path) -> Generator[Store]:
-    """Open the index, made where there is none. Raises Damaged and Unusable, also for what is done with it."""
+    """Open the index, or create it. Raises Damaged and Unusable, also during its use."""
     connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(path, timeout=LOCK_WAIT)

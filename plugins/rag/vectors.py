@@ -13,7 +13,9 @@ from struct import Struct
 
 
 def pack(vector: Sequence[float]) -> bytes:
-    """``vector`` at length one as 32-bit numbers. Raises ValueError for one of zeros or of what is no number."""
+    """Return ``vector`` at length one as 32-bit numbers. Raises ValueError for one of zeros or of other values than
+    numbers.
+    """
     length = math.hypot(*vector)
     if not 0 < length < math.inf:
         raise ValueError(f"a vector of length {length} points nowhere")
@@ -21,7 +23,7 @@ def pack(vector: Sequence[float]) -> bytes:
 
 
 def nearest(question: bytes, vectors: Iterable[tuple[int, bytes]], count: int) -> list[tuple[float, int]]:
-    """The cosine and the id of the ``count`` vectors most like ``question``, best first. All of one length."""
+    """Return the cosine and the id of the ``count`` vectors most like ``question``, best first. All of one length."""
     unpack, distance = _layout(len(question) // 4).unpack, math.dist
     asked = unpack(question)
     near = heapq.nsmallest(count, ((distance(asked, unpack(vector)), chunk) for chunk, vector in vectors))

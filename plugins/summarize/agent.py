@@ -17,13 +17,13 @@ from .model import Reader
 from .text import Subject, joined, marked, subject
 
 MEMBER = "summarize"
-"""Of an answer: how many parts there were."""
+"""A member of the answer: the number of parts."""
 SURE = 2048
-"""Tokens of prompt and answer that every model is taken to have room for."""
+"""Tokens of prompt and answer that every model is assumed to have room for."""
 FILLER = " x"
-"""A token; as many as the answer may have keep its place while it is found out what fits."""
+"""One token; placeholders for the answer take its room while the plugin finds out what fits."""
 SPARE = 0.03
-"""Of the context, kept free for what other plugins add to the request."""
+"""Part of the context that is kept free for other plugins' additions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +44,14 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Reduced:
-    """The text that the model gets. ``parts``: how many there were each time that it did not fit."""
+    """The model's text. ``parts``: the number of parts each time that it did not fit."""
 
     text: str
     parts: Sequence[int] = ()
 
     @property
     def told(self) -> JsonObject:
-        """The ``summarize`` member of the answer."""
+        """Return the ``summarize`` member of the answer."""
         return {"parts": [*self.parts]}
 
 
@@ -68,7 +68,7 @@ async def on_request(request: Request, context: Context) -> None:
 
 
 async def _context_tokens(about: Subject, settings: Settings, reader: Reader) -> int | None:
-    """The length of the model's context; None where the text fits in any case."""
+    """Return the length of the model's context; None if the text fits in any case."""
     if settings.context_tokens:
         return settings.context_tokens
     whole = about.put(about.text)
@@ -80,7 +80,7 @@ async def _context_tokens(about: Subject, settings: Settings, reader: Reader) ->
 async def _reduced(
     about: Subject, settings: Settings, reader: Reader, context_tokens: int, context: Context
 ) -> Reduced:
-    """The text, or what is left of it when it fits ``context_tokens``. Raises Refused, AskFailed."""
+    """Return the text, or its summary when that fits ``context_tokens``. Raises Refused, AskFailed."""
     part_tokens = min(settings.part_tokens, context_tokens // 4)
     answer_tokens = min(settings.answer_tokens, context_tokens // 4)
     spare = int(context_tokens * SPARE)

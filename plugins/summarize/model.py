@@ -1,4 +1,4 @@
-"""What is asked of the model beside the final summary: how long a text is for it, how much it can read, and parts."""
+"""The model's help besides the final summary: the length of a text, the size of its context, and summaries of parts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ CHAT = "/v1/chat/completions"
 CHARS_PER_TOKEN = 3
 """A careful guess, for engines that do not count."""
 SLACK = 0.95
-"""Of the room for a part: parts are cut by characters, and not every part has as many tokens."""
+"""Share of the room for a part: parts are cut by characters, and not every part has as many tokens."""
 REFUSED = (400, 404, 405, 413, 500, 501)
 KEPT = ("temperature", "top_p", "top_k", "min_p", "seed", "chat_template_kwargs")
-"""What of a request holds for its parts as well."""
+"""Members of a request that also apply to its parts."""
 
 
 class Reader:
@@ -28,7 +28,7 @@ class Reader:
         self._counts = True
 
     async def tokens(self, text: str) -> int:
-        """How many tokens the model makes of a text, a guess where its engine does not tell."""
+        """Return how many tokens the model makes of a text, a guess if its engine does not say."""
         if self._counts:
             try:
                 counted = await self._post("/tokenize", {"content": text})
@@ -41,7 +41,7 @@ class Reader:
         return len(text) // CHARS_PER_TOKEN + 1
 
     async def prompt_tokens(self, messages: Sequence[JSON]) -> int:
-        """How many tokens a chat is, as the model's template writes it."""
+        """Return how many tokens a chat has, as the model's template writes it."""
         try:
             counted = await self._post(f"{CHAT}/input_tokens", {"messages": [*messages]})
         except AskFailed as error:
@@ -52,10 +52,11 @@ class Reader:
         return count if isinstance(count, int) else await self.tokens(str(messages))
 
     async def context_unless_fits(self, messages: Sequence[JSON]) -> int | None:
-        """The length of the model's context; None when the chat fits.
+        """Return the length of the model's context; None when the chat fits.
 
-        Found out by sending it: an engine refuses a prompt that is too long at once and says what would fit, and one
-        that fits is read now and need not be read again for the answer. Raises Refused where no number is told.
+        The plugin finds out by sending it: an engine refuses at once a prompt that is too long and says how much would
+        fit, and one that fits is read now and need not be read again for the answer. Raises Refused if no number is
+        given.
         """
         try:
             await self._post(CHAT, {**self._sampling, "messages": [*messages], "max_tokens": 1})
@@ -71,7 +72,7 @@ class Reader:
         return None
 
     async def parts(self, text: str, room: int) -> list[str]:
-        """``text`` in parts of at most ``room`` tokens."""
+        """Split ``text`` into parts of at most ``room`` tokens."""
         waiting, parts = [text], list[str]()
         while waiting:
             part = waiting.pop(0)
@@ -84,7 +85,9 @@ class Reader:
         return [part for part in parts if part.strip()]
 
     async def summaries(self, parts: Sequence[str], instruction: str, tokens: int, at_once: int) -> list[str]:
-        """A summary of each part, up to ``at_once`` written at the same time. Raises AskFailed naming the part."""
+        """Return a summary of each part, up to ``at_once`` written at the same time. Raises AskFailed naming the
+        part.
+        """
         made = [""] * len(parts)
         waiting = iter(range(len(parts)))
 

@@ -130,7 +130,7 @@ async def test_a_second_ctrl_c_waits_for_nobody(open_server: OpenServer, tmp_pat
             await cancelled.wait()
             process.send_signal(signal.SIGINT)
             assert await process.wait() == 130
-            assert b"it may go on" in await process.stderr.receive_some(1000)
+            assert b"it may continue" in await process.stderr.receive_some(1000)
         nursery.cancel_scope.cancel()
 
 
@@ -186,9 +186,9 @@ async def test_a_server_that_goes_away_is_named(open_server: OpenServer, tmp_pat
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (b"hi \xff", "standard input is no UTF-8 text"),
+        (b"hi \xff", "standard input is not UTF-8 text"),
         (b"", "standard input is empty"),
-        (b'{"user_prompt": "hi"}', "standard input names no model"),
+        (b'{"user_prompt": "hi"}', "standard input does not name a model"),
         (b"x" * ((16 << 20) + 1), "standard input holds more than the 16 MiB"),
         (b'{"model": "alpha", "user_prompt": "\\ud83d"}', "cannot be written as JSON"),
         (b"{model: alpha, user_prompt: hi, params: &a {x: *a}}", "cannot be written as JSON"),
@@ -214,9 +214,9 @@ async def test_standard_input_that_is_no_task(open_server: OpenServer, given: by
     [
         ("", "is empty"),
         ("{", "cannot be read as a task"),
-        ("[1]", "is no task"),
-        ('{"user_prompt": "hi"}', "names no model"),
-        (json.dumps({"model": "alpha", "tools": [WEATHER]}), "executes none"),
+        ("[1]", "is not a task"),
+        ('{"user_prompt": "hi"}', "does not name a model"),
+        (json.dumps({"model": "alpha", "tools": [WEATHER]}), "cannot execute"),
     ],
 )
 async def test_files_that_are_no_task(open_server: OpenServer, tmp_path: Path, text: str, words: str):

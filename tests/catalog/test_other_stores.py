@@ -169,7 +169,7 @@ def test_a_broken_manifest_is_noted_and_the_others_stay(store: Path, content: by
 def test_a_download_that_is_not_finished_is_noted(store: Path) -> None:
     weights = layer(store, "model", gguf(store))
     pulled(store, "half:latest", {**weights, "size": 10**9})
-    assert "should have 1000000000" in note(ollama(store))
+    assert "instead of 1000000000" in note(ollama(store))
 
 
 def test_a_missing_projector_costs_only_itself(store: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_missing_projector_costs_only_itself(store: Path) -> None:
     pulled(store, "llava:7b", layer(store, "model", gguf(store)), lost)
     snapshot = ollama(store)
     assert only(snapshot).mmproj is None
-    assert "goes without its projector" in snapshot.notes[0]
+    assert "is used without its projector" in snapshot.notes[0]
 
 
 def test_weights_that_are_no_gguf_say_so(store: Path) -> None:

@@ -230,7 +230,7 @@ def test_an_alias_that_a_model_on_disk_has_for_a_name_is_left_out_and_told(disk:
     disk.model("plain.gguf")
     catalog = disk.catalog("[a]\nm=/x\nalias=plain,free\n")
     assert {model.id: model.aliases for model in catalog.snapshot.models} == {"a": ("free",), "plain": ()}
-    assert any("'a' goes without the alias 'plain'" in note for note in catalog.snapshot.notes)
+    assert any("'a' does not get the alias 'plain'" in note for note in catalog.snapshot.notes)
 
 
 def test_a_relative_path_counts_from_where_the_program_was_started(

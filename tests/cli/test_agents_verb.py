@@ -53,7 +53,7 @@ def test_ls_lists_what_there_is_and_what_is_wrong_with_it(tmp_path: Path):
     assert "/good" in table.stdout
     assert "Traceback" not in table.stderr
     assert "/bad: agent.py:1: ModuleNotFoundError" in table.stderr
-    assert f"/good: takes the place of the one in {folder / 'good'}" in table.stderr
+    assert f"/good: replaces the one in {folder / 'good'}" in table.stderr
 
 
 def test_ls_says_where_each_value_comes_from(tmp_path: Path):
@@ -158,7 +158,7 @@ def test_who_stands_in_for_llama_server_takes_no_text_for_a_command(command: Com
     assert outcome.program.plugins is None
     choice = choice_of(None, outcome.program.plugins)
     assert choice.folders == ()
-    assert "in place of llama-server" in str(choice.off)
+    assert "as llama-server" in str(choice.off)
     served = command("serve")
     assert isinstance(served.program, AppSettings)
     assert choice_of(None, served.program.plugins) == Choice(folders=(bundled_folder(),))

@@ -192,8 +192,8 @@ def test_plan_in_words(command: Command, file: str) -> None:
     assert say("llama", "gemma") == (
         "unloaded for gemma: llama (cost 30, the set 'pair'; with gemma may run: gemma, qwen)\n"
     )
-    assert say("qwen", "gemma") == "nothing is unloaded: gemma may run beside what runs (the set 'pair')\n"
-    assert say("gemma", "gemma") == "gemma runs already; nothing is unloaded\n"
+    assert say("qwen", "gemma") == "nothing is unloaded: gemma may run beside the running models (the set 'pair')\n"
+    assert say("gemma", "gemma") == "gemma is running already; nothing is unloaded\n"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ FACTS = DoctorFacts(version="1.0", now=0.0)
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("doctor", "--yes"), "--yes goes with --report"),
+        (("doctor", "--yes"), "--yes needs --report"),
         (("doctor", "--json", "--report"), "--report and --json"),
         (("doctor", "--url", "ftp://x"), "--url ftp://x"),
         (("doctor", "extra"), "extra"),
@@ -62,5 +62,5 @@ def test_a_folder_that_is_not_there_is_no_place_for_a_bundle(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="there is no folder"):
         free_path(str(tmp_path / "none" / "x.zip"))
     (tmp_path / "x.zip").touch()
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         free_path(str(tmp_path / "x.zip"))

@@ -51,8 +51,8 @@ def test_without_a_key_on_this_machine_alone_if_that_is_wanted(command: Command)
     ("argv", "words"),
     [
         (("--mcp-server",), "--mcp-server needs a key"),
-        (("--mcp-server", "--listen", "0.0.0.0:0", "--allow-unauthenticated"), "for this machine alone"),
-        (("--mcp-server-tools", "x", "--api-key", "k"), "goes with --mcp-server"),
+        (("--mcp-server", "--listen", "0.0.0.0:0", "--allow-unauthenticated"), "works only on this machine"),
+        (("--mcp-server-tools", "x", "--api-key", "k"), "needs --mcp-server"),
     ],
 )
 def test_what_is_refused(command: Command, argv: tuple[str, ...], words: str) -> None:

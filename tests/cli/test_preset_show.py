@@ -65,7 +65,7 @@ def test_every_value_names_who_gave_it(command: Command, preset: Path, tmp_path:
 def test_people_get_a_table(command: Command, preset: Path) -> None:
     outcome = command("config", "show", "--models-preset", str(preset))
     lines = outcome.out.splitlines()
-    assert "one: org/none:Q8_0 is downloaded when it is first asked for" in lines
+    assert "one: org/none:Q8_0 is downloaded on the first request" in lines
     (size,) = [line.split() for line in lines if line.startswith("  ctx-size") and " 77 " in line]
     assert size[:3] == ["ctx-size", "77", "section"]
     assert "D: cannot be used: its preset [D] does not say which file it is" in outcome.out
@@ -74,7 +74,7 @@ def test_people_get_a_table(command: Command, preset: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("--models-preset", "p.ini", "--config", "x.yaml"), "--models-preset is shown by itself"),
+        (("--models-preset", "p.ini", "--config", "x.yaml"), "--models-preset cannot be combined with --config"),
         (("--config", "x.yaml", "--", "-c", "4"), "unexpected argument '-c'"),
         (("--models-preset", "none.ini"), "there is no file"),
         (("--models-preset", "p.ini", "--", "--foo"), "unknown flag --foo"),

@@ -130,17 +130,17 @@ def test_the_environment_sets_up_the_router(command: Command, preset: Path, monk
     ("line", "message"),
     [
         ("--models-max x", "--models-max is a whole number, not 'x'"),
-        ("--models-max -1", "--models-max -1: it is a whole number from 0 on"),
+        ("--models-max -1", "--models-max -1: expected a whole number of at least 0"),
         ("-c many", "-c is a whole number, not 'many'"),
         ("--sleep-idle-seconds 0", "--sleep-idle-seconds is a number of seconds from 1 on, or -1 for never"),
         ("--models-dir nowhere", "nowhere does not exist; create it, or name another"),
         ("--models-dir p.ini", "p.ini is not a folder"),
         ("--models-preset nowhere.ini", "there is no file"),
-        ("--path nowhere", "--path nowhere: there is no such folder"),
-        ("--ssl-key-file k", "--ssl-key-file goes with --ssl-cert-file"),
-        ("--ssl-cert-file k", "--ssl-cert-file goes with --ssl-key-file"),
-        ("--port 0 --host 127.0.0.1,::1", "--port 0 goes with one --host only"),
-        ("--host ,", "--host holds no address"),
+        ("--path nowhere", "--path nowhere: no such folder"),
+        ("--ssl-key-file k", "--ssl-key-file needs --ssl-cert-file"),
+        ("--ssl-cert-file k", "--ssl-cert-file needs --ssl-key-file"),
+        ("--port 0 --host 127.0.0.1,::1", "--port 0 works with only one --host"),
+        ("--host ,", "--host contains no address"),
         ("--draft-max 3", "--draft-max has been removed from llama-server"),
     ],
 )
@@ -171,7 +171,7 @@ def test_more_models_at_the_start_than_may_run(command: Command, preset: Path) -
     preset.write_text("[*]\nload-on-startup = 1\n[a]\nm=/a\n[b]\nm=/b\n[c]\nm=/c\nload-on-startup=0\n")
     outcome = command("llama-server", "--models-preset", str(preset), "--models-max", "1")
     assert (outcome.status, outcome.program) == (1, None)
-    assert "2 models are to be loaded at the start (a, b), and --models-max is 1" in outcome.err
+    assert "2 models are configured to load at the start (a, b), and --models-max is 1" in outcome.err
     app = router(command, "--models-preset", str(preset), "--models-max", "2")
     assert [m.id for m in Catalog(app.sources).scan().models if m.load_on_startup] == ["a", "b"]
     assert router(command, "--models-preset", str(preset), "--models-max", "0").fleet.models_max == 0
@@ -259,7 +259,7 @@ def test_environment_and_command_line_beat_the_configuration_file(
     assert isinstance(app, AppSettings)
     assert (app.fleet.models_max, app.http.listen, app.http.api_keys) == (7, (("127.0.0.1", 6),), ("k",))
     assert " ".join(only(app).args) == "--temperature 1 --batch-size 9 --ctx-size 3 --n-gpu-layers 1"
-    assert "config.ini:7:1: warning: llama-server has no option 'zip'; it is passed over" in outcome.err
+    assert "config.ini:7:1: warning: llama-server has no option 'zip'; it is ignored" in outcome.err
 
 
 def test_a_configuration_file_may_name_the_model(command: Command, tmp_path: Path) -> None:

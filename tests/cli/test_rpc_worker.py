@@ -52,8 +52,8 @@ def lent(tmp_path: Path) -> Path:
     [
         ("--listen 0.0.0.0:0", "neither keys nor encryption; use an SSH tunnel"),
         ("--listen 192.0.2.1:50052 --allow-unauthenticated", "it is no address of this machine"),
-        ("--listen [::1]:50052", "IPv4 alone"),
-        ("--listen box.local:50052 --allow-unauthenticated", "box.local is no IPv4 address"),
+        ("--listen [::1]:50052", "only IPv4"),
+        ("--listen box.local:50052 --allow-unauthenticated", "box.local is not an IPv4 address"),
         ("--listen 127.0.0.1:70000", "no port from 1 to 65535"),
         ("--threads 0", "--threads"),
     ],

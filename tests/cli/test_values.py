@@ -60,7 +60,7 @@ def test_keys_come_from_options_the_environment_and_a_file(tmp_path: Path) -> No
 def test_a_key_file_without_a_key_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# nothing here\n")
-    with pytest.raises(UsageError, match="holds no key"):
+    with pytest.raises(UsageError, match="contains no key"):
         api_keys([], file, {}, "K")
     with pytest.raises(UsageError, match="cannot be read"):
         api_keys([], tmp_path / "missing", {}, "K")
@@ -98,7 +98,7 @@ def test_a_socket_in_a_file_is_an_address() -> None:
 def test_a_certificate_and_its_key_go_together() -> None:
     assert certificate("c.pem", "k.pem") == ("c.pem", "k.pem")
     assert certificate(None, None) is None
-    with pytest.raises(UsageError, match="--ssl-cert-file goes with --ssl-key-file"):
+    with pytest.raises(UsageError, match="--ssl-cert-file needs --ssl-key-file"):
         certificate("c.pem", None)
-    with pytest.raises(UsageError, match="--ssl-key-file goes with --ssl-cert-file"):
+    with pytest.raises(UsageError, match="--ssl-key-file needs --ssl-cert-file"):
         certificate(None, "k.pem")

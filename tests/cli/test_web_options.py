@@ -61,7 +61,7 @@ def test_the_one_model_tells_of_the_proxy_in_front(command: Command) -> None:
     ("argv", "message"),
     [
         (("serve", "--path", "nowhere"), "nowhere"),
-        (("serve", "--cors-proxy-allow", "10.0.0.0/8"), "--cors-proxy-allow goes with --cors-proxy"),
+        (("serve", "--cors-proxy-allow", "10.0.0.0/8"), "--cors-proxy-allow needs --cors-proxy"),
         (("serve", "--cors-proxy", "--cors-proxy-allow", "a/b/c"), "--cors-proxy-allow: the proxy cannot be allowed"),
         (("serve", "--ui-config", "[]"), "--ui-config is not a JSON object"),
         (("serve", "--ui-config", "{"), "--ui-config is not a JSON object"),

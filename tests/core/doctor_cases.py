@@ -277,7 +277,7 @@ CASES: Sequence[tuple[str, str, DoctorFacts, str]] = (
         "model-on-processor",
         "warning",
         with_server(running=(Running(id="qwen", state="loaded", seat=ON_CPU.seat.id),)),
-        "better choice by now",
+        "now the better choice",
     ),
     (
         "model-on-processor",

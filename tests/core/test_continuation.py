@@ -427,9 +427,9 @@ def test_what_it_does_not_change_keeps_its_bytes():
         ("chat", {"tool_choice": "required"}, "'tool_choice'"),
         ("messages", {"tool_choice": {"type": "any"}}, "'tool_choice'"),
         ("chat", {"add_generation_prompt": False}, "'add_generation_prompt'"),
-        ("chat", {"messages": [{"role": "assistant", "content": "I"}]}, "goes on with"),
-        ("messages", {"messages": [{"role": "assistant", "content": "I"}]}, "goes on with"),
-        ("completion", {"prompt": ["a", "b"]}, "not one text"),
+        ("chat", {"messages": [{"role": "assistant", "content": "I"}]}, "continues"),
+        ("messages", {"messages": [{"role": "assistant", "content": "I"}]}, "continues"),
+        ("completion", {"prompt": ["a", "b"]}, "not a single text"),
     ],
 )
 def test_what_cannot_be_continued_says_why(kind: str, more: dict[str, object], word: str):

@@ -296,7 +296,7 @@ def test_what_may_be_removed() -> None:
     check(running=[build(2)], force=True)
     with pytest.raises(Conflict, match="only engine that is known to work"):
         check(working=[build(2)], force=True)
-    with pytest.raises(Conflict, match="asks for"):
+    with pytest.raises(Conflict, match="was chosen with"):
         check(wanted=[build(2)])
     with pytest.raises(Conflict, match="--force"):
         check(running=[build(2)])

@@ -264,7 +264,7 @@ def test_grammar(text: str, tree: Expression) -> None:
         ),
         ("ant | catt", "'catt' at position 7 is neither a var nor a model id; did you mean 'cat'?"),
         ("other", "'other' at position 1 is neither a var nor a model id; to mean the set, write '+other'"),
-        ("+othr", "'+othr' at position 1 is no set; did you mean 'other'?"),
+        ("+othr", "'+othr' at position 1 is not a set; did you mean 'other'?"),
         ("ant | +it", "refers to itself: it -> it; take one + out"),
     ],
 )
@@ -283,8 +283,8 @@ def test_everything_that_is_wrong_is_said() -> None:
         sets={"one": "ant |", "two": "bee & nobody"},
     )
     assert [str(error) for error in check_matrix(config, MODELS)] == [
-        "vars.a_b: is no name for a var: 1 to 32 letters (a-z, A-Z), digits, dots or hyphens",
-        f"vars.{'x' * 33}: is no name for a var: 1 to 32 letters (a-z, A-Z), digits, dots or hyphens",
+        "vars.a_b: is not a name for a var: 1 to 32 letters (a-z, A-Z), digits, dots or hyphens",
+        f"vars.{'x' * 33}: is not a name for a var: 1 to 32 letters (a-z, A-Z), digits, dots or hyphens",
         "vars.c: there is no model 'katze', and an alias does not count",
         "vars.d: there is no model 'dogs', and an alias does not count; did you mean 'dog'?",
         "evict_costs.nothing: is neither a var nor a model id",

@@ -225,9 +225,9 @@ def test_what_belongs_to_the_server_is_passed_over(setting: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[m]\nalias = n\n[n]\n", "the alias 'n' is the name or an alias of model 'n'"),
-        ("[m]\nalias = z\n[n]\nalias=z\n", "the alias 'z' is the name or an alias of model 'm'"),
-        ("[*]\nalias = z\n[m]\n[n]\n", "the alias 'z' is the name or an alias of model 'm'"),
+        ("[m]\nalias = n\n[n]\n", "the alias 'n' is also the name or an alias of model 'n'"),
+        ("[m]\nalias = z\n[n]\nalias=z\n", "the alias 'z' is also the name or an alias of model 'm'"),
+        ("[*]\nalias = z\n[m]\n[n]\n", "the alias 'z' is also the name or an alias of model 'm'"),
     ],
 )
 def test_a_name_stands_for_one_model(text: str, message: str) -> None:

@@ -170,5 +170,5 @@ def test_this_machine_alone_and_by_its_own_names(host: str, addresses: list[str]
 
 @pytest.mark.parametrize("entry", ["", "http://localhost", "10.0.0.0/99", "a b", "localhost:8080"])
 def test_entries_that_are_none_are_refused(entry: str):
-    with pytest.raises(BadTarget, match="no name"):
+    with pytest.raises(BadTarget, match="not a name"):
         Reach((entry,))

@@ -93,15 +93,15 @@ def test_install_use_pin_and_back(machine: Machine, tmp_path: Path) -> None:
 
 def test_words_that_mean_nothing_are_told_with_what_there_is(machine: Machine, tmp_path: Path) -> None:
     machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
-    assert "'cuda' is no engine of this machine; it has cpu" in machine.bad("use", "cuda")
-    assert "no engine of this machine" in machine.bad("pin", "nonsense")
+    assert "'cuda' is not an engine of this machine; it has cpu" in machine.bad("use", "cuda")
+    assert "not an engine of this machine" in machine.bad("pin", "nonsense")
     assert "cannot be pinned" in machine.bad("pin", "auto")
     assert "no engine 'nonsense' here; there is" in machine.bad("prove", "nonsense")
     assert "no build 'nonsense' here" in machine.bad("forget", "nonsense")
     assert "nothing to go back to" in machine.bad("rollback")
     assert "'nonsense' is not a build that was installed here" in machine.bad("remove", "nonsense")
-    assert "names no build; write a backend" in machine.bad("install", "nonsense")
-    assert "there is no such file or folder" in machine.bad("install", "cpu", "--from", "nowhere")
+    assert "is not a build; write a backend" in machine.bad("install", "nonsense")
+    assert "no such file or folder" in machine.bad("install", "cpu", "--from", "nowhere")
     assert "give its sum with --sha256" in machine.bad("install", "cpu/b1", "--from", "http://localhost:1/a.zip")
     assert "64 digits" in machine.bad("install", "cpu/b1", "--from", "http://localhost:1/a.zip", "--sha256", "1")
     assert "no vulkan build works here" in machine.bad("update", "vulkan", "--yes")
@@ -213,7 +213,7 @@ def test_an_update_is_taken_back_by_hand_and_not_offered_again(machine: Machine,
     assert machine.table()["used"] == f"{CPU}/b200:CPU"
     machine.good("rollback")
     assert machine.table()["used"] == f"{CPU}/b100:CPU"
-    assert "was gone back from" in machine.good("update", "--from", new, "--yes")
+    assert "was rolled back" in machine.good("update", "--from", new, "--yes")
     assert machine.table()["used"] == f"{CPU}/b100:CPU"
     machine.good("update", "--from", new, "--yes", "--force")
     assert machine.table()["used"] == f"{CPU}/b200:CPU"
@@ -256,7 +256,7 @@ def test_a_download_that_is_killed_goes_on_where_it_was(machine: Machine, tmp_pa
         assert not list(machine.root.glob("*/*/engine.json"))
         hub.behave()
         told = machine.good(*words[1:])
-        assert "of them here already" in told
+        assert "already here" in told
         assert machine.seats()[f"{CPU}/b100:CPU"] == "proven"
         second = [entry for entry in hub.requests("cdn") if entry["sent"] and entry["range"]]
         assert second

@@ -181,9 +181,9 @@ def test_images_that_cannot_be_served(
 @pytest.mark.parametrize(
     ("realm", "token", "message"),
     [
-        ("", "x\r\nX-Evil: 1", "what it gives out is no token"),
-        ("", "", "what it gives out is no token"),
-        ("file:///etc/passwd?", TOKEN, "it sent us to something that is no address"),
+        ("", "x\r\nX-Evil: 1", "its token cannot be used"),
+        ("", "", "its token cannot be used"),
+        ("file:///etc/passwd?", TOKEN, "it sent us to something that is not an address"),
     ],
 )
 def test_a_registry_that_gives_out_nonsense(
@@ -252,7 +252,7 @@ def test_an_address_fills_the_file_that_is_named(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-mu", "URL/files/none.gguf"), "has no such file, or does not give it to everybody (404)"),
+        (("-mu", "URL/files/none.gguf"), "has no such file, or requires a login (404)"),
         (("-mu", "ftp://x/y.gguf"), "is not the address of a file"),
         (("-mu", "http://127.0.0.1:1/"), "does not end in the name of a file"),
         (("-mu", "http://127.0.0.1:1/x.gguf"), "the model hub at 127.0.0.1 failed"),

@@ -171,7 +171,7 @@ def test_ctrl_c_at_a_question_ends_the_command_at_once(tmp_path: Path, terminals
     model.parent.mkdir(parents=True, exist_ok=True)
     model.symlink_to(STARTER)
     update = ("engines", "update", "--from", str(make_build(tmp_path, build="b200")))
-    for words, question in ((update, r"Go on\? "), (("rm", "mine"), r"Remove mine.*\?")):
+    for words, question in ((update, r"Continue\? "), (("rm", "mine"), r"Remove mine.*\?")):
         terminal = Terminal(*words, cwd=tmp_path)
         terminals.append(terminal)
         terminal.wait_for(question)
@@ -181,7 +181,7 @@ def test_ctrl_c_at_a_question_ends_the_command_at_once(tmp_path: Path, terminals
     assert model.exists()
     declining = Terminal(*update, cwd=tmp_path)
     terminals.append(declining)
-    declining.wait_for(r"Go on\? ")
+    declining.wait_for(r"Continue\? ")
     declining.type("n\n")
     declining.wait_for("nothing has changed")
     assert declining.process.wait(10) == 1

@@ -28,7 +28,7 @@ def test_the_tour(start_server: StartServer, engine: str, tmp_path: Path) -> Non
     assert json.loads(cli("ps", "--json").stdout) == {"running": [], "failed": []}
     nothing = cli("ps")
     assert (nothing.returncode, nothing.stdout) == (0, "")
-    assert "no model runs" in nothing.stderr
+    assert "no model is running" in nothing.stderr
 
     loaded = cli("load", "starter", "--json")
     assert json.loads(loaded.stdout)["state"] == "loaded", loaded.stderr

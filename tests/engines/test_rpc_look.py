@@ -150,7 +150,7 @@ async def test_a_name_that_nobody_knows() -> None:
 
 
 async def test_an_endpoint_that_is_none() -> None:
-    with pytest.raises(UsageError, match="IPv4 alone"):
+    with pytest.raises(UsageError, match="only IPv4"):
         await look_at_worker("[::1]:50052")
 
 
@@ -166,7 +166,7 @@ async def test_all_are_looked_at_at_once_and_told_in_their_order() -> None:
         assert len(crew.notes) == 1
         none = await workers_for("m", (good,), None, fits=fits, in_use={})
     assert none.workers == ()
-    assert "the engine speaks no RPC" in none.notes[0]
+    assert "the engine has no RPC" in none.notes[0]
 
 
 async def test_one_that_is_missed_may_come_back() -> None:

@@ -129,7 +129,7 @@ async def test_a_worker_that_is_in_use_is_not_asked(engine: Engine, tmp_path: Pa
         assert crew.workers == ()
         assert f"worker {endpoint} serves model 'other'" in crew.notes[0]
         older = await workers_for("m", (endpoint,), "6.0.0", fits=fits, in_use={})
-        assert f"speaks RPC {engine.rpc}, and the engine here 6.0.0; install the same build" in older.notes[0]
+        assert f"has RPC {engine.rpc}, but the engine here has 6.0.0; install the same build" in older.notes[0]
 
 
 def begin_answer(url: str) -> http.client.HTTPConnection:

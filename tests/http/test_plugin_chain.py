@@ -271,7 +271,7 @@ FAILING = {
     "threaded": ("def on_request(r, c): raise ValueError('in a thread')", "on_request: ValueError: in a thread"),
     "exits": ("def on_request(r, c): raise SystemExit(3)", "on_request: SystemExit: 3"),
     "returns": ("def on_request(r, c): return 'text'", "on_request: it must return a Request"),
-    "nojson": ("def on_request(r, c): r.body['x'] = object()", "on_request: what it made is not JSON"),
+    "nojson": ("def on_request(r, c): r.body['x'] = object()", "on_request: its result is not JSON"),
     "model": ("def on_request(r, c): r.body['model'] = 'beta'", "on_request: it changed 'model'"),
     "slow": ("import trio\nasync def on_request(r, c): await trio.sleep(60)", "on_request: it took longer than 0.2 s"),
     "group": (

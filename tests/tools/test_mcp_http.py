@@ -74,8 +74,8 @@ async def test_headers_are_sent_and_their_lack_is_told(tmp_path: Path, caplog: p
     ("flags", "words"),
     [
         (("--status", "500"), "HTTP status 500: out of order"),
-        (("--text", "nonsense"), "not the answer"),
-        (("--text", '{"jsonrpc":"2.0","id":77,"result":{}}'), "not the answer"),
+        (("--text", "nonsense"), "does not belong to the question"),
+        (("--text", '{"jsonrpc":"2.0","id":77,"result":{}}'), "does not belong to the question"),
         (("--sse", "--cut"), "ended without the answer"),
         (("--break-off",), "closed the connection without an answer"),
         (("--long", "9"), "longer than"),

@@ -155,7 +155,7 @@ async def test_a_flood_without_an_end_is_cut_off(tmp_path: Path) -> None:
         before = process.memory_info().rss
         assert (await use(tools, "short_echo")).error == "request timed out"
         assert (await use(tools, "long_echo")).error == (
-            "MCP server 'long' failed during the call: it wrote 512 MiB in a row that were no answer"
+            "MCP server 'long' failed during the call: it wrote 512 MiB in a row without an answer"
         )
         assert process.memory_info().rss - before < 48 << 20
         await until_gone(file)

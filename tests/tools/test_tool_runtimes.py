@@ -107,7 +107,7 @@ async def test_what_is_not_there(tools: Tools, state: Path) -> None:
     (state / "box1" / "large").write_bytes(b"x" * 20_000)
     assert await tools.error("read_file", path="no", runtime=BOX) == "cannot stat file: no"
     for tool, more in (("read_file", {}), ("write_file", {"content": "x"})):
-        assert "no regular file" in await tools.error(tool, path="pipe", runtime=BOX, **more)
+        assert "not a regular file" in await tools.error(tool, path="pipe", runtime=BOX, **more)
     assert "file too large (20000 bytes" in await tools.error("read_file", path="large", runtime=BOX)
     part = await tools.text("read_file", path="large", end_line=1, runtime=BOX)
     assert part.endswith("[output truncated]")

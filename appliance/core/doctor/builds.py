@@ -12,7 +12,7 @@ from appliance.core.engines.choice import Ranked, best
 LS = "llama-appliance engines ls"
 AUTO = "llama-appliance engines use auto"
 SET_BACK = 300.0
-"""Seconds that clocks of one machine may differ before it is worth a word."""
+"""Seconds by which clocks of one machine may differ before it is worth a finding."""
 
 
 def no_engine(facts: DoctorFacts) -> Iterator[Finding]:
@@ -20,7 +20,7 @@ def no_engine(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="no-engine",
             severity="error",
-            title="There is no engine, and without one no model can be started",
+            title="There is no engine, so no model can be started",
             evidence=("no build, no llama-server on PATH, and no embedded engine was found",),
             advice="Install a build; 'cpu' runs everywhere.",
             commands=("llama-appliance engines install cpu",),
@@ -31,7 +31,7 @@ def no_engine(facts: DoctorFacts) -> Iterator[Finding]:
             severity="error",
             title="None of the engines here can be used",
             evidence=some(_standing(one) for one in facts.ranked),
-            advice="Forget what was found and try them again, or install another build.",
+            advice="Forget the results and try them again, or install another build.",
             commands=("llama-appliance engines forget", "llama-appliance engines install cpu"),
         )
 
@@ -44,8 +44,8 @@ def damaged(facts: DoctorFacts) -> Iterator[Finding]:
                 severity="warning",
                 title=f"The engine {engine.id} is damaged and is not used",
                 evidence=(one_line(engine.damage), f"found in: {engine.source}"),
-                advice="Files that vanish or change are usually an antivirus program's work: restore them from its "
-                "quarantine and except the folder, then install the build again.",
+                advice="An antivirus program is the usual cause of missing or changed files: restore them from its "
+                "quarantine and exclude the folder, then install the build again.",
                 commands=(f"llama-appliance engines install {quote(engine.backend)}",),
             )
 
@@ -55,9 +55,9 @@ def silent_build(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="engine-cannot-list",
             severity="warning",
-            title=f"The engine {seat.build} cannot even say which devices it has, and is not used",
+            title=f"The engine {seat.build} cannot list its devices and is not used",
             evidence=(one_line(seat.fault),),
-            advice="Its driver may be at fault, or the build; try it again after a change.",
+            advice="The driver or the build may be at fault; try it again after a change.",
             commands=(f"llama-appliance engines prove {quote(seat.build)}",),
         )
 
@@ -73,7 +73,7 @@ def failed_proof(facts: DoctorFacts) -> Iterator[Finding]:
             severity="warning",
             title=f"The engine {proof.build} failed its proof on {proof.device} ({proof.fault}), and is not used there",
             evidence=(one_line(proof.why) or f"fault: {proof.fault}", _when(proof.at, facts.now)),
-            advice="It is tried again a day after it failed, and when the driver or the build changes.",
+            advice="The program tries it again after a day, and when the driver or the build changes.",
             commands=(f"llama-appliance engines prove {quote(proof.build)}",),
         )
 
@@ -102,15 +102,15 @@ def untried(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="untried",
             severity="note",
-            title="Not every engine has been tried here, so that the choice is provisional",
+            title="Not every engine has been tried here, so the choice is provisional",
             evidence=some(_standing(one) for one in waiting),
-            advice="The server tries them by itself while no request is under way.",
+            advice="The server tries them on its own while no request is under way.",
             commands=("llama-appliance engines prove",),
         )
 
 
 def bad_choice(facts: DoctorFacts) -> Iterator[Finding]:
-    """What the user chose, and what has come of it."""
+    """Check the user's choice and its effect."""
     word = facts.book.use
     if not word or word == "auto" or not facts.ranked:
         return
@@ -122,7 +122,7 @@ def bad_choice(facts: DoctorFacts) -> Iterator[Finding]:
             id="bad-pin",
             severity="error" if facts.book.pinned else "warning",
             title=f"The engine '{word}' is {kind}, and cannot be used",
-            evidence=some(_standing(one) for one in wanted) or (f"nothing that is installed is called '{word}'",),
+            evidence=some(_standing(one) for one in wanted) or (f"no installed engine is called '{word}'",),
             advice="Nothing else is used while it is pinned." if facts.book.pinned else "Another engine is used.",
             commands=(AUTO, LS),
         )
@@ -132,7 +132,7 @@ def bad_choice(facts: DoctorFacts) -> Iterator[Finding]:
             severity="warning",
             title=f"The engine '{word}' is {kind}, though others work better here",
             evidence=(_standing(usable[0]),),
-            advice="Without a choice the best one that was proven is used.",
+            advice="Without your choice the best proven engine is used.",
             commands=(AUTO,),
         )
 
@@ -142,7 +142,7 @@ def named_engine(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="named-engine",
             severity="error",
-            title="The engine that was named is not here, so that no server starts",
+            title="The named engine is not here, so no server starts",
             evidence=(f"LLAMA_APPLIANCE_ENGINE={one_line(facts.named_engine)}", one_line(facts.named_fault)),
             advice="Correct the variable, or remove it: then the best proven engine is used.",
             commands=("unset LLAMA_APPLIANCE_ENGINE", "llama-appliance engines ls"),
@@ -151,15 +151,15 @@ def named_engine(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="named-engine",
             severity="note",
-            title="An engine was named, so that nothing is chosen among those that are here",
+            title="An engine is named, so the program does not choose one",
             evidence=(f"LLAMA_APPLIANCE_ENGINE={one_line(facts.named_engine)}",),
-            advice="Without the variable the best proven engine is used, and another one when it fails.",
+            advice="Without the variable the best proven engine is used, and another one if it fails.",
             commands=("unset LLAMA_APPLIANCE_ENGINE",),
         )
 
 
 def card_is_slower(facts: DoctorFacts) -> Iterator[Finding]:
-    """The processor was chosen over a card that works: the figures say why."""
+    """Explain with figures why the processor was chosen over a card that works."""
     first = best(facts.ranked)
     if first is None or not first.seat.on_cpu or first.wanted:
         return
@@ -168,15 +168,15 @@ def card_is_slower(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="card-is-slower",
             severity="note",
-            title="The processor is used because it was measured to be faster than the graphics card",
+            title="The processor is used because measurements show that it is faster than the graphics card",
             evidence=(_standing(first), *some(_standing(one) for one in cards)),
-            advice="Large models may fare better on the card; it can be asked for.",
+            advice="Large models may be faster on the card; you can choose it.",
             commands=(f"llama-appliance engines use {quote(cards[0].seat.build)}",),
         )
 
 
 def other_engine(facts: DoctorFacts) -> Iterator[Finding]:
-    """The server began with another choice than would be made now."""
+    """Report that the server's choice at its start is not today's."""
     first = best(facts.ranked)
     server = facts.server
     if first is None or server is None or server.answer != "answers":
@@ -188,9 +188,9 @@ def other_engine(facts: DoctorFacts) -> Iterator[Finding]:
             yield Finding(
                 id="other-engine",
                 severity="note",
-                title=f"The model '{model.id}' runs on another engine than would be chosen now",
-                evidence=(f"it runs on {model.seat}", f"chosen now: {_standing(first)}"),
-                advice="It takes the new choice when it is loaded the next time.",
+                title=f"The model '{model.id}' runs on another engine than it would get now",
+                evidence=(f"it runs on {model.seat}", f"it would get: {_standing(first)}"),
+                advice="It gets the new engine when it is next loaded.",
                 commands=(f"llama-appliance unload {quote(model.id)}", f"llama-appliance load {quote(model.id)}"),
             )
 
@@ -202,15 +202,15 @@ def clock(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="clock-set-back",
             severity="warning",
-            title="The clock was set back, so that what was found out about engines seems to lie in the future",
+            title="The clock was set back, so results about engines seem to lie in the future",
             evidence=(f"the newest result is {span(latest - facts.now)} ahead of the clock",),
-            advice="Set the clock, or forget what is known: engines are then tried anew.",
+            advice="Set the clock, or forget the results: engines are then tried again.",
             commands=("llama-appliance engines forget",),
         )
 
 
 def span(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3.5 h``, ``2 days``."""
+    """Format ``40 s``, ``12 min``, ``3.5 h``, ``2 days``."""
     if seconds < 120:
         return f"{max(0.0, seconds):.0f} s"
     if seconds < 7200:

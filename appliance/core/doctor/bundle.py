@@ -1,4 +1,4 @@
-"""A support bundle: texts in, the same without what is private out, and what was taken out of each."""
+"""A support bundle: texts in, the same texts without private content out, with the number of removals in each."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from msgspec import Struct
 from appliance.core.redact import Counts, Private, Redactor, learn
 
 SAID_BY_ENGINES = ("error", "why", "fault", "damage", "evidence")
-"""Members of the facts that hold what engines print."""
+"""Members of the facts that hold engines' output."""
 MOST = 512 * 1024
-"""Characters of one file that are kept, the last ones."""
+"""Characters that are kept of one file, the last ones."""
 KNOWN_NAMES = (
     "LLAMA_", "GGML_", "CUDA_", "HIP_", "ROCR_", "HSA_", "NVIDIA_", "VK_", "ONEAPI_", "ZES_", "MESA_", "OMP_",
     "HF_", "XDG_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH",
     "container", "KUBERNETES_SERVICE_HOST", "WSL_DISTRO_NAME", "TERM", "NO_COLOR", "TMPDIR", "TEMP",
 )  # fmt: skip
-"""Variables that engines, drivers and this program heed, or how their names begin; no others get into a bundle."""
+"""Variables that engines, drivers and this program use, or their prefixes; no others get into a bundle."""
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "_PASS", "_PAT", "AUTH")
 
 
 Tree: TypeAlias = "str | int | float | bool | list[Tree] | dict[str, Tree] | None"
-"""What JSON can say."""
+"""Any JSON value."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """One file before anything is taken out. ``log``: servers and engines printed it."""
+    """One file before cleaning. ``log``: servers and engines printed it."""
 
     name: str
     text: str
@@ -43,7 +43,7 @@ class Packed(Struct, frozen=True, kw_only=True):
 
 
 def pack(parts: Sequence[Part], private: Private) -> list[Packed]:
-    """Every file without what is private. A secret that stands as one in any file is taken out of all of them."""
+    """Return every file without its private content. A secret found in any file is removed from all of them."""
     known = learn(private, [text for part in parts for text in (part.name, part.text)])
     redactor = Redactor(known)
     packed: list[Packed] = []
@@ -56,7 +56,7 @@ def pack(parts: Sequence[Part], private: Private) -> list[Packed]:
 
 
 def clean_said(tree: Tree, redactor: Redactor, key: str = "") -> Tree:
-    """A tree of plain values, in which what engines print is cleaned as a log is."""
+    """Clean a tree of plain values; engines' output in it is cleaned like a log."""
     match tree:
         case str():
             return redactor.clean(tree, log=True)[0] if key in SAID_BY_ENGINES else tree
@@ -69,13 +69,13 @@ def clean_said(tree: Tree, redactor: Redactor, key: str = "") -> Tree:
 
 
 def known_environment(environ: Mapping[str, str]) -> str:
-    """The variables that matter here, one a line."""
+    """Return the variables that matter here, one per line."""
     lines = [f"{name}={value}" for name, value in sorted(environ.items()) if _is_known(name.upper())]
     return "".join(f"{line}\n" for line in lines)
 
 
 def secret_values(environ: Mapping[str, str]) -> Iterable[str]:
-    """Values of variables that are called like secrets, each of a list by itself as well."""
+    """Return the values of variables with names like secrets; for a list also each of its parts."""
     for name, value in environ.items():
         if any(name.upper().endswith(word) or f"{word}S" == name.upper()[-len(word) - 1 :] for word in SECRET_WORDS):
             yield value

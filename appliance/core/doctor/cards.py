@@ -16,7 +16,7 @@ BACKENDS = {
     "intel": ("sycl", "vulkan"),
     "apple": ("metal",),
 }
-"""Which builds compute on whose cards, the usual one first."""
+"""The builds that compute on each vendor's cards, the usual one first."""
 CUDA_DRIVERS = (("cuda13", "580.0"), ("cuda12", "525.60"))
 """The least NVIDIA driver of each generation of CUDA, by NVIDIA's compatibility tables."""
 NONE_AT_ALL = ("", "-1", "none", "void", "nodevfiles")
@@ -53,7 +53,7 @@ def driver_too_old(facts: DoctorFacts) -> Iterator[Finding]:
                     severity="warning",
                     title=f"The {gpu.driver} driver is too old for {engine.id}",
                     evidence=(f"driver {gpu.driver_version} of {gpu.name}; the build needs {needed} or later",),
-                    advice="Update the graphics driver, or use a build that asks for less.",
+                    advice="Update the graphics driver, or use a build with lower requirements.",
                     commands=tuple(f"{INSTALL} {name}" for name in others[:1]),
                 )
 
@@ -81,18 +81,18 @@ def sick_driver(facts: DoctorFacts) -> Iterator[Finding]:
             yield Finding(
                 id="driver-mismatch",
                 severity="warning",
-                title="The graphics driver was updated, and the system still runs the old one",
+                title="The graphics driver was updated, but the system still runs the old one",
                 evidence=(one_line(problem),),
-                advice="Restart the machine: the driver's two halves have to be of one version.",
+                advice="Restart the machine: both halves of the driver must have the same version.",
                 commands=("sudo reboot",),
             )
         else:
             yield Finding(
                 id="driver-silent",
                 severity="warning",
-                title="A graphics driver is installed and does not answer",
+                title="A graphics driver is installed but does not answer",
                 evidence=(one_line(problem) or "it gave no reason",),
-                advice="Restart the machine; if it stays so, install the driver again.",
+                advice="Restart the machine; if that does not help, install the driver again.",
             )
 
 
@@ -105,7 +105,7 @@ def card_without_driver(facts: DoctorFacts) -> Iterator[Finding]:
             yield Finding(
                 id="nouveau",
                 severity="warning",
-                title="The NVIDIA card is held by the nouveau driver, which cannot compute",
+                title="The NVIDIA card uses the nouveau driver, which cannot compute",
                 evidence=(f"{card.vendor} card at {card.pci}, driver nouveau",),
                 advice="Install NVIDIA's own driver (your distribution's package), then restart the machine.",
                 commands=("sudo apt-get install nvidia-driver",),
@@ -114,8 +114,8 @@ def card_without_driver(facts: DoctorFacts) -> Iterator[Finding]:
             yield Finding(
                 id="card-without-driver",
                 severity="warning",
-                title=f"There is a graphics card of {card.vendor}, and no driver for it",
-                evidence=(f"{card.vendor} card at {card.pci}; no kernel driver holds it",),
+                title=f"There is a graphics card of {card.vendor}, but no driver for it",
+                evidence=(f"{card.vendor} card at {card.pci}; no kernel driver uses it",),
                 advice="Install the card's driver and restart the machine; in a container, on the host.",
             )
 
@@ -160,7 +160,7 @@ def no_permission(facts: DoctorFacts) -> Iterator[Finding]:
         severity="warning",
         title="This user may not use the graphics card",
         evidence=some(f"{file.path} belongs to the group {file.group or '?'}, and cannot be opened" for file in closed),
-        advice="Join the group, then log in again (a service has to be started again).",
+        advice="Join the group, then log in again (restart a service).",
         commands=(f"sudo usermod -aG {','.join(groups)} $USER",),
     )
 
@@ -173,7 +173,7 @@ def hidden_cards(facts: DoctorFacts) -> Iterator[Finding]:
             severity="warning" if everything and _gpus(facts) else "note",
             title=f"{name} hides {'every graphics card' if everything else 'some graphics cards'} from engines",
             evidence=(f"{name}={one_line(value)}",),
-            advice="Engines see what this variable lets through; where that is not meant, start the program without.",
+            advice="Engines see only the cards that this variable allows; start the program without it to show all.",
             commands=(f"unset {name}",),
         )
 
@@ -185,7 +185,7 @@ def software_renderer(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="software-renderer",
             severity="note",
-            title="The only graphics device here is a program that computes on the processor",
+            title="The only graphics device here is software that computes on the processor",
             evidence=some(f"{seat.id}: {device.description}" for seat in drawn for device in seat.devices),
             advice="It is slower than the processor itself and is not used. A card needs its own driver.",
             commands=("llama-appliance engines ls",),
@@ -200,7 +200,7 @@ def integrated_only(facts: DoctorFacts) -> Iterator[Finding]:
             severity="note",
             title="The graphics here is part of the processor and shares its memory",
             evidence=some(_card(gpu) for gpu in gpus),
-            advice="It is used where it was measured to be faster than the processor; often it is not.",
+            advice="It is used if measurements show that it is faster than the processor; often it is not.",
             commands=("llama-appliance engines ls",),
         )
 
@@ -214,7 +214,7 @@ def surroundings(facts: DoctorFacts) -> Iterator[Finding]:
             severity="note",
             title="This WSL has no graphics card",
             evidence=("there is no /dev/dxg",),
-            advice="Cards are there in WSL 2 with a current driver on Windows (none in the Linux part).",
+            advice="WSL 2 shows cards if Windows has a current driver (the Linux part needs none).",
             commands=("wsl.exe --update",),
         )
     if facts.look.environment == "container" and not facts.checkup.device_files:
@@ -222,7 +222,7 @@ def surroundings(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="container-without-gpu",
             severity="warning" if there else "note",
-            title="This container was given no graphics card",
+            title="This container has no access to the graphics card",
             evidence=(
                 "there is neither /dev/dri nor /dev/kfd nor /dev/nvidia*",
                 *some(f"on the bus: {card.vendor} card at {card.pci}" for card in there),
@@ -233,7 +233,7 @@ def surroundings(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def hiding(facts: DoctorFacts) -> dict[str, str]:
-    """The variables that keep cards from engines."""
+    """Return the variables that hide cards from engines."""
     if facts.look is None:
         return {}
     return {name: value for name, value in facts.look.hidden.items() if name not in NOT_CARDS}
@@ -244,7 +244,7 @@ def _gpus(facts: DoctorFacts) -> tuple[Gpu, ...]:
 
 
 def _suited(gpu: Gpu) -> tuple[str, ...]:
-    """Backends for the card, by its driver; the best one first."""
+    """Return backends for the card, by its driver; the best one first."""
     known = BACKENDS.get(gpu.vendor.lower(), ())
     floors = dict(CUDA_DRIVERS)
     have = numbers_of(gpu.driver_version)

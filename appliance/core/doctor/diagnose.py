@@ -1,4 +1,4 @@
-"""From facts to findings: every topic is asked, the gravest answers come first."""
+"""From facts to findings: runs every topic, and puts the gravest findings first."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ TOPICS: tuple[Callable[[DoctorFacts], Iterator[Finding]], ...] = (
     room.few_cores,
     room.memory_limit,
 )
-"""Causes before what follows from them."""
+"""The order of topics: causes before their effects."""
 
 
 def diagnose(facts: DoctorFacts) -> list[Finding]:
-    """Everything that is wrong or worth knowing, the gravest first. Never raises, whatever the facts are."""
+    """Return every problem and everything worth knowing, the gravest first. Never raises, whatever the facts are."""
     found = [tidied(finding) for topic in TOPICS for finding in topic(facts)]
     unique = list(dict.fromkeys(found))
     return sorted(unique, key=lambda finding: SEVERITIES.index(finding.severity))

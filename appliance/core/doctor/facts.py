@@ -1,4 +1,4 @@
-"""Everything that the doctor knows before it thinks. Sizes in bytes, times are Unix times; None: could not be told."""
+"""All facts of the doctor. Sizes in bytes, times are Unix times; None means unknown."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from appliance.core.engines.choice import Ranked
 from appliance.core.engines.machine import NOTHING, Look
 
 Answer = Literal["answers", "absent", "refused", "other", "failed"]
-"""What is behind the server's address: this program; nothing; this program, which wants another key; another program;
-something that takes a connection and says nothing of use."""
+"""The server's address is answered by this program; by nothing; by this program, which wants another key; by another
+program; by something that accepts a connection and gives no useful answer.
+"""
 
 
 class Installed(Struct, frozen=True, kw_only=True):
-    """One engine that was found, whether it can be used or not."""
+    """One engine that was found, usable or not."""
 
     id: str
     backend: str
     source: str
-    """Where it was found, in words."""
+    """Its place, in words."""
     digest: str = ""
     damage: str = ""
     needs: Needs = Needs()
 
 
 class Disk(Struct, frozen=True, kw_only=True):
-    """A folder that the program writes to, and what is free where it lies."""
+    """A folder that the program writes to, and the free space there."""
 
     what: str
     path: str
@@ -40,41 +41,41 @@ class Disk(Struct, frozen=True, kw_only=True):
 
 
 class Card(Struct, frozen=True, kw_only=True):
-    """A graphics card as the bus shows it, with or without a driver."""
+    """A graphics card on the bus, with or without a driver."""
 
     pci: str
     vendor: str
     """NVIDIA, AMD or Intel."""
     driver: str = ""
-    """The kernel's driver that holds it; empty: none does."""
+    """The kernel driver in charge of it; empty: none."""
 
 
 class DeviceFile(Struct, frozen=True, kw_only=True):
-    """A file by which programs reach a card."""
+    """A device file through which programs use a card."""
 
     path: str
     usable: bool
-    """This user may read and write it."""
+    """True if this user may read and write it."""
     group: str = ""
 
 
 class Checkup(Struct, frozen=True, kw_only=True):
-    """What the system tells beyond `Look`."""
+    """Facts about the system beyond `Look`."""
 
     disks: tuple[Disk, ...] = ()
     swap_used: int = 0
     swap_total: int = 0
     open_files: int | None = None
-    """The most that this user may have open; None: no limit, or none that is told."""
+    """Largest number of open files for this user; None: no limit, or unknown."""
     cores: int = 0
-    """Of the machine, whatever a container allows; 0: not told."""
+    """Cores of the machine, whatever a container allows; 0: unknown."""
     memory: int = 0
     cards: tuple[Card, ...] = ()
     device_files: tuple[DeviceFile, ...] = ()
 
 
 class ModelFact(Struct, frozen=True, kw_only=True):
-    """One model of the catalog. ``fit`` says whether it has room here, in the fit's own words; empty: not told."""
+    """One model of the catalog. ``fit`` is the fit's own verdict; empty: unknown."""
 
     id: str
     source: str
@@ -91,29 +92,29 @@ class Running(Struct, frozen=True, kw_only=True):
     id: str
     state: str
     error: str = ""
-    """Why its last process failed, where the last one did."""
+    """The error of its last process, if that failed."""
     command: tuple[str, ...] = ()
-    """Its process's command line; of one that does not run, what would be started."""
+    """Its process's command line; for a stopped model, the command that would start it."""
     seat: str = ""
-    """The id of the seat it runs on, where the server tells it."""
+    """The id of the seat it runs on, if the server reports it."""
     layers: tuple[int, int] | None = None
-    """On the GPU, and in all."""
+    """Layers on the GPU, and in all."""
 
 
 class ServerFact(Struct, frozen=True, kw_only=True):
-    """What is found at the server's address. ``why`` says what is wrong where it is not ``answers``."""
+    """The state of the server's address. ``why`` gives the problem if it is not ``answers``."""
 
     url: str
     answer: Answer
     why: str = ""
     version: str = ""
     engine: str = ""
-    """The id of the seat that it gives a model of which nothing is known; empty: it was told which engine to use."""
+    """The id of its seat for an unknown model; empty: somebody named its engine."""
     running: tuple[Running, ...] = ()
 
 
 class PortOwner(Struct, frozen=True, kw_only=True):
-    """Which process listens where the server would. ``name`` is empty where the system does not tell."""
+    """The process that listens at the server's address. ``name`` is empty if the system does not report it."""
 
     port: int
     pid: int | None = None
@@ -121,7 +122,7 @@ class PortOwner(Struct, frozen=True, kw_only=True):
 
 
 class ConfigFact(Struct, frozen=True, kw_only=True):
-    """The configuration that was named. ``unreadable`` says why it could not be read at all."""
+    """The named configuration. ``unreadable`` says why it could not be read at all."""
 
     files: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -129,13 +130,13 @@ class ConfigFact(Struct, frozen=True, kw_only=True):
 
 
 class DoctorFacts(Struct, frozen=True, kw_only=True):
-    """The whole. What could not be found out has its default, so that one sick part hides no other."""
+    """All facts together. Unknown ones keep their defaults, so that one failure hides nothing else."""
 
     version: str
     now: float
     look: Look | None = None
     ranked: tuple[Ranked, ...] = ()
-    """Seats for a model of which nothing is known, best first; for ``model`` where one was named."""
+    """Seats for an unknown model, best first; for ``model`` if one was named."""
     book: Book = Book()
     engines: tuple[Installed, ...] = ()
     checkup: Checkup = Checkup()
@@ -147,8 +148,8 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
     port: PortOwner | None = None
     """None: the port is free."""
     named_engine: str = ""
-    """What the environment (or an option) names in place of a choice."""
+    """The engine that the environment (or an option) names instead of a choice."""
     named_fault: str = ""
-    """Why no server starts with that."""
+    """The reason why no server starts with that."""
     trouble: Mapping[str, str] = NOTHING
     """Parts of the examination that failed, with the reason."""

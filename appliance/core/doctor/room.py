@@ -9,7 +9,7 @@ from appliance.core.doctor.findings import Finding, some
 
 GIB = 1 << 30
 FULL, TIGHT = 256 << 20, 2 * GIB
-"""Free bytes below which nothing can be written soon, and below which no model can be fetched."""
+"""Free bytes below which writing will soon fail, and below which no model can be downloaded."""
 SWAPPED = 512 << 20
 FEW_FILES = 1024
 UNIT = (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -22,7 +22,7 @@ def examination(facts: DoctorFacts) -> Iterator[Finding]:
             severity="warning",
             title=f"The doctor could not look at {part}",
             evidence=(why or "it gave no reason",),
-            advice="What it would have shown is missing from this page.",
+            advice="Its results are missing from this page.",
             commands=("llama-appliance doctor --json",),
         )
 
@@ -35,7 +35,7 @@ def old_processor(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="no-avx2",
             severity="note",
-            title="This processor has no AVX2, so that models run several times slower on it",
+            title="This processor has no AVX2, so models run several times slower on it",
             evidence=(f"{seen.cpu or 'the processor'}: {seen.cpu_level}",),
             advice="In a virtual machine, pass the host's processor through (host CPU model). Else small models, with "
             "few parameters and 4-bit weights, are what it is good for.",
@@ -64,12 +64,12 @@ def memory_limit(facts: DoctorFacts) -> Iterator[Finding]:
         severity="note",
         title=f"Only {size(seen.memory_total)} of the machine's {size(of_machine)} of memory may be used",
         evidence=(f"the group's limit is {size(seen.memory_total)}; {size(seen.memory_available)} are free",),
-        advice="Raise the limit (docker run --memory, MemoryMax= of the service) where models do not fit.",
+        advice="Raise the limit (docker run --memory, MemoryMax= of the service) if models do not fit.",
     )
 
 
 def too_large(facts: DoctorFacts) -> Iterator[Finding]:
-    """Models that have no room: by the fit where it was worked out, else by the size of their file."""
+    """Report models that do not fit: by the plan if there is one, else by the size of their file."""
     misfits = [model for model in facts.models if model.fit == "will not fit"]
     partly = [model for model in facts.models if model.fit.startswith("partly")]
     seen = facts.look
@@ -82,16 +82,16 @@ def too_large(facts: DoctorFacts) -> Iterator[Finding]:
             severity="warning",
             title="Some models are too large for this machine",
             evidence=some(f"{one.id}: {one.why or size(one.size)}" for one in misfits),
-            advice="Take a smaller model, or the same with fewer bits; a smaller context needs less, too.",
+            advice="Choose a smaller model, or the same one with fewer bits; a smaller context also needs less.",
             commands=("llama-appliance ls",),
         )
     if partly:
         yield Finding(
             id="model-partly-on-gpu",
             severity="note",
-            title="Some models have room for a part of their layers on the graphics card alone",
+            title="Some models fit only partly on the graphics card",
             evidence=some(f"{one.id}: {one.why or 'partly'}" for one in partly),
-            advice="The rest is computed on the processor. A smaller context or fewer bits let more layers in.",
+            advice="The processor computes the rest. A smaller context or fewer bits lets more layers fit.",
             commands=("llama-appliance ls",),
         )
 
@@ -137,13 +137,13 @@ def few_files(facts: DoctorFacts) -> Iterator[Finding]:
             severity="warning",
             title="The server may have few files and connections open",
             evidence=(f"at most {allowed} for this user",),
-            advice="Raise it for the service with LimitNOFILE=65536, or in the shell that starts the server.",
+            advice="Raise the limit with LimitNOFILE=65536 for the service, or in the shell that starts the server.",
             commands=("ulimit -Hn",),
         )
 
 
 def size(number: int) -> str:
-    """``7.5 GiB``."""
+    """Format ``7.5 GiB``."""
     for unit, large in UNIT:
         if number >= large:
             return f"{number / large:.1f} {unit}"

@@ -20,7 +20,7 @@ def no_models(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="no-models",
             severity="warning",
-            title="There are no models that can be used",
+            title="There are no usable models",
             evidence=(f"models folder: {facts.models_dir or 'none'}", f"models found: {len(facts.models)}"),
             advice="Put a .gguf file into the models folder, or download a model.",
             commands=("llama-appliance pull ORG/REPO:QUANT",),
@@ -37,7 +37,7 @@ def broken_models(facts: DoctorFacts) -> Iterator[Finding]:
             evidence=some(
                 f"{model.id}: {model.error}" + (f" ({model.path})" if model.path else "") for model in broken
             ),
-            advice="A file that was cut short is the usual cause: download it again, or remove it.",
+            advice="The usual cause is a truncated file: download it again, or remove it.",
             commands=("llama-appliance ls",),
         )
 
@@ -62,11 +62,11 @@ def configuration(facts: DoctorFacts) -> Iterator[Finding]:
             yield Finding(
                 id=f"config-{level}s",
                 severity="error" if level == "error" else "warning",
-                title="The configuration has mistakes, and the server does not start with it"
+                title="The configuration has mistakes, so the server does not start with it"
                 if level == "error"
-                else "The configuration says things that have no effect, or another one than expected",
+                else "Parts of the configuration have no effect, or an unexpected one",
                 evidence=some(str(problem) for problem in problems),
-                advice="Each line names the place and what to do.",
+                advice="Each line names the place and the fix.",
                 commands=(f"llama-appliance config check{named}",),
             )
 
@@ -79,18 +79,18 @@ def server_state(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="server-wants-key",
             severity="warning",
-            title="A server runs, and did not let the doctor in",
+            title="A server is running, but it rejected the doctor",
             evidence=(f"{server.url}: {one_line(server.why)}",),
-            advice="Give its key, so that it can be asked what its models do.",
+            advice="Give its key, so that the doctor can ask about its models.",
             commands=("llama-appliance doctor --api-key KEY",),
         )
     elif server.answer == "absent" and port is None:
         yield Finding(
             id="server-not-running",
             severity="note",
-            title="No server runs",
+            title="No server is running",
             evidence=(f"{server.url}: {one_line(server.why)}",),
-            advice="Name another address with --url where it listens elsewhere.",
+            advice="If it listens elsewhere, name its address with --url.",
             commands=(SERVE,),
         )
     else:
@@ -100,7 +100,7 @@ def server_state(facts: DoctorFacts) -> Iterator[Finding]:
             severity="error",
             title=f"The server's address is taken by {who}"
             if server.answer != "failed"
-            else "A server runs, and does not answer as it should",
+            else "A server is running, but it does not answer as it should",
             evidence=(f"{server.url}: {one_line(server.why) or server.answer}",)
             + ((f"process {port.pid} listens on port {port.port}",) if port is not None and port.pid else ()),
             advice="End that program, or let the server listen elsewhere.",
@@ -114,9 +114,9 @@ def other_version(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             id="other-version",
             severity="warning",
-            title="The running server is of another version than this command",
+            title="The running server and this command have different versions",
             evidence=(f"server: {server.version}; this command: {facts.version}",),
-            advice="Start the server again, so that it is what is installed.",
+            advice="Restart the server, so that it is the installed version.",
             commands=(SERVE,),
         )
 
@@ -135,7 +135,7 @@ def failed_models(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def model_on_processor(facts: DoctorFacts) -> Iterator[Finding]:
-    """A loaded model on the processor although a card is there; the reason is what is known of the cards' seats."""
+    """Report a loaded model on the processor although there is a card; the reason comes from the cards' seats."""
     if facts.server is None or facts.look is None or not facts.look.gpus:
         return
     for model in facts.server.running:
@@ -147,9 +147,9 @@ def model_on_processor(facts: DoctorFacts) -> Iterator[Finding]:
             title=f"The model '{model.id}' runs on the processor although there is a graphics card",
             evidence=(
                 f"it runs on {model.seat or one_line(' '.join(_devices(model.command)) or 'the processor alone')}",
-                _reason(facts) or "the processor was measured to be faster, or asked for",
+                _reason(facts) or "the processor was faster in measurements, or was chosen by name",
             ),
-            advice="Loading the model again takes the engine that is best now.",
+            advice="Load the model again to use the engine that is best now.",
             commands=(f"llama-appliance unload {quote(model.id)}", f"llama-appliance load {quote(model.id)}"),
         )
 
@@ -162,7 +162,7 @@ def partly_on_card(facts: DoctorFacts) -> Iterator[Finding]:
                 severity="note",
                 title=f"A part of the model '{model.id}' runs on the processor, which makes it slower",
                 evidence=(f"{model.layers[0]} of {model.layers[1]} layers are on the graphics card",),
-                advice="A smaller context (--ctx-size) or a file with fewer bits lets more layers in.",
+                advice="A smaller context (--ctx-size) or a file with fewer bits lets more layers fit.",
                 commands=(f"llama-appliance logs {quote(model.id)}",),
             )
 
@@ -180,22 +180,22 @@ def _on_processor(facts: DoctorFacts, model: Running) -> bool:
 
 
 def _devices(command: tuple[str, ...]) -> tuple[str, ...]:
-    """``--device`` with its value, where there is one."""
+    """Return ``--device`` with its value, if it is there."""
     at = command.index("--device") if "--device" in command else len(command)
     found = command[at : at + 2]
     return found if len(found) == 2 else ()
 
 
 def _reason(facts: DoctorFacts) -> str | None:
-    """Why no card is used, as far as it is something that can be mended."""
+    """Return why no card is used, as far as the user can correct it."""
     cards = [one for one in facts.ranked if one.seat.devices and not one.seat.on_cpu and not one.seat.software]
     first = best(facts.ranked)
     if hidden := hiding(facts):
         return "hidden from engines by " + ", ".join(f"{name}={value}" for name, value in hidden.items())
     if not cards:
-        return "no engine that is installed lists the card"
+        return "no installed engine lists the card"
     if first is not None and not first.seat.on_cpu:
-        return f"{first.seat.id} is the better choice by now"
+        return f"{first.seat.id} is now the better choice"
     sick = next((one for one in cards if one.standing != "proven"), None)
     return None if sick is None else one_line(f"{sick.seat.id}: {sick.standing}, {sick.why}")
 

@@ -11,7 +11,7 @@ SHOWN_MODELS = 6
 
 
 def headlines(facts: DoctorFacts) -> list[tuple[str, str]]:
-    """What and how it is, one line each."""
+    """Names and states, one line each."""
     return [
         *_machine(facts),
         ("engine", _engine(facts)),
@@ -39,10 +39,10 @@ def _engine(facts: DoctorFacts) -> str:
         return one_line(f"{facts.named_engine}: named by the environment")
     first = best(facts.ranked)
     if first is None:
-        return "none that can be used"
+        return "no usable one"
     others = len([one for one in facts.ranked if one.usable]) - 1
     beside = f"; {others} other{'s' * (others != 1)} could take over" if others else ""
-    return one_line(f"{first.seat.id}: {'asked for; ' if first.wanted else ''}{first.why}{beside}")
+    return one_line(f"{first.seat.id}: {'chosen by you; ' if first.wanted else ''}{first.why}{beside}")
 
 
 def _models(facts: DoctorFacts) -> str:

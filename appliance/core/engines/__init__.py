@@ -1,3 +1,4 @@
-"""Decisions about engine builds: what a build is, which devices it sees, what proves it, which one is used.
+"""Decisions about engine builds: their devices, their proofs, and the choice among them.
 
-Refuses to look at the machine: engines/ does, and hands in what it saw."""
+Refuses to look at the machine: engines/ looks, and passes in the results.
+"""

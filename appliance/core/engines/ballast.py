@@ -1,4 +1,4 @@
-"""The measuring model: what its file begins with; its weights are zeros, which a file system need not store.
+"""The measuring model: the header of its file; its weights are zeros, which a file system need not store.
 
 The starter model is so small that starting a kernel costs more than computing: it would put every graphics card behind
 the processor. This one weighs as much as a small real model and takes as long, since matrix products of zeros take the
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 VERSION = 1
-"""Of everything in this file; a file of another version is not used."""
+"""The version of everything in this file; a file of another version is not used."""
 PREFIX, SUFFIX = "ballast-", ".gguf"
 
 WIDTH = 2048
@@ -22,17 +22,17 @@ HEADS = 16
 KV_HEADS = 4
 CONTEXT = 4096
 LAYERS = 5
-"""Of the whole model, 240 MB. A machine with little memory gets fewer, see `layers_for`."""
+"""Layers of the whole model, 240 MB. A machine with little memory gets fewer, see `layers_for`."""
 SHARE = 8
-"""The measuring model takes at most this part of the memory that is free."""
+"""The measuring model uses at most this part of the free memory."""
 
 ALIGNMENT = 32
 F32, Q8_0 = 0, 8
 BLOCK, BLOCK_BYTES = 32, 34
-"""Q8_0: so many weights take so many bytes."""
+"""Q8_0: this many weights take this many bytes."""
 U32, FLOAT, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
 LETTERS = 256
-"""Tokens that are letters, the first ones."""
+"""Number of tokens that are letters, the first ones."""
 NORMAL, CONTROL = 1, 3
 FORMAT_VERSION = 3
 MAGIC = b"GGUF"
@@ -51,7 +51,7 @@ class Tensor(Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As GGUF writes it."""
+        """The dimensions in GGUF's order."""
         return (self.width,) if self.rows == 1 else (self.width, self.rows)
 
     @property
@@ -60,7 +60,7 @@ class Tensor(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.weights * 4 if self.kind == F32 else self.weights // BLOCK * BLOCK_BYTES
 
 
@@ -69,24 +69,24 @@ def file_name(layers: int) -> str:
 
 
 def layers_for(memory: int) -> int:
-    """How many layers fit into ``memory`` free bytes; one at least."""
+    """Return how many layers fit into ``memory`` free bytes; at least one."""
     layer = sum(tensor.size for tensor in _layer(0))
     return max(1, min(LAYERS, memory // SHARE // layer))
 
 
 def weights_of(layers: int) -> int:
-    """How many weights the model has."""
+    """Return the number of the model's weights."""
     return sum(tensor.weights for tensor in tensors(layers))
 
 
 def tensors(layers: int) -> list[Tensor]:
-    """All of them, in the order of the file."""
+    """Return all tensors, in the order of the file."""
     repeating = [tensor for at in range(layers) for tensor in _layer(at)]
     return [Tensor("token_embd.weight", WIDTH, _vocabulary()), _norm("output_norm"), *repeating]
 
 
 def header(layers: int) -> bytes:
-    """Everything in front of the weights, padded so that they begin where it ends."""
+    """Return everything in front of the weights, padded so that the weights begin at its end."""
     keys = list(_keys(layers))
     described: list[bytes] = []
     at = 0
@@ -100,7 +100,7 @@ def header(layers: int) -> bytes:
 
 
 def weights_size(layers: int) -> int:
-    """Bytes behind the header."""
+    """Return the number of bytes behind the header."""
     return sum(_aligned(tensor.size) for tensor in tensors(layers))
 
 
@@ -150,7 +150,7 @@ def _keys(layers: int) -> Iterator[bytes]:
 
 
 def _letters() -> list[str]:
-    """The 256 letters that stand for bytes in a byte-level vocabulary, those of a merge, and filling."""
+    """Return a byte-level vocabulary: the 256 letters that stand for bytes, those of a merge, and filling."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [LETTERS + at for at in range(LETTERS - len(shown))]
     return [*(chr(code) for code in (*shown, *hidden)), "ab", *(f"<{at}>" for at in range(62))]

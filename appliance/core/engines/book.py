@@ -1,4 +1,4 @@
-"""What is remembered about engines between runs: one JSON file, written whole or not at all by `store.engine_book`."""
+"""The memory about engines between runs: one JSON file, which `store.engine_book` writes completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from appliance.core.engines.probation import Probation, eased, kept
 from appliance.core.engines.proofs import Proof, ProofKey
 
 MAX_PROOFS = 200
-"""Proofs that are kept, the newest; a machine has a handful of builds and devices."""
+"""Number of proofs that are kept, the newest; a machine has a handful of builds and devices."""
 
 
 class Listed(Struct, frozen=True, kw_only=True):
-    """What one build said of its devices when it was last asked, on this system."""
+    """One build's list of its devices when it was last asked, on this system."""
 
     digest: str
     system: str
@@ -25,21 +25,21 @@ class Listed(Struct, frozen=True, kw_only=True):
     """`drivers_of` the machine at that time."""
     devices: tuple[Device, ...] = ()
     why: str = ""
-    """Why it could not say; empty: it did."""
+    """The reason why it could not list them; empty: it could."""
 
 
 class Book(Struct, frozen=True, kw_only=True):
-    """Everything. Each change makes a new one."""
+    """The whole book. Each change makes a new one."""
 
     proofs: tuple[Proof, ...] = ()
     probations: tuple[Probation, ...] = ()
     listed: tuple[Listed, ...] = ()
     look: Look | None = None
-    """The machine when it was last looked at."""
+    """The machine when it was last examined."""
     signature: str = ""
-    """What the machine's drivers and cards were called then: while it stays, ``look`` and ``listed`` hold."""
+    """The machine's drivers and cards then: while this is unchanged, ``look`` and ``listed`` are valid."""
     use: str | None = None
-    """What `Wanted.word` is for all models, by ``engines use``."""
+    """`Wanted.word` for all models, set by ``engines use``."""
     pinned: bool = False
     """``use`` and nothing else (``engines pin``): no fallback, no update."""
     models: Mapping[str, str] = {}
@@ -47,37 +47,37 @@ class Book(Struct, frozen=True, kw_only=True):
 
     @property
     def system(self) -> str:
-        """`Look.system` of the machine when it was last looked at; empty: never."""
+        """`Look.system` of the machine when it was last examined; empty: never."""
         return self.look.system if self.look is not None else ""
 
     @property
     def asked_for(self) -> tuple[str, ...]:
-        """Every word that somebody chose by ``use`` and ``pin``, for all models or for one."""
+        """Return every word chosen by ``use`` and ``pin``, for all models or for one."""
         return tuple(word for word in (self.use, *self.models.values()) if word)
 
     def proofs_of(self, seat: Seat, system: str, now: float) -> tuple[Proof, ...]:
-        """Those that hold for the seat now, one for each device that has one."""
+        """Return the proofs that are valid for the seat now, one for each device that has one."""
         known = {proof.key: proof for proof in self.proofs if proof.holds(now)}
         found = (known.get(key_of(seat, device, system)) for device in seat.devices)
         return tuple(proof for proof in found if proof is not None)
 
     def with_proof(self, proof: Proof) -> Book:
-        """A newer proof of the same key replaces the one there is."""
+        """Add a proof; it replaces an older one with the same key."""
         others = [one for one in self.proofs if one.key != proof.key]
         return structs.replace(self, proofs=(*others, proof)[-MAX_PROOFS:])
 
     def with_probation(self, probation: Probation) -> Book:
-        """It takes the place of the pair's last one; those that say nothing any more are dropped."""
+        """Add a probation; it replaces the pair's last one, and expired ones are dropped."""
         left = kept(self.probations, probation.since)
         others = [one for one in left if (one.seat, one.model) != (probation.seat, probation.model)]
         return structs.replace(self, probations=(*others, probation))
 
     def with_look(self, look: Look, signature: str) -> Book:
-        """The machine was looked at."""
+        """Note that the machine was examined."""
         return structs.replace(self, look=look, signature=signature)
 
     def with_trust(self, seat: str) -> Book:
-        """The seat was proven on all its devices after what it is on probation for."""
+        """Note that the seat was proven on all its devices after the cause of its probation."""
         probations = tuple(eased(one) if one.seat == seat else one for one in self.probations)
         return structs.replace(self, probations=probations)
 
@@ -86,7 +86,7 @@ class Book(Struct, frozen=True, kw_only=True):
         return structs.replace(self, listed=(*others, listed))
 
     def cleared(self, digests: Sequence[str] | None = None) -> Book:
-        """Nothing is known any more of builds with these digests, or of any; what the user chose stays."""
+        """Forget everything about builds with these digests, or about all; the user's choices stay."""
 
         def stays(digest: str) -> bool:
             return digests is not None and digest not in digests
@@ -100,5 +100,5 @@ class Book(Struct, frozen=True, kw_only=True):
 
 
 def key_of(seat: Seat, device: Device, system: str) -> ProofKey:
-    """Under what a proof of one device of a seat is remembered."""
+    """Return the key under which a proof of one device of a seat is remembered."""
     return ProofKey(digest=seat.digest, device=device.id, driver=device.driver, system=system)

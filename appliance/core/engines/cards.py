@@ -1,10 +1,9 @@
-"""Which card is behind a device that an engine lists.
+"""Finds the card behind a device that an engine lists.
 
-An engine tells a name and a size, and numbers devices in its own way: CUDA puts the fastest card first, Vulkan's loader
-has its own order, and variables hide some. The machine's look (`Look.gpus`) knows places, numbers and drivers. The two
-are matched by vendor, name, target and memory. Cards that are alike in all of that are taken in the order of the bus,
-which is the order that CUDA and HIP give equals. What stays in doubt is not filled in: no place is better than a wrong
-one.
+An engine reports a name and a size, and numbers devices in its own way: CUDA puts the fastest card first, Vulkan's
+loader has its own order, and variables hide some. The machine's look (`Look.gpus`) knows places, numbers and drivers.
+The two are matched by vendor, name, target and memory. Cards that agree in all of these are taken in the order of the
+bus, as CUDA and HIP do. A doubtful place stays empty: no place is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ NOISE = re.compile(
     r"\((?:r|tm|c)\)|\b(?:nvidia|amd|ati|intel|corporation|graphics|gpu)\b|\s+|\([^()]*\)\s*$", re.IGNORECASE
 )
 NUMBERED = re.compile(r"(?:AMD|Intel|NVIDIA) GPU ?([0-9a-f]*)", re.IGNORECASE)
-"""What cards are called whose driver tells no name."""
+"""The name of a card whose driver does not report one."""
 ALIKE = 0.88
-"""Two sizes are of one memory when the smaller is at least this part of the larger: drivers keep some back."""
+"""Two sizes are of one memory if the smaller is at least this part of the larger: drivers keep some back."""
 SAME_NAME, LONGER_NAME, SHORTER_NAME, SAME_TARGET, SAME_MEMORY, ONLY_ONE = 12, 8, 7, 4, 2, 1
-"""What speaks for a pair; a part of a card (MIG) has a longer name than the card."""
+"""Points in favour of a pair; a part of a card (MIG) has a longer name than the card."""
 HIDING = {"CUDA": ("CUDA_VISIBLE_DEVICES",), "ROCm": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")}
 """Variables that hide cards by number or UUID and give the rest new numbers, by backend."""
 
 
 def identify(devices: Sequence[Device], look: Look, targets: Mapping[str, str] = NO_TARGETS) -> tuple[Device, ...]:
-    """The same devices with what their cards' drivers tell: place, UUID, driver's version, integrated or not.
+    """Return the same devices with their cards' place, UUID and driver's version, and whether they are integrated.
 
-    ``targets`` is `Listing.targets`. The look's software renderers are no cards, and devices of other machines (RPC)
-    have none here.
+    ``targets`` is `Listing.targets`. The look's software renderers are not cards, and devices of other machines (RPC)
+    have no card here.
     """
     found: dict[str, Gpu] = {}
     for backend in dict.fromkeys(backend_of(device) for device in devices):
@@ -54,16 +53,16 @@ def identify(devices: Sequence[Device], look: Look, targets: Mapping[str, str] =
 
 
 def drivers_of(look: Look) -> str:
-    """One word for all drivers of GPUs, in no order of theirs: another when any of their versions is."""
+    """Return one word for all drivers of GPUs, whatever their order: it changes with any of their versions."""
     kernel = {f"{gpu.driver} {gpu.driver_version}".strip() for gpu in look.gpus if gpu.driver}
     vulkan = {f"{name} {told}" for name, told in look.loaders.items() if "/" in name}
     return "; ".join(sorted(kernel | vulkan))
 
 
 def memory_names(devices: Sequence[Device], look: Look | None) -> Mapping[str, str]:
-    """What the devices' memory is called in budgets: ``gpu<i>`` by the card's place in the look, or ``ram``.
+    """Return the names of the devices' memory in budgets: ``gpu<i>`` by the card's place in the look, or ``ram``.
 
-    A card that the look does not have, because its driver tells nothing, goes by the number in the device's name.
+    A card that is missing from the look, because its driver reports nothing, goes by the number in the device's name.
     """
     names: dict[str, str] = {}
     for device in devices:
@@ -75,12 +74,12 @@ def memory_names(devices: Sequence[Device], look: Look | None) -> Mapping[str, s
 
 
 def backend_of(device: Device) -> str:
-    """``CUDA`` of ``CUDA0``; ``RPC`` of ``RPC0`` and of ``RPC[host:port]``."""
+    """Return ``CUDA`` of ``CUDA0``; ``RPC`` of ``RPC0`` and of ``RPC[host:port]``."""
     return re.split(r"[0-9\[]", device.name, maxsplit=1)[0]
 
 
 def maker_of(device: Device) -> str:
-    """The card's maker, by the backend or by the device's name; empty: not told."""
+    """Return the card's maker, by the backend or by the device's name; empty: unknown."""
     told = MAKERS.get(backend_of(device))
     return told or next((maker for maker, words in WORDS if words.search(device.description)), "")
 
@@ -108,13 +107,15 @@ def _visible(look: Look, backend: str) -> Sequence[Gpu]:
 
 
 def _has_uuid(gpu: Gpu, word: str) -> bool:
-    """CUDA takes the beginning of a UUID for it; HIP's are ``GPU-`` and the number that the driver tells."""
+    """True if the word means this card: CUDA accepts the beginning of a UUID; HIP's are ``GPU-`` and a driver's
+    number.
+    """
     uuid, wanted = (gpu.uuid or "").lower(), word.lower()
     return bool(uuid) and not word.isdecimal() and (uuid.startswith(wanted) or f"gpu-{uuid}" == wanted)
 
 
 def _matched(devices: Sequence[Device], cards: Sequence[Gpu], targets: Mapping[str, str]) -> dict[str, Gpu]:
-    """By device name. The best fitting pairs first; of devices that fit several cards alike, all or none."""
+    """Match cards by device name. The best pairs come first; of devices that fit several cards alike, all or none."""
     rest: list[Device] = list(devices)
     open_cards: list[int] = list(range(len(cards)))
     found: dict[str, Gpu] = {}
@@ -139,7 +140,7 @@ def _matched(devices: Sequence[Device], cards: Sequence[Gpu], targets: Mapping[s
 
 
 def _fit(device: Device, card: Gpu, target: str, of_its_maker: int) -> int:
-    """How much speaks for this card, of which its maker has so many that are not taken; 0: it is another one."""
+    """Return the points in favour of this card, of which its maker has so many that are free; 0: it is another one."""
     maker = maker_of(device)
     if (maker and maker != card.vendor) or (target and card.gfx and target != card.gfx):
         return 0
@@ -185,7 +186,9 @@ def _with(device: Device, card: Gpu | None, look: Look) -> Device:
 
 
 def _versioned(driver: str, version: str, look: Look) -> str:
-    """The driver's version; of a Vulkan driver, whose kernel part says little, its name and that of Mesa here."""
+    """Return the driver's version; for a Vulkan driver, whose kernel part says little, its name and that of Mesa
+    here.
+    """
     mesa = sorted({told for name, told in look.loaders.items() if "/" in name and told.startswith("Mesa")})
     if driver and "nvidia" not in driver.lower() and mesa:
         return " ".join(word for word in (driver, version, *mesa) if word)
@@ -197,5 +200,5 @@ def _alike(first: int, second: int) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A card's name without what drivers put around it: ``Radeon RX 7900 XT`` of ``AMD Radeon ... (RADV NAVI31)``."""
+    """Return a card's bare name: ``Radeon RX 7900 XT`` of ``AMD Radeon ... (RADV NAVI31)``."""
     return " ".join(NOISE.sub(" ", NOISE.sub(" ", name)).lower().split())

@@ -1,4 +1,4 @@
-"""Which build of each kind is in use, which ones were before it, and the update that is under way.
+"""The build in use of each kind, the builds before it, and the update that is under way.
 
 A *line* is the builds for one platform and backend, ``linux-x64-cpu``. A line that an update or a rollback has been
 through has a current build, which goes before the others of the line; one that nobody has changed has none, and its
@@ -16,9 +16,9 @@ from appliance.core.engines.choice import Ranked
 from appliance.errors import Conflict, UsageError
 
 KEPT = 2
-"""Builds before the current one that stay on the disk."""
+"""Number of builds before the current one that stay on the disk."""
 TRIAL = 3600.0
-"""Seconds after a switch within which a failure of the new build brings the old one back."""
+"""Seconds after a switch within which a failure of the new build restores the old one."""
 
 Step = Literal["stage", "prove", "canary", "place", "tidy"]
 Role = Literal["current", "previous", "withdrawn", ""]
@@ -38,34 +38,34 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 class Journal(Struct, frozen=True, kw_only=True):
-    """The update under way. ``step`` is what is being done, or was when the program was killed."""
+    """The update under way. ``step`` is the current step, or the one at which the program was killed."""
 
     line: str
     build: str
     """The new build's id."""
     old: str
-    """The id of the build of the line that is in use until the switch."""
+    """The id of the line's build that is in use until the switch."""
     step: Step
     began: float
     held: tuple[str, ...] = ()
-    """What the user asked for by name, which stays on the disk."""
+    """Builds that the user asked for by name; they stay on the disk."""
     surplus: tuple[str, ...] = ()
-    """Ids of builds that are to be removed now that the switch is done."""
+    """Ids of builds to remove now that the switch is done."""
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """Everything. Each change makes a new one."""
+    """The whole state. Each change makes a new one."""
 
     lines: tuple[Line, ...] = ()
     withdrawn: Mapping[str, str] = NOBODY
-    """Builds that were gone back from, to the reason: they go behind all others."""
+    """Builds that were rolled back, with the reason: they go behind all others."""
     journal: Journal | None = None
 
     def line(self, name: str) -> Line | None:
         return next((line for line in self.lines if line.name == name), None)
 
     def role(self, build: str) -> Role:
-        """What a build is in its line; empty: nothing that anybody decided."""
+        """Return a build's place in its line; empty: nobody has decided anything about it."""
         if build in self.withdrawn:
             return "withdrawn"
         line = self.line(line_of(build))
@@ -78,7 +78,7 @@ class Changes(Struct, frozen=True, kw_only=True):
         return structs.replace(self, lines=(*others, line))
 
     def without(self, build: str) -> Changes:
-        """The build is gone from the disk. A line whose current build it was goes over to the one before."""
+        """The build is gone from the disk. A line whose current build it was returns to the previous one."""
         line = self.line(line_of(build))
         withdrawn = {name: why for name, why in self.withdrawn.items() if name != build}
         changed = structs.replace(self, withdrawn=withdrawn)
@@ -92,7 +92,7 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 
 def line_of(build: str) -> str:
-    """``linux-x64-cpu`` of ``linux-x64-cpu/b11434``; what is no build is a line of its own."""
+    """Return ``linux-x64-cpu`` of ``linux-x64-cpu/b11434``; anything but a build is a line of its own."""
     name, slash, release = build.partition("/")
     return name if slash and name and release and "/" not in release else build
 
@@ -115,9 +115,9 @@ def arrange(ranked: Sequence[Ranked], changes: Changes) -> list[Ranked]:
 
 
 def on_failure(changes: Changes, build: str, why: str, now: float) -> Changes | None:
-    """A build has failed at work: where it came into use within the last hour, the one before it comes back.
+    """A build has failed at work: if it came into use within the last hour, the previous one returns. None: no change.
 
-    None: nothing changes. To be asked about failures of the engine, not of a model that no engine can load.
+    Call this for failures of the engine, not of a model that no engine can load.
     """
     line = changes.line(line_of(build))
     if line is None or line.current != build or not line.previous or not 0 <= now - line.switched_at < TRIAL:
@@ -126,12 +126,12 @@ def on_failure(changes: Changes, build: str, why: str, now: float) -> Changes | 
 
 
 def rolled_back(changes: Changes, name: str, why: str, now: float) -> Changes:
-    """The line's previous build is current again. Raises UsageError when there is none."""
+    """Make the line's previous build current again. Raises UsageError when there is none."""
     line = changes.line(name)
     if line is None or not line.previous:
         raise UsageError(
             f"there is nothing to go back to: no update of {name} is remembered; "
-            "'llama-appliance engines use BUILD' takes another build"
+            "'llama-appliance engines use BUILD' switches to another build"
         )
     back, *rest = line.previous
     withdrawn = {one: reason for one, reason in changes.withdrawn.items() if one != back} | {line.current: why}
@@ -141,14 +141,14 @@ def rolled_back(changes: Changes, name: str, why: str, now: float) -> Changes:
 
 
 def trusted(changes: Changes, build: str) -> Changes:
-    """Somebody asked for the build by name: whatever it was withdrawn for is forgotten."""
+    """Somebody asked for the build by name: forget why it was withdrawn."""
     if build not in changes.withdrawn:
         return changes
     return structs.replace(changes, withdrawn={one: why for one, why in changes.withdrawn.items() if one != build})
 
 
 def switched(changes: Changes, line: str, new: str, old: str, now: float) -> tuple[Changes, tuple[str, ...]]:
-    """The new build is current; with it come the builds that are not kept any longer."""
+    """Make the new build current; also return the builds that are no longer kept."""
     before = changes.line(line)
     history = [old, *(before.previous if before is not None else ())]
     previous = tuple(dict.fromkeys(one for one in history if one and one != new))
@@ -174,7 +174,7 @@ def check_removable(
             "others, 'llama-appliance engines install' installs one"
         )
     if build in wanted:
-        raise Conflict(f"'{build}' is what 'engines use' or 'engines pin' asks for; 'engines use auto' ends that")
+        raise Conflict(f"'{build}' was chosen with 'engines use' or 'engines pin'; 'engines use auto' ends that")
     if build in running and not force:
         raise Conflict(
             f"a running model uses '{build}'; unload it first ('llama-appliance unload MODEL'), or add --force"

@@ -1,9 +1,9 @@
-"""Which seat serves: candidates in, an order with reasons out.
+"""Chooses the seat: candidates in, an order with reasons out.
 
-A *seat* is a build on the devices that it is given. The rules, first difference decides:
+A *seat* is a build on the devices that it gets. The rules, in which the first difference decides:
 
-1. What the user asked for (a seat, a build, or a backend, for all models or for one) goes first; `Wanted.only` leaves
-   the others out.
+1. The user's choice (a seat, a build, or a backend, for all models or for one) goes first; `Wanted.only` leaves the
+   others out.
 2. Damaged builds and seats that failed their proof are out. A pair on probation goes last, and is still tried when
    nothing else is left.
 3. Software renderers go behind all others. Proven seats go before those that nobody has tried; among those the
@@ -26,25 +26,25 @@ from appliance.core.engines.probation import Probation
 from appliance.core.engines.proofs import Proof
 
 MARGIN = 0.9
-"""A seat goes before a better placed one when it takes less than this part of its time."""
+"""A seat goes before a better placed one if it takes less than this part of its time."""
 
 Standing = Literal["proven", "untried", "probation", "failed", "damaged"]
 
 
 class Seat(Struct, frozen=True, kw_only=True):
-    """A build on devices: just the processor, or GPUs (then the processor helps). None: whatever it takes by itself."""
+    """A build on devices: only the processor, or GPUs (with the processor's help). None: the build's own choice."""
 
     build: str
-    """The build's id; ``embedded``, or the path of a program that is no build."""
+    """The build's id; ``embedded``, or the path of a program that is not a build."""
     backend: str
     digest: str
     place: int
     """Where the build was found: 0 is the best place."""
     devices: tuple[Device, ...]
     damage: str = ""
-    """What is wrong with its files; empty: nothing."""
+    """The problem with its files; empty: none."""
     fault: str = ""
-    """Why it cannot even say which devices it has."""
+    """The reason why it cannot even list its devices."""
     spare: bool = False
     """A build for graphics cards, on the processor."""
 
@@ -63,11 +63,11 @@ class Seat(Struct, frozen=True, kw_only=True):
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What somebody asked for. ``word`` is a seat's id, a build's id, a backend, or a part of one (``cuda``)."""
+    """A user's choice. ``word`` is a seat's id, a build's id, a backend, or a part of one (``cuda``)."""
 
     word: str
     only: bool = False
-    """Nothing else will do: no fallback."""
+    """Use nothing else: no fallback."""
 
     def matches(self, seat: Seat) -> bool:
         if seat.backend != "cpu" and seat.on_cpu:
@@ -77,7 +77,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
-    """One seat with its standing. ``why`` says it in words, with figures where there are any."""
+    """One seat with its standing. ``why`` explains it in words, with figures if there are any."""
 
     seat: Seat
     standing: Standing
@@ -100,8 +100,11 @@ def rank(
     model: str = "",
     now: float = 0.0,
 ) -> list[Ranked]:
-    """Every seat, best first; unusable ones at the end. ``proofs`` are by seat id, one for each of its devices, and
-    only those that hold now. ``model`` narrows ``probations`` to its own."""
+    """Return every seat, best first; unusable ones at the end.
+
+    ``proofs`` are by seat id, one for each of its devices, and only those that are valid now. ``model`` narrows
+    ``probations`` to its own.
+    """
     waiting = {one.seat: one for one in probations if one.model == model and one.holds(now)}
     judged = [_judged(seat, proofs.get(seat.id, ()), waiting.get(seat.id), wanted, now) for seat in seats]
     if wanted is not None and wanted.only:
@@ -110,7 +113,7 @@ def rank(
 
 
 def best(ranked: Sequence[Ranked], tried: Collection[str] = ()) -> Ranked | None:
-    """The first that can be used and is not among the seats that were ``tried``."""
+    """Return the first usable seat that is not among the ``tried`` ones."""
     return next((one for one in ranked if one.usable and one.seat.id not in tried), None)
 
 

@@ -14,29 +14,29 @@ SOFTWARE = re.compile(r"llvmpipe|lavapipe|softpipe|swiftshader|basic render|\bwa
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """One device, as one build names it. Sizes in bytes."""
+    """One device, under one build's name. Sizes in bytes."""
 
     name: str
-    """``CUDA0``, ``Vulkan1``, ``ROCm0``, ``Metal``, ``RPC0``: what ``--device`` takes; or `CPU`."""
+    """``CUDA0``, ``Vulkan1``, ``ROCm0``, ``Metal``, ``RPC0``: a value of ``--device``; or `CPU`."""
     description: str
     total: int
     free: int
     pci: str | None = None
-    """``0000:01:00.0``, lower case: the same card seen through another backend has the same."""
+    """``0000:01:00.0``, lower case: the same for one card in all backends."""
     uuid: str | None = None
     software: bool = False
-    """A renderer that computes on the processor: always slower than the processor itself."""
+    """True for a renderer that computes on the processor: always slower than the processor itself."""
     integrated: bool | None = None
-    """It has no memory of its own. None: not told."""
+    """True without memory of its own. None: unknown."""
     driver: str = ""
-    """The version of its driver; empty where it is not told."""
+    """The version of its driver; empty if unknown."""
 
     @property
     def id(self) -> str:
-        """What stays when names are given anew: the card's place or number, else what it is called."""
+        """The part that survives renaming: the card's place or number, else its name."""
         return self.pci or self.uuid or self.description or self.name
 
 
 def cpu_device(model: str, memory: int) -> Device:
-    """The processors as a device; ``model`` is what they are called."""
+    """Return the processors as a device; ``model`` is their name."""
     return Device(name=CPU, description=model or CPU, total=memory, free=memory)

@@ -1,4 +1,4 @@
-"""What a build's ``--list-devices`` printed, read: ``  NAME: DESCRIPTION (TOTAL MiB, FREE MiB free)`` on its output.
+"""Reads a build's ``--list-devices``: `` NAME: DESCRIPTION (TOTAL MiB, FREE MiB free)`` on its output.
 
 With ``-lv 5`` its log says more of them: which Vulkan devices are the processor itself or share its memory, and what
 CUDA and HIP cards can compute. Any text either is a list or yields a fault; none raises.
@@ -17,11 +17,11 @@ from appliance.core.engines.proofs import Fault
 MIB = 1 << 20
 MAX_DEVICES = 64
 MAX_TEXT = 1 << 20
-"""Characters of either text that are looked at."""
+"""Characters examined in either text."""
 MAX_LINE = 1024
-"""A longer line is none of a list."""
+"""A longer line does not belong to a list."""
 MOST_MEMORY = 64 << 40
-"""Bytes of one device; more is a number that underflowed, or a lie."""
+"""Largest size of one device in bytes; more is a number that underflowed, or a lie."""
 
 HEAD = "Available devices:"
 LINE = re.compile(r" +(\S{1,128}): (.*) \((-?[0-9]+) MiB, (-?[0-9]+) MiB free\)\s*")
@@ -30,34 +30,34 @@ VULKAN_CPU = "ggml_vulkan: Warning: Device type is CPU"
 CUDA = re.compile(r"\bDevice ([0-9]{1,3}): .*, (?:compute capability ([0-9]{1,3}\.[0-9]{1,3})|(gfx[0-9a-f]{3,6}))\b")
 """HIP's cards are announced in the same way; a build has one of both."""
 STAMP = re.compile(r"^\s*[0-9]+(?:\.[0-9]{2,3}){3} [A-Z] ")
-"""What llama.cpp's log lines begin with."""
+"""The beginning of llama.cpp's log lines."""
 EXCUSES = re.compile(
     r"failed to initialize|no devices found|invalid device index|no \S+-capable device|no sycl device|failed to load",
     re.IGNORECASE,
 )
-"""Words of log lines that say why there are no devices."""
+"""Words of log lines that explain why there are no devices."""
 HELPERS = frozenset({"BLAS", "AMX", "ZenDNN", "zDNN"})
-"""What is listed and is no device: libraries that help the processor. They tell no memory."""
+"""Listed libraries that help the processor and are not devices. They report no memory."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/()\[\]-]*")
-"""What devices are called. Names become arguments of engines, parts of seats' ids and cells of tables."""
+"""Names of devices. They become arguments of engines, parts of seats' ids and cells of tables."""
 NOT_NAMES = frozenset(("none", "auto", CPU.lower()))
-"""What ``--device`` takes for something else, and what the processor is called here."""
+"""Names that ``--device`` takes for something else, and the processor's name here."""
 METAL = re.compile(r"(Metal|MTL)[0-9]*")
 
 NO_TARGETS: Mapping[str, str] = {}
 
 
 class Listing(Struct, frozen=True, kw_only=True):
-    """The devices that a build says it can use; none at all where it has a fault."""
+    """The devices that a build can use, by its own account; none if it has a fault."""
 
     devices: tuple[Device, ...] = ()
     fault: Fault | None = None
     why: str = ""
-    """One line: the fault, or what the build said of devices that it could not use."""
+    """One line: the fault, or the build's remark about devices that it could not use."""
     targets: Mapping[str, str] = NO_TARGETS
-    """What CUDA and HIP devices can compute, ``8.9`` or ``gfx1100``, by name."""
+    """Compute capabilities of CUDA and HIP devices, ``8.9`` or ``gfx1100``, by name."""
     seconds: float = 0.0
-    """How long it took."""
+    """Seconds that it took."""
 
 
 def parse_listing(output: str, log: str = "") -> Listing:
@@ -67,7 +67,9 @@ def parse_listing(output: str, log: str = "") -> Listing:
         if name in HELPERS:
             continue
         if not NAME.fullmatch(name) or name.lower() in NOT_NAMES:
-            return Listing(fault="list", why=f"it lists a device with the name '{printable(name, 60)}', which none has")
+            return Listing(
+                fault="list", why=f"it lists a device with the name '{printable(name, 60)}', which no device has"
+            )
         if absurd := _absurd(name, total, free):
             return Listing(fault="memory", why=absurd)
         if len(devices) == MAX_DEVICES:
@@ -85,22 +87,23 @@ def parse_listing(output: str, log: str = "") -> Listing:
             )
     if HEAD not in output:
         said = next((line.strip() for line in output[:MAX_TEXT].splitlines() if line.strip()), "nothing")
-        return Listing(fault="list", why=f"it printed no list of devices but: {printable(said)}")
+        return Listing(fault="list", why=f"it printed this instead of a list of devices: {printable(said)}")
     told, targets = _told(log[:MAX_TEXT])
     why = "" if devices else next((printable(line) for line in _lines(log[:MAX_TEXT]) if EXCUSES.search(line)), "")
     return Listing(devices=tuple(_with(device, told) for device in devices), targets=targets, why=why)
 
 
 def printable(text: str, most: int = 300) -> str:
-    """One line of a program's output for a message: bounded, without llama.cpp's time stamp, and nothing in it that
-    moves a cursor."""
+    """Return one line of a program's output for a message: bounded, without llama.cpp's time stamp and cursor
+    movements.
+    """
     said = STAMP.sub("", text[: most + 100]).strip()
     shown = "".join(char if char.isprintable() else "?" for char in said[:most])
     return shown if len(said) <= most else f"{shown}..."
 
 
 class _Told(Struct, frozen=True):
-    """What the log says of one Vulkan device."""
+    """The log's facts about one Vulkan device."""
 
     driver: str
     shares_memory: bool
@@ -115,7 +118,7 @@ def _listed(output: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _absurd(name: str, total: str, free: str) -> str:
-    """What is wrong with these figures; empty: nothing."""
+    """Return the mistake in these figures; empty: none."""
     figures = f"it says that {printable(name)} has {printable(total, 24)} MiB of memory, {printable(free, 24)} MiB free"
     if max(len(total), len(free)) > len(str(MOST_MEMORY)):
         return figures
@@ -124,7 +127,7 @@ def _absurd(name: str, total: str, free: str) -> str:
 
 
 def _told(log: str) -> tuple[dict[str, _Told], dict[str, str]]:
-    """By device name: of Vulkan's, and what CUDA's and HIP's can compute."""
+    """Return facts by device name: about Vulkan's devices, and compute capabilities of CUDA's and HIP's."""
     vulkan: dict[str, _Told] = {}
     targets: dict[str, str] = {}
     last = ""

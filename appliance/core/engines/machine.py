@@ -1,4 +1,6 @@
-"""What one look at the machine saw. A process of its own looks (`engines.machine_process`), as drivers may crash it."""
+"""The result of one look at the machine. A separate process looks (`engines.machine_process`), because drivers may
+crash it.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ VISIBILITY = (
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GGML_CUDA_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES", "VK_DRIVER_FILES", "ONEAPI_DEVICE_SELECTOR", "ZES_ENABLE_SYSMAN",
 )  # fmt: skip
-"""Variables by which somebody hides devices from engines, or orders them; engines get them as they are."""
+"""Variables by which somebody hides devices from engines, or orders them; engines get them unchanged."""
 
 NOTHING: Mapping[str, str] = {}
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """One card as its driver tells of it, whatever engines make of it. Sizes in bytes; None: not told."""
+    """One card as its driver reports it, whatever engines make of it. Sizes in bytes; None: unknown."""
 
     vendor: str
     name: str
@@ -44,17 +46,17 @@ class Look(Struct, frozen=True, kw_only=True):
     """native, container, virtual_machine, wsl, unknown."""
     cpu: str
     cpu_level: str = ""
-    """``x86-64-v3``, ``armv8.2-a+dotprod`` ...; empty where it is not told."""
+    """``x86-64-v3``, ``armv8.2-a+dotprod`` ...; empty if unknown."""
     cpu_features: tuple[str, ...] = ()
     cores: int = 1
-    """Cores that this program may use: affinity and the container's quota count."""
+    """Cores that this program may use, with affinity and the container's quota."""
     memory_total: int = 0
-    """What programs here can have in all: the smaller of the machine's memory and the container's limit."""
+    """Memory available to programs here: the smaller of the machine's memory and the container's limit."""
     memory_available: int = 0
     gpus: tuple[Gpu, ...] = ()
     loaders: Mapping[str, str] = NOTHING
-    """What GPU builds need of the system, ``vulkan``, ``cuda``, ``rocm``, to the file that was found, or empty."""
+    """Files that GPU builds need from the system, by ``vulkan``, ``cuda``, ``rocm``; empty if not found."""
     hidden: Mapping[str, str] = NOTHING
     """Variables of `VISIBILITY` that are set."""
     problems: tuple[str, ...] = ()
-    """Drivers that are there and do not answer, one line each."""
+    """Drivers that exist and do not answer, one line each."""

@@ -1,4 +1,4 @@
-"""The list of builds that can be fetched: for which platform and backend, from where, and what they need."""
+"""The list of builds that can be fetched: platform and backend, source, and requirements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class Archive(Struct, frozen=True, kw_only=True):
-    """One file to fetch. ``sha256`` is empty where nobody has told it, ``size`` (bytes) then 0."""
+    """One file to fetch. ``sha256`` is empty if unknown; ``size`` (bytes) is then 0."""
 
     name: str
     url: str
@@ -27,10 +27,10 @@ class Archive(Struct, frozen=True, kw_only=True):
 
 
 class Wants(Needs, frozen=True, kw_only=True):
-    """What a build in the list asks of the machine, beyond what its ``engine.json`` repeats."""
+    """The requirements of a listed build, beyond those in its ``engine.json``."""
 
     targets: tuple[str, ...] = ()
-    """AMD's cards that it was compiled for, such as ``gfx1100``; no others run it."""
+    """AMD's cards that it was compiled for, such as ``gfx1100``; no others can run it."""
     libc: str = ""
     """Least version of glibc."""
     macos: str = ""
@@ -38,7 +38,7 @@ class Wants(Needs, frozen=True, kw_only=True):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One build that can be had. ``archives`` are unpacked into one folder: the build, then its runtime libraries."""
+    """One available build. ``archives`` are unpacked into one folder: the build, then its runtime libraries."""
 
     platform: str
     backend: str
@@ -58,7 +58,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """What ``engines install`` was asked for."""
+    """The argument of ``engines install``."""
 
     platform: str
     backend: str
@@ -67,19 +67,19 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 def parse_asked(word: str, platform: str) -> Asked:
-    """``vulkan``, ``vulkan/b11434`` or ``linux-x64-vulkan/b11434``. Raises UsageError."""
+    """Read ``vulkan``, ``vulkan/b11434`` or ``linux-x64-vulkan/b11434``. Raises UsageError."""
     kind, slash, build = word.strip().partition("/")
     prefix = next((name for name in PLATFORMS if kind.startswith(f"{name}-")), None)
     backend = kind[len(prefix) + 1 :] if prefix else kind
     if backend not in BACKENDS or (slash and not _WORD.fullmatch(build)):
         raise UsageError(
-            f"'{word}' names no build; write a backend ({', '.join(BACKENDS)}), or a build such as vulkan/b11434"
+            f"'{word}' is not a build; write a backend ({', '.join(BACKENDS)}), or a build such as vulkan/b11434"
         )
     return Asked(platform=prefix or platform, backend=backend, build=build or None)
 
 
 def find_entry(entries: Sequence[Entry], asked: Asked) -> Entry:
-    """The newest that is meant. Raises UsageError with what there is instead."""
+    """Return the newest build that matches. Raises UsageError, which lists the existing ones."""
     here = [one for one in entries if one.platform == asked.platform]
     kind = [one for one in here if one.backend == asked.backend]
     found = [one for one in kind if asked.build in (None, one.build)]
@@ -89,17 +89,17 @@ def find_entry(entries: Sequence[Entry], asked: Asked) -> Entry:
         builds = ", ".join(sorted({one.build for one in kind}, key=numbers_of))
         raise UsageError(
             f"there is no {asked.backend}/{asked.build} for {asked.platform}; there is "
-            f"{builds}; another one is installed from a file by --from"
+            f"{builds}; --from installs another one from a file"
         )
     others = ", ".join(sorted({one.backend for one in here})) or "nothing"
     raise UsageError(
         f"no {asked.backend} build for {asked.platform} is listed; there is {others}; "
-        "one of your own is installed by --from, or made by 'python llama-builds/build.py'"
+        "--from installs your own build; you can make one with 'python llama-builds/build.py'"
     )
 
 
 def release_of(name: str) -> str | None:
-    """``b11434`` of ``llama-b11434-bin-ubuntu-x64.tar.gz``."""
+    """Return ``b11434`` of ``llama-b11434-bin-ubuntu-x64.tar.gz``."""
     found = _RELEASE.search(name.lower())
     return found[1] if found else None
 

@@ -1,4 +1,4 @@
-"""Whether a build can run on this machine at all, by what it says it needs and what a look at the machine saw."""
+"""Checks whether a build can run on this machine: its requirements against a look at the machine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from appliance.core.engines.machine import Gpu, Look
 from appliance.core.engines.manifest import Wants
 
 VENDORS = {"cuda12": "nvidia", "cuda13": "nvidia", "rocm": "amd"}
-"""Backends that run on one vendor's cards alone."""
+"""Backends that run only on one vendor's cards."""
 LOADERS = {"vulkan": "vulkan", "cuda12": "cuda", "cuda13": "cuda", "rocm": "rocm"}
-"""The word in `Look.loaders` that each backend takes."""
+"""The word in `Look.loaders` for each backend."""
 
 
 def unmet(needs: Wants, backend: str, platform: str, look: Look, *, libc: str = "", macos: str = "") -> list[str]:
-    """What is missing, one line each; empty: nothing that is known. ``libc`` and ``macos`` are this machine's."""
+    """Return what is missing, one line each; empty: nothing known. ``libc`` and ``macos`` are this machine's."""
     if platform != look.platform:
         return [f"it is for {platform}, and this machine is {look.platform}"]
     return [
@@ -48,7 +48,7 @@ def _cards(needs: Wants, backend: str, look: Look) -> list[str]:
 
 
 def _has_driver(gpu: Gpu, least: str) -> bool:
-    """A version that nobody tells is given the benefit of the doubt: the proof will show."""
+    """True for an unknown version as well: the proof will show."""
     return not least or not gpu.driver_version or numbers_of(gpu.driver_version) >= numbers_of(least)
 
 
@@ -57,14 +57,14 @@ def _driver_problem(gpu: Gpu, least: str) -> str:
 
 
 def _has_compute(gpu: Gpu, made_for: tuple[str, ...]) -> bool:
-    """A capability that nobody tells is given the benefit of the doubt, too."""
+    """True for an unknown capability as well."""
     if gpu.compute is None:
         return True
     return any(runs_on(one, gpu.compute) for one in made_for)
 
 
 def runs_on(made_for: str, has: str) -> bool:
-    """A later compute capability of the same major version runs what was made for an earlier one."""
+    """True for a later compute capability of the same major version, which runs builds for an earlier one."""
     made, card = numbers_of(made_for), numbers_of(has)
     return bool(made and card) and made[0] == card[0] and made <= card
 
@@ -83,4 +83,4 @@ def _libraries(needs: Wants, backend: str, look: Look) -> list[str]:
 
 def _processor(needs: Wants, look: Look) -> list[str]:
     missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
-    return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} has not"] if missing else []
+    return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} lacks"] if missing else []

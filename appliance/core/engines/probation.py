@@ -1,4 +1,4 @@
-"""Pairs of a seat and a model that failed at work, and when they may be tried again: with back-off, never for ever.
+"""Pairs of a seat and a model that failed at work, and when to try them again: with back-off, never for ever.
 
 A *seat* is a build on its devices. A failure of one model says little of the others, so that it is the pair that waits;
 the owner then proves the seat again with the starter model, and a seat that fails that is out for every model.
@@ -11,14 +11,15 @@ from collections.abc import Iterable
 from msgspec import Struct, structs
 
 BACK_OFF = (60.0, 300.0, 1800.0, 7200.0, 43200.0, 86400.0)
-"""Seconds until the next try after the first, second ... failure in a row; the last for every later one."""
+"""Seconds until the next try after the first, second ... failure in a row; the last value for every later one."""
 CLOCK_SLACK = 60.0
-"""Seconds by which a clock may be set back without consequence; by more, and what was written down is void."""
+"""Seconds by which a clock may be set back without consequence; if it is more, the records are void."""
 EASED = 300.0
-"""Seconds that are the most for a seat that has been proven again since: the request or the model is to blame, perhaps,
-and one client's poison must not keep a good engine from everybody for a day."""
+"""The longest wait in seconds for a seat that has been proven again since: perhaps the request or the model is to
+blame, and one client's poison must not block a good engine for everybody for a day.
+"""
 FORGOTTEN = 7 * 86400.0
-"""Seconds after its end for which a probation is still counted as the one before."""
+"""Seconds after its end during which a probation still counts as the previous one."""
 
 
 class Probation(Struct, frozen=True, kw_only=True):
@@ -33,7 +34,7 @@ class Probation(Struct, frozen=True, kw_only=True):
     until: float
 
     def holds(self, now: float) -> bool:
-        """Whether the pair still waits."""
+        """Return True if the pair still waits."""
         return self.since - CLOCK_SLACK <= now < self.until
 
 
@@ -51,5 +52,5 @@ def eased(probation: Probation) -> Probation:
 
 
 def kept(probations: Iterable[Probation], now: float) -> tuple[Probation, ...]:
-    """Those that still say something."""
+    """Return the probations that still matter."""
     return tuple(one for one in probations if now < one.until + FORGOTTEN)

@@ -1,4 +1,4 @@
-"""The seats that an engine offers: which of its devices work together, and the flags that say so."""
+"""The seats that an engine offers: which of its devices work together, and the flags for them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from appliance.core.engines.choice import Seat
 from appliance.core.engines.devices import CPU, Device
 
 NO_CARDS = ("cpu", "unknown")
-"""Backends of builds that are not made for graphics cards, as far as one knows."""
+"""Backends of builds that are not made for graphics cards, as far as known."""
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """An engine as far as its seats are concerned."""
+    """An engine as far as its seats need it."""
 
     build: str
     backend: str
@@ -22,16 +22,16 @@ class Offer(Struct, frozen=True, kw_only=True):
     place: int
     damage: str = ""
     devices: tuple[Device, ...] | None = None
-    """What it lists; None: nobody has asked it yet."""
+    """Its devices; None: it has not been asked yet."""
     fault: str = ""
-    """Why it could not list its devices."""
+    """The reason why it could not list its devices."""
 
 
 def seats_of(offer: Offer, cpu: Device, failed: Collection[str] = ()) -> list[Seat]:
-    """Its seats, the best one first.
+    """Return its seats, the best one first. Cards of one kind (with or without memory of their own) work together.
 
-    Cards of one kind (with memory of their own, or without) work together. A device in ``failed`` (by id) and a
-    software renderer have seats of their own, so that they can be shown and asked for and spoil nobody else's.
+    A device in ``failed`` (by id) and a software renderer have seats of their own, so that they can be shown and
+    requested without spoiling the others.
     """
     if offer.fault:
         return [_seat(offer, (), fault=offer.fault)]
@@ -45,7 +45,7 @@ def seats_of(offer: Offer, cpu: Device, failed: Collection[str] = ()) -> list[Se
 
 
 def device_flags(seat: Seat, listed: Sequence[Device]) -> tuple[str, ...]:
-    """What the engine is told of its devices; nothing where it has no choice, or nobody knows of one."""
+    """Return the engine's flags for its devices; none if it has no choice, or if no choice is known."""
     if not seat.devices or not listed:
         return ()
     names = "none" if seat.on_cpu else ",".join(device.name for device in seat.devices)

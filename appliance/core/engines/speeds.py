@@ -1,4 +1,4 @@
-"""How fast an engine is, from what it says of single requests: which to ask next, and what came out."""
+"""The speed of an engine, from its own measurements of single requests: the next request, and the result."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from msgspec import Struct
 NOMINAL_PROMPT, NOMINAL_ANSWER = 512, 128
 """Tokens of the request by which speeds are compared."""
 WARM_UP = (64, 2)
-"""Tokens of prompt and answer of the first request, which may also build kernels; nothing is learnt from it."""
+"""Tokens of prompt and answer of the first request, which may also build kernels; it is not measured."""
 SMALL = (64, 4)
 WHOLE = (512, 32)
 ROUNDS = 3
-"""How often the whole measurement is done at most; the fastest counts, since cards need a moment to wake up."""
+"""Largest number of repetitions of the whole measurement; the fastest counts, because cards need a moment to wake
+up.
+"""
 MOST_TOKENS = 1e6
-"""Of one request; no measurement asks for as many."""
+"""Largest number of tokens of one request; no measurement asks for as many."""
 QUICKEST, SLOWEST = 1e-3, 1e9
-"""Milliseconds that a part of a request can take."""
+"""Shortest and longest plausible time for a part of a request, in milliseconds."""
 BUDGET = 6.0
 """Seconds that measuring may take after the first request; a slow machine computes fewer tokens."""
 
@@ -32,28 +34,28 @@ class Timings(Struct, frozen=True):
 
     @property
     def told(self) -> bool:
-        """Whether all of it is there, and can be true."""
+        """True if all of it is there, and plausible."""
         counts, times = (self.prompt_n, self.predicted_n), (self.prompt_ms, self.predicted_ms)
         return all(0 < count <= MOST_TOKENS for count in counts) and all(QUICKEST <= ms <= SLOWEST for ms in times)
 
 
 class Speeds(Struct, frozen=True):
-    """Tokens per second of reading a prompt and of answering."""
+    """Tokens per second for reading a prompt and for answering."""
 
     prompt: float
     generation: float
 
     @property
     def nominal_seconds(self) -> float:
-        """How long the nominal request takes: what is compared, less is better."""
+        """Return the time of the nominal request, the figure for comparison; less is better."""
         return NOMINAL_PROMPT / self.prompt + NOMINAL_ANSWER / self.generation
 
 
 def next_request(done: Sequence[Timings], spent: float) -> tuple[int, int] | None:
-    """Tokens of prompt and answer to measure with next; None: it is enough.
+    """Return the tokens of prompt and answer to measure with next; None: it is enough.
 
-    ``spent``: seconds since the first request was answered. What a request is expected to take goes by the fastest
-    there was, since the first of a size may build kernels as well.
+    ``spent``: seconds since the first request was answered. The expected time of a request follows the fastest one so
+    far, because the first of a size may also build kernels.
     """
     if len(done) < 2:
         return SMALL if done else WARM_UP
@@ -69,7 +71,9 @@ def next_request(done: Sequence[Timings], spent: float) -> tuple[int, int] | Non
 
 
 def speeds_of(done: Sequence[Timings], part: float = 1.0) -> Speeds | None:
-    """The best there was; ``part``: how much of the measuring model computed. None: it told nothing."""
+    """Return the best result; ``part``: the share of the measuring model that was computed. None: it reported
+    nothing.
+    """
     told = [timings for timings in done if timings.told]
     if not told:
         return None

@@ -1,5 +1,6 @@
 """Commands of llama-server as they are started: on an engine of the program's own, with its devices, and with those of
-the model's workers that are there."""
+the model's available workers.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +15,19 @@ AUTO = "auto"
 RPC = "--rpc"
 DEVICE_FLAGS = ("-dev", "--device")
 CPU_ALONE = "none"
-"""What ``--device`` says for the processor alone."""
+"""The value of ``--device`` for the processor alone."""
 
 NO_DEBUGGER = {"GGML_NO_BACKTRACE": "1"}
-"""For a process that may abort, as one does when it loses a worker: ggml then attaches no debugger to it."""
+"""For a process that may abort, as it does when it loses a worker: ggml then attaches no debugger to it."""
 
 
 def stands_for_engine(argv: Sequence[str]) -> bool:
-    """Whether a command begins with the bare name of llama-server."""
+    """True if a command begins with the bare name of llama-server."""
     return bool(argv) and argv[0] in NAMES
 
 
 def workers_named(options: Sequence[str]) -> tuple[str, ...]:
-    """The endpoints that options name with ``--rpc``; the last one counts. Raises UsageError."""
+    """Return the endpoints that options name with ``--rpc``; the last one counts. Raises UsageError."""
     values = _values(options, (RPC,))
     return endpoints_of(values[-1]) if values else ()
 
@@ -54,7 +55,7 @@ def command_on(
 
 
 def _devices(words: Sequence[str], edit: Callable[[list[str]], list[str]]) -> tuple[str, ...]:
-    """The words with the names behind ``--device`` edited; where none is left it is the processor alone."""
+    """Edit the names behind ``--device``; if none is left it means the processor alone."""
     edited = list(words)
     for at, word in enumerate(words[:-1]):
         if word in DEVICE_FLAGS:
@@ -69,7 +70,7 @@ def _is_missing(device: str, count: int) -> bool:
 
 
 def _without(options: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
-    """The options without those that take a value and are spelled so."""
+    """Return the options without those that take a value and have such a spelling."""
     kept: list[str] = []
     words = iter(options)
     for word in words:

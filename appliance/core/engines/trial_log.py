@@ -1,4 +1,4 @@
-"""What the log of a test run says: why it failed, and on which device it computed."""
+"""Reads the log of a test run: the reason of a failure, and the device that computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from appliance.core.engines.proofs import Fault
 
 STAMP = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} (?P<level>[EWID]) ")
-"""llama-server's time and level; what backends print themselves has none."""
+"""llama-server's time and level; lines that backends print themselves have none."""
 LOST_LIBRARY = re.compile(
     r"error while loading shared libraries|library not loaded|symbol lookup error|a DLL it needs", re.IGNORECASE
 )
@@ -25,11 +25,13 @@ USING = re.compile(
 )
 BUFFER = re.compile(r": +(?P<place>\S+) +model buffer size = ")
 LONGEST = 300
-"""Characters of a line that are shown."""
+"""Longest line that is shown, in characters."""
 
 
 def explanation(lines: Sequence[str]) -> str:
-    """The line that says best why it ended: the last that blames something, else the last. Empty without lines."""
+    """Return the line that explains the end best: the last one that blames something, else the last. Empty without
+    lines.
+    """
     told = [line for line in lines if line.strip()]
     blaming = [line for line in told if _blames(line)]
     telling = [line for line in blaming if not EMPTY_BLAME.search(line)]
@@ -39,7 +41,7 @@ def explanation(lines: Sequence[str]) -> str:
 
 
 def fault_of_start(status: str, executed: bool, lines: Sequence[str]) -> Fault:
-    """What kind of failure it is when it ended before it was ready; ``status`` in words."""
+    """Return the kind of failure of an engine that ended before it was ready; ``status`` in words."""
     text = "\n".join((*lines, status))
     if LOST_LIBRARY.search(text):
         return "missing"
@@ -49,23 +51,23 @@ def fault_of_start(status: str, executed: bool, lines: Sequence[str]) -> Fault:
 
 
 def fault_of_death(lines: Sequence[str]) -> Fault:
-    """What kind of failure it is when it ended at work."""
+    """Return the kind of failure of an engine that ended at work."""
     return "memory" if NO_MEMORY.search("\n".join(lines)) else "crash"
 
 
 def lost_its_port(lines: Iterable[str]) -> bool:
-    """Somebody else took its port before it did: it is to be started again on another."""
+    """True if another program took its port first: start it again on another port."""
     return any(PORT_TAKEN.search(line) for line in lines)
 
 
 def pci_of(name: str, lines: Iterable[str]) -> str | None:
-    """The place of the card that it uses as ``name``, lower case; None where it does not tell."""
+    """Return the place of the card that it uses as ``name``, lower case; None if it does not report it."""
     found = (USING.search(line) for line in lines)
     return next((match["pci"].lower() for match in found if match is not None and match["name"] == name), None)
 
 
 def only_on_processor(lines: Iterable[str]) -> bool:
-    """Whether it says that every weight is in main memory, though a device was asked for."""
+    """True if the log says that every weight is in main memory, although a device was requested."""
     places = [match["place"] for line in lines if (match := BUFFER.search(line)) is not None]
     return bool(places) and all(place.startswith("CPU") for place in places)
 

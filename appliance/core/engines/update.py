@@ -28,13 +28,13 @@ class Discard(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """Give the staged build its place among the others, by one renaming."""
+    """Move the staged build to its place among the others, by one rename."""
 
     build: str
 
 
 class Remove(Struct, frozen=True):
-    """Remove builds; one that is not there any more is no mistake."""
+    """Remove builds; a missing one is not an error."""
 
     builds: tuple[str, ...]
 
@@ -49,14 +49,14 @@ Effect = Discard | Place | Remove | Note
 
 
 def begin(changes: Changes, build: str, old: str, now: float, held: Collection[str] = ()) -> Changes:
-    """An update to ``build`` begins; ``old`` is in use, and builds that are ``held`` are never removed by it.
+    """Begin an update to ``build``; ``old`` is in use, and builds that are ``held`` are never removed by it.
 
-    Raises Conflict when another one was not finished.
+    Raises Conflict if another update was not finished.
     """
     if changes.journal is not None:
         raise Conflict(
             f"an update to {changes.journal.build} was begun and not finished; "
-            "'llama-appliance engines probe' clears it up"
+            "'llama-appliance engines probe' completes or removes it"
         )
     return structs.replace(
         changes, journal=Journal(line=line_of(build), build=build, old=old, step="stage", began=now, held=tuple(held))
@@ -64,7 +64,7 @@ def begin(changes: Changes, build: str, old: str, now: float, held: Collection[s
 
 
 def advance(changes: Changes, now: float) -> Changes:
-    """The step under way is done. After *place* the new build is the line's current one; after *tidy* all is done."""
+    """Complete the current step. After *place* the new build is the line's current one; after *tidy* all is done."""
     journal = changes.journal
     assert journal is not None
     match journal.step:
@@ -79,16 +79,16 @@ def advance(changes: Changes, now: float) -> Changes:
 
 
 def given_up(changes: Changes) -> Changes:
-    """The update is over, and nothing has come of it."""
+    """End the update without a result."""
     return structs.replace(changes, journal=None)
 
 
 def recover(changes: Changes, *, staged: Collection[str], placed: Collection[str], now: float) -> list[Effect]:
-    """What is to be done, in this order, after a program ended in the middle of an update; again does no harm.
+    """Return the work left over, in order, after a program ended in the middle of an update; repeating it does no harm.
 
-    ``staged`` are the builds that lie whole in the staging folder, ``placed`` those in their place. What was not yet
-    known to work is thrown away, with everything that is staged; what had passed every test is brought to its end, and
-    so is an installation, which needs none.
+    ``staged`` are the complete builds in the staging folder, ``placed`` those in their place. Builds not yet known to
+    work are thrown away, with everything that is staged. An update that had passed every test is completed, and so is
+    an installation, which needs no test.
     """
     journal = changes.journal
     if journal is None:  # an installation is cut short when its build is whole: nothing is left to be tried first
@@ -105,12 +105,14 @@ def recover(changes: Changes, *, staged: Collection[str], placed: Collection[str
 
 
 def canary_failure(old: Speeds | None, new: Speeds) -> str:
-    """Why the new build is not taken for its speed; empty: it is. Without an old one, any speed will do."""
+    """Return why the new build is refused because of its speed; empty: it is not. Without an old one, any speed will
+    do.
+    """
     if old is None or new.nominal_seconds * SPEED_KEPT <= old.nominal_seconds:
         return ""
     reached = 100 * old.nominal_seconds / new.nominal_seconds
     return (
         f"it reaches {reached:.0f} % of the speed of the build in use (at least "
-        f"{100 * SPEED_KEPT:.0f} % are wanted): {new.prompt:.0f} and {new.generation:.0f} tokens/s, "
+        f"{100 * SPEED_KEPT:.0f} % are required): {new.prompt:.0f} and {new.generation:.0f} tokens/s, "
         f"not {old.prompt:.0f} and {old.generation:.0f}"
     )

@@ -1,4 +1,4 @@
-"""Workers: other processes, mostly on other machines, whose devices llama-server uses by llama.cpp's RPC.
+"""Workers: other processes, mostly on other machines, whose devices llama-server uses through llama.cpp's RPC.
 
 llama-server itself aborts when a worker cannot be reached, says another version, or dies. So each is looked at before a
 model is started, and the model is given those alone that will do.
@@ -31,81 +31,86 @@ _LOST = (
 _NO_CONNECTION = re.compile(r"ggml-rpc\.cpp:\d+: Failed to connect to ")
 
 State = Literal["ready", "busy", "unreachable", "other"]
-"""It answers; it takes connections and serves somebody else, as it serves one at a time; no connection; what answers
-there is no worker that can be understood."""
+"""It answers; it accepts connections but serves another client, because it serves one at a time; no connection; the
+other side is not a worker that can be understood.
+"""
 
 
 class WorkerDevice(Struct, frozen=True, kw_only=True):
-    """One device of a worker, as the worker tells of it. Sizes in bytes; the protocol has no name for it."""
+    """One device of a worker, as the worker reports it. Sizes in bytes; the protocol has no name for it."""
 
     total: int
     free: int
 
 
 class Worker(Struct, frozen=True, kw_only=True):
-    """What one look at an endpoint found."""
+    """The result of one look at an endpoint."""
 
     endpoint: str
-    """``host:port``, as llama-server is told."""
+    """``host:port``, as llama-server gets it."""
     state: State
     why: str = ""
-    """What is wrong, in words; empty when it is ready."""
+    """The problem, in words; empty when it is ready."""
     version: str | None = None
-    """Of the RPC protocol, ``7.0.0``."""
+    """Version of the RPC protocol, ``7.0.0``."""
     devices: tuple[WorkerDevice, ...] = ()
 
 
 class Crew(Struct, frozen=True, kw_only=True):
-    """The workers that a model is started with, and what is to be told of those that are left out, one line each."""
+    """The workers that a model is started with, and a message for each one that is left out, one line each."""
 
     workers: tuple[Worker, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def endpoint_of(text: str) -> str:
-    """``HOST`` or ``HOST:PORT`` as ``host:port``. Raises UsageError for what llama-server could not reach."""
+    """Read ``HOST`` or ``HOST:PORT`` as ``host:port``. Raises UsageError for addresses that llama-server could not
+    reach.
+    """
     host, port = split_endpoint(text)
     return f"{host}:{port}"
 
 
 def split_endpoint(text: str) -> tuple[str, int]:
-    """The host and the port of a worker's address; without one the port is `DEFAULT_PORT`. Raises UsageError."""
+    """Split a worker's address into host and port; the default port is `DEFAULT_PORT`. Raises UsageError."""
     written = text.strip()
     if written.startswith("[") or written.count(":") > 1:
         raise UsageError(
-            f"'{text}' is an IPv6 address, and llama.cpp's RPC speaks IPv4 alone; write an IPv4 address or a name"
+            f"'{text}' is an IPv6 address, and llama.cpp's RPC supports only IPv4; write an IPv4 address or a name"
         )
     host, colon, port = written.partition(":")
     if not _HOST.fullmatch(host):
-        raise UsageError(f"'{text}' is no address of a worker; write HOST:PORT, as in 192.168.1.5:{DEFAULT_PORT}")
+        raise UsageError(f"'{text}' is not the address of a worker; write HOST:PORT, as in 192.168.1.5:{DEFAULT_PORT}")
     if colon and not (re.fullmatch(r"\d{1,5}", port, re.ASCII) and 0 < int(port) <= LAST_PORT):
         raise UsageError(f"'{text}' has no port from 1 to {LAST_PORT}; write HOST:PORT, as in {host}:{DEFAULT_PORT}")
     return host.lower(), int(port) if colon else DEFAULT_PORT
 
 
 def endpoints_of(text: str) -> tuple[str, ...]:
-    """The value of ``--rpc``, each endpoint once. Raises UsageError."""
+    """Read the value of ``--rpc``, each endpoint once. Raises UsageError."""
     found = tuple(dict.fromkeys(endpoint_of(part) for part in text.split(",") if part.strip()))
     if not found:
-        raise UsageError(f"'{text}' names no worker; write HOST:PORT, as in 192.168.1.5:{DEFAULT_PORT}")
+        raise UsageError(f"'{text}' does not name a worker; write HOST:PORT, as in 192.168.1.5:{DEFAULT_PORT}")
     if len(found) > MAX_WORKERS:
         raise UsageError(f"{len(found)} workers are named, and llama.cpp takes {MAX_WORKERS} at most")
     return found
 
 
 def agree(build_rpc: str | None, worker: Worker) -> str:
-    """Why this build and this worker cannot work together; empty when they can. A worker that has not told its version
-    is refused for that."""
+    """Return why this build and this worker cannot work together; empty when they can.
+
+    A worker that has not reported its version is refused for that.
+    """
     if build_rpc is None:
         return (
-            "the engine speaks no RPC; install a build that does ('llama-appliance engines install cpu', or "
+            "the engine has no RPC; install a build that has it ('llama-appliance engines install cpu', or "
             "'python3 llama-builds/build.py'), or choose one with engine:"
         )
     if worker.state != "ready":
         return worker.why
     if worker.version != build_rpc:
         return (
-            f"worker {worker.endpoint} speaks RPC {worker.version}, and the engine here {build_rpc}; "
+            f"worker {worker.endpoint} has RPC {worker.version}, but the engine here has {build_rpc}; "
             "install the same build on both machines"
         )
     return ""
@@ -114,9 +119,9 @@ def agree(build_rpc: str | None, worker: Worker) -> str:
 def choose_workers(
     model_id: str, workers: Sequence[Worker], build_rpc: str | None, fits: Callable[[Sequence[Worker]], bool]
 ) -> Crew:
-    """Those that a model is started with. Where some will not do, the model goes without them if it ``fits`` so.
+    """Choose the workers for a model. If some cannot be used, the model goes without them, provided that it ``fits``.
 
-    Raises ModelFailedToStart, which names them and what to do.
+    Raises ModelFailedToStart, which names them and the remedy.
     """
     refused = {worker.endpoint: why for worker in workers if (why := agree(build_rpc, worker))}
     crew = tuple(worker for worker in workers if worker.endpoint not in refused)
@@ -128,16 +133,19 @@ def choose_workers(
 
 
 def lost_worker(lines: Iterable[str]) -> bool:
-    """Whether the last lines of a llama-server say that it aborted for want of a worker: neither the engine nor the
-    model is to blame, and the same engine can be started again with the workers that are left."""
+    """True if the last lines of a llama-server say that it aborted for want of a worker.
+
+    Neither the engine nor the model is then to blame, and the same engine can be started again with the remaining
+    workers.
+    """
     return any(_NO_CONNECTION.search(line) or any(said in line for said in _LOST) for line in lines)
 
 
 def room_of(workers: Sequence[Worker]) -> Mapping[str, int]:
-    """Free bytes by device, ``rpc0``, ``rpc1`` ... in the order in which llama-server numbers them.
+    """Return free bytes by device, ``rpc0``, ``rpc1`` ... in the order in which llama-server numbers them.
 
-    Workers on one host each claim all that the host has: devices of one size that different workers have there count as
-    one, in equal parts. What a worker on this machine has is part of what this machine has.
+    Workers on one host each claim all of the host's memory: devices of one size that different workers have there count
+    as one, in equal parts. The memory of a worker on this machine is part of this machine's memory.
     """
     claims: dict[tuple[str, int, int], dict[str, int]] = defaultdict(dict)
     number = 0

@@ -1,3 +1,4 @@
-"""Memory of a model before it is loaded: what it is made of, what it will take, and how much of it to put where.
+"""Memory of a model before it is loaded: its parts, their sizes, and how much of it goes where.
 
-Refuses to look: files are read by ``core.gguf``, free memory is handed in."""
+Refuses to look: ``core.gguf`` reads files, and free memory is an argument.
+"""

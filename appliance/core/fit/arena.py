@@ -1,4 +1,4 @@
-"""How large one compute buffer becomes: ggml's way of placing the tensors of a graph, replayed with sizes alone.
+"""The size of one compute buffer: ggml's way of placing the tensors of a graph, replayed with sizes alone.
 
 llama-server reserves its compute buffers for the largest batch by walking the graph once: a tensor takes the smallest
 hole that holds it, or grows the buffer; its place is free when the last one that reads it is done; some operations
@@ -30,10 +30,10 @@ class Arena:
         self.peak = 0
         self._holes: list[tuple[int, int]] = []
         self._top = 0
-        """Everything from here on is free."""
+        """The start of the free space behind everything."""
 
     def take(self, size: int, readers: int) -> Block:
-        """A new tensor that ``readers`` operations will read; with none it stays for good."""
+        """Place a new tensor that ``readers`` operations will read; with none it stays for good."""
         block = Block(size, readers)
         fitting = [hole for hole in self._holes if hole[1] >= block.size]
         best = min(fitting, key=lambda hole: (hole[1], -hole[0]), default=None)
@@ -49,7 +49,7 @@ class Arena:
         return block
 
     def run(self, size: int, readers: int, read: Iterable[Block], *, over: bool = False) -> Block:
-        """The result of an operation on ``read``; with ``over`` it may take the place of one that nobody else reads."""
+        """Place the result of an operation on ``read``; with ``over`` it may replace one that nobody else reads."""
         read = list(read)
         result = next((self._reuse(b, readers) for b in read if over and b.readers == 1 and b.size >= size > 0), None)
         if result is None:
@@ -59,7 +59,7 @@ class Arena:
         return result
 
     def drop(self, block: Block) -> None:
-        """One of its readers is done."""
+        """Note that one of its readers is done."""
         block.readers -= 1
         if block.readers == 0 and block.offset >= 0:
             self._free(block.offset, block.size)

@@ -1,4 +1,4 @@
-"""What a model's own engine flags say of its memory."""
+"""Reads a model's own engine flags as far as they concern its memory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MOST = 1 << 31
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """The options of one start, and which of them somebody said: those are not chosen again."""
+    """The options of one start, and which of them the user has set: those are not chosen again."""
 
     options: Options = Options()
     context: bool = False
     gpu_layers: bool = False
     parallel: bool = False
     fit: bool = True
-    """llama-server may adjust what nobody said."""
+    """llama-server may adjust options that nobody has set."""
     understood: bool = True
-    """False where the flags are for another engine than the known one; the options are then the defaults."""
+    """False if the flags are for another engine than the known one; the options are then the defaults."""
 
 
 def asked_of(
@@ -36,7 +36,7 @@ def asked_of(
     projector: int = 0,
     draft: Shape | None = None,
 ) -> Asked:
-    """Read the flags a model is started with, as llama-server would: later ones win, flags before the environment."""
+    """Read the flags of a model's start, as llama-server would: later ones win, flags before the environment."""
     try:
         said = merge(split(args), from_env(environ))
     except UsageError:
@@ -75,7 +75,7 @@ def asked_of(
 
 
 class _Words:
-    """The last word of each option. What is no number counts as not said: refusing it is the engine's business."""
+    """The last value of each option. A value that is not a number counts as unset: the engine will refuse it."""
 
     def __init__(self, said: Sequence[Option]) -> None:
         self._said = said

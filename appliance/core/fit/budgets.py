@@ -1,4 +1,4 @@
-"""What models may take of a machine, and what is left of that when other programs take some of it, too."""
+"""The memory that models may use on a machine, and the rest when other programs use some of it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ class GpuMemory(Struct, frozen=True):
 
 
 def budgets_of(look: Look, reserve: Reserve = USUAL) -> Mapping[str, int]:
-    """Bytes by device, ``gpu<i>`` in the order of ``look.gpus``. At least half of a device is for models. A GPU that
-    does not tell its memory, or has none of its own, has no budget."""
+    """Return bytes by device, ``gpu<i>`` in the order of ``look.gpus``. At least half of a device is for models.
+
+    A GPU that does not report its memory, or has none of its own, has no budget.
+    """
     budgets = {RAM: _beside(look.memory_total, reserve.ram)} if look.memory_total > 0 else {}
     for number, gpu in enumerate(look.gpus):
         if gpu.total and gpu.total > 0 and not gpu.integrated:
@@ -41,7 +43,7 @@ def budgets_of(look: Look, reserve: Reserve = USUAL) -> Mapping[str, int]:
 
 
 def room_of(look: Look, own: Mapping[str, int] = NO_MEMORY) -> Mapping[str, int]:
-    """Bytes that are free now, by device; ``own`` is what a process takes that ends before."""
+    """Return the bytes that are free now, by device; ``own`` is the use of a process that ends before."""
     room = {RAM: look.memory_available + own.get(RAM, 0)}
     for number, gpu in enumerate(look.gpus):
         if gpu.free is not None and not gpu.integrated:
@@ -59,10 +61,10 @@ def squeezed(
 ) -> Mapping[str, int]:
     """The budgets that hold while others use the GPUs.
 
-    What a GPU has in use beyond ``own``, the sum of our models there, is others': a game, another program. Its budget
-    is what they leave, less ``reserve``, never more than the configured one. ``before`` is what this said last: a
-    budget goes down at once, and up again only by a quarter of the reserve or more, so that a display that breathes
-    does not make models come and go. Devices without a sample keep their budget.
+    Use of a GPU beyond ``own``, the sum of our models there, belongs to others: a game, another program. Its budget is
+    the rest, less ``reserve``, never more than the configured one. ``before`` is the previous result: a budget goes
+    down at once, and up again only by a quarter of the reserve or more, so that a display with small changes does not
+    make models come and go. Devices without a sample keep their budget.
     """
     now: dict[str, int] = {}
     for device, most in budgets.items():

@@ -1,4 +1,4 @@
-"""The buffers that a llama-server says it has allocated, read from its log; printed from ``-lv 4`` on (b11434)."""
+"""Reads the buffers that a llama-server has allocated from its log; it prints them from ``-lv 4`` on (b11434)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ MIB = 1 << 20
 BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +([\d.]{1,20}) MiB")
 OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
 FITTED = "fitting params to free memory took"
-"""Before this line llama-server tries settings out: those buffers are not there."""
+"""Before this line llama-server tries settings out: those buffers do not exist."""
 LOADING = "load_model: loading model '"
-"""A server that wakes up allocates all anew."""
+"""A server that wakes up allocates everything anew."""
 LOADED = ": model loaded"
 ON_DEVICE = re.compile(r"([A-Za-z]+)(\d+)?(\[.*\])?$")
 LONGEST = 1000
-"""Characters of a line that is looked at; those of llama-server are shorter, and a hostile one would take its time."""
+"""Characters examined in a line; llama-server's lines are shorter, and a hostile one would take too long."""
 MOST = 1 << 50
-"""More bytes than any machine has: an absurd line counts for nothing."""
+"""More bytes than any machine has: an absurd line is ignored."""
 
 NO_NAMES: Mapping[str, str] = {}
 
@@ -27,20 +27,20 @@ CHATTER = re.compile(
     r"^\t|(?: I |^)(?:slot (?:get_availabl: .* - |launch_slot_: .*sampler|process_sing|prompt_clear|init_sampler|"
     r"  operator\(\))|srv +(?:update_slots: all slots are idle|server_strea))"
 )
-"""What ``-lv 4`` adds for each request, about twenty lines; nobody asked for them."""
+"""Lines that ``-lv 4`` adds for each request, about twenty; nobody asked for them."""
 
 
 class Buffers:
-    """One process's buffers. Feed it every line of its log."""
+    """One process's buffers. Pass it every line of its log."""
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[str, str], float] = {}
         self._whole = False
         self.offloaded: tuple[int, int] | None = None
-        """Layers on GPUs, of how many. A server without a GPU counts all of them as well, so look at the buffers."""
+        """Layers on GPUs, of how many. A server without a GPU also counts all of them, so look at the buffers."""
 
     def read(self, line: str) -> bool:
-        """Take note of a line; whether it tells people something."""
+        """Read a line; return True if it is useful to people."""
         if len(line) > LONGEST:
             return True
         if self._whole:
@@ -58,8 +58,10 @@ class Buffers:
         return True
 
     def by_device(self, names: Mapping[str, str] = NO_NAMES) -> Mapping[str, int]:
-        """Bytes by device, nothing before the model is loaded. ``names`` says what is whose, ``{"Vulkan0": "gpu1"}``;
-        else ``CUDA1`` is ``gpu1``, and a worker is called by its address.
+        """Return bytes by device, nothing before the model is loaded.
+
+        ``names`` maps device names, ``{"Vulkan0": "gpu1"}``; otherwise ``CUDA1`` is ``gpu1``, and a worker goes by its
+        address.
         """
         sizes: dict[str, int] = {}
         for (name, _), size in self.by_kind().items() if self._whole else ():
@@ -68,7 +70,7 @@ class Buffers:
         return sizes
 
     def by_kind(self) -> Mapping[tuple[str, str], int]:
-        """Bytes by buffer name and kind (model, KV, RS, output, compute), as they are printed."""
+        """Return bytes by buffer name and kind (model, KV, RS, output, compute), as printed."""
         return {key: round(size * MIB) for key, size in self._sizes.items()}
 
     def _add(self, name: str, kind: str, size: str) -> None:

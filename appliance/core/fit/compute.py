@@ -1,4 +1,4 @@
-"""How large the compute buffers become: the graph of a few layers, replayed in an `Arena`.
+"""The size of the compute buffers: the graph of a few layers, replayed in an `Arena`.
 
 Which tensors there are, who reads them and what is written in place is llama.cpp's (b11434); layers that are alike need
 the same room, so a few of each kind do. Sizes are numbers of 4 bytes for each token of the largest batch.
@@ -15,25 +15,25 @@ from appliance.core.fit.shape import Layer, Shape
 
 FLOAT = 4
 FOREVER = 1 << 30
-"""Readers of what is needed to the end."""
+"""Readers of tensors that are needed to the end."""
 EACH = 2
 """Layers of each kind that are walked."""
 MOST_LAYERS = 16
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """The largest batch that is reserved for."""
+    """Tokens of the largest batch, for which buffers are reserved."""
 
     tokens: int
     cells: int
-    """Of the context that one token may see."""
+    """Cells of the context that one token may see."""
     near_cells: int
     """The same in layers with a window."""
     outputs: int
-    """Tokens of which the logits are wanted."""
+    """Tokens that need logits."""
     flash: bool
     key_bytes: float = 2.0
-    """Bytes of a number in the cache of keys; values are taken for as large."""
+    """Bytes of a number in the cache of keys; values are assumed to be as large."""
     cache_tokens: int = 0
     """All cells of all sequences."""
 
@@ -47,12 +47,12 @@ class Walk:
         self._batch = batch
         self._row = FLOAT * batch.tokens
         self._copied = copied
-        """Weights and context lie elsewhere and are copied in when they are needed."""
+        """True if weights and context lie elsewhere and are copied in when they are needed."""
         self._gpu = False
         self._mask = self._near = Block(0, FOREVER)
 
     def inputs(self, *, own: bool, compute: bool) -> Block:
-        """Place what a batch brings along. ``own``: this buffer's device gets it first; ``compute``: layers follow."""
+        """Place a batch's own tensors. ``own``: this buffer's device gets it first; ``compute``: layers follow."""
         self._gpu = not own
         arena, width = self.arena, self._shape.width * self._row
         readers = 1 if compute else 0
@@ -104,7 +104,7 @@ class Walk:
         return taken.get(False, Block(0, FOREVER)), taken.get(True, Block(0, FOREVER))
 
     def _matrix(self, numbers: int, readers: int, read: Iterable[Block], weights: int) -> Block:
-        """A product with weights, which are copied in first where they lie elsewhere."""
+        """A product with weights, which are copied in first if they lie elsewhere."""
         copy = [self.arena.take(weights, 1)] if self._copied and weights else []
         return self.arena.run(numbers * self._row, readers, [*read, *copy])
 
@@ -153,7 +153,7 @@ class Walk:
         return self.arena.run(numbers * self._row, 1, [mixed])
 
     def _latent(self, stream: Block, layer: Layer) -> Block:
-        """Attention over what keys and values are compressed to."""
+        """Attention over compressed keys and values."""
         arena, row, shape = self.arena, self._row, self._shape
         wide, head = shape.heads * shape.latent, shape.heads * shape.latent_head
         rope = max(0, layer.queries - wide)

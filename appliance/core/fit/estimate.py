@@ -1,4 +1,4 @@
-"""What a model will take on each device, as llama-server (b11434) allocates it for given options."""
+"""Estimates a model's memory on each device, as llama-server (b11434) allocates it for given options."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from appliance.core.ggml import TENSOR_TYPES
 
 RAM = "ram"
 CELLS = 256
-"""Contexts are rounded up to so many cells."""
+"""Contexts are rounded up to a multiple of this many cells."""
 AUTO_PARALLEL = 4
 """Slots without ``--parallel``; they then share one context."""
 BYTES = {name.lower(): size / block for name, block, size in TENSOR_TYPES.values()}
-"""Bytes of one number, by the types' names as ``--cache-type-k`` takes them."""
+"""Bytes of one number, by the types' names for ``--cache-type-k``."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """How the model is started. The defaults are llama-server's."""
+    """The options of a start. The defaults are llama-server's."""
 
     context: int = 0
     """Tokens of all slots together; 0: as many as the model was trained for."""
     parallel: int = 0
-    """0: as llama-server chooses."""
+    """0: llama-server's choice."""
     unified: bool | None = None
-    """The slots share one context. None: where their number is llama-server's choice."""
+    """The slots share one context. None: if their number is llama-server's choice."""
     keys_type: str = "f16"
     values_type: str = "f16"
     batch: int = 2048
     ubatch: int = 512
     flash: bool = True
     gpu_layers: int | None = None
-    """Of all layers and the output, the last so many; None: all."""
+    """Layers on GPUs: the last so many of all layers and the output; None: all."""
     split: tuple[float, ...] = ()
-    """Shares of the GPUs; without it they are weighted by free memory, here equal."""
+    """Shares of the GPUs; without them free memory decides, here equal shares."""
     window_full: bool = False
     embedding: bool = False
     experts_in_ram: int = 0
@@ -45,7 +45,7 @@ class Options(Struct, frozen=True, kw_only=True):
     cache_in_ram: bool = False
     repack: bool = True
     projector: int = 0
-    """Bytes of the projector's file."""
+    """Size of the projector's file in bytes."""
     draft: Shape | None = None
     gpus: tuple[str, ...] = ()
     """Names of the devices beside the processor, in the order in which they are filled."""
@@ -66,14 +66,14 @@ class Use(Struct, frozen=True, kw_only=True):
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
-    """Bytes by device, which is ``ram`` or one of the `Options.gpus`."""
+    """Bytes by device: ``ram`` or one of the `Options.gpus`."""
 
     devices: Mapping[str, Use]
     context: int
     """Tokens of all slots together, as llama-server rounds them."""
     parallel: int
     gpu_layers: int
-    """Of ``layers``, how many are on GPUs; the output counts as one."""
+    """Number of ``layers`` on GPUs; the output counts as one."""
     layers: int
 
     def by_device(self) -> dict[str, int]:
@@ -81,16 +81,16 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """What the parts of a model take wherever they are put, in bytes: the sums of an estimate without the places."""
+    """The sizes of a model's parts wherever they are placed, in bytes: the sums of an estimate without the places."""
 
     weights: tuple[int, ...]
-    """Of each layer, and at the end of the output on a GPU."""
+    """By layer, and at the end for the output on a GPU."""
     kept: tuple[int, ...]
-    """What each layer keeps of all sequences, and 0 at the end."""
+    """The context of each layer for all sequences, and 0 at the end."""
     in_ram: tuple[int, ...]
-    """What main memory holds of each of them though it is on a GPU."""
+    """The part of each that main memory holds although the layer is on a GPU."""
     ram: Use
-    """In main memory whatever is where."""
+    """In main memory in any case."""
     ram_output: int
     """The output's weights in main memory."""
     gpu_compute: int
@@ -110,7 +110,7 @@ def estimate(shape: Shape, options: Options) -> Estimate:
 
 
 def placed(costs: Costs, places: Sequence[str], gpus: Sequence[str]) -> Estimate:
-    """The estimate for layers, and at the end the output, on these devices."""
+    """Return the estimate for layers, and at the end the output, on these devices."""
     uses: dict[str, Use] = {RAM: costs.ram, **dict.fromkeys(gpus, Use())}
     for number, place in enumerate(places):
         have, last = uses[place], number == len(places) - 1
@@ -175,7 +175,7 @@ def _more(use: Use, model: int = 0, cache: int = 0, compute: int = 0, output: in
 
 
 def _extra(options: Options, context: int) -> Use:
-    """A draft model has as much context as the model that it drafts for, and is wholly where the most room is."""
+    """A draft model has as much context as its main model, and lies completely where the most room is."""
     use = Use(model=options.projector)
     if options.draft is None:
         return use
@@ -186,14 +186,14 @@ def _extra(options: Options, context: int) -> Use:
 
 
 def slots_of(options: Options) -> tuple[int, bool]:
-    """How many slots there are, and whether they share one context."""
+    """Return the number of slots, and whether they share one context."""
     if options.parallel <= 0:
         return AUTO_PARALLEL, options.unified is not False
     return options.parallel, bool(options.unified)
 
 
 def cells_of(shape: Shape, options: Options) -> tuple[int, int]:
-    """Tokens that one sequence may have, and tokens of all of them."""
+    """Return the tokens that one sequence may have, and the tokens of all of them."""
     slots, unified = slots_of(options)
     context = _padded(options.context or shape.trained or CELLS)
     if unified:
@@ -203,7 +203,7 @@ def cells_of(shape: Shape, options: Options) -> tuple[int, int]:
 
 
 def places_of(layers: int, options: Options) -> tuple[str, ...]:
-    """The device of each layer, and at the end that of the output: the first layers stay in main memory."""
+    """Return the device of each layer, and at the end that of the output: the first layers stay in main memory."""
     wanted = layers + 1 if options.gpu_layers is None else min(max(0, options.gpu_layers), layers + 1)
     wanted = wanted if options.gpus else 0
     first = layers + 1 - wanted
@@ -244,7 +244,7 @@ def _batch(shape: Shape, options: Options, each: int, slots: int, unified: bool)
 
 
 def _kept(layer: Layer, options: Options, batch: Batch, slots: int, each: int, unified: bool) -> int:
-    """What one layer keeps of all sequences."""
+    """Return the bytes of one layer's context for all sequences."""
     cells = (batch.near_cells if layer.windowed else each) * (1 if unified else slots)
     sizes = layer.keys * BYTES.get(options.keys_type, 2.0) + layer.values * BYTES.get(options.values_type, 2.0)
     return ceil(cells * sizes) + layer.state * slots * FLOAT

@@ -1,4 +1,4 @@
-"""What llama.cpp (b11434) knows of architectures beyond their files: who keeps which kind of memory.
+"""llama.cpp's (b11434) knowledge of architectures beyond their files: which kind of memory each one keeps.
 
 An architecture that is not here is taken for a transformer that keeps keys and values of all its layers.
 """
@@ -11,10 +11,10 @@ ENCODING = frozenset(
     ("bert", "clef", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada", "llada-moe",
      "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1", "wavtokenizer-dec")
 )  # fmt: skip
-"""They keep nothing between batches."""
+"""Architectures that keep nothing between batches."""
 
 RECURRENT = frozenset(("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"))
-"""They keep a state of a fixed size and no context."""
+"""Architectures that keep a state of a fixed size and no context."""
 
 HYBRID = {
     "bailingmoe3": 0,
@@ -36,8 +36,9 @@ HYBRID = {
     "qwen3next": 4,
     "qwen4exp": 4,
 }
-"""Some layers keep a state and the others a context: every so many layers is one with a context; 0: the layers without
-heads of keys and values keep a state."""
+"""Some layers keep a state and the others a context: one layer in this many has a context; 0: the layers without heads
+of keys and values keep a state.
+"""
 
 
 class Windows(Struct, frozen=True, kw_only=True):
@@ -45,15 +46,15 @@ class Windows(Struct, frozen=True, kw_only=True):
 
     used: bool = False
     every: int = 0
-    """One layer of so many sees everything; 0: no layer does."""
+    """One layer in this many sees everything; 0: no layer does."""
     full_first: bool = False
     usual: int = 0
-    """The window where the file does not say it."""
+    """The window if the file does not say it."""
     cached_from_start: int = 0
-    """Only so many of the first layers have a cache of their own; 0: all."""
+    """Only this many of the first layers have a cache of their own; 0: all."""
 
     def shared(self, layers: int) -> int:
-        """How many of the last layers use the cache of others."""
+        """Number of the last layers that use the cache of others."""
         return max(0, layers - self.cached_from_start) if self.cached_from_start else 0
 
 

@@ -1,11 +1,11 @@
-"""How to start a model in the memory that is free: what goes where, with how much context, and whether at all.
+"""The plan to start a model in the free memory: the places of its parts, its context, and whether it fits at all.
 
-Theory. llama-server (b11434) fits a model itself (``--fit``, on unless somebody turns it off): of what nobody said it
-lowers the context, down to 4096, and then moves layers to main memory, and for experts single tensors, which it does
-better than a rule from outside. So the layers are left to it, with the reserve as its target, and are only foretold
-here. It does not do three things, which are done here: it counts the memory that a machine *has* where there is no GPU,
-not what is free beside other models; it never lowers the number of slots; and it knows nothing of a reserve in main
-memory. What somebody said is kept, whatever comes of it.
+Theory. llama-server (b11434) fits a model itself (``--fit``, on unless somebody turns it off): if nobody set the
+context, it lowers it, down to 4096, and then moves layers to main memory, and for experts single tensors, which it does
+better than a rule from outside. So the layers are left to it, with the reserve as its target, and are only predicted
+here. It does not do three things, which are done here: without a GPU it counts the memory that a machine *has*, not the
+memory that other models leave free; it never lowers the number of slots; and it has no reserve in main memory. A user's
+setting is always kept.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ Verdict = Literal["fits", "partly", "no"]
 
 MIB = 1 << 20
 LEAST_CONTEXT = 4096
-"""Less is never chosen for somebody, unless the model was trained for less."""
+"""A smaller context is never chosen, unless the model was trained for less."""
 RESERVE = 1 << 30
 """Bytes that stay free on each device; llama-server's own ``--fit-target``."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to do. ``flags`` are those to add to what the user said; sizes in bytes."""
+    """The plan. ``flags`` are added to the user's own; sizes in bytes."""
 
     verdict: Verdict
     why: str
     flags: tuple[str, ...]
     estimate: Estimate
-    """Of what was chosen; with the verdict "no", of the least that there is."""
+    """The estimate of the chosen start; with the verdict "no", of the smallest start."""
     room: Mapping[str, int]
-    """What was free on each device, and ``reserve`` of it stays so."""
+    """The free memory of each device; ``reserve`` of it stays free."""
     reserve: int
 
     @property
     def word(self) -> str:
-        """For a column of a table."""
+        """A word for a column of a table."""
         if self.verdict == "partly":
             return f"partly: {self.estimate.gpu_layers} of {self.estimate.layers} layers"
         return "fits" if self.verdict == "fits" else "will not fit"
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """A plan as it is told, in JSON. Sizes in bytes."""
+    """A plan in JSON. Sizes in bytes."""
 
     verdict: str
     why: str
@@ -83,9 +83,10 @@ class _Try(Struct, frozen=True):
 
 
 def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = RESERVE) -> Plan:
-    """Pure. ``room`` is the free memory by device, ``ram`` among them; the GPUs are filled in its order.
+    """Choose a plan. Pure.
 
-    More room never makes the verdict worse, or the layers on GPUs fewer.
+    ``room`` is the free memory by device, ``ram`` among them; the GPUs are filled in its order. More room never makes
+    the verdict worse, or the layers on GPUs fewer.
     """
     gpus = tuple(device for device in room if device != RAM) if asked.options.gpus or not asked.understood else ()
     left = {device: max(0, size - reserve) for device, size in room.items()}
@@ -109,7 +110,7 @@ def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = 
 
 
 def fit_of(plan: Plan) -> Fit:
-    """The plan for people and programs; devices of which nothing is taken are left out."""
+    """Return the plan for people and programs; unused devices are left out."""
     found = plan.estimate
     return Fit(
         verdict=plan.verdict,
@@ -126,7 +127,7 @@ def fit_of(plan: Plan) -> Fit:
 
 
 def _choices(shape: Shape, options: Options, asked: Asked) -> Iterator[Options]:
-    """Ways to start it, best first: less context before fewer slots."""
+    """Return ways to start it, best first: less context before fewer slots."""
     for slots in (0, 1) if not asked.parallel else (options.parallel,):
         wanted = structs.replace(options, parallel=slots)
         many, unified = slots_of(wanted)
@@ -144,7 +145,7 @@ def _choices(shape: Shape, options: Options, asked: Asked) -> Iterator[Options]:
 
 
 def _halved(context: int) -> int:
-    """The next power of two below."""
+    """Return the next power of two below."""
     return 1 << (context - 1).bit_length() - 1
 
 
@@ -163,8 +164,10 @@ def _tried(shape: Shape, options: Options, left: Mapping[str, int], asked: Asked
 
 
 def _most_packed(costs: Costs, count: int, left: Mapping[str, int], gpus: Sequence[str]) -> tuple[str, ...] | None:
-    """As many layers on GPUs as fit there: all of them, or the last that fit beside what is copied in for the others.
-    Main memory needs no asking: the more there are, the less it holds."""
+    """Put as many layers on GPUs as fit: all of them, or the last ones that fit beside the copies for the others.
+
+    Main memory needs no check: the more layers on GPUs, the less it holds.
+    """
     best = _packed(costs, count, count, left, gpus)
     low, high = 0, count - 1
     while best is None or RAM in best:
@@ -181,7 +184,7 @@ def _most_packed(costs: Costs, count: int, left: Mapping[str, int], gpus: Sequen
 def _packed(
     costs: Costs, count: int, number: int, left: Mapping[str, int], gpus: Sequence[str]
 ) -> tuple[str, ...] | None:
-    """The last ``number`` of ``count`` layers on the GPUs, each filled in turn; None when they do not fit."""
+    """Put the last ``number`` of ``count`` layers on the GPUs, each filled in turn; None when they do not fit."""
     places = [RAM] * (count - number)
     for gpu in gpus:
         size, compute = 0, costs.gpu_compute

@@ -1,4 +1,4 @@
-"""What a model is made of, as far as its memory depends on it: from keys and tensor table of its GGUF header."""
+"""The parts of a model, as far as its memory depends on them: from keys and tensor table of its GGUF header."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ class Layer(Struct, frozen=True, kw_only=True):
     """One layer: its weights in bytes, and how many numbers it keeps."""
 
     attention: int = 0
-    """Norms and whatever mixes tokens, too."""
+    """Norms, and everything that mixes tokens."""
     feed: int = 0
     experts: int = 0
     repacked: int = 0
-    """Of these, weights that the CPU backend copies into another order."""
+    """The part of the weights that the CPU backend copies into another order."""
     keys: int = 0
     """Numbers per token in the cache; 0 for a layer without one."""
     values: int = 0
     windowed: bool = False
-    """It looks back no further than the window."""
+    """True if it looks back no further than the window."""
     state: int = 0
     """Numbers per sequence, whatever its length."""
     queries: int = 0
-    """Numbers per token that it asks the cache with."""
+    """Numbers per token in its queries to the cache."""
 
     @property
     def weights(self) -> int:
@@ -80,33 +80,33 @@ class Shape(Struct, frozen=True, kw_only=True):
     input: int
     """The table that tokens are looked up in; it stays in main memory."""
     output: int
-    """What makes logits. With tied weights the input is loaded twice where a GPU makes them."""
+    """The weights that make logits. With tied weights the input is loaded twice if a GPU makes them."""
     other: int
     """Loaded with the output."""
     tied: bool
     output_repacked: int
     tail: int
-    """Bytes at the file's end that nobody needs any more where weights are copied into another order."""
+    """Bytes at the file's end that are no longer needed if weights are copied into another order."""
     vocabulary: int
     trained: int
-    """Tokens of context that it was trained for; 0 when the file does not say."""
+    """Tokens of context that it was trained for; 0 if the file does not say."""
     width: int
     heads: int
     feed: int
-    """Of a feed-forward part of its own, or of the experts that all tokens share."""
+    """Width of a feed-forward part of its own, or of the experts that all tokens share."""
     gated: bool
     experts: int
     experts_used: int
     expert_feed: int
     window: int
     latent: int
-    """Numbers per token that keys and values are compressed to; 0: they are not."""
+    """Numbers per token in the compressed keys and values; 0: not compressed."""
     latent_head: int
     """Width of a head that is computed from them."""
     inner: int
     """Width of the recurrent part."""
     encoder: bool
-    """It keeps no context between batches."""
+    """True if it keeps no context between batches."""
 
     @property
     def weights(self) -> int:
@@ -114,7 +114,7 @@ class Shape(Struct, frozen=True, kw_only=True):
 
 
 def shape_of(architecture: str, values: Mapping[str, Value], tensors: Tensors) -> Shape | None:
-    """None for what is no model of its own, and where the file does not say enough, or nonsense."""
+    """Return None for a file that is not a model of its own, or does not say enough, or contains nonsense."""
     keys = _Keys(architecture, values)
     count, width = keys.number("block_count"), keys.number("embedding_length")
     if not 0 < count <= MAX_LAYERS or not 0 < width < MOST or tensors.unknown:
@@ -154,7 +154,7 @@ def shape_of(architecture: str, values: Mapping[str, Value], tensors: Tensors) -
 
 
 def with_parts(shape: Shape, parts: Iterable[Part]) -> Shape:
-    """The model with the weights of one more shard, which has tensors and no keys."""
+    """Add the weights of one more shard, which has tensors and no keys."""
     layers = list(shape.layers)
     sums = {"input": shape.input, "output": shape.output, "other": shape.other}
     repacked, tied = shape.output_repacked, shape.tied
@@ -181,14 +181,14 @@ def with_parts(shape: Shape, parts: Iterable[Part]) -> Shape:
 
 
 class _Keys:
-    """The numbers under one architecture's name; what is absent, negative, too large or no number counts as 0."""
+    """The numbers under one architecture's name; a value that is absent, negative, too large or not a number is 0."""
 
     def __init__(self, architecture: str, values: Mapping[str, Value]) -> None:
         self.architecture = architecture
         self._values = values
 
     def number(self, key: str) -> int:
-        """Of a list the largest."""
+        """Return the largest element of a list, or the value itself."""
         return max(self.list(key), default=0)
 
     def list(self, key: str) -> tuple[int, ...]:
@@ -197,7 +197,7 @@ class _Keys:
         return tuple(int(n) if isinstance(n, int) and 0 <= n < MOST else 0 for n in numbers if n is not None)
 
     def of_layers(self, key: str, count: int) -> tuple[int, ...] | None:
-        """One number for each layer, from a list or from one number for all; None when it is absent."""
+        """Return one number for each layer, from a list or from one number for all; None when it is absent."""
         numbers = self.list(key)
         if not numbers:
             return None
@@ -246,7 +246,7 @@ def _windows(keys: _Keys) -> Windows:
 
 
 def _windowed(keys: _Keys, count: int) -> tuple[bool, ...]:
-    """Which layers look back no further than the window. A pattern of n is n - 1 such layers and a full one."""
+    """Return which layers look back no further than the window. A pattern of n is n - 1 such layers and a full one."""
     windows = _windows(keys)
     if not windows.used or not (keys.number("attention.sliding_window") or windows.usual):
         return (False,) * count
@@ -260,7 +260,7 @@ def _windowed(keys: _Keys, count: int) -> tuple[bool, ...]:
 
 
 def _recurrent(keys: _Keys, count: int, kv_heads: tuple[int, ...]) -> tuple[frozenset[int], frozenset[int]]:
-    """The layers that keep a state, and the layers that keep keys and values."""
+    """Return the layers that keep a state, and the layers that keep keys and values."""
     every = frozenset(range(count))
     if keys.architecture in RECURRENT:
         return every, frozenset()
@@ -285,7 +285,7 @@ def _recurrent(keys: _Keys, count: int, kv_heads: tuple[int, ...]) -> tuple[froz
 
 
 def _state(keys: _Keys, width: int, heads: int) -> int:
-    """Numbers that a recurrent layer keeps of one sequence."""
+    """Return the numbers that a recurrent layer keeps for one sequence."""
     if head := keys.number("wkv.head_size"):
         return (keys.number("token_shift_count") or 2) * width + width * head
     if cells := keys.number("shortconv.l_cache"):

@@ -1,1 +1,4 @@
-"""What the built-in tools decide: names, edits, lines, patterns, targets. Refuses to touch a file or a process."""
+"""The decisions of the built-in tools: names, edits, lines, patterns, targets.
+
+Refuses to touch a file or a process.
+"""

@@ -1,4 +1,4 @@
-"""What the built-in tools are asked with. Names, defaults and limits are llama-server's (b11434)."""
+"""The arguments of the built-in tools. Names, defaults and limits are llama-server's (b11434)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class GetInfo(Struct, frozen=True, kw_only=True):
 
 
 def read_arguments(tool: str, arguments: bytes, kind: type[Arguments]) -> Arguments:
-    """The arguments of one call; null is as good as absent, ``"5"`` as good as 5. Raises BadRequest."""
+    """Read the arguments of one call; null counts as absent, and ``"5"`` as 5. Raises BadRequest."""
     try:
         given = msgspec.json.decode(arguments or b"{}", type=dict[str, Raw])
         said = {name: value for name, value in given.items() if bytes(value).strip() != b"null"}

@@ -1,4 +1,4 @@
-"""Which tools the user has switched on, whether on the command line or in the configuration."""
+"""The tools that the user has switched on, on the command line or in the configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ ALL = "all"
 
 
 def chosen_tools(words: Iterable[str], *, runtime: str, root: str, mcp: McpServers) -> ToolSettings:
-    """Settings for these names (``all`` is one), in the tools' own order. Raises UsageError for what cannot be used."""
+    """Return settings for these names (``all`` is one), in the tools' own order. Raises UsageError for unusable
+    ones.
+    """
     asked = [word.strip() for word in words if word.strip()]
     for word in asked:
         if word != ALL and word not in NAMES:
@@ -27,8 +29,8 @@ def chosen_tools(words: Iterable[str], *, runtime: str, root: str, mcp: McpServe
         )
     if root and SHELL in asked:
         raise UsageError(
-            f"{SHELL} cannot be confined to a folder: a command can reach whatever its user can; leave it out, or let "
-            "the tools run in a container (a tool runtime) in place of the root"
+            f"{SHELL} cannot be confined to a folder: a command can reach everything that its user can; "
+            "leave it out, or let the tools run in a container (a tool runtime) instead of the root"
         )
     if runtime:
         try:

@@ -1,4 +1,4 @@
-"""Replacing pieces of a text by what a model says they are, all against the text as it was.
+"""Replaces pieces of a text as a model asks for, all in the original text.
 
 A piece is looked for as it was written, and then as models tend to miswrite it: without regard to spaces at the ends of
 lines, and with typographic quotes, dashes and spaces as their plain likes. Either way it is the original that is cut:
@@ -13,7 +13,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 MAX_EDITS = 1000
-"""Each is looked for in all of the text."""
+"""Limit on edits: each is looked for in all of the text."""
 
 
 class Edit(Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class Edit(Struct, frozen=True, kw_only=True):
 
 
 class EditProblem(Exception):
-    """Why nothing was changed."""
+    """The reason why nothing was changed."""
 
 
 class _Cut(Struct, frozen=True, order=True):
@@ -32,7 +32,7 @@ class _Cut(Struct, frozen=True, order=True):
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """The text with every edit made. Raises EditProblem; there is no such thing as half of the edits."""
+    """Return the text with every edit made. Raises EditProblem; it never makes only some of the edits."""
     if not edits:
         raise EditProblem('"edits" must be a non-empty array')
     if len(edits) > MAX_EDITS:
@@ -56,7 +56,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
             )
     changed = _replaced(text, cuts, edits)
     if changed == text:
-        raise EditProblem("no changes made: the replacements are what is there already")
+        raise EditProblem("no changes made: the replacements equal the existing text")
     return changed
 
 
@@ -73,12 +73,12 @@ def _replaced(text: str, cuts: Sequence[_Cut], edits: Sequence[Edit]) -> str:
 
 
 def _only(text: str, old: str, index: int) -> tuple[int, int] | None:
-    """Where it is, None where it is not. Raises EditProblem where it is more than once."""
+    """Return its place, None if it is missing. Raises EditProblem if it occurs more than once."""
     at = text.find(old)
     if at < 0:
         return None
     if text.find(old, at + 1) >= 0:
-        raise EditProblem(f"edits[{index}].old_text is there more than once; it must be unique: add lines around it")
+        raise EditProblem(f"edits[{index}].old_text occurs more than once; it must be unique: add lines around it")
     return at, at + len(old)
 
 
@@ -92,12 +92,12 @@ _ENDS = " \t\r"
 
 
 def _plain_lines(text: str) -> list[str]:
-    """Each as long as in the text, but for what its end loses."""
+    """Normalise lines; each stays as long as in the text, except at its end."""
     return [line.translate(_ALIKE).rstrip(_ENDS) for line in text.split("\n")]
 
 
 class _Plain:
-    """A text in which likes are alike, and where each of its characters was."""
+    """A text in which similar characters are equal, and the original place of each character."""
 
     def __init__(self, text: str) -> None:
         self._text = "\n".join(_plain_lines(text))
@@ -109,12 +109,12 @@ class _Plain:
             original += len(line) + 1
 
     def only(self, old: str, index: int) -> tuple[int, int]:
-        """As `_only`, in places of the original. Raises EditProblem where it is not there, either."""
+        """Find it as `_only` does, in places of the original. Raises EditProblem if it is missing here as well."""
         wanted = "\n".join(_plain_lines(old))
         span = _only(self._text, wanted, index) if wanted.strip() else None
         if span is None:
             raise EditProblem(
-                f"could not find edits[{index}].old_text; it must match what is in the file now: read it again"
+                f"could not find edits[{index}].old_text; it must match the file's current text: read the file again"
             )
         return self._original(span[0]), self._original(span[1])
 

@@ -1,4 +1,4 @@
-"""Which files a glob pattern means, by llama-server's rule (b11434), in time linear in the name.
+"""Matches files with a glob pattern, by llama-server's rule (b11434), in time linear in the name.
 
 ``*`` and ``?`` do not match a slash, ``**`` does; ``[a-c]`` and ``[!a-c]`` are sets. Beyond that rule ``**/`` may stand
 for no folder at all, so that ``src/**/*.c`` means ``src/a.c``, too, and a leading ``/`` for where the search began.
@@ -9,7 +9,7 @@ that of the name.
 from __future__ import annotations
 
 MAX_PATTERN = 1000
-"""Characters; the cost of a name grows with it."""
+"""Longest pattern in characters; the cost of a name grows with it."""
 
 _STAR, _ANY, _FOLDERS, _INSIDE = "*", "**", "**/", "/**/"
 """``**/`` is two positions: before it, where it may stand for nothing, and `_INSIDE` the names of folders."""
@@ -28,7 +28,7 @@ class Glob:
         self._tokens = _tokens(pattern)
 
     def matches(self, path: str) -> bool:
-        """Without a slash in the pattern, the last name of the path counts; with one, all of it."""
+        """True if the last name of the path matches or, for a pattern with a slash, all of it."""
         text = path.rpartition("/")[2] if self._basename else path
         states = self._reached({0})
         for char in text:
@@ -53,7 +53,7 @@ class Glob:
                 return (state + 1,) if _one(token, char) else ()
 
     def _reached(self, states: set[int]) -> set[int]:
-        """With what follows where a star matches nothing."""
+        """Add the positions that follow if a star matches nothing."""
         found = set(states)
         for state in states:
             at = state
@@ -67,7 +67,9 @@ class Glob:
 
 
 def _tokens(pattern: str) -> list[str]:
-    """Stars, single characters, ``?``, and sets with their brackets; a literal is one character, escaped as itself."""
+    """Split into stars, single characters, ``?``, and sets with their brackets; a literal is one character, escaped as
+    itself.
+    """
     found: list[str] = []
     at = 0
     while at < len(pattern):

@@ -1,4 +1,4 @@
-"""The output of ``grep -n`` as it comes, told as grep_search tells it."""
+"""Turns the output of ``grep -n``, as it comes, into that of grep_search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from appliance.core.tools.jobs import MAX_LINE, MAX_TEXT
 from appliance.core.tools.lines import readable
 
 LONGEST = 1 << 20
-"""Bytes of one line that are kept while its end is waited for."""
+"""Bytes of one unfinished line that are kept."""
 _MARK = re.compile("[:-]")
 _BEHIND_NAME = re.compile(r"([:-])([0-9]+)\1(.*)", re.DOTALL)
 _ALONE = re.compile(r"([0-9]+)([:-])(.*)", re.DOTALL)
@@ -32,7 +32,7 @@ class GrepLines:
         self._size = 0
 
     def feed(self, data: bytes) -> bool:
-        """Whether more is wanted."""
+        """True if more is wanted."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[:LONGEST]
         for line in lines:
@@ -58,7 +58,9 @@ class GrepLines:
         self._parts.append(f"{where}{shown}\n")
 
     def _read(self, line: str) -> tuple[str, str, str, str] | None:
-        """Name, mark, number and text. A name may hold colons, hyphens and digits; one that was searched counts."""
+        """Split into name, mark, number and text. A name may contain colons, hyphens and digits; only searched names
+        count.
+        """
         if not self._names:
             found = _ALONE.match(line)
             return (self._shown, found[2], found[1], found[3]) if found else None

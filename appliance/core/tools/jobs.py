@@ -1,4 +1,4 @@
-"""What a search is asked and what it tells: the messages between the program and the process that searches."""
+"""The messages between the program and the process that searches."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ JUNK = frozenset(
 BUDGET = 15.0
 """Seconds that one search may take."""
 MAX_LINE = 1000
-"""Characters of one line that are shown."""
+"""Longest line that is shown, in characters."""
 MAX_TEXT = 64 * 1024
-"""Characters of matches that are told in all."""
+"""Characters of all matches together."""
 
 
 class Search(Struct, frozen=True, kw_only=True):
@@ -39,14 +39,14 @@ class Search(Struct, frozen=True, kw_only=True):
     max_depth: int = 0
     listing: list[tuple[str, Kind]] | None = None
     check: bool = True
-    """Entries of the listing count only if they are there."""
+    """Entries of the listing count only if they exist."""
     limit: int = 0
-    """Most entries told; 0: all."""
+    """Largest number of entries; 0: all."""
     seconds: float = BUDGET
 
 
 class Grep(Struct, frozen=True, kw_only=True):
-    """What is looked for in the files, or in ``base``, if that is one."""
+    """The search in the files, or in ``base``, if that is a file."""
 
     pattern: str
     literal: bool = False
@@ -54,7 +54,7 @@ class Grep(Struct, frozen=True, kw_only=True):
     numbers: bool = False
     context: int = 0
     shown: str = ""
-    """What ``base`` is called where it is the file itself."""
+    """The name of ``base`` if it is the file itself."""
     limit: int = 100
 
 
@@ -79,7 +79,9 @@ class Text(Struct, frozen=True, array_like=True, tag="text"):
 
 
 class End(Struct, frozen=True, array_like=True, tag="end"):
-    """The last message. ``total`` entries or matches; ``cut``: not all was looked at; ``full``: no more are told."""
+    """The last message. ``total`` entries or matches; ``cut``: not everything was searched; ``full``: no more are
+    reported.
+    """
 
     total: int
     cut: bool = False
@@ -95,7 +97,7 @@ def entry_text(path: str, kind: Kind) -> str:
 
 
 def footer(total: int, shown: int, *, what: str, full: bool, cut: bool) -> str:
-    """What is told below the finds."""
+    """Return the notes below the results."""
     lines = ["", "---", f"Total matches: {total}"]
     if full or total > shown:
         lines.append(f"[the first {shown} {what} are shown; narrow the search to see others]")

@@ -1,15 +1,18 @@
-"""Text for a model: some lines of a file, output that is cut at a limit. As the bytes come, in bounded memory."""
+"""Text for a model: some lines of a file, output that is cut at a limit. Works as the bytes come, in bounded memory."""
 
 from __future__ import annotations
 
 MAX_OUTPUT = 16 * 1024
-"""Bytes that a model is told at once; llama-server's (b11434)."""
+"""Bytes that a model gets at once; llama-server's (b11434)."""
 TRUNCATED = "[output truncated]"
 
 
 class LineWindow:
-    """The lines from ``first`` to ``last`` (1-based, both included; None: to the end) of what is fed, at most
-    `MAX_OUTPUT` bytes of them. Every line ends with a line feed, the last one of a file without one, too."""
+    """The lines from ``first`` to ``last`` (1-based, both included; None: to the end) of the input, at most
+    `MAX_OUTPUT` bytes.
+
+    Every line ends with a line feed, even the last one of a file without one.
+    """
 
     def __init__(self, first: int = 1, last: int | None = None, *, numbered: bool = False) -> None:
         self._first = max(first, 1)
@@ -19,7 +22,7 @@ class LineWindow:
         self._inside = False
         self._kept = bytearray()
         self.full = last is not None and last < self._first
-        """Nothing that could still be fed would change `text`."""
+        """True if further input would not change `text`."""
         self._truncated = False
 
     def feed(self, data: bytes) -> None:
@@ -38,7 +41,7 @@ class LineWindow:
             at = stop
 
     def text(self) -> str:
-        """To be asked for at the end."""
+        """The result; read it at the end."""
         kept = bytes(self._kept)
         if self._truncated:
             return readable(kept) + ("" if kept.endswith(b"\n") else "\n") + TRUNCATED
@@ -57,7 +60,7 @@ class LineWindow:
 
 
 class CappedOutput:
-    """The first bytes of a process's output; the rest is let go."""
+    """The first bytes of a process's output; the rest is dropped."""
 
     def __init__(self, limit: int = MAX_OUTPUT) -> None:
         self._limit = limit
@@ -65,7 +68,7 @@ class CappedOutput:
         self.truncated = False
 
     def feed(self, data: bytes) -> bytes:
-        """What of it is kept."""
+        """The kept bytes as text."""
         part = data[: self._limit - len(self._kept)]
         self._kept += part
         self.truncated = self.truncated or len(part) < len(data)
@@ -97,12 +100,12 @@ class Utf8Pieces:
 
 
 def readable(data: bytes) -> str:
-    """What is no UTF-8 becomes U+FFFD."""
+    """Decode; bytes that are not UTF-8 become U+FFFD."""
     return data.decode("utf-8", "replace")
 
 
 def whole_characters(data: bytes) -> bytes:
-    """Without the beginning of a UTF-8 character at its end."""
+    """Drop the beginning of an unfinished UTF-8 character at the end."""
     for back in range(1, min(4, len(data) + 1)):
         byte = data[-back]
         if byte & 0b1100_0000 == 0b1100_0000:

@@ -1,4 +1,4 @@
-"""Paths that others name, as text. What they are on the disk is for `tools.files` to find out, and to hold on to."""
+"""Paths from outside, as text. `tools.files` finds out where they lead on the disk, and holds on to that."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ MAX_PARTS = 256
 
 
 class BadPath(ValueError):
-    """A path that cannot be used; the message says why, and names it."""
+    """A path cannot be used; the message says why, and names it."""
 
 
 class Outside(BadPath):
-    """A path that leads out of the folder the tools are confined to."""
+    """A path leads out of the folder to which the tools are confined."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"the path is outside the folder that the tools are confined to: {path}")
 
 
 def check_path(path: str) -> None:
-    """Raises BadPath for what no system call takes."""
+    """Raises BadPath for paths that no system call accepts."""
     if "\0" in path:
         raise BadPath("a path cannot hold a zero byte")
     if not path:
@@ -28,21 +28,21 @@ def check_path(path: str) -> None:
 
 
 def expanded(path: str, home: str) -> str:
-    """With the home folder in place of a leading ``~``; ``~user`` stays as it is."""
+    """Replace a leading ``~`` by the home folder; ``~user`` stays as it is."""
     if home and (path == "~" or path.startswith("~/")):
         return home + path[1:]
     return path
 
 
 def joined(cwd: str, path: str) -> str:
-    """An absolute POSIX path as it is; any other below ``cwd``."""
+    """Return an absolute POSIX path unchanged; any other below ``cwd``."""
     return path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
 
 
 def parts_below(root: str, path: str) -> list[str]:
-    """The names that lead from ``root`` to an absolute path, ``..`` among them as they were written.
+    """Return the names that lead from ``root`` to an absolute path, with ``..`` as written.
 
-    Raises Outside where the path does not begin with ``root``, BadPath where it has too many names.
+    Raises Outside if the path does not begin with ``root``, and BadPath if it has too many names.
     """
     start, names = _names(root), _names(path)
     if names[: len(start)] != start:

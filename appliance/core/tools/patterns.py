@@ -1,4 +1,4 @@
-"""Regular expressions of ECMAScript (llama-server's grep_search, b11434), for Python's `re` and for ``grep -E``.
+"""Translates ECMAScript regular expressions (llama-server's grep_search, b11434) for Python's `re` and ``grep -E``.
 
 Patterns are matched against one line at a time. What cannot be said in the other notation is refused with its name.
 """
@@ -9,15 +9,15 @@ import re
 from collections.abc import Iterator
 
 MAX_PATTERN = 4000
-"""Characters."""
+"""Longest pattern, in characters."""
 
 
 class BadPattern(ValueError):
-    """A pattern that is none, or that cannot be used where the search is done."""
+    """A pattern is invalid, or cannot be used where the search runs."""
 
 
 def python_pattern(pattern: str, *, literal: bool, ignore_case: bool) -> re.Pattern[str]:
-    """To be searched with in a process that can be killed: it may take for ever. Raises BadPattern."""
+    """Translate for Python. Search with it in a process that can be killed: it may take for ever. Raises BadPattern."""
     _check_length(pattern)
     text = re.escape(pattern) if literal else "".join(_in_python(token) for token in _tokens(pattern))
     try:
@@ -27,7 +27,7 @@ def python_pattern(pattern: str, *, literal: bool, ignore_case: bool) -> re.Patt
 
 
 def posix_pattern(pattern: str) -> str:
-    """The same as a POSIX extended regular expression. Raises BadPattern, also for what those do not have."""
+    """Translate to a POSIX extended regular expression. Raises BadPattern, also for features that those lack."""
     python_pattern(pattern, literal=False, ignore_case=False)
     return "".join(_in_posix(token) for token in _tokens(pattern))
 
@@ -81,7 +81,7 @@ def _tokens(pattern: str) -> Iterator[str]:
 
 
 def _char(escape: str) -> str | None:
-    """The character that an escape (without its backslash) is; None for classes and assertions."""
+    """Return the character of an escape (without its backslash); None for classes and assertions."""
     if escape[0] in "xu" and len(escape) > 1:
         return chr(int(escape[1:], 16))
     if escape[0] == "c" and len(escape) == 2:
@@ -209,6 +209,6 @@ def _class_in_posix(token: str) -> str:
 
 
 def _in_range(members: list[tuple[str, str, str]], at: int) -> bool:
-    """Whether a member of a class is one end of a range: a hyphen is beside it, and something beyond the hyphen."""
+    """True if a member of a class is one end of a range: a hyphen is beside it, and something beyond the hyphen."""
     before = at > 1 and members[at - 1][2] == "-"
     return before or (at < len(members) - 2 and members[at + 1][2] == "-")

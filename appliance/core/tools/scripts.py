@@ -1,4 +1,4 @@
-"""What is run by ``sh`` where a tool runtime is: POSIX alone, since that may be busybox in a container.
+"""The scripts for ``sh`` in a tool runtime: only POSIX, because that may be busybox in a container.
 
 Each script gets its words as ``$1`` and so on, never as text of its own. `CD` goes before all of them and takes ``$1``,
 the working directory, away. Exit statuses above 60 are the scripts' own words, as in sysexits.h.
@@ -18,8 +18,9 @@ find_it() {{ case $1 in "~"|"~/"*) f=$HOME${{1#"~"}};; /*) f=$1;; *) f=./$1;; es
 if [ -n "$1" ]; then find_it "$1"; cd -- "$f" 2>/dev/null || exit {NO_FOLDER}; fi
 shift
 """
-"""``find_it`` leaves a path in ``f``, every byte of it, also line feeds at its end; it begins with a dot or a slash, so
-that nothing takes it for an option, or for what ``cd -`` and CDPATH mean."""
+"""``find_it`` leaves a path in ``f``, with every byte of it, also line feeds at its end. The path begins with a dot or
+a slash, so that nothing takes it for an option, or for a special word of ``cd -`` and CDPATH.
+"""
 
 RUN = """
 exec 3<&0 </dev/null
@@ -34,8 +35,9 @@ kill -s KILL "$watch" 2>/dev/null
 kill -s KILL -- "-$job" 2>/dev/null
 exit "$status"
 """
-"""Runs ``$1``. When the input ends, because whoever asked has closed it or is gone, the command is killed with all that
-it has started (where there is no setsid, the shell alone)."""
+"""Runs ``$1``. When the input ends, because the caller has closed it or is gone, the command is killed with everything
+that it has started (without setsid, only the shell).
+"""
 
 READ = f"""
 find_it "$1"
@@ -46,14 +48,14 @@ echo "$size"
 if [ -n "$2" ] && [ "$size" -gt "$2" ]; then exit 0; fi
 exec cat < "$f"
 """
-"""The size of ``$1`` in bytes on a line, then what is in it, unless that is more than ``$2``."""
+"""Prints the size of ``$1`` in bytes on a line, then its content, unless that is more than ``$2``."""
 
 WRITE = f"""
 find_it "$1"
 if [ -e "$f" ] && [ ! -f "$f" ]; then exit {NOT_REGULAR}; fi
 mkdir -p -- "${{f%/*}}/" && cat > "$f" && wc -c < "$f"
 """
-"""The input becomes ``$1``; the size that it has then is told."""
+"""Writes the input to ``$1``, and prints its new size."""
 
 _JUNK = " -o ".join(f"-name {name}" for name in sorted(JUNK))
 LIST = f"""
@@ -77,8 +79,9 @@ if [ "$2" != dir ]; then
 fi
 exit 0
 """
-"""The folder ``$1`` in full; then names, each with a zero byte: files (``$2`` is ``file``), folders or all,
-at most ``$3`` levels deep; ``/dir`` and ``/file`` say what follows."""
+"""Prints the folder ``$1`` in full; then names, each with a zero byte: files (``$2`` is ``file``), folders or all, at
+most ``$3`` levels deep; ``/dir`` and ``/file`` announce their kind.
+"""
 
 GREP = f"""
 find_it "$1"
@@ -98,7 +101,9 @@ exec grep -s -n "$@" < "$f"
 
 
 def listed_names(output: bytes) -> tuple[str, list[tuple[str, Kind]]]:
-    """What `LIST` has printed: the folder, and entries with their kinds. What is cut at its end is let go."""
+    """Parse the output of `LIST`: the folder, and entries with their kinds. A part that is cut at the end is
+    dropped.
+    """
     base, _, rest = output.partition(b"\0")
     kind: Kind = "file"
     found: list[tuple[str, Kind]] = []

@@ -1,4 +1,4 @@
-"""How the built-in tools are offered. Names, schemas and their order are llama-server's (b11434)."""
+"""The descriptions of the built-in tools. Names, schemas and their order are llama-server's (b11434)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from appliance.core.tools.lines import MAX_OUTPUT
 
 
 def _parameters(required: tuple[str, ...] = (), **properties: tuple[str, str]) -> Raw:
-    """The JSON schema of an object with these members, each a type and what it means."""
+    """Return the JSON schema of an object with these members, each a type and its meaning."""
     schema: dict[str, object] = {
         "type": "object",
         "properties": {name: {"type": kind, "description": text} for name, (kind, text) in properties.items()},
@@ -34,8 +34,8 @@ _EDITS: dict[str, object] = {
             "items": {
                 "type": "object",
                 "properties": {
-                    "old_text": {"type": "string", "description": "What is there now; it must occur exactly once"},
-                    "new_text": {"type": "string", "description": "What is to be there instead"},
+                    "old_text": {"type": "string", "description": "The current text; it must occur exactly once"},
+                    "new_text": {"type": "string", "description": "The new text in its place"},
                 },
                 "required": ["old_text", "new_text"],
             },
@@ -47,8 +47,8 @@ SPECS = (
     ToolSpec(
         name="read_file",
         display_name="Read file",
-        description=f"Read a text file, or some of its lines: at most {MAX_OUTPUT} bytes at once. Name start_line and "
-        "end_line for a part of a long one.",
+        description=f"Read a text file, or some of its lines: at most {MAX_OUTPUT} bytes at once. For a part of "
+        "a long file, name start_line and end_line.",
         parameters=_parameters(
             ("path",),
             path=("string", "The file"),
@@ -61,15 +61,16 @@ SPECS = (
     ToolSpec(
         name="file_glob_search",
         display_name="File search",
-        description="List the files below a folder whose names match a glob. In a git repository, ignored files are "
-        f"left out (but not from folders); else what is in folders such as .git, node_modules and build. {_GLOB}.",
+        description="List the files below a folder whose names match a glob. In a git repository this leaves out "
+        "ignored files (a list of folders keeps ignored ones); elsewhere it leaves out the content of folders such as "
+        f".git, node_modules and build. {_GLOB}.",
         parameters=_parameters(
             ("path",),
             path=("string", "The folder to search in"),
-            include=("string", "Glob of what is listed (default **)"),
-            exclude=("string", "Glob of what is left out"),
-            type=("string", 'What is listed: "file" (default), "dir" or "all"'),
-            max_depth=("integer", "Levels of folders to look at; 1 is the folder itself, 0 (default) all"),
+            include=("string", "Glob of the entries to list (default **)"),
+            exclude=("string", "Glob of the entries to leave out"),
+            type=("string", 'The kind of entries: "file" (default), "dir" or "all"'),
+            max_depth=("integer", "Levels of folders to search; 1 is the folder itself, 0 (default) means all"),
             limit=("integer", f"Most entries listed (default and at most {MAX_MATCHES})"),
         ),
         uses_cwd=True,
@@ -82,12 +83,12 @@ SPECS = (
         parameters=_parameters(
             ("path", "pattern"),
             path=("string", "The file or folder to search in"),
-            pattern=("string", "What is searched for: a regular expression as in JavaScript"),
-            include=("string", "Glob of the files that are searched (default **)"),
-            exclude=("string", "Glob of the files that are left out"),
-            return_line_numbers=("boolean", "Tell each line's number"),
-            literal=("boolean", "The pattern is text and no regular expression (default false)"),
-            ignore_case=("boolean", "Capital and small letters are the same (default false)"),
+            pattern=("string", "The pattern: a regular expression as in JavaScript"),
+            include=("string", "Glob of the files to search (default **)"),
+            exclude=("string", "Glob of the files to leave out"),
+            return_line_numbers=("boolean", "Show each line's number"),
+            literal=("boolean", "The pattern is text, not a regular expression (default false)"),
+            ignore_case=("boolean", "Ignore the difference between upper and lower case (default false)"),
             context_lines=("integer", f"Lines shown before and after each match (default 0, at most {MAX_CONTEXT})"),
         ),
         uses_cwd=True,
@@ -109,9 +110,9 @@ SPECS = (
     ToolSpec(
         name="write_file",
         display_name="Write file",
-        description="Write a file, new or in place of what is there; missing folders are made.",
+        description="Write a file: create it, or replace its content; missing folders are created.",
         parameters=_parameters(
-            ("path", "content"), path=("string", "The file"), content=("string", "All that it is to hold")
+            ("path", "content"), path=("string", "The file"), content=("string", "The whole new content")
         ),
         writes=True,
         uses_cwd=True,
@@ -128,7 +129,7 @@ SPECS = (
     ToolSpec(
         name="get_info",
         display_name="Get Runtime Info",
-        description="Tell the operating system and the folder in which the tools work.",
+        description="Return the operating system and the folder in which the tools work.",
         parameters=_parameters(),
         uses_cwd=True,
     ),

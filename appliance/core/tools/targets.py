@@ -1,4 +1,4 @@
-"""Where tools run when not on this machine: llama-server's ``--tools-runtime`` and ``x-tool-runtime`` (b11434).
+"""Places for tools other than this machine: llama-server's ``--tools-runtime`` and ``x-tool-runtime`` (b11434).
 
 Nothing here may become an option of the program that is started with it, and nothing falls back to this machine.
 """
@@ -20,14 +20,14 @@ _FORMS = "docker:<image>, podman:<image>, docker-container:<id>, podman-containe
 
 
 class Container(Struct, frozen=True):
-    """A container that runs already."""
+    """A container that is already running."""
 
     engine: Engine
     id: str
 
 
 class Image(Struct, frozen=True):
-    """A container of this image, which is started for the tools and ends with the program."""
+    """A container of this image, which starts for the tools and ends with the program."""
 
     engine: Engine
     name: str
@@ -40,11 +40,11 @@ class Ssh(Struct, frozen=True):
 
 
 class BadTarget(ValueError):
-    """A target that cannot be one; says why, in words that llama-server's users know."""
+    """An invalid target; says why, in words that llama-server's users know."""
 
 
 def parse_target(text: str) -> Container | Image | Ssh:
-    """Raises BadTarget."""
+    """Read a target. Raises BadTarget."""
     scheme, _, rest = text.partition(":")
     if scheme == "ssh":
         if not _SSH.fullmatch(rest):
@@ -67,7 +67,7 @@ def parse_target(text: str) -> Container | Image | Ssh:
 
 
 def running_target(text: str) -> Container | Ssh:
-    """What a client may name. Raises BadTarget; a client starts no containers."""
+    """Read a client's target. Raises BadTarget; a client may not start containers."""
     target = parse_target(text)
     if isinstance(target, Image):
         raise BadTarget(f"tool runtime must name a running container: {text!r}; write {target.engine}-container:<id>")

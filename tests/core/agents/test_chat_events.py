@@ -203,7 +203,7 @@ def test_a_completion_in_one_piece():
 def test_an_answer_that_is_no_completion(body: bytes):
     [failed] = ChatEvents().whole(body)
     assert isinstance(failed, TurnFailed)
-    assert failed.detail.startswith("the engine's answer is no chat completion: ")
+    assert failed.detail.startswith("the engine's answer is not a chat completion: ")
     assert len(failed.detail) < 300
 
 

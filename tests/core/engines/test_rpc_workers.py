@@ -62,15 +62,15 @@ def test_addresses(text: str, endpoint: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[::1]:50052", "IPv4 alone"),
-        ("[fe80::1]", "IPv4 alone"),
-        ("::1", "IPv4 alone"),
-        ("", "is no address of a worker"),
-        (":50052", "is no address of a worker"),
-        ("a b:1", "is no address of a worker"),
+        ("[::1]:50052", "only IPv4"),
+        ("[fe80::1]", "only IPv4"),
+        ("::1", "only IPv4"),
+        ("", "is not the address of a worker"),
+        (":50052", "is not the address of a worker"),
+        ("a b:1", "is not the address of a worker"),
         ("http://a", "has no port from 1 to 65535"),
-        ("a,b", "is no address of a worker"),
-        ("-x:1", "is no address of a worker"),
+        ("a,b", "is not the address of a worker"),
+        ("-x:1", "is not the address of a worker"),
         ("a:", "has no port from 1 to 65535"),
         ("a:0", "has no port from 1 to 65535"),
         ("a:65536", "has no port from 1 to 65535"),
@@ -101,7 +101,7 @@ def test_lists_of_addresses() -> None:
     assert len(endpoints_of(",".join(f"h{n}" for n in range(16)))) == 16
     with pytest.raises(UsageError, match="17 workers are named"):
         endpoints_of(",".join(f"h{n}" for n in range(17)))
-    with pytest.raises(UsageError, match="names no worker"):
+    with pytest.raises(UsageError, match="does not name a worker"):
         endpoints_of(" , ")
 
 
@@ -109,8 +109,8 @@ def test_builds_that_differ_are_refused_by_both_names() -> None:
     assert agree("7.0.0", worker()) == ""
     for version in ("6.0.0", "7.0.1", "7.1.0", "8.0.0"):
         why = agree("7.0.0", worker(version=version))
-        assert f"far:50052 speaks RPC {version}, and the engine here 7.0.0; install the same build" in why
-    assert "speaks no RPC; install a build that does" in agree(None, worker())
+        assert f"far:50052 has RPC {version}, but the engine here has 7.0.0; install the same build" in why
+    assert "has no RPC; install a build that has it" in agree(None, worker())
     assert agree("7.0.0", gone("far:1")) == "worker far:1 is away"
 
 

@@ -81,5 +81,5 @@ def test_a_flag_without_its_value_is_left_to_the_engine() -> None:
 def test_which_workers_are_named() -> None:
     assert workers_named([]) == ()
     assert workers_named(["-m", "x", "--rpc", "a:1", "--rpc", "b, c:3"]) == ("b:50052", "c:3")
-    with pytest.raises(UsageError, match="IPv4 alone"):
+    with pytest.raises(UsageError, match="only IPv4"):
         workers_named(["--rpc", "[::1]:5"])

@@ -66,10 +66,10 @@ def test_of_two_with_one_name_the_first_counts() -> None:
     text = '{"mcpServers": {"a": {"command": "one"}, "b": {"command": "b"}, "a": {"command": "two"}}}'
     found = parse_mcp_servers(text, "mcp.json")
     assert [(s.name, s.command) for s in found.servers if isinstance(s, StdioServer)] == [("a", "one"), ("b", "b")]
-    assert any("'a' is there twice" in warning for warning in found.warnings)
+    assert any("'a' appears twice" in warning for warning in found.warnings)
     joined = found.joined(parse(a={"command": "three"}, c={"command": "c"}))
     assert [s.name for s in joined.servers] == ["a", "b", "c"]
-    assert sum("'a' is there twice" in warning for warning in joined.warnings) == 2
+    assert sum("'a' appears twice" in warning for warning in joined.warnings) == 2
 
 
 def test_unknown_keys_are_told() -> None:
@@ -95,7 +95,7 @@ def test_unknown_keys_are_told() -> None:
         ('{"mcpServers": {"a": {"command": "x", "timeout_ms": "9"}}}', "a.timeout_ms is not"),
         ('{"mcpServers": {"a": {"url": "ftp://x"}}}', "a.url is not an http"),
         ('{"mcpServers": {"a": {"url": "http://x", "headers": {"A b": "c"}}}}', "cannot be an HTTP header"),
-        ('{"mcpServers": {"a": {"url": "http://x", "headers": {"Host": "y"}}}}', "'Host' is said by the program"),
+        ('{"mcpServers": {"a": {"url": "http://x", "headers": {"Host": "y"}}}}', "'Host' is set by the program"),
         ('{"mcpServers": {"a": {"url": "http://x", "headers": {"A": "c\\r\\nB: d"}}}}', "cannot be an HTTP header"),
     ],
 )

@@ -1,0 +1,161 @@
+"""Plain English in everything people read. Run by `bootstrap.py check`; prints each finding and exits 1.
+
+Checks the length of lines in Markdown, and a short list of awkward phrases in Markdown and in the docstrings and
+messages of the folders that have been cleaned. Add a folder to `CLEAN` when its prose is in order.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WIDTH = 100
+"""Characters in a line of Markdown; rows of tables, code and lines that are one long link may be longer."""
+UNKEPT = {".venv", ".git", ".pytest_cache", ".hypothesis", "build", "dist", "node_modules", "__pycache__"}
+CLEAN = (
+    "appliance/agents",
+    "appliance/catalog",
+    "appliance/cli",
+    "appliance/core",
+    "appliance/errors.py",
+    "appliance/peers",
+    "appliance/platform",
+    "appliance/plugins",
+    "appliance/store",
+    "appliance/streams",
+    "appliance/tools",
+    "appliance/wire",
+    "bootstrap.py",
+    "plugins",
+)
+"""Folders and files whose docstrings and messages are checked."""
+UNREAD = {
+    "ARCHITECTURE.md",
+    "appliance/catalog/config_files.py",
+    "appliance/catalog/configuration.py",
+    "appliance/core/accounting.py",
+    "appliance/core/captures.py",
+    "appliance/core/config",
+    "appliance/core/content_coding.py",
+    "appliance/core/head.py",
+    "appliance/core/http_body.py",
+    "appliance/core/http_head.py",
+    "appliance/core/http_request.py",
+    "appliance/core/json_members.py",
+    "appliance/core/schedule.py",
+    "appliance/core/swap_listing.py",
+    "appliance/core/usage.py",
+    "appliance/peers/link.py",
+    "appliance/peers/peer.py",
+    "appliance/store/activity.py",
+    "appliance/platform/cpu.py",
+    "appliance/platform/memory.py",
+    "appliance/platform/posix.py",
+    "appliance/platform/samples.py",
+    "appliance/streams/generation.py",
+}
+"""What is left out of them, until somebody has gone through it."""
+
+START = r"(?:^|[.:;!?]\s+)"
+PHRASES = {
+    START + r"(?:Who|Whoever) (?!knows\b)[^?]*$": "say who it is: 'A client that ...'",
+    START
+    + r"What (?!is|are|was|were|does|do|did|can|should|would|happens)\b[^?]*$": "name the thing: 'The result ...'",
+    r"\b(?:is|are|was|were) no (?!longer\b|more than\b)[a-zA-Z]": "'is not a ...' or 'there is no ...'",
+    r", too[.;)]": "'also', or nothing",
+    r"\bgo(?:es)? on on\b": "'continues on'",
+    r"\b(?:is|are|was|were) told\b": "'reports', 'is reported', 'gets a message'",
+    r"\bin place of\b": "'instead of'",
+    r"\ball the same\b": "'anyway'",
+    r"\bgone back from\b": "'rolled back'",
+}
+"""Regular expressions, tried on each sentence, to what to write in place of them."""
+OPENINGS = re.compile(r"(?:What|How|Whether|Where|Who|Whom|Whose|Of|Those)\b(?! (?:many|much|long) )")
+"""Words that begin no docstring of a public name: it is a noun ('The ...') or a verb ('Return ...')."""
+PATTERNS = {re.compile(pattern): advice for pattern, advice in PHRASES.items()}
+THERE = re.compile(r"\b(?:there (?:is|are|was|were)|where\w* is) no\b", re.IGNORECASE)
+CODE = re.compile(r"``[^`]*``|`[^`]*`")
+MARK = re.compile(r"\s*(?:#+|[-*]|\d+\.)\s+")
+SENTENCE = re.compile(r"(?<=[.!?])\s+")
+
+
+def phrases(text: str) -> Iterator[tuple[str, str]]:
+    """Every awkward phrase of a text, with advice. Quoted code is left out."""
+    plain = THERE.sub("THERE", CODE.sub("`x`", " ".join(text.split())))
+    for sentence in SENTENCE.split(plain):
+        for pattern, advice in PATTERNS.items():
+            if found := pattern.search(sentence):
+                yield found.group().strip(" .:;!?")[:50], advice
+
+
+def markdown(text: str) -> Iterator[tuple[int, str]]:
+    """Line and reason of everything to mend in a Markdown file."""
+    paragraph: list[str] = []
+    first, fenced = 1, False
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        code = fenced or fence or (line.startswith("    ") and not paragraph)
+        row = line.startswith("|")
+        if len(line) > WIDTH and not (code or row or " " not in line.strip()):
+            yield number, f"{len(line)} characters; wrap at {WIDTH}"
+        begin = MARK.match(line)
+        if code or row or not line.strip() or begin:
+            for found, advice in phrases(" ".join(paragraph)):
+                yield first, f"'{found}': write {advice}"
+            first, paragraph = number, []
+        if row:
+            for cell in line.split("|"):
+                for found, advice in phrases(cell):
+                    yield number, f"'{found}': write {advice}"
+        elif line.strip() and not code and not line.startswith("#"):  # a heading may be a question
+            paragraph.append(line[begin.end() :] if begin else line)
+
+
+def python(source: str) -> Iterator[tuple[int, str]]:
+    """Line and reason of everything to mend in the docstrings and messages of a Python file."""
+    tree = ast.parse(source)
+    documented = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module))
+        and not getattr(node, "name", "").startswith("_")
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") > 1:
+            if id(node) in documented and (found := OPENINGS.match(node.value)):
+                yield node.lineno, f"a docstring begins with '{found.group()}': begin with a noun or a verb"
+            for said, advice in phrases(node.value):
+                yield node.lineno, f"'{said}': write {advice}"
+
+
+def _files(name: str, suffix: str) -> list[Path]:
+    """The file of this name, or the folder's files with this suffix, but for those that no commit holds."""
+    path = ROOT / name
+    found = path.rglob(f"*{suffix}") if path.is_dir() else [path]
+    return sorted(each for each in found if not _left_out(each.relative_to(ROOT)))
+
+
+def _left_out(path: Path) -> bool:
+    names = {path.as_posix(), *(parent.as_posix() for parent in path.parents)}
+    return bool(UNKEPT & set(path.parts) or UNREAD & names)
+
+
+def main() -> int:
+    found = 0
+    for path in (*_files("", ".md"), *(path for name in CLEAN for path in _files(name, ".py"))):
+        look = markdown if path.suffix == ".md" else python
+        for line, reason in look(path.read_text("utf-8")):
+            print(f"{path.relative_to(ROOT)}:{line}: {reason}")
+            found += 1
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""The prose check finds what it is for, and leaves good sentences alone."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def loaded() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("prose", Path(__file__).parents[1] / ".ci" / "prose.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PROSE = loaded()
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Who does not answer in time gives no tools.",
+        "It ends. Whoever comes back gets every byte.",
+        "What is found: What the user says counts.",
+        "It is no file.",
+        "A key will do, too.",
+        "The answer goes on on the next engine.",
+        "The client is told so.",
+        "A list in place of a name.",
+    ],
+)
+def test_awkward_sentences_are_found_in_each_kind_of_text(sentence: str) -> None:
+    assert list(PROSE.phrases(sentence))
+    assert list(PROSE.markdown(f"# Title\n\n- one\n- {sentence}\n"))
+    assert list(PROSE.markdown(f"| a | {sentence} |\n"))
+    assert list(PROSE.python(f'def f():\n    """{sentence}"""\n'))
+    assert list(PROSE.python(f"say({sentence!r})\n"))
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "There is no such file, and it is no longer needed.",
+        "What is wrong? Who knows.",
+        "The two are too large; nobody told them.",
+        "Run `Who is no one, too.` yourself.",
+    ],
+)
+def test_plain_sentences_pass(sentence: str) -> None:
+    assert not list(PROSE.phrases(sentence))
+    assert not list(PROSE.markdown(f"{sentence}\n\n    {sentence} is no text, too.\n"))
+
+
+def test_lines_of_markdown_have_an_end() -> None:
+    long = "word " * 30
+    assert [line for line, _ in PROSE.markdown(f"short\n{long}\n\n    {long}\n\n| {long} |\n\n{'x' * 200}\n")] == [2]
+
+
+def test_public_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    source = 'def {0}():\n    """Whether it is so."""\n'
+    assert [line for line, _ in PROSE.python(source.format("public"))] == [2]
+    assert not list(PROSE.python(source.format("_private")))
