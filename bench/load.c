@@ -1,0 +1,468 @@
+/* The clients of the bench. One thread, epoll; all times are of CLOCK_MONOTONIC. Prints one line of JSON.
+
+     load streams --port N --streams N --pace-us P --seconds T [--over-us U] [--burst] [--key] [--post BYTES]
+                  [--settle-ms MS]
+         so many streams begin at the same instant, or one by one over U microseconds. Late is the time from the engine's sending of a record to its arrival here,
+         from MS (a second, or half of the time) after the start. Prints "speaking" when every stream has said something or has failed.
+         --key: a distinct X-Conversation-Id for each. --post: one more client posts so much every half second.
+     load json --port N --connections C --seconds T [--rate R] [--new] [--body BYTES] [--delay-us D] [--most N]
+         C clients ask again and again, or R requests a second are asked at their moments whoever is still waiting, whose
+         times count from those moments. --new: a connection for each request. --most: no more requests than these.
+   Both: --header 'NAME: VALUE' (may be repeated), --say TEXT (how the prompt begins), --path PATH, --get. */
+
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdint.h>
+#include <sys/timerfd.h>
+
+#include "http.h"
+
+#define TEXT_BYTES 2048
+#define PATIENCE_NS 20000000000LL
+#define POST_EVERY_NS 500000000LL
+#define OPEN_MAX 2048
+
+static struct {
+    int port, streams, burst, key, fresh, get, connections;
+    long long pace, over, records, post, settle, body, delay, most;
+    double seconds, rate;
+    const char *path, *words;
+    char headers[1024];
+} want = {.path = "/v1/chat/completions", .words = "", .settle = -1, .body = TEXT_BYTES, .most = INT64_MAX};
+
+struct client {
+    struct message answer;
+    char *request;
+    long size, sent;
+    long long began, got;
+    int fd, matched, busy, watches_out, is_post, stamp_used, spoke, over;
+    char stamp[27];
+};
+
+struct times {
+    float *ms;
+    long used, room;
+};
+
+static struct times firsts, lates, whole, posts;
+static struct client *clients;
+static int poller, last_status;
+static long errors, disordered, records_got, streams_left, silent_left;
+static long long start;
+static char first_error[160];
+
+static void note(struct times *t, long long ns) {
+    if (t->used == t->room) {
+        t->room = t->room ? t->room * 2 : 65536;
+        if (!(t->ms = realloc(t->ms, t->room * sizeof *t->ms))) fail("load: memory");
+    }
+    t->ms[t->used++] = ns / 1e6;
+}
+
+static int by_size(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static double at(const struct times *t, double share) {
+    if (!t->used) return 0;
+    long place = t->used * share;
+    return t->ms[place < t->used ? place : t->used - 1];
+}
+
+static void print_times(const char *name, struct times *t) {
+    qsort(t->ms, t->used, sizeof *t->ms, by_size);
+    printf(", \"%s_p50\": %.4f, \"%s_p95\": %.4f, \"%s_p99\": %.4f, \"%s_max\": %.4f", name, at(t, .5), name, at(t, .95), name,
+           at(t, .99), name, at(t, 1));
+}
+
+/* ---- what is asked ------------------------------------------------------------------------------------------------- */
+
+/* A chat of `bytes`; what the engine is to do comes first. A long one holds an image, whose base64 does not compress. */
+static char *chat(long bytes, const char *orders, long *size, int conversation) {
+    char *body = malloc(bytes + 2048), *request = malloc(bytes + 8192);
+    if (!body || !request) fail("load: memory");
+    int used = sprintf(body, "{\"model\":\"bench\",%s\"messages\":[{\"role\":\"user\",\"content\":", orders);
+    used += sprintf(body + used, bytes <= 8192 ? "\"%s" : "[{\"type\":\"text\",\"text\":\"%s\"},{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,", want.words);
+    const char *end = bytes <= 8192 ? "\"}]}" : "\"}}]}]}";
+    unsigned long long random = 88172645463325252ULL;
+    long last = bytes - strlen(end);
+    for (; used < last; used++) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        body[used] = bytes <= 8192 ? "What do llamas hum about? "[used % 26] : "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[random >> 58];
+    }
+    used += sprintf(body + used, "%s", end);
+    char id[64] = "";
+    if (conversation >= 0) sprintf(id, "X-Conversation-Id: bench-%d-%d\r\n", (int)getpid(), conversation);
+    long head = snprintf(request, 4096,
+                         "POST %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: bench\r\nAccept: */*\r\nContent-Type: application/json\r\n"
+                         "%s%s%sContent-Length: %d\r\n\r\n", want.path, want.port, want.fresh ? "Connection: close\r\n" : "", want.headers, id, used);
+    memcpy(request + head, body, used);
+    *size = head + used;
+    free(body);
+    return request;
+}
+
+static char *ask_of_stream(int number, long *size) {
+    char orders[160], slot[64] = "";
+    if (!want.burst) sprintf(slot, "\"slot\":%d,\"of\":%d,", number, want.streams);
+    sprintf(orders, "\"records\":%lld,\"pace_us\":%lld,%s\"stream\":true,", want.records, want.pace, slot);
+    return chat(TEXT_BYTES, orders, size, want.key ? number : -1);
+}
+
+static char *ask_of_json(long *size) {
+    char orders[64] = "";
+    if (want.get) {
+        char *request = malloc(4096);
+        *size = snprintf(request, 4096, "GET %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: */*\r\n%s%s\r\n", want.path, want.port,
+                         want.fresh ? "Connection: close\r\n" : "", want.headers);
+        return request;
+    }
+    if (want.delay) sprintf(orders, "\"delay_us\":%lld,", want.delay);
+    return chat(want.body, orders, size, -1);
+}
+
+/* ---- the clock ----------------------------------------------------------------------------------------------------- */
+
+static int timer;
+static struct client alarm_clock; /* stands for the timer among the clients */
+
+static void wake_at(long long due) {
+    struct itimerspec when = {.it_value = {due / 1000000000, due % 1000000000}};
+    timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+static void woken(void) {
+    unsigned long long times;
+    if (read(timer, &times, sizeof times) < 0 && errno != EAGAIN) fail("load: timer");
+}
+
+/* ---- one client ---------------------------------------------------------------------------------------------------- */
+
+static void hang_up(struct client *c) {
+    if (c->fd >= 0) close(c->fd);
+    c->fd = -1;
+}
+
+static void went_wrong(struct client *c, const char *what) {
+    if (!errors++) snprintf(first_error, sizeof first_error, "%s (status %d)", what, last_status);
+    c->busy = 0;
+    hang_up(c);
+}
+
+static void dial(struct client *c) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(want.port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    c->fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (c->fd < 0) fail("load: socket");
+    unblock(c->fd);
+    if (connect(c->fd, (struct sockaddr *)&to, sizeof to) && errno != EINPROGRESS) return went_wrong(c, strerror(errno));
+    watch(poller, EPOLL_CTL_ADD, c->fd, EPOLLIN, c);
+    c->watches_out = 0;
+}
+
+static void watch_out(struct client *c, int also) {
+    if (c->watches_out != also) watch(poller, EPOLL_CTL_MOD, c->fd, also ? EPOLLIN | EPOLLOUT : EPOLLIN, c);
+    c->watches_out = also;
+}
+
+static void push(struct client *c) {
+    while (c->sent < c->size) {
+        long sent = send(c->fd, c->request + c->sent, c->size - c->sent, MSG_NOSIGNAL);
+        if (sent < 0 && (errno == EAGAIN || errno == ENOTCONN)) return watch_out(c, 1);
+        if (sent < 0) return went_wrong(c, strerror(errno));
+        c->sent += sent;
+    }
+    watch_out(c, 0);
+}
+
+static void ask(struct client *c, long long began) {
+    next_message(&c->answer);
+    c->began = began;
+    c->sent = c->got = c->matched = 0;
+    c->busy = 1;
+    if (c->fd < 0) dial(c);
+    if (c->fd >= 0) push(c); /* over loopback connecting is done already; else it is pushed when it is */
+}
+
+static void no_longer_silent(void) {
+    if (--silent_left) return;
+    puts("speaking");
+    fflush(stdout);
+}
+
+static void read_stamp(struct client *c, long long now) {
+    char number[8];
+    memcpy(number, c->stamp + 19, 7);
+    number[7] = 0;
+    disordered += atoll(number) != c->got;
+    c->stamp[19] = 0;
+    c->got++;
+    records_got++;
+    if (now - start >= want.settle * 1000000) note(&lates, now - atoll(c->stamp));
+}
+
+/* The body of a stream: a stamp follows each mark. */
+static void take_records(void *owner, const char *data, long size) {
+    static const char mark[] = "\"at\":\"";
+    struct client *c = owner;
+    long long now = now_ns();
+    if (!c->spoke) {
+        c->spoke = 1;
+        note(&firsts, now - c->began);
+        no_longer_silent();
+    }
+    for (long i = 0; i < size; i++) {
+        if (c->matched == sizeof mark - 1) {
+            c->stamp[c->stamp_used++] = data[i];
+            if (c->stamp_used < 26) continue;
+            read_stamp(c, now);
+            c->stamp_used = c->matched = 0;
+        } else {
+            c->matched = data[i] == mark[c->matched] ? c->matched + 1 : data[i] == mark[0];
+        }
+    }
+}
+
+static void count_bytes(void *owner, const char *data, long size) {
+    (void)data;
+    ((struct client *)owner)->got += size;
+}
+
+/* Read what is there; 1 when the answer is whole. */
+static int pull(struct client *c, body_part *part) {
+    static char data[BUFFER];
+    long got = recv(c->fd, data, sizeof data, 0);
+    if (got < 0 && errno == EAGAIN) return 0;
+    if (got <= 0) {
+        if (c->busy && c->answer.stage == UNTIL_CLOSE) return hang_up(c), 1;
+        if (c->busy) went_wrong(c, got ? strerror(errno) : "the answer broke off");
+        else hang_up(c);
+        return 0;
+    }
+    feed(&c->answer, data, got, 0, part, c);
+    last_status = c->answer.stage == HEAD ? 0 : atoi(c->answer.head + 9);
+    if (c->answer.stage == BROKEN || (c->answer.stage != HEAD && last_status != 200)) {
+        went_wrong(c, "an answer that is not 200");
+        return 0;
+    }
+    if (c->answer.stage != DONE) return 0;
+    if (want.fresh || says_close(&c->answer)) hang_up(c);
+    return 1;
+}
+
+/* ---- streams ------------------------------------------------------------------------------------------------------- */
+
+static void look_whether_over(struct client *c) {
+    if (c->busy || c->over) return;
+    if (!c->spoke) no_longer_silent();
+    c->over = 1;
+    streams_left--;
+    hang_up(c);
+}
+
+static void stream_event(struct client *c) {
+    if (pull(c, take_records)) c->busy = 0;
+}
+
+static void post_event(struct client *c) {
+    if (pull(c, count_bytes)) {
+        c->busy = 0;
+        note(&posts, now_ns() - c->began);
+    }
+}
+
+static void heed_streams(int wait) {
+    struct epoll_event events[512];
+    int ready = epoll_wait(poller, events, 512, wait);
+    for (int i = 0; i < ready; i++) {
+        struct client *c = events[i].data.ptr;
+        if (c == &alarm_clock) {
+            woken();
+            continue;
+        }
+        if (events[i].events & EPOLLOUT && c->busy) push(c);
+        if (c->fd >= 0 && events[i].events & ~EPOLLOUT) c->is_post ? post_event(c) : stream_event(c);
+        if (!c->is_post) look_whether_over(c);
+    }
+}
+
+static void prepare_streams(void) {
+    clients = calloc(want.streams + 1, sizeof *clients);
+    for (int i = 0; i <= want.streams; i++) {
+        struct client *c = &clients[i];
+        c->fd = -1;
+        c->is_post = i == want.streams;
+        if (!c->is_post) c->request = ask_of_stream(i, &c->size);
+        else if (want.post) c->request = chat(want.post, "", &c->size, -1);
+    }
+    streams_left = silent_left = want.streams;
+}
+
+/* Answers are heeded between two questions, so that none waits for the asking of the others. */
+static void begin_all(void) {
+    for (int i = 0; i < want.streams; i++) {
+        long long due = start + i * want.over * 1000 / want.streams;
+        while (now_ns() < due) {
+            wake_at(due);
+            heed_streams(1000);
+        }
+        ask(&clients[i], now_ns());
+        look_whether_over(&clients[i]);
+        heed_streams(0);
+    }
+}
+
+static void run_streams(void) {
+    prepare_streams();
+    struct client *poster = clients + want.streams;
+    start = now_ns();
+    long long next_post = want.post ? start + want.settle * 1000000 : INT64_MAX;
+    long long end = start + want.records * want.pace * 1000 + PATIENCE_NS;
+    begin_all();
+    for (long long now; streams_left && (now = now_ns()) < end;) {
+        if (now >= next_post) {
+            if (!poster->busy) ask(poster, now);
+            next_post += POST_EVERY_NS;
+        }
+        heed_streams(want.post ? (int)((next_post - now) / 1000000) + 1 : 1000);
+    }
+    errors += streams_left;
+    printf("{\"streams\": %d, \"chunks\": %ld, \"lost\": %lld, \"disordered\": %ld, \"posts\": %ld, \"errors\": %ld, \"first_error\": \"%s\"",
+           want.streams, records_got, want.streams * want.records - records_got, disordered, posts.used, errors, first_error);
+    print_times("first", &firsts);
+    print_times("late", &lates);
+    print_times("post", &posts);
+    puts("}");
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------------ */
+
+static long asked, answered;
+
+static int may_ask(long long now) {
+    return asked < want.most && now < start + (long long)(want.seconds * 1e9);
+}
+
+/* The first that waits for nothing, so that no more connections are opened than are needed. */
+static struct client *idle_client(void) {
+    for (int i = 0; i < want.connections; i++)
+        if (!clients[i].busy) return &clients[i];
+    return NULL;
+}
+
+static void json_event(struct client *c) {
+    int was_busy = c->busy, whole_answer = pull(c, count_bytes);
+    if (!was_busy || (!whole_answer && c->busy)) return;
+    long long now = now_ns();
+    if (whole_answer) {
+        note(&whole, now - c->began);
+        answered++;
+    }
+    c->busy = 0;
+    if (!want.rate && may_ask(now)) {
+        asked++;
+        ask(c, now);
+    }
+}
+
+/* Ask what is due, where a client is free. 0 when all was asked. */
+static int ask_what_is_due(void) {
+    for (;;) {
+        long long now = now_ns(), due = start + (long long)(asked * 1e9 / want.rate);
+        struct client *c;
+        if (due >= start + (long long)(want.seconds * 1e9) || asked >= want.most) return 0;
+        if (due > now) return wake_at(due), 1;
+        if (!(c = idle_client())) return wake_at(now + 1000000), 1;
+        asked++;
+        ask(c, due);
+    }
+}
+
+static int anybody_busy(void) {
+    for (int i = 0; i < want.connections; i++)
+        if (clients[i].busy) return 1;
+    return 0;
+}
+
+static void run_json(void) {
+    long size;
+    char *request = ask_of_json(&size);
+    if (want.rate) want.connections = OPEN_MAX;
+    clients = calloc(want.connections, sizeof *clients);
+    for (int i = 0; i < want.connections; i++) clients[i] = (struct client){.fd = -1, .request = request, .size = size};
+    start = now_ns();
+    long long patience = start + (long long)(want.seconds * 1e9) + PATIENCE_NS, last = start;
+    if (!want.rate)
+        for (int i = 0; i < want.connections && may_ask(start); i++) asked++, ask(&clients[i], now_ns());
+    for (;;) {
+        struct epoll_event events[512];
+        if (want.rate && !ask_what_is_due() && !anybody_busy()) break;
+        int ready = epoll_wait(poller, events, 512, 1000);
+        for (int i = 0; i < ready; i++) {
+            struct client *c = events[i].data.ptr;
+            if (c == &alarm_clock) {
+                woken();
+                continue;
+            }
+            if (events[i].events & EPOLLOUT && c->busy) push(c);
+            if (c->fd >= 0 && events[i].events & ~EPOLLOUT) json_event(c);
+            last = now_ns();
+        }
+        if (!want.rate && !may_ask(last) && !anybody_busy()) break;
+        if (now_ns() > patience) break;
+    }
+    for (int i = 0; i < want.connections; i++) errors += clients[i].busy;
+    double seconds = (last - start) / 1e9;
+    printf("{\"answers\": %ld, \"seconds\": %.4f, \"per_second\": %.2f, \"errors\": %ld, \"first_error\": \"%s\"", answered, seconds,
+           seconds > 0 ? answered / seconds : 0, errors, first_error);
+    print_times("took", &whole);
+    puts("}");
+}
+
+/* ---- options ------------------------------------------------------------------------------------------------------- */
+
+static int take_option(const char *name, const char *value) {
+#define IS(word) (strcmp(name, word) == 0)
+    if (IS("--burst")) return want.burst = 1, 0;
+    if (IS("--key")) return want.key = 1, 0;
+    if (IS("--new")) return want.fresh = 1, 0;
+    if (IS("--get")) return want.get = 1, 0;
+    if (!value) return -1;
+    if (IS("--port")) want.port = atoi(value);
+    else if (IS("--streams")) want.streams = atoi(value);
+    else if (IS("--connections")) want.connections = atoi(value);
+    else if (IS("--pace-us")) want.pace = atoll(value);
+    else if (IS("--over-us")) want.over = atoll(value);
+    else if (IS("--post")) want.post = atoll(value);
+    else if (IS("--settle-ms")) want.settle = atoll(value);
+    else if (IS("--body")) want.body = atoll(value);
+    else if (IS("--delay-us")) want.delay = atoll(value);
+    else if (IS("--most")) want.most = atoll(value);
+    else if (IS("--seconds")) want.seconds = atof(value);
+    else if (IS("--rate")) want.rate = atof(value);
+    else if (IS("--path")) want.path = value;
+    else if (IS("--say")) want.words = value;
+    else if (IS("--header")) {
+        size_t used = strlen(want.headers);
+        snprintf(want.headers + used, sizeof want.headers - used, "%s\r\n", value);
+    } else return -1;
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    signal(SIGPIPE, SIG_IGN);
+    poller = epoll_create1(EPOLL_CLOEXEC);
+    timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    watch(poller, EPOLL_CTL_ADD, timer, EPOLLIN, &alarm_clock);
+    for (int i = 2; i < argc; i++) {
+        int taken = take_option(argv[i], i + 1 < argc ? argv[i + 1] : NULL);
+        if (taken < 0) return fprintf(stderr, "load: %s?\n", argv[i]), 2;
+        i += taken;
+    }
+    if (want.settle < 0) want.settle = want.seconds < 2 ? (long long)(want.seconds * 500) : 1000;
+    if (want.pace) want.records = (long long)(want.seconds * 1e6) / want.pace;
+    if (argc > 1 && strcmp(argv[1], "streams") == 0 && want.streams && want.records > 0) run_streams();
+    else if (argc > 1 && strcmp(argv[1], "json") == 0 && (want.connections || want.rate)) run_json();
+    else return fprintf(stderr, "load: streams or json, how many, and for how long?\n"), 2;
+    return 0;
+}

@@ -1,0 +1,152 @@
+"""The processes of one run: started here, measured from outside by /proc, ended here."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+HOST = "127.0.0.1"
+START_TIMEOUT = 60.0
+STOP_TIMEOUT = 15.0
+POLL = 0.001
+TICK = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Failed(Exception):
+    """Something under measurement did not work; the report says so and goes on."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running(argv: Sequence[str], log: Path) -> Generator[subprocess.Popen[bytes]]:
+    """Run a program in its own session; on the way out it and what is below it are ended.
+
+    It keeps nothing between runs: its folders of the user are beside the log.
+    """
+    # Settings of somebody's shell must not make it another one.
+    settings = {name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_", "XDG_"))}
+    settings |= {f"XDG_{kind}_HOME": str(log.parent / "home" / kind) for kind in ("CONFIG", "DATA", "CACHE", "STATE")}
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=settings, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask, wait, then kill what is left below, and the group."""
+    below = tree(process.pid) - {process.pid}
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for orphan in below & _session_of(process.pid):
+        os.kill(orphan, signal.SIGKILL)
+
+
+def _session_of(leader: int) -> set[int]:
+    return {pid for pid, stat in _all().items() if int(stat[3]) == leader}
+
+
+def _all() -> dict[int, list[str]]:
+    """What /proc/PID/stat says of each process, from its state on."""
+    found: dict[int, list[str]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                found[int(entry.name)] = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it ended meanwhile
+    return found
+
+
+def tree(root: int) -> set[int]:
+    """A process and all below it."""
+    parents = {pid: int(stat[1]) for pid, stat in _all().items()}
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def relay_tree(root: int, engine: Path) -> set[int]:
+    """The same without the engines."""
+    return {pid for pid in tree(root) if not _runs(pid, engine)}
+
+
+def _runs(pid: int, program: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").samefile(program)
+    except OSError:
+        return False
+
+
+def cpu(root: int, engine: Path) -> float:
+    """Seconds of user and system time that a relay has used, with its helpers, those that ended included.
+
+    From each process's own clock (nanoseconds); /proc/PID/stat counts in hundredths of a second.
+    """
+    used = 0.0
+    for pid in relay_tree(root, engine):
+        try:
+            used += time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            used += (int(stat[13]) + int(stat[14])) / TICK  # of children that were waited for
+        except OSError:
+            continue  # it ended meanwhile; its parent has its time
+    return used
+
+
+def memory(root: int, engine: Path) -> float:
+    """Resident megabytes of a relay, with its helpers."""
+    pages = 0
+    for pid in relay_tree(root, engine):
+        try:
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except OSError:
+            continue
+    return pages * PAGE / 1e6
+
+
+def wait_accepting(process: subprocess.Popen[bytes], port: int) -> float:
+    """Until a connection is accepted; seconds since the call. Failed when it dies or takes too long."""
+    began = time.monotonic()
+    while time.monotonic() - began < START_TIMEOUT:
+        if process.poll() is not None:
+            raise Failed(f"{process.args} exited with status {process.returncode}")
+        with socket.socket() as probe:
+            if probe.connect_ex((HOST, port)) == 0:
+                return time.monotonic() - began
+        time.sleep(POLL)
+    raise Failed(f"{process.args} did not listen within {START_TIMEOUT:g} s")
+
+
+def get(port: int, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    """Status and body of one GET; 0 without an answer."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=30)
+    try:
+        connection.request("GET", path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except OSError:
+        return 0, b""
+    finally:
+        connection.close()
