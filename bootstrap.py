@@ -323,7 +323,7 @@ def run_freeze(args: Sequence[str]) -> int:
 
 
 def run_bench(args: Sequence[str]) -> int:
-    return become([str(ensure("dev")), str(ROOT / "tests" / "bench" / "bench.py"), *args], folder=ROOT)
+    return become([str(ensure("dev")), str(ROOT / "bench" / "bench.py"), *args], folder=ROOT)
 
 
 def run_lock(args: Sequence[str]) -> int:

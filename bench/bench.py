@@ -1,135 +1,204 @@
-"""The program beside nginx and its peers: what relaying costs, how late, how much, in one run.
+"""The program beside nginx, haproxy and its peers: what it costs, how late it is, what it weighs, in one run.
 
-`python3 bootstrap.py bench` or `python3 bench/bench.py`. Numbers of different runs do not compare, since the machine
-differs; ratios within one run do. Relays take turns, so that what else the machine does hits all of them.
+`python3 bootstrap.py bench`, or `python3 bench/bench.py` where the program is set up. docs/performance.md has the
+method. Numbers of different runs do not compare, since the machine differs; ratios within one run do. Relays take
+turns, so that what else the machine does hits all of them. Loopback only; everything that is started is ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import resource
 import shlex
-import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from ends import Figures, compiled
+from ends import compiled
 from processes import Failed, cpu
-from relays import NGINX, PROGRAM, Program, Relay, contestants
-from rows import ROWS, Bench, Row
+from relays import DIRECT, HAPROXY, NGINX, PROGRAM, Contestant, Program, Relay, contestants, engine_alone
+from report import DOCUMENT, Run, Samples
+from rows import ALONE, DECISIONS, SWAP, UNDER_LOAD, WHAT, Bench, Row
+from swaps import engines, swaps
 
 ROOT = Path(__file__).resolve().parent.parent
-Samples = dict[str, dict[str, list[Figures]]]
-DEFAULT = ("direct", NGINX, PROGRAM)
+QUIET_CPU = 0.05
+"""Seconds of CPU in five that a relay at rest may use."""
+HERE = Path(__file__).resolve().parent
 
 
-def program(options: argparse.Namespace) -> Program:
+class Measuring:
+    """One run under way: what was found, and what was left out with its reason."""
+
+    def __init__(self, bench: Bench, found: dict[str, Contestant], main: list[str]) -> None:
+        self.bench = bench
+        self.contestants = found
+        self.main = main
+        """Those that go through every row that does not name its own."""
+        self.samples: Samples = {}
+        self.left_out: list[str] = []
+
+    def attempt(self, row: Row, name: str, measure: Callable[[], dict[str, list[dict[str, float]]]]) -> None:
+        """One measurement; what keeps it from working is noted, and the run goes on."""
+        began = time.monotonic()
+        try:
+            for relay, samples in measure().items():
+                self.samples.setdefault(row.name, {}).setdefault(relay, []).extend(samples)
+        except (Failed, OSError) as cause:
+            self.left_out.append(f"{row.name}, {name}: {cause}")
+        print(f"... {row.name}, {name}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+
+    def alone(self, rows: list[Row], rounds: int) -> None:
+        """Rows whose relays are started for them."""
+        for _ in range(rounds):
+            for row in rows:
+                for name in self.main:
+                    if (contestant := self.contestants.get(name)) and (measure := row.alone):
+                        self.attempt(row, name, lambda m=measure, c=contestant: {c.name: [m(c, self.bench)]})
+
+    def under_load(self, rows: list[Row], rounds: int) -> None:
+        """Rows that relays go through in turn, all of which run meanwhile."""
+        wanted = dict.fromkeys(name for row in rows for name in self.names(row))
+        with ExitStack() as stack:
+            relays: dict[str, Relay] = {}
+            for name in wanted:
+                try:
+                    started = engine_alone(self.bench.ends) if name == DIRECT else self.start(name)
+                    relays[name] = stack.enter_context(started)
+                except (Failed, OSError) as cause:
+                    self.left_out.append(f"{name}: {cause}")
+            self.wait_quiet(list(relays.values()))
+            for _ in range(rounds):
+                for row in rows:
+                    for relay in [relays[name] for name in self.names(row) if name in relays]:
+                        if measure := row.under_load:
+                            self.attempt(row, relay.name, lambda m=measure, r=relay: {r.name: [m(r, self.bench)]})
+
+    def names(self, row: Row) -> tuple[str, ...]:
+        return row.relays or tuple(self.main)
+
+    def start(self, name: str) -> contextlib.AbstractContextManager[Relay]:
+        if name not in self.contestants:
+            raise Failed("not installed")
+        return self.contestants[name].started(self.bench.ends)
+
+    def wait_quiet(self, relays: list[Relay]) -> None:
+        """Until no relay does anything by itself any more, as some do after their start; for half a minute at most."""
+        pids = [relay.pid for relay in relays if relay.pid]
+        for _ in range(6):
+            before = {pid: cpu(pid, self.bench.ends.engine) for pid in pids}
+            time.sleep(5)
+            if all(cpu(pid, self.bench.ends.engine) - before[pid] < QUIET_CPU for pid in pids):
+                return
+
+
+def decided(python: Path) -> dict[str, list[dict[str, float]]]:
+    """What decisions cost, by that Python's program. Failed where its parts are not what they were."""
+    done = subprocess.run([python, HERE / "decisions.py"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(done.stderr.strip().rpartition("\n")[2])
+    return {what: [figures] for what, figures in json.loads(done.stdout).items()}
+
+
+def measured(options: argparse.Namespace, folder: Path) -> Run:
+    program, python = _program(options), Path(options.python)
+    bench = Bench(compiled(folder), options.seconds, starts=3 if options.quick else 10)
+    found = contestants(bench.ends, program, options.peer)
+    main = [*options.relays.split(","), *(peer.partition("=")[0] for peer in options.peer)]
+    run = Measuring(bench, found, main)
+    rows = _rows(options.rows)
+    run.alone([row for row in ALONE if row in rows], 1)
+    if SWAP in rows:
+        repeats = 3 if options.quick else 16
+        for engine in engines(python, options.engine):
+            run.attempt(SWAP, engine.name, lambda e=engine: swaps(program, options.peer, e, repeats, folder))
+    if DECISIONS in rows:
+        run.attempt(DECISIONS, PROGRAM, lambda: decided(python))
+    run.under_load([row for row in UNDER_LOAD if row in rows], options.rounds)
+    command = shlex.join(["bench", *sys.argv[1:]])
+    return Run(_machine(), _commit(python), command, run.samples, run.left_out)
+
+
+def _program(options: argparse.Namespace) -> Program:
     if options.program:
         return Program(tuple(shlex.split(options.program)))
-    python = Path(options.python) if options.python else ROOT / ".venv" / "bin" / "python"
-    beside = python.parent / "llama-appliance"
-    return Program((str(beside),) if beside.is_file() else (str(python), "-m", "appliance"))
+    beside = Path(options.python).parent / PROGRAM
+    return Program((str(beside),) if beside.is_file() else (options.python, "-m", "appliance"))
 
 
-def combined(samples: list[Figures]) -> Figures:
-    """The least CPU, since other work of a machine only adds to it; the median of everything else."""
-    names = samples[0]
-    return {
-        name: (min if name.startswith("cpu") else statistics.median)(sample[name] for sample in samples)
-        for name in names
-        if all(name in sample for sample in samples)
-    }
+def _rows(names: str | None) -> list[Row]:
+    if names is None:
+        return list(WHAT.values())
+    if unknown := [name for name in names.split(",") if name not in WHAT]:
+        raise Failed(f"there is no row {', '.join(unknown)}; there are {', '.join(WHAT)}")
+    return [WHAT[name] for name in names.split(",")]
 
 
-def wait_quiet(relays: list[Relay], bench: Bench) -> None:
-    """Until no relay does anything by itself any more, as some do after their start; for half a minute at most."""
-    pids = [relay.pid for relay in relays if relay.pid]
-    for _ in range(6):
-        before = {pid: cpu(pid, bench.ends.engine) for pid in pids}
-        time.sleep(5)
-        if all(cpu(pid, bench.ends.engine) - before[pid] < 0.05 for pid in pids):
-            return
+def _machine() -> str:
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    name = models[0].partition(": ")[2] if models else platform.machine()
+    return f"{name}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, load {os.getloadavg()[0]:.1f}"
 
 
-def run(rows: list[Row], names: list[str], options: argparse.Namespace, folder: Path) -> tuple[Samples, list[str]]:
-    ends = compiled(folder)
-    peers = dict(peer.split("=", 1) for peer in options.peer)
-    starts, left_out = contestants(ends, program(options), peers)
-    samples: Samples = {row.name: {} for row in rows}
-    with ExitStack() as stack:
-        relays: list[Relay] = []
-        for name in (*names, *peers):
-            try:
-                relays.append(stack.enter_context(starts[name]()))
-            except (Failed, OSError) as cause:
-                left_out.append(f"{name}: {cause}")
-            except KeyError:
-                left_out.append(f"{name}: unknown or not installed")
-        bench = Bench(ends, options.seconds)
-        wait_quiet(relays, bench)
-        for number in range(options.rounds):
-            for row in rows:
-                for relay in relays:
-                    began = time.monotonic()
-                    try:
-                        samples[row.name].setdefault(relay.name, []).append(row.measure(relay, bench))
-                    except Failed as cause:
-                        left_out.append(f"{row.name}, {relay.name}: {cause}")
-                    print(
-                        f"... round {number + 1}, {row.name}, {relay.name}: {time.monotonic() - began:.1f} s",
-                        file=sys.stderr,
-                    )
-    return samples, left_out
+def _commit(python: Path) -> str:
+    """Of the checkout that the program is run from."""
+    folder = python.parent if python.is_absolute() else ROOT / python.parent
+    words = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
-def table(row: Row, found: dict[str, Figures]) -> list[str]:
-    lines = [f"{row.name}: {row.what}", f"  {'relay':<30}" + "".join(f"{name:>12}" for name in row.figures)]
-    for relay, figures in found.items():
-        cells = [f"{figures[name]:>12.4g}" if name in figures else f"{'-':>12}" for name in row.figures]
-        lines.append(f"  {relay:<30}" + "".join(cells))
-    if NGINX in found and PROGRAM in found:
-        ratios = [
-            f"{found[PROGRAM][name] / found[NGINX][name]:>11.2f}x" if found[NGINX].get(name) else f"{'-':>12}"
-            for name in row.figures
-        ]
-        lines.append(f"  {'  against nginx':<30}" + "".join(ratios))
-    return [*lines, ""]
-
-
-def machine() -> str:
-    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end"
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rows", metavar="NAMES", help=f"comma-separated, of: {', '.join(WHAT)}")
+    main = ",".join((DIRECT, NGINX, HAPROXY, PROGRAM))
+    parser.add_argument("--relays", default=main, metavar="NAMES", help="comma-separated; default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help="one round of two seconds, three starts, three swaps")
+    parser.add_argument("--rounds", type=int, help="default 3")
+    parser.add_argument("--seconds", type=float, help="of each load; default 4")
+    python = str(ROOT / ".venv" / "bin" / "python")
+    parser.add_argument("--python", default=python, help="of the checkout whose program is measured")
+    parser.add_argument("--program", metavar="COMMAND", help="of the program, in place of the one beside that Python")
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="another relay; {port}, {config} (llama-swap's schema), {engine} (URL of an engine that runs) and "
+        "{engine_program} are filled in; may be given several times",
+    )
+    parser.add_argument("--engine", help="llama-server for the swaps, or 'embedded'; default: both")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all samples there")
+    parser.add_argument("--publish", action="store_true", help=f"write the figures into {DOCUMENT.relative_to(ROOT)}")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (1 if options.quick else 3)
+    options.seconds = options.seconds or (2.0 if options.quick else 4.0)
+    return options
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rows", help=f"comma-separated, of: {', '.join(row.name for row in ROWS)}")
-    parser.add_argument("--relays", default=",".join(DEFAULT), help="comma-separated; default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
-    parser.add_argument("--python", help="the Python of another checkout's .venv, whose program is measured")
-    parser.add_argument("--program", help="the command of the program, in place of the one beside that Python")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND")
-    parser.add_argument("--json", metavar="FILE", help="write all samples there")
-    options = parser.parse_args()
+    options = _options()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wanted = options.rows.split(",") if options.rows else [row.name for row in ROWS]
-    rows = [row for row in ROWS if row.name in wanted]
-    with tempfile.TemporaryDirectory(prefix="llama-appliance-bench-") as folder:
-        samples, left_out = run(rows, options.relays.split(","), options, Path(folder))
-    print(machine())
-    for row in rows:
-        print("\n".join(table(row, {name: combined(found) for name, found in samples[row.name].items()})))
-    for line in left_out:
-        print(f"left out: {line}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="llama-appliance-bench-") as folder:
+            run = measured(options, Path(folder))
+    except Failed as cause:
+        print(f"bench: {cause}", file=sys.stderr)
+        return 1
+    print(run.text())
     if options.json:
-        Path(options.json).write_text(json.dumps(samples, indent=2))
+        options.json.write_text(json.dumps(run.json(), indent=2), encoding="utf-8")
+    if options.publish:
+        run.publish(DOCUMENT)
     return 0
 
 

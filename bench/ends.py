@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from processes import HOST, Failed
+from processes import Failed
 
 HERE = Path(__file__).resolve().parent
 LOAD_TIMEOUT = 180.0
@@ -82,7 +82,3 @@ def _judged(found: dict[str, float | str]) -> Figures:
 def told(kind: str, *options: object) -> str:
     """The command line of the clients, as the report prints it."""
     return shlex.join(["load", kind, *map(str, options)])
-
-
-def url(port: int) -> str:
-    return f"http://{HOST}:{port}"

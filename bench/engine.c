@@ -5,6 +5,7 @@
 
      "records":R   a stream of R records and [DONE], each in a chunk of its own; 0 or absent: JSON of 1 KiB
      "pace_us":P   the time from one record to the next
+     "record_bytes":B  how long a record is, about (short without it)
      "slot":S,"of":N   where in its pace the stream speaks: record k at (k + S/N) * P; without them all speak at once
      "delay_us":D  how long an answer of JSON takes
 
@@ -17,14 +18,16 @@
 #include "http.h"
 
 #define ASKED_MAX 1024
+#define RECORD_MAX 16384
+#define OUT_MAX (RECORD_MAX + 2048)
 #define CONNECTIONS_MAX 65536
 
 struct connection {
     struct message request;
     char asked[ASKED_MAX];
-    char out[2048];
+    char out[OUT_MAX];
     int fd, asked_used, out_used, heap_at, closing;
-    long long records, sent, pace, due;
+    long long records, sent, pace, due, padding;
 };
 
 static struct connection *heap[CONNECTIONS_MAX];
@@ -131,9 +134,10 @@ static int chunk(char *out, const char *record, int size) {
 }
 
 static int record(char *out, const struct connection *c) {
-    char text[512];
-    int size = sprintf(text, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\" llama\",\"at\":\"%019lld%07lld%s", now_ns(),
-                       c->sent, TAIL);
+    char text[OUT_MAX];
+    int size = sprintf(text, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\" llama");
+    for (int i = 0; i < c->padding; i++) text[size++] = " and llama"[i % 10];
+    size += sprintf(text + size, "\",\"at\":\"%019lld%07lld%s", now_ns(), c->sent, TAIL);
     return chunk(out, text, size);
 }
 
@@ -145,7 +149,7 @@ static int last_words(char *out, const struct connection *c) {
 
 /* Send what is due, one record; 0 when the reader has left. */
 static int advance(struct connection *c) {
-    char out[2048];
+    char out[OUT_MAX];
     forget(c);
     if (c->records == 0) return say_json(c, answer_of_1_kib());
     int used = record(out, c);
@@ -166,9 +170,11 @@ static long long number(const struct connection *c, const char *name) {
 /* The first record leaves with the head; the others keep to the grid of their pace, which all streams share. */
 static int begin_stream(struct connection *c) {
     static const char head[] = "HTTP/1.1 200 OK\r\nServer: bench\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-    char out[2048];
+    char out[OUT_MAX];
     long long slot = number(c, "\"slot\":"), of = number(c, "\"of\":"), now = now_ns();
     c->pace = number(c, "\"pace_us\":") * 1000;
+    c->padding = number(c, "\"record_bytes\":");
+    if (c->padding > RECORD_MAX - 512) c->padding = RECORD_MAX - 512;
     c->sent = 0;
     memcpy(out, head, sizeof head - 1);
     int used = sizeof head - 1 + record(out + sizeof head - 1, c);
@@ -251,7 +257,7 @@ static void send_due(void) {
     for (long long now = now_ns(); waiting && heap[0]->due <= now;) {
         struct connection *c = heap[0];
         if (c->out_used) {
-            wait_for(c, now + 1000000); /* its reader is slow */
+            wait_for(c, now + 50000000); /* its reader is slow */
         } else if (!advance(c)) {
             drop(c);
         }

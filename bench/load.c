@@ -5,6 +5,7 @@
          so many streams begin at the same instant, or one by one over U microseconds. Late is the time from the engine's sending of a record to its arrival here,
          from MS (a second, or half of the time) after the start. Prints "speaking" when every stream has said something or has failed.
          --key: a distinct X-Conversation-Id for each. --post: one more client posts so much every half second.
+         --record-bytes B: of each record, about. --slow: nobody reads on after the first words until the time is over.
      load json --port N --connections C --seconds T [--rate R] [--new] [--body BYTES] [--delay-us D] [--most N]
          C clients ask again and again, or R requests a second are asked at their moments whoever is still waiting, whose
          times count from those moments. --new: a connection for each request. --most: no more requests than these.
@@ -21,9 +22,11 @@
 #define PATIENCE_NS 20000000000LL
 #define POST_EVERY_NS 500000000LL
 #define OPEN_MAX 2048
+#define PIECE 131072
 
 static struct {
-    int port, streams, burst, key, fresh, get, connections;
+    int port, streams, burst, key, slow, fresh, get, connections;
+    long long record_bytes;
     long long pace, over, records, post, settle, body, delay, most;
     double seconds, rate;
     const char *path, *words;
@@ -104,9 +107,10 @@ static char *chat(long bytes, const char *orders, long *size, int conversation) 
 }
 
 static char *ask_of_stream(int number, long *size) {
-    char orders[160], slot[64] = "";
+    char orders[200], slot[64] = "";
     if (!want.burst) sprintf(slot, "\"slot\":%d,\"of\":%d,", number, want.streams);
-    sprintf(orders, "\"records\":%lld,\"pace_us\":%lld,%s\"stream\":true,", want.records, want.pace, slot);
+    sprintf(orders, "\"records\":%lld,\"pace_us\":%lld,\"record_bytes\":%lld,%s\"stream\":true,", want.records, want.pace,
+            want.record_bytes, slot);
     return chat(TEXT_BYTES, orders, size, want.key ? number : -1);
 }
 
@@ -152,8 +156,10 @@ static void went_wrong(struct client *c, const char *what) {
 
 static void dial(struct client *c) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(want.port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int small = 4096;
     c->fd = socket(AF_INET, SOCK_STREAM, 0);
     if (c->fd < 0) fail("load: socket");
+    if (want.slow) setsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     unblock(c->fd);
     if (connect(c->fd, (struct sockaddr *)&to, sizeof to) && errno != EINPROGRESS) return went_wrong(c, strerror(errno));
     watch(poller, EPOLL_CTL_ADD, c->fd, EPOLLIN, c);
@@ -165,14 +171,12 @@ static void watch_out(struct client *c, int also) {
     c->watches_out = also;
 }
 
+/* A piece at a time: a long body must not keep the others' answers waiting here. */
 static void push(struct client *c) {
-    while (c->sent < c->size) {
-        long sent = send(c->fd, c->request + c->sent, c->size - c->sent, MSG_NOSIGNAL);
-        if (sent < 0 && (errno == EAGAIN || errno == ENOTCONN)) return watch_out(c, 1);
-        if (sent < 0) return went_wrong(c, strerror(errno));
-        c->sent += sent;
-    }
-    watch_out(c, 0);
+    long left = c->size - c->sent, sent = send(c->fd, c->request + c->sent, left < PIECE ? left : PIECE, MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN && errno != ENOTCONN) return went_wrong(c, strerror(errno));
+    if (sent > 0) c->sent += sent;
+    watch_out(c, c->sent < c->size);
 }
 
 static void ask(struct client *c, long long began) {
@@ -209,6 +213,7 @@ static void take_records(void *owner, const char *data, long size) {
     if (!c->spoke) {
         c->spoke = 1;
         note(&firsts, now - c->began);
+        if (want.slow) watch(poller, EPOLL_CTL_MOD, c->fd, 0, c); /* until the time is over */
         no_longer_silent();
     }
     for (long i = 0; i < size; i++) {
@@ -319,12 +324,18 @@ static void run_streams(void) {
     long long next_post = want.post ? start + want.settle * 1000000 : INT64_MAX;
     long long end = start + want.records * want.pace * 1000 + PATIENCE_NS;
     begin_all();
+    long long awake = want.slow ? start + (long long)(want.seconds * 1e9) : INT64_MAX;
     for (long long now; streams_left && (now = now_ns()) < end;) {
+        if (now >= awake) {
+            for (int i = 0; i < want.streams; i++)
+                if (clients[i].fd >= 0) watch(poller, EPOLL_CTL_MOD, clients[i].fd, EPOLLIN, &clients[i]);
+            awake = INT64_MAX;
+        }
         if (now >= next_post) {
             if (!poster->busy) ask(poster, now);
             next_post += POST_EVERY_NS;
         }
-        heed_streams(want.post ? (int)((next_post - now) / 1000000) + 1 : 1000);
+        heed_streams(want.post ? (int)((next_post - now) / 1000000) + 1 : want.slow ? 100 : 1000);
     }
     errors += streams_left;
     printf("{\"streams\": %d, \"chunks\": %ld, \"lost\": %lld, \"disordered\": %ld, \"posts\": %ld, \"errors\": %ld, \"first_error\": \"%s\"",
@@ -425,6 +436,7 @@ static int take_option(const char *name, const char *value) {
 #define IS(word) (strcmp(name, word) == 0)
     if (IS("--burst")) return want.burst = 1, 0;
     if (IS("--key")) return want.key = 1, 0;
+    if (IS("--slow")) return want.slow = 1, 0;
     if (IS("--new")) return want.fresh = 1, 0;
     if (IS("--get")) return want.get = 1, 0;
     if (!value) return -1;
@@ -432,6 +444,7 @@ static int take_option(const char *name, const char *value) {
     else if (IS("--streams")) want.streams = atoi(value);
     else if (IS("--connections")) want.connections = atoi(value);
     else if (IS("--pace-us")) want.pace = atoll(value);
+    else if (IS("--record-bytes")) want.record_bytes = atoll(value);
     else if (IS("--over-us")) want.over = atoll(value);
     else if (IS("--post")) want.post = atoll(value);
     else if (IS("--settle-ms")) want.settle = atoll(value);

@@ -20,6 +20,9 @@ TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
+Process = subprocess.Popen[bytes]
+
+
 class Failed(Exception):
     """Something under measurement did not work; the report says so and goes on."""
 
@@ -31,7 +34,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(argv: Sequence[str], log: Path) -> Generator[subprocess.Popen[bytes]]:
+def running(argv: Sequence[str], log: Path) -> Generator[Process]:
     """Run a program in its own session; on the way out it and what is below it are ended.
 
     It keeps nothing between runs: its folders of the user are beside the log.
@@ -49,7 +52,7 @@ def running(argv: Sequence[str], log: Path) -> Generator[subprocess.Popen[bytes]
         _end(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process) -> None:
     """Ask, wait, then kill what is left below, and the group."""
     below = tree(process.pid) - {process.pid}
     process.terminate()
@@ -126,7 +129,7 @@ def memory(root: int, engine: Path) -> float:
     return pages * PAGE / 1e6
 
 
-def wait_accepting(process: subprocess.Popen[bytes], port: int) -> float:
+def wait_accepting(process: Process, port: int) -> float:
     """Until a connection is accepted; seconds since the call. Failed when it dies or takes too long."""
     began = time.monotonic()
     while time.monotonic() - began < START_TIMEOUT:

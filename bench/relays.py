@@ -1,4 +1,4 @@
-"""What is measured: nginx, haproxy, the program in several settings, and peers by their commands."""
+"""What is measured: nginx and haproxy, the program in several settings, and peers by their commands."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from ends import Ends, run_load
-from processes import HOST, START_TIMEOUT, Failed, free_port, running, wait_accepting
+from processes import HOST, START_TIMEOUT, Failed, Process, free_port, running, wait_accepting
 
 DIRECT = "direct"
 NGINX = "nginx"
@@ -48,17 +47,17 @@ HAPROXY_CONFIG = """global
     maxconn 8000
 defaults
     mode http
+    option http-no-delay
+    http-reuse always
     timeout connect 5s
     timeout client 600s
     timeout server 600s
-    http-reuse always
 frontend clients
     bind {host}:{port}
     default_backend model
 backend model
     server engine {host}:{engine}
 """
-
 
 PLUGIN = """
 async def on_request(request, context):
@@ -77,14 +76,72 @@ async def on_stream(events, context):
 
 
 class Relay(NamedTuple):
-    """A relay that runs, or the engine itself."""
+    """A relay that runs and has answered; or the engine itself."""
 
     name: str
     port: int
     pid: int | None
     """None for the engine itself: what that costs is not asked."""
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...]
     """What the clients say to this one besides: a key, a command."""
+
+
+class Place(NamedTuple):
+    """What a command may name: a port for itself, the port of an engine that runs, a number of models to know."""
+
+    ends: Ends
+    name: str
+    port: int
+    engine: int
+    models: int
+
+
+class Contestant(NamedTuple):
+    """One that can be started, any number of times."""
+
+    name: str
+    argv: Callable[[Place], list[str]]
+    needs_engine: bool = False
+    """Of the others, an engine is the child."""
+    options: tuple[str, ...] = ()
+
+    @contextmanager
+    def spawned(self, ends: Ends, models: int = 1) -> Generator[tuple[Process, int]]:
+        """The process, at once, and where it is going to listen."""
+        with ExitStack() as stack:
+            engine = stack.enter_context(engine_alone(ends)).port if self.needs_engine else 0
+            place = Place(ends, self.name, free_port(), engine, models)
+            yield stack.enter_context(running(self.argv(place), _log(ends, self.name))), place.port
+
+    @contextmanager
+    def started(self, ends: Ends) -> Generator[Relay]:
+        """The relay, once its model has answered. Failed with the end of its log when that does not come to pass."""
+        with self.spawned(ends) as (process, port):
+            try:
+                wait_accepting(process, port)
+                _wait_answering(ends, port, self.options)
+            except Failed as cause:
+                end = _log(ends, self.name).read_text(errors="replace")[-500:].strip()
+                raise Failed(f"{cause}; its log ends: {end}") from None
+            yield Relay(self.name, port, process.pid, self.options)
+
+
+@contextmanager
+def engine_alone(ends: Ends) -> Generator[Relay]:
+    """The engine without a relay, which tells what a figure owes to the bench itself."""
+    port = free_port()
+    with running([str(ends.engine), "--port", str(port)], ends.folder / "engine.log") as engine:
+        wait_accepting(engine, port)
+        yield Relay(DIRECT, port, None, ())
+
+
+class Program(NamedTuple):
+    """How the program is started: the words before its verb."""
+
+    words: tuple[str, ...]
+
+    def serve(self, port: int, *flags: object) -> list[str]:
+        return [*self.words, "serve", "--listen", f"{HOST}:{port}", *map(str, flags)]
 
 
 class Setting(NamedTuple):
@@ -95,19 +152,40 @@ class Setting(NamedTuple):
     options: tuple[str, ...] = ()
 
 
-class Program(NamedTuple):
-    """How the program is started: the words before ``serve``."""
+def contestants(ends: Ends, program: Program, peers: Iterable[str]) -> dict[str, Contestant]:
+    """All that there are here. ``peers``: NAME=COMMAND."""
+    yardsticks = [
+        _yardstick(NGINX, NGINX_CONFIG, "-p", str(ends.folder), "-c"),
+        _yardstick(HAPROXY, HAPROXY_CONFIG, "-f"),
+    ]
+    found = [
+        *(yardstick for yardstick in yardsticks if shutil.which(yardstick.name)),
+        *(_program(program, name, setting) for name, setting in _settings(ends.folder).items()),
+        *(_peer(*peer.split("=", 1)) for peer in peers),
+    ]
+    return {contestant.name: contestant for contestant in found}
 
-    words: tuple[str, ...]
 
-    def serve(self, port: int, config: Path, *flags: str) -> list[str]:
-        return [*self.words, "serve", "--config", str(config), "--listen", f"{HOST}:{port}", *flags]
+def _yardstick(name: str, text: str, *flags: str) -> Contestant:
+    def argv(place: Place) -> list[str]:
+        folder = place.ends.folder
+        config = folder / f"{name}.conf"
+        config.write_text(text.format(folder=folder, host=HOST, port=place.port, engine=place.engine), encoding="utf-8")
+        return [str(shutil.which(name)), *flags, str(config)]
+
+    return Contestant(name, argv, needs_engine=True)
 
 
-Start = Callable[[], AbstractContextManager[Relay]]
+def _program(program: Program, name: str, setting: Setting) -> Contestant:
+    def argv(place: Place) -> list[str]:
+        # An engine that is named is the only one, so nothing is proven in the background meanwhile.
+        named = ("--config", configuration(place, setting.keys), "--engine", place.ends.engine)
+        return program.serve(place.port, *named, *setting.flags)
+
+    return Contestant(name, argv, options=setting.options)
 
 
-def settings(folder: Path) -> dict[str, Setting]:
+def _settings(folder: Path) -> dict[str, Setting]:
     """The program by itself, and with one thing changed."""
     for name in ("one", "two", "three", "four"):
         (folder / "plugins" / name).mkdir(parents=True, exist_ok=True)
@@ -121,77 +199,33 @@ def settings(folder: Path) -> dict[str, Setting]:
     }
 
 
-def contestants(ends: Ends, program: Program, peers: dict[str, str]) -> tuple[dict[str, Start], list[str]]:
-    """How each is started; and what is left out, with its reason."""
-    found: dict[str, Start] = {DIRECT: lambda: direct(ends)}
-    left_out: list[str] = []
-    for name, text, argv in ((NGINX, NGINX_CONFIG, ["-p", str(ends.folder), "-c"]), (HAPROXY, HAPROXY_CONFIG, ["-f"])):
-        if shutil.which(name):
-            found[name] = partial(_yardstick, ends, name, text, argv)
-        else:
-            left_out.append(f"{name}: not installed")
-    for name, setting in settings(ends.folder).items():
-        found[name] = partial(_program, ends, program, name, setting)
-    for name, command in peers.items():
-        found[name] = partial(_peer, ends, name, command)
-    return found, left_out
-
-
-@contextmanager
-def direct(ends: Ends) -> Generator[Relay]:
-    """The engine itself."""
-    port = free_port()
-    with running([str(ends.engine), "--port", str(port)], ends.folder / "engine.log") as engine:
-        wait_accepting(engine, port)
-        yield Relay(DIRECT, port, None)
-
-
-@contextmanager
-def _yardstick(ends: Ends, name: str, text: str, argv: list[str]) -> Generator[Relay]:
-    config, port = ends.folder / f"{name}.conf", free_port()
-    with direct(ends) as engine:
-        config.write_text(text.format(folder=ends.folder, host=HOST, port=port, engine=engine.port), encoding="utf-8")
-        with _started(ends, name, port, [str(shutil.which(name)), *argv, str(config)]) as relay:
-            yield relay
-
-
-@contextmanager
-def _program(ends: Ends, program: Program, name: str, setting: Setting) -> Generator[Relay]:
-    port = free_port()
-    config = configuration(ends, name, **setting.keys)
-    # An engine that is named is the only one, so nothing is proven in the background meanwhile.
-    argv = program.serve(port, config, "--engine", str(ends.engine), *setting.flags)
-    with _started(ends, name, port, argv, setting.options) as relay:
-        yield relay
-
-
-@contextmanager
-def _peer(ends: Ends, name: str, command: str) -> Generator[Relay]:
+def _peer(name: str, command: str) -> Contestant:
     """A command in which {port}, {config}, {engine} (the URL of one that runs) and {engine_program} are filled in."""
-    port = free_port()
-    with direct(ends) as engine:
+
+    def argv(place: Place) -> list[str]:
         words = {
-            "port": str(port),
-            "config": str(configuration(ends, name)),
-            "engine": f"http://{HOST}:{engine.port}",
-            "engine_program": str(ends.engine),
+            "port": str(place.port),
+            "config": str(configuration(place, {})) if "{config}" in command else "",
+            "engine": f"http://{HOST}:{place.engine}",
+            "engine_program": str(place.ends.engine),
         }
-        argv = [word.format(**words) for word in shlex.split(command)]
-        with _started(ends, name, port, argv) as relay:
-            yield relay
+        return [word.format(**words) for word in shlex.split(command)]
+
+    return Contestant(name, argv, needs_engine="{engine}" in command)
 
 
-def configuration(ends: Ends, name: str, **keys: object) -> Path:
-    """A file in llama-swap's schema, with one model: the engine."""
+def configuration(place: Place, keys: Mapping[str, object]) -> Path:
+    """A file in llama-swap's schema: so many models, each the engine."""
     model = {
-        "cmd": f"{ends.engine} --port ${{PORT}}",
+        "cmd": f"{place.ends.engine} --port ${{PORT}}",
         "proxy": f"http://{HOST}:${{PORT}}",
         "checkEndpoint": "/health",
         "concurrencyLimit": 4000,
     }
-    path = ends.folder / f"{_file_name(name)}.yaml"
-    # Every relay counts its engines' ports from here on, so each is given a start of its own.
-    path.write_text(json.dumps({"startPort": free_port(), **keys, "models": {MODEL: model}}), encoding="utf-8")
+    path = place.ends.folder / f"{_file_name(place.name)}-{place.models}.yaml"
+    models = {MODEL: model} | {f"{MODEL}-{number}": model for number in range(1, place.models)}
+    # Each program counts its engines' ports from here on, and each is given a start of its own.
+    path.write_text(json.dumps({"startPort": free_port(), **keys, "models": models}), encoding="utf-8")
     return path
 
 
@@ -199,21 +233,12 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^\w-]+", "-", name)
 
 
-@contextmanager
-def _started(ends: Ends, name: str, port: int, argv: list[str], options: tuple[str, ...] = ()) -> Generator[Relay]:
-    """Run one until its model has answered. Failed with the end of its log when that does not come to pass."""
-    log = ends.folder / f"{_file_name(name)}.log"
-    with running(argv, log) as process:
-        try:
-            wait_accepting(process, port)
-            _wait_answering(ends, port, options)
-        except Failed as cause:
-            raise Failed(f"{cause}; its log ends: {log.read_text(errors='replace')[-500:].strip()}") from None
-        yield Relay(name, port, process.pid, options)
+def _log(ends: Ends, name: str) -> Path:
+    return ends.folder / f"{_file_name(name)}.log"
 
 
 def _wait_answering(ends: Ends, port: int, options: tuple[str, ...]) -> None:
-    """Until the model has answered, and plugins, which are read beside the start, are there."""
+    """Until the model has answered; plugins are read beside the start, so they may be missing at first."""
     until = time.monotonic() + START_TIMEOUT
     while True:
         try:

@@ -1,73 +1,238 @@
-"""What is measured of a relay that runs: streams, JSON, bodies."""
+"""The rows of the report: what is asked of a relay that runs, and what of one that is started for it."""
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
-from ends import Ends, Figures, run_load
-from processes import cpu
-from relays import Relay
+from ends import Ends, Figures, run_load, told
+from processes import cpu, get, memory, wait_accepting
+from relays import CAPTURES_OFF, DIRECT, KEY, NGINX, PLUGINS, PROGRAM, Contestant, Relay
 
 SETTLE = 0.1
 """Seconds after the last answer in which a relay may still work for it: what it writes down later counts."""
+AT_REST = 2.0
+"""Seconds without a request before memory is read."""
+MANY_MODELS = 1000
+MIB = 1 << 20
+SETTINGS = (NGINX, PROGRAM, CAPTURES_OFF, KEY, PLUGINS)
+
+
+STREAM = ("cpu_us", "late_p50", "late_p99", "late_max", "first_p50", "first_p99", "post_p50")
+JSON = ("per_second", "cpu_us", "took_p50", "took_p95", "took_p99")
+"""The clients' figures that are told."""
 
 
 class Bench(NamedTuple):
-    """What every measurement is given."""
+    """How much of everything: ends, seconds of a load, starts of which the median is taken."""
 
     ends: Ends
     seconds: float
+    starts: int
 
 
 class Row(NamedTuple):
-    """One measurement, which every relay goes through in turn."""
+    """One measurement, which the relays go through in turn."""
 
     name: str
     what: str
-    kind: str
-    """Of the clients: streams or json."""
-    options: tuple[object, ...]
-    figures: tuple[str, ...]
-
-    def measure(self, relay: Relay, bench: Bench) -> Figures:
-        """Run the clients against it once. CPU is from before the first request until after the last answer."""
-        options = (*self.options, "--seconds", bench.seconds, *relay.options)
-        before = cpu(relay.pid, bench.ends.engine) if relay.pid else 0.0
-        found = run_load(bench.ends, self.kind, relay.port, *options)
-        if relay.pid:
-            time.sleep(SETTLE)
-            used = cpu(relay.pid, bench.ends.engine) - before
-            found["cpu_us"] = used * 1e6 / found["chunks" if self.kind == "streams" else "answers"]
-        return {name: found[name] for name in self.figures if name in found}
+    command: str
+    """As the report prints it."""
+    under_load: Callable[[Relay, Bench], Figures] | None = None
+    """Of a relay that runs beside the others."""
+    alone: Callable[[Contestant, Bench], Figures] | None = None
+    """Of one that is started for this row."""
+    relays: tuple[str, ...] | None = None
+    """Which ones; None: all but the program's other settings."""
 
 
-STREAM = ("cpu_us", "late_p50", "late_p99", "late_max", "first_p50", "first_p99")
-JSON = ("per_second", "cpu_us", "took_p50", "took_p95", "took_p99")
+# ---- of relays that run ----------------------------------------------------------------------------------------------
 
 
-def streams(name: str, count: int, pace_ms: int, *more: object) -> Row:
+def _loaded(relay: Relay, bench: Bench, kind: str, *options: object) -> Figures:
+    """Run the clients once; CPU is from before the first request until after the last answer."""
+    before = cpu(relay.pid, bench.ends.engine) if relay.pid else 0.0
+    found = run_load(bench.ends, kind, relay.port, *options, *relay.options)
+    if relay.pid:
+        time.sleep(SETTLE)
+        used = cpu(relay.pid, bench.ends.engine) - before
+        found["cpu_us"] = used * 1e6 / found["chunks" if kind == "streams" else "answers"]
+    return {name: found[name] for name in (STREAM if kind == "streams" else JSON) if name in found}
+
+
+def _load_row(
+    name: str,
+    what: str,
+    kind: str,
+    *options: object,
+    relays: tuple[str, ...] | None = None,
+    share: float = 1.0,
+) -> Row:
+    """``share``: of the seconds that a load lasts."""
+
+    def measure(relay: Relay, bench: Bench) -> Figures:
+        return _loaded(relay, bench, kind, *options, "--seconds", bench.seconds * share)
+
+    return Row(name, what, told(kind, *options), under_load=measure, relays=relays)
+
+
+def streams(name: str, count: int, pace_ms: int, *more: object, relays: tuple[str, ...] | None = None) -> Row:
     """Streams of which each says something once in the pace, and which begin one by one within one pace."""
-    pace = pace_ms * 1000
-    how = {"--burst": "all at the same instant", "--key": "each of a conversation (ring)"}
-    told = [how[str(option)] for option in more]
-    what = ", ".join([f"{count} streams, a chunk each {pace_ms} ms", *(told or ["each chunk alone"])])
-    over = 0 if "--burst" in more else pace
-    return Row(name, what, "streams", ("--streams", count, "--pace-us", pace, "--over-us", over, *more), STREAM)
+    pace, how = pace_ms * 1000, {"--burst": "all at the same instant", "--key": "each of a conversation (ring)"}
+    said = [how[str(option)] for option in more] or ["each chunk alone"]
+    what = f"{count} streams, a chunk each {pace_ms} ms, {', '.join(said)}"
+    begin = ("--over-us", 0 if "--burst" in more else pace)
+    return _load_row(name, what, "streams", "--streams", count, "--pace-us", pace, *begin, *more, relays=relays)
 
 
-def json(name: str, what: str, *options: object) -> Row:
-    return Row(name, what, "json", options, JSON)
+def asked(name: str, what: str, *options: object, relays: tuple[str, ...] | None = None) -> Row:
+    return _load_row(name, what, "json", *options, relays=relays, share=0.5)
 
 
-ROWS = (
+def bodies(name: str, size: int, label: str) -> Row:
+    """CPU and rate for each MiB that travels up."""
+    options = ("--connections", 2, "--body", size)
+
+    def measure(relay: Relay, bench: Bench) -> Figures:
+        found = _loaded(relay, bench, "json", *options, "--seconds", bench.seconds)
+        each = {"mib_s": found.pop("per_second") * size / MIB}
+        if "cpu_us" in found:
+            each["cpu_ms_mib"] = found.pop("cpu_us") / 1000 / (size / MIB)
+        return each | found
+
+    return Row(name, f"bodies of {label}, 2 connections", told("json", *options), under_load=measure)
+
+
+# ---- of relays that are started for it -------------------------------------------------------------------------------
+
+
+def start(contestant: Contestant, bench: Bench) -> Figures:
+    """Milliseconds from the command to the first connection that is accepted; the first start writes bytecode."""
+    times: list[float] = []
+    for _ in range(bench.starts + 1):
+        began = time.monotonic()
+        with contestant.spawned(bench.ends) as (process, port):
+            wait_accepting(process, port)
+            times.append((time.monotonic() - began) * 1000)
+    return {"listening_ms": statistics.median(times[1:]), "slowest_ms": max(times[1:])}
+
+
+def idle(contestant: Contestant, bench: Bench) -> Figures:
+    """Megabytes at rest: before any question, after control routes, after requests."""
+    with contestant.started(bench.ends) as relay:
+        assert relay.pid
+        time.sleep(AT_REST)
+        asked_model = memory(relay.pid, bench.ends.engine)
+        for path in ("/health", "/v1/models", "/running"):
+            get(relay.port, path)
+        time.sleep(AT_REST)
+        control = memory(relay.pid, bench.ends.engine)
+        run_load(bench.ends, "json", relay.port, "--connections", 16, "--seconds", 30, "--most", 1000)
+        time.sleep(AT_REST)
+        after = memory(relay.pid, bench.ends.engine)
+        return {"asked_mb": asked_model, "control_mb": control, "thousand_mb": after}
+
+
+def held(contestant: Contestant, bench: Bench, count: int, *options: object) -> Figures:
+    """What a stream that is open costs in memory: growth over what one hundred requests left behind."""
+    ends = bench.ends
+    with contestant.started(ends) as relay:
+        assert relay.pid
+        pid, during = relay.pid, list[float]()
+        run_load(ends, "json", relay.port, "--connections", 4, "--seconds", 30, "--most", 100)
+        time.sleep(AT_REST)
+        before = memory(pid, ends.engine)
+
+        def weigh() -> None:
+            time.sleep(AT_REST)
+            during.append(memory(pid, ends.engine))
+
+        found = run_load(ends, "streams", relay.port, "--streams", count, *options, speaking=weigh)
+        time.sleep(AT_REST)
+        late = {} if "--slow" in options else {"late_p99": found["late_p99"]}
+        kb_stream = (during[0] - before) * 1000 / count
+        weights = {"before_mb": before, "during_mb": during[0], "after_mb": memory(pid, ends.engine)}
+        return {"kb_stream": kb_stream, **weights, **late}
+
+
+def held_row(name: str, what: str, count: int, *options: object) -> Row:
+    def measure(contestant: Contestant, bench: Bench) -> Figures:
+        return held(contestant, bench, count, *options)
+
+    return Row(name, what, told("streams", "--streams", count, *options), alone=measure)
+
+
+def growth(contestant: Contestant, bench: Bench) -> Figures:
+    """The same program with many models in its configuration."""
+    times: list[float] = []
+    for _ in range(3):
+        with contestant.spawned(bench.ends, MANY_MODELS) as (process, port):
+            times.append(wait_accepting(process, port) * 1000)
+    with contestant.spawned(bench.ends, MANY_MODELS) as (process, port):
+        wait_accepting(process, port)
+        while get(port, "/v1/models")[0] != 200:
+            time.sleep(0.05)
+        options = ("--get", "--path", "/v1/models", "--connections", 1, "--seconds", 20, "--most", 50)
+        found = run_load(bench.ends, "json", port, *options)
+        rss = memory(process.pid, bench.ends.engine)
+    return {"listening_ms": statistics.median(times), "list_ms": found["took_p50"], "rss_mb": rss}
+
+
+IDLE = ("--pace-us", 1000000, "--over-us", 1000000)
+SLOW = ("--pace-us", 100000, "--record-bytes", 8192, "--slow", "--seconds", 6)
+
+ALONE = (
+    Row("start", "from the command to listening, median", "connect", alone=start),
+    Row("idle", "memory at rest", "GET /health /v1/models", alone=idle),
+    Row(
+        "growth",
+        f"{MANY_MODELS} models configured",
+        told("json", "--get", "--path", "/v1/models"),
+        alone=growth,
+    ),
+    held_row("idle-500", "500 streams, a chunk a second", 500, *IDLE, "--seconds", 6),
+    held_row("idle-2000", "2,000 streams, a chunk a second", 2000, *IDLE, "--seconds", 10),
+    held_row("slow-500", "500 streams of 80 KiB/s that nobody reads", 500, *SLOW),
+)
+
+UNDER_LOAD = (
     streams("chunk-48", 48, 5),
     streams("chunk-200", 200, 20),
     streams("burst-48", 48, 5, "--burst"),
     streams("burst-200", 200, 20, "--burst"),
     streams("ring-48", 48, 5, "--key"),
     streams("ring-200", 200, 20, "--key"),
-    json("json", "JSON of 2 KiB in and 1 KiB out, 16 connections", "--connections", 16),
-    json("json-new", "the same, a new connection each", "--connections", 16, "--new", "--most", 10000),
-    json("json-rate", "JSON, 200 requests a second at their moments", "--rate", 200),
+    streams("settings-10", 10, 5, relays=SETTINGS),
+    streams("ring-10", 10, 5, "--key", relays=SETTINGS),
+    asked("json", "JSON of 2 KiB in and 1 KiB out, 16 connections", "--connections", 16),
+    asked("json-new", "the same, a new connection each", "--connections", 16, "--new", "--most", 10000),
+    _load_row("json-rate", "JSON, 200 a second, each at its moment", "json", "--rate", 200),
+    *(
+        asked(f"json-{count}", f"JSON, {count} connection{'s' * (count > 1)}", "--connections", count)
+        for count in (1, 4, 64)
+    ),
+    *(
+        asked(
+            f"json-{count}-20ms",
+            f"JSON from an engine that takes 20 ms, {count} connection{'s' * (count > 1)}",
+            *("--connections", count, "--delay-us", 20000),
+        )
+        for count in (1, 4, 16, 64)
+    ),
+    asked("settings-json", "JSON, 1 connection", "--connections", 1, relays=(DIRECT, *SETTINGS)),
+    bodies("bodies-64k", 64 * 1024, "64 KiB"),
+    bodies("bodies-1m", MIB, "1 MiB"),
+    bodies("bodies-20m", 20 * MIB, "20 MiB"),
+    _load_row(
+        "stall",
+        "20 streams, a chunk each 20 ms, while one client posts 20 MiB every half second",
+        "streams",
+        *("--streams", 20, "--pace-us", 20000, "--over-us", 20000, "--post", 20 * MIB),
+    ),
 )
+
+SWAP = Row("swap", "to the first token of a real engine", "POST /v1/chat/completions, stream")
+DECISIONS = Row("decisions", "what is decided without a socket", "bench/decisions.py")
+WHAT = {row.name: row for row in (*ALONE, SWAP, DECISIONS, *UNDER_LOAD)}
