@@ -20,12 +20,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from fnmatch import fnmatch
 from pathlib import Path
 
 from ends import compiled
-from processes import Failed, cpu
+from goals import Samples
+from processes import Failed, used
 from relays import DIRECT, HAPROXY, NGINX, PROGRAM, Contestant, Program, Relay, contestants, engine_alone
-from report import DOCUMENT, Run, Samples
+from report import DOCUMENT, Run
 from rows import ALONE, DECISIONS, SWAP, UNDER_LOAD, WHAT, Bench, Row
 from swaps import engines, swaps
 
@@ -94,9 +96,9 @@ class Measuring:
         """Until no relay does anything by itself any more, as some do after their start; for half a minute at most."""
         pids = [relay.pid for relay in relays if relay.pid]
         for _ in range(6):
-            before = {pid: cpu(pid, self.bench.ends.engine) for pid in pids}
+            before = {pid: used(pid, self.bench.ends.engine).cpu for pid in pids}
             time.sleep(5)
-            if all(cpu(pid, self.bench.ends.engine) - before[pid] < QUIET_CPU for pid in pids):
+            if all(used(pid, self.bench.ends.engine).cpu - before[pid] < QUIET_CPU for pid in pids):
                 return
 
 
@@ -109,17 +111,17 @@ def decided(python: Path) -> dict[str, list[dict[str, float]]]:
 
 
 def measured(options: argparse.Namespace, folder: Path) -> Run:
-    program, python = _program(options), Path(options.python)
+    program, python, peers = _program(options), Path(options.python), dict(options.peer)
     bench = Bench(compiled(folder), options.seconds, starts=3 if options.quick else 10)
-    found = contestants(bench.ends, program, options.peer)
-    main = [*options.relays.split(","), *(peer.partition("=")[0] for peer in options.peer)]
+    found = contestants(bench.ends, program, peers)
+    main = [*options.relays.split(","), *peers]
     run = Measuring(bench, found, main)
     rows = _rows(options.rows)
     run.alone([row for row in ALONE if row in rows], 1)
     if SWAP in rows:
         repeats = 3 if options.quick else 16
         for engine in engines(python, options.engine):
-            run.attempt(SWAP, engine.name, lambda e=engine: swaps(program, options.peer, e, repeats, folder))
+            run.attempt(SWAP, Path(engine.name).name, lambda e=engine: swaps(program, peers, e, repeats, folder))
     if DECISIONS in rows:
         run.attempt(DECISIONS, PROGRAM, lambda: decided(python))
     run.under_load([row for row in UNDER_LOAD if row in rows], options.rounds)
@@ -137,9 +139,10 @@ def _program(options: argparse.Namespace) -> Program:
 def _rows(names: str | None) -> list[Row]:
     if names is None:
         return list(WHAT.values())
-    if unknown := [name for name in names.split(",") if name not in WHAT]:
-        raise Failed(f"there is no row {', '.join(unknown)}; there are {', '.join(WHAT)}")
-    return [WHAT[name] for name in names.split(",")]
+    found = [row for name in names.split(",") for row in WHAT.values() if fnmatch(row.name, name)]
+    if not found:
+        raise Failed(f"there is no row {names}; there are {', '.join(WHAT)}")
+    return found
 
 
 def _machine() -> str:
@@ -150,15 +153,21 @@ def _machine() -> str:
 
 def _commit(python: Path) -> str:
     """Of the checkout that the program is run from."""
-    folder = python.parent if python.is_absolute() else ROOT / python.parent
-    words = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
+    words = ["git", "-C", str(python.absolute().parent), "describe", "--always", "--dirty"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
+def _peer(text: str) -> tuple[str, str]:
+    name, sign, command = text.partition("=")
+    if not sign:
+        raise argparse.ArgumentTypeError(f"{text} is not NAME=COMMAND")
+    return name, command
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rows", metavar="NAMES", help=f"comma-separated, of: {', '.join(WHAT)}")
+    parser.add_argument("--rows", metavar="NAMES", help=f"comma-separated, such as 'json*', of: {', '.join(WHAT)}")
     main = ",".join((DIRECT, NGINX, HAPROXY, PROGRAM))
     parser.add_argument("--relays", default=main, metavar="NAMES", help="comma-separated; default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="one round of two seconds, three starts, three swaps")
@@ -171,8 +180,9 @@ def _options() -> argparse.Namespace:
         "--peer",
         action="append",
         default=[],
+        type=_peer,
         metavar="NAME=COMMAND",
-        help="another relay; {port}, {config} (llama-swap's schema), {engine} (URL of an engine that runs) and "
+        help="another relay; {port}, {config} (llama-swap's schema), {engine} and {engine_port} (of one that runs) and "
         "{engine_program} are filled in; may be given several times",
     )
     parser.add_argument("--engine", help="llama-server for the swaps, or 'embedded'; default: both")

@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,9 @@ class Ends(NamedTuple):
 
 
 def compiled(folder: Path) -> Ends:
-    """Both programs. Failed without a C compiler."""
+    """Both programs. Failed without Linux, or a C compiler."""
+    if sys.platform != "linux":
+        raise Failed("the bench needs Linux: it counts by /proc and waits by epoll")
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         raise Failed("the bench needs a C compiler (cc, gcc or clang), and there is none: install gcc")

@@ -9,7 +9,7 @@
      "slot":S,"of":N   where in its pace the stream speaks: record k at (k + S/N) * P; without them all speak at once
      "delay_us":D  how long an answer of JSON takes
 
-   Each record carries "at":"TTTTTTTTTTTTTTTTTTTNNNNNNN": nanoseconds of CLOCK_MONOTONIC when it was sent, and its number. */
+   Each record carries "at":"TTTTTTTTTTTTTTTTTTTNNNNNNN": nanoseconds of CLOCK_MONOTONIC at its sending, its number. */
 
 #define _GNU_SOURCE
 #include <signal.h>
@@ -33,13 +33,13 @@ struct connection {
 static struct connection *heap[CONNECTIONS_MAX];
 static int waiting, poller, timer;
 
-static const char TAIL[] = "\"},\"finish_reason\":null}],\"created\":1795179457,\"model\":\"bench\",\"system_fingerprint\":"
-                           "\"b0-bench\",\"object\":\"chat.completion.chunk\",\"id\":\"chatcmpl-bench\"}\n\n";
+static const char TAIL[] = "\"},\"finish_reason\":null}],\"created\":1795179457,\"model\":\"bench\",\"object\":"
+                           "\"chat.completion.chunk\",\"system_fingerprint\":\"b0\",\"id\":\"chatcmpl-bench\"}\n\n";
 static const char USAGE[] = "data: {\"choices\":[],\"created\":1795179457,\"model\":\"bench\",\"object\":"
                             "\"chat.completion.chunk\",\"id\":\"chatcmpl-bench\",\"usage\":{\"completion_tokens\":%lld,"
                             "\"prompt_tokens\":9,\"total_tokens\":%lld}}\n\n";
 
-/* ---- who is due next: a heap by time ------------------------------------------------------------------------------ */
+/* ---- who is due next: a heap by time ---------------------------------------------------------------------------- */
 
 static void put(int at, struct connection *c) {
     heap[at] = c;
@@ -84,7 +84,7 @@ static void arm(void) {
     armed = due;
 }
 
-/* ---- answers ------------------------------------------------------------------------------------------------------- */
+/* ---- answers ---------------------------------------------------------------------------------------------------- */
 
 static void drop(struct connection *c) {
     forget(c);
@@ -117,9 +117,10 @@ static int say_json(struct connection *c, const char *body) {
 static const char *answer_of_1_kib(void) {
     static char body[1025];
     if (body[0]) return body;
-    const char *start = "{\"choices\":[{\"finish_reason\":\"stop\",\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"";
-    const char *end = "\"}}],\"created\":1795179457,\"model\":\"bench\",\"object\":\"chat.completion\",\"usage\":{\"completion_tokens\":"
-                      "200,\"prompt_tokens\":9,\"total_tokens\":209},\"id\":\"chatcmpl-bench\"}";
+    const char *start = "{\"choices\":[{\"finish_reason\":\"stop\",\"index\":0,\"message\":{\"role\":\"assistant\","
+                        "\"content\":\"";
+    const char *end = "\"}}],\"created\":1795179457,\"model\":\"bench\",\"object\":\"chat.completion\",\"usage\":{"
+                      "\"completion_tokens\":200,\"prompt_tokens\":9,\"total_tokens\":209},\"id\":\"chatcmpl-bench\"}";
     int from = sprintf(body, "%s", start), to = 1024 - (int)strlen(end);
     for (int i = from; i < to; i++) body[i] = " llama"[(i - from) % 6];
     strcpy(body + to, end);
@@ -169,7 +170,8 @@ static long long number(const struct connection *c, const char *name) {
 
 /* The first record leaves with the head; the others keep to the grid of their pace, which all streams share. */
 static int begin_stream(struct connection *c) {
-    static const char head[] = "HTTP/1.1 200 OK\r\nServer: bench\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+    static const char head[] = "HTTP/1.1 200 OK\r\nServer: bench\r\nContent-Type: text/event-stream\r\n"
+                               "Transfer-Encoding: chunked\r\n\r\n";
     char out[OUT_MAX];
     long long slot = number(c, "\"slot\":"), of = number(c, "\"of\":"), now = now_ns();
     c->pace = number(c, "\"pace_us\":") * 1000;
@@ -193,7 +195,7 @@ static int answer(struct connection *c) {
     c->asked[c->asked_used] = 0;
     c->closing = says_close(&c->request);
     if (strncmp(c->request.head, "GET /v1/models", 14) == 0)
-        return say_json(c, "{\"object\":\"list\",\"data\":[{\"id\":\"bench\",\"object\":\"model\",\"created\":0,\"owned_by\":\"bench\"}]}");
+        return say_json(c, "{\"object\":\"list\",\"data\":[{\"id\":\"bench\",\"object\":\"model\",\"created\":0}]}");
     if (strncmp(c->request.head, "POST ", 5)) return say_json(c, "{\"status\":\"ok\"}");
     c->records = number(c, "\"records\":");
     if (c->records) return begin_stream(c);
@@ -203,7 +205,7 @@ static int answer(struct connection *c) {
     return 1;
 }
 
-/* ---- connections --------------------------------------------------------------------------------------------------- */
+/* ---- connections ------------------------------------------------------------------------------------------------ */
 
 static void keep_start(void *owner, const char *data, long size) {
     struct connection *c = owner;

@@ -1,4 +1,4 @@
-/* What both ends of the bench share: the clock, sockets, and a reader of HTTP/1.1 messages that is fed as bytes come. */
+/* What both ends of the bench share: the clock, sockets, a reader of HTTP/1.1 messages that is fed as bytes come. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -101,9 +101,9 @@ static long take_head(struct message *m, const char *data, long size, int is_req
 /* One byte of the framing between chunks. */
 static void take_framing(struct message *m, char byte) {
     if (m->stage == CHUNK_SIZE && byte != '\n') {
-        int digit = byte >= '0' && byte <= '9' ? byte - '0' : (byte | 32) >= 'a' && (byte | 32) <= 'f' ? (byte | 32) - 'a' + 10 : -1;
-        if (digit >= 0 && m->line_used == 0) m->left = m->left * 16 + digit;
-        if (digit < 0) m->line_used = 1; /* an extension, or the carriage return */
+        const char *digits = "0123456789abcdef", *digit = byte ? strchr(digits, byte | 32) : NULL;
+        if (digit && m->line_used == 0) m->left = m->left * 16 + (digit - digits);
+        if (!digit) m->line_used = 1; /* an extension, or the carriage return */
     } else if (byte == '\n') {
         if (m->stage == CHUNK_SIZE) {
             m->stage = m->left ? CHUNK : TRAILER;

@@ -1,15 +1,24 @@
 /* The clients of the bench. One thread, epoll; all times are of CLOCK_MONOTONIC. Prints one line of JSON.
 
-     load streams --port N --streams N --pace-us P --seconds T [--over-us U] [--burst] [--key] [--post BYTES]
-                  [--settle-ms MS]
-         so many streams begin at the same instant, or one by one over U microseconds. Late is the time from the engine's sending of a record to its arrival here,
-         from MS (a second, or half of the time) after the start. Prints "speaking" when every stream has said something or has failed.
-         --key: a distinct X-Conversation-Id for each. --post: one more client posts so much every half second.
-         --record-bytes B: of each record, about. --slow: nobody reads on after the first words until the time is over.
-     load json --port N --connections C --seconds T [--rate R] [--new] [--body BYTES] [--delay-us D] [--most N]
-         C clients ask again and again, or R requests a second are asked at their moments whoever is still waiting, whose
-         times count from those moments. --new: a connection for each request. --most: no more requests than these.
-   Both: --header 'NAME: VALUE' (may be repeated), --say TEXT (how the prompt begins), --path PATH, --get. */
+   load streams --port N --streams N --pace-us P --seconds T
+       So many streams begin at the same instant. A record is late by the time from its sending by the engine to its
+       arrival here; counted from a second (or half of T) after the start. Prints "speaking" when every stream has said
+       something or has failed.
+       --over-us U        begin one by one over so long
+       --burst            all streams speak at the same instant; else one after the other
+       --key              a distinct X-Conversation-Id for each
+       --post BYTES       one more client posts so much every half second
+       --record-bytes B   how long a record is, about
+       --slow             nobody reads on after the first words until T is over
+   load json --port N --connections C --seconds T
+       C clients ask again and again.
+       --rate R           in place of C: R requests a second, each at its moment, whoever is still waiting; the times
+                          count from those moments
+       --new              a connection for each request
+       --body BYTES, --delay-us D   what is sent, and how long the engine takes
+       --most N           no more requests than these
+       --get              GET in place of POST
+   Both: --header 'NAME: VALUE' (may be repeated), --say TEXT (how the prompt begins), --path PATH. */
 
 #define _GNU_SOURCE
 #include <signal.h>
@@ -26,12 +35,11 @@
 
 static struct {
     int port, streams, burst, key, slow, fresh, get, connections;
-    long long record_bytes;
-    long long pace, over, records, post, settle, body, delay, most;
+    long long pace, over, records, record_bytes, post, body, delay, most;
     double seconds, rate;
     const char *path, *words;
     char headers[1024];
-} want = {.path = "/v1/chat/completions", .words = "", .settle = -1, .body = TEXT_BYTES, .most = INT64_MAX};
+} want = {.path = "/v1/chat/completions", .words = "", .body = TEXT_BYTES, .most = INT64_MAX};
 
 struct client {
     struct message answer;
@@ -51,7 +59,7 @@ static struct times firsts, lates, whole, posts;
 static struct client *clients;
 static int poller, last_status;
 static long errors, disordered, records_got, streams_left, silent_left;
-static long long start;
+static long long start, settled;
 static char first_error[160];
 
 static void note(struct times *t, long long ns) {
@@ -68,65 +76,78 @@ static int by_size(const void *a, const void *b) {
 }
 
 static double at(const struct times *t, double share) {
-    if (!t->used) return 0;
     long place = t->used * share;
     return t->ms[place < t->used ? place : t->used - 1];
 }
 
 static void print_times(const char *name, struct times *t) {
+    static const struct {
+        const char *name;
+        double share;
+    } parts[] = {{"p50", .5}, {"p95", .95}, {"p99", .99}, {"max", 1}};
+    if (!t->used) return;
     qsort(t->ms, t->used, sizeof *t->ms, by_size);
-    printf(", \"%s_p50\": %.4f, \"%s_p95\": %.4f, \"%s_p99\": %.4f, \"%s_max\": %.4f", name, at(t, .5), name, at(t, .95), name,
-           at(t, .99), name, at(t, 1));
+    for (int i = 0; i < 4; i++) printf(", \"%s_%s\": %.4f", name, parts[i].name, at(t, parts[i].share));
 }
 
-/* ---- what is asked ------------------------------------------------------------------------------------------------- */
+/* ---- what is asked ---------------------------------------------------------------------------------------------- */
 
-/* A chat of `bytes`; what the engine is to do comes first. A long one holds an image, whose base64 does not compress. */
-static char *chat(long bytes, const char *orders, long *size, int conversation) {
-    char *body = malloc(bytes + 2048), *request = malloc(bytes + 8192);
-    if (!body || !request) fail("load: memory");
-    int used = sprintf(body, "{\"model\":\"bench\",%s\"messages\":[{\"role\":\"user\",\"content\":", orders);
-    used += sprintf(body + used, bytes <= 8192 ? "\"%s" : "[{\"type\":\"text\",\"text\":\"%s\"},{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,", want.words);
-    const char *end = bytes <= 8192 ? "\"}]}" : "\"}}]}]}";
+static const char QUESTION[] = "What do llamas hum about? ";
+static const char LETTERS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/* A chat of so many bytes; the engine's orders come first. A long one holds an image: base64, hard to compress. */
+static char *chat(long bytes, const char *orders) {
+    int is_long = bytes > 8192;
+    const char *end = is_long ? "\"}}]}]}" : "\"}]}";
+    char *body = malloc(bytes + 2048);
+    if (!body) fail("load: memory");
+    long used = sprintf(body, "{\"model\":\"bench\",%s\"messages\":[{\"role\":\"user\",\"content\":", orders);
+    const char *short_start = "\"%s", *long_start = "[{\"type\":\"text\",\"text\":\"%s\"},{\"type\":\"image_url\","
+                                                   "\"image_url\":{\"url\":\"data:image/png;base64,";
+    used += sprintf(body + used, is_long ? long_start : short_start, want.words);
     unsigned long long random = 88172645463325252ULL;
-    long last = bytes - strlen(end);
-    for (; used < last; used++) {
+    for (long last = bytes - strlen(end); used < last; used++) {
         random ^= random << 13, random ^= random >> 7, random ^= random << 17;
-        body[used] = bytes <= 8192 ? "What do llamas hum about? "[used % 26] : "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[random >> 58];
+        body[used] = is_long ? LETTERS[random >> 58] : QUESTION[used % (sizeof QUESTION - 1)];
     }
-    used += sprintf(body + used, "%s", end);
-    char id[64] = "";
-    if (conversation >= 0) sprintf(id, "X-Conversation-Id: bench-%d-%d\r\n", (int)getpid(), conversation);
+    strcpy(body + used, end);
+    return body;
+}
+
+/* The whole request; `id` is a header more, or nothing. Takes the body. */
+static char *request_with(char *body, const char *id, long *size) {
+    long length = strlen(body);
+    char *request = malloc(length + 4096);
+    if (!request) fail("load: memory");
     long head = snprintf(request, 4096,
-                         "POST %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: bench\r\nAccept: */*\r\nContent-Type: application/json\r\n"
-                         "%s%s%sContent-Length: %d\r\n\r\n", want.path, want.port, want.fresh ? "Connection: close\r\n" : "", want.headers, id, used);
-    memcpy(request + head, body, used);
-    *size = head + used;
+                         "POST %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUser-Agent: bench\r\nAccept: */*\r\n"
+                         "Content-Type: application/json\r\n%s%s%sContent-Length: %ld\r\n\r\n",
+                         want.path, want.port, want.fresh ? "Connection: close\r\n" : "", want.headers, id, length);
+    memcpy(request + head, body, length);
     free(body);
+    *size = head + length;
     return request;
 }
 
 static char *ask_of_stream(int number, long *size) {
-    char orders[200], slot[64] = "";
+    char orders[200], slot[64] = "", id[64] = "";
     if (!want.burst) sprintf(slot, "\"slot\":%d,\"of\":%d,", number, want.streams);
-    sprintf(orders, "\"records\":%lld,\"pace_us\":%lld,\"record_bytes\":%lld,%s\"stream\":true,", want.records, want.pace,
-            want.record_bytes, slot);
-    return chat(TEXT_BYTES, orders, size, want.key ? number : -1);
+    if (want.key) sprintf(id, "X-Conversation-Id: bench-%d-%d\r\n", (int)getpid(), number);
+    sprintf(orders, "\"records\":%lld,\"pace_us\":%lld,\"record_bytes\":%lld,%s\"stream\":true,", want.records,
+            want.pace, want.record_bytes, slot);
+    return request_with(chat(TEXT_BYTES, orders), id, size);
 }
 
 static char *ask_of_json(long *size) {
-    char orders[64] = "";
-    if (want.get) {
-        char *request = malloc(4096);
-        *size = snprintf(request, 4096, "GET %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: */*\r\n%s%s\r\n", want.path, want.port,
-                         want.fresh ? "Connection: close\r\n" : "", want.headers);
-        return request;
-    }
+    char orders[64] = "", *request;
     if (want.delay) sprintf(orders, "\"delay_us\":%lld,", want.delay);
-    return chat(want.body, orders, size, -1);
+    if (!want.get) return request_with(chat(want.body, orders), "", size);
+    *size = asprintf(&request, "GET %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: */*\r\n%s%s\r\n", want.path, want.port,
+                     want.fresh ? "Connection: close\r\n" : "", want.headers);
+    return request;
 }
 
-/* ---- the clock ----------------------------------------------------------------------------------------------------- */
+/* ---- the clock -------------------------------------------------------------------------------------------------- */
 
 static int timer;
 static struct client alarm_clock; /* stands for the timer among the clients */
@@ -141,7 +162,7 @@ static void woken(void) {
     if (read(timer, &times, sizeof times) < 0 && errno != EAGAIN) fail("load: timer");
 }
 
-/* ---- one client ---------------------------------------------------------------------------------------------------- */
+/* ---- one client ------------------------------------------------------------------------------------------------- */
 
 static void hang_up(struct client *c) {
     if (c->fd >= 0) close(c->fd);
@@ -161,7 +182,8 @@ static void dial(struct client *c) {
     if (c->fd < 0) fail("load: socket");
     if (want.slow) setsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     unblock(c->fd);
-    if (connect(c->fd, (struct sockaddr *)&to, sizeof to) && errno != EINPROGRESS) return went_wrong(c, strerror(errno));
+    int failed = connect(c->fd, (struct sockaddr *)&to, sizeof to);
+    if (failed && errno != EINPROGRESS) return went_wrong(c, strerror(errno));
     watch(poller, EPOLL_CTL_ADD, c->fd, EPOLLIN, c);
     c->watches_out = 0;
 }
@@ -202,7 +224,7 @@ static void read_stamp(struct client *c, long long now) {
     c->stamp[19] = 0;
     c->got++;
     records_got++;
-    if (now - start >= want.settle * 1000000) note(&lates, now - atoll(c->stamp));
+    if (now >= settled) note(&lates, now - atoll(c->stamp));
 }
 
 /* The body of a stream: a stamp follows each mark. */
@@ -255,7 +277,7 @@ static int pull(struct client *c, body_part *part) {
     return 1;
 }
 
-/* ---- streams ------------------------------------------------------------------------------------------------------- */
+/* ---- streams ---------------------------------------------------------------------------------------------------- */
 
 static void look_whether_over(struct client *c) {
     if (c->busy || c->over) return;
@@ -298,7 +320,7 @@ static void prepare_streams(void) {
         c->fd = -1;
         c->is_post = i == want.streams;
         if (!c->is_post) c->request = ask_of_stream(i, &c->size);
-        else if (want.post) c->request = chat(want.post, "", &c->size, -1);
+        else if (want.post) c->request = request_with(chat(want.post, ""), "", &c->size);
     }
     streams_left = silent_left = want.streams;
 }
@@ -317,18 +339,23 @@ static void begin_all(void) {
     }
 }
 
+static void read_on(void) {
+    for (int i = 0; i < want.streams; i++)
+        if (clients[i].fd >= 0) watch(poller, EPOLL_CTL_MOD, clients[i].fd, EPOLLIN, &clients[i]);
+}
+
 static void run_streams(void) {
     prepare_streams();
     struct client *poster = clients + want.streams;
     start = now_ns();
-    long long next_post = want.post ? start + want.settle * 1000000 : INT64_MAX;
+    settled = start + (want.seconds < 2 ? (long long)(want.seconds * 5e8) : 1000000000LL);
+    long long next_post = want.post ? settled : INT64_MAX;
     long long end = start + want.records * want.pace * 1000 + PATIENCE_NS;
     begin_all();
     long long awake = want.slow ? start + (long long)(want.seconds * 1e9) : INT64_MAX;
     for (long long now; streams_left && (now = now_ns()) < end;) {
         if (now >= awake) {
-            for (int i = 0; i < want.streams; i++)
-                if (clients[i].fd >= 0) watch(poller, EPOLL_CTL_MOD, clients[i].fd, EPOLLIN, &clients[i]);
+            read_on();
             awake = INT64_MAX;
         }
         if (now >= next_post) {
@@ -338,17 +365,19 @@ static void run_streams(void) {
         heed_streams(want.post ? (int)((next_post - now) / 1000000) + 1 : want.slow ? 100 : 1000);
     }
     errors += streams_left;
-    printf("{\"streams\": %d, \"chunks\": %ld, \"lost\": %lld, \"disordered\": %ld, \"posts\": %ld, \"errors\": %ld, \"first_error\": \"%s\"",
-           want.streams, records_got, want.streams * want.records - records_got, disordered, posts.used, errors, first_error);
+    long long lost = want.streams * want.records - records_got;
+    printf("{\"chunks\": %ld, \"lost\": %lld, \"disordered\": %ld, \"errors\": %ld, \"first_error\": \"%s\"",
+           records_got, lost, disordered, errors, first_error);
     print_times("first", &firsts);
     print_times("late", &lates);
     print_times("post", &posts);
     puts("}");
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------------ */
+/* ---- requests --------------------------------------------------------------------------------------------------- */
 
 static long asked, answered;
+static long long last_answer;
 
 static int may_ask(long long now) {
     return asked < want.most && now < start + (long long)(want.seconds * 1e9);
@@ -367,6 +396,7 @@ static void json_event(struct client *c) {
     long long now = now_ns();
     if (whole_answer) {
         note(&whole, now - c->began);
+        last_answer = now;
         answered++;
     }
     c->busy = 0;
@@ -395,6 +425,20 @@ static int anybody_busy(void) {
     return 0;
 }
 
+static void heed_answers(void) {
+    struct epoll_event events[512];
+    int ready = epoll_wait(poller, events, 512, 1000);
+    for (int i = 0; i < ready; i++) {
+        struct client *c = events[i].data.ptr;
+        if (c == &alarm_clock) {
+            woken();
+            continue;
+        }
+        if (events[i].events & EPOLLOUT && c->busy) push(c);
+        if (c->fd >= 0 && events[i].events & ~EPOLLOUT) json_event(c);
+    }
+}
+
 static void run_json(void) {
     long size;
     char *request = ask_of_json(&size);
@@ -402,35 +446,25 @@ static void run_json(void) {
     clients = calloc(want.connections, sizeof *clients);
     for (int i = 0; i < want.connections; i++) clients[i] = (struct client){.fd = -1, .request = request, .size = size};
     start = now_ns();
-    long long patience = start + (long long)(want.seconds * 1e9) + PATIENCE_NS, last = start;
-    if (!want.rate)
-        for (int i = 0; i < want.connections && may_ask(start); i++) asked++, ask(&clients[i], now_ns());
-    for (;;) {
-        struct epoll_event events[512];
-        if (want.rate && !ask_what_is_due() && !anybody_busy()) break;
-        int ready = epoll_wait(poller, events, 512, 1000);
-        for (int i = 0; i < ready; i++) {
-            struct client *c = events[i].data.ptr;
-            if (c == &alarm_clock) {
-                woken();
-                continue;
-            }
-            if (events[i].events & EPOLLOUT && c->busy) push(c);
-            if (c->fd >= 0 && events[i].events & ~EPOLLOUT) json_event(c);
-            last = now_ns();
-        }
-        if (!want.rate && !may_ask(last) && !anybody_busy()) break;
-        if (now_ns() > patience) break;
+    long long patience = start + (long long)(want.seconds * 1e9) + PATIENCE_NS;
+    for (int i = 0; !want.rate && i < want.connections && may_ask(start); i++) {
+        asked++;
+        ask(&clients[i], now_ns());
+    }
+    while (now_ns() < patience) {
+        int more = want.rate ? ask_what_is_due() : may_ask(now_ns());
+        if (!more && !anybody_busy()) break;
+        heed_answers();
     }
     for (int i = 0; i < want.connections; i++) errors += clients[i].busy;
-    double seconds = (last - start) / 1e9;
-    printf("{\"answers\": %ld, \"seconds\": %.4f, \"per_second\": %.2f, \"errors\": %ld, \"first_error\": \"%s\"", answered, seconds,
-           seconds > 0 ? answered / seconds : 0, errors, first_error);
+    double seconds = (last_answer - start) / 1e9;
+    printf("{\"answers\": %ld, \"per_second\": %.2f, \"errors\": %ld, \"first_error\": \"%s\"", answered,
+           answered ? answered / seconds : 0, errors, first_error);
     print_times("took", &whole);
     puts("}");
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------- */
+/* ---- options ---------------------------------------------------------------------------------------------------- */
 
 static int take_option(const char *name, const char *value) {
 #define IS(word) (strcmp(name, word) == 0)
@@ -447,7 +481,6 @@ static int take_option(const char *name, const char *value) {
     else if (IS("--record-bytes")) want.record_bytes = atoll(value);
     else if (IS("--over-us")) want.over = atoll(value);
     else if (IS("--post")) want.post = atoll(value);
-    else if (IS("--settle-ms")) want.settle = atoll(value);
     else if (IS("--body")) want.body = atoll(value);
     else if (IS("--delay-us")) want.delay = atoll(value);
     else if (IS("--most")) want.most = atoll(value);
@@ -472,7 +505,6 @@ int main(int argc, char **argv) {
         if (taken < 0) return fprintf(stderr, "load: %s?\n", argv[i]), 2;
         i += taken;
     }
-    if (want.settle < 0) want.settle = want.seconds < 2 ? (long long)(want.seconds * 500) : 1000;
     if (want.pace) want.records = (long long)(want.seconds * 1e6) / want.pace;
     if (argc > 1 && strcmp(argv[1], "streams") == 0 && want.streams && want.records > 0) run_streams();
     else if (argc > 1 && strcmp(argv[1], "json") == 0 && (want.connections || want.rate)) run_json();

@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 HOST = "127.0.0.1"
 START_TIMEOUT = 60.0
@@ -33,6 +34,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+_PAIRS = iter(range(20000 + os.getpid() * 2 % 8000, 32000, 2))
+"""Below the ports that systems give to clients, of which a run has thousands; no pair is given twice."""
+
+
+def free_pair() -> int:
+    """The first of two ports in a row that nobody listens on, for engines that are started later."""
+    for port in _PAIRS:
+        try:
+            with socket.create_server((HOST, port)), socket.create_server((HOST, port + 1)):
+                return port
+        except OSError:
+            continue
+    raise Failed("no two ports in a row are free")
+
+
 @contextmanager
 def running(argv: Sequence[str], log: Path) -> Generator[Process]:
     """Run a program in its own session; on the way out it and what is below it are ended.
@@ -53,20 +69,22 @@ def running(argv: Sequence[str], log: Path) -> Generator[Process]:
 
 
 def _end(process: Process) -> None:
-    """Ask, wait, then kill what is left below, and the group."""
-    below = tree(process.pid) - {process.pid}
+    """Ask, wait, then kill what is left of it and of what was below."""
+    below = {pid: began for pid, began in _beginnings().items() if pid in tree(process.pid)}
     process.terminate()
     try:
         process.wait(STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
-    for orphan in below & _session_of(process.pid):
-        os.kill(orphan, signal.SIGKILL)
+    for pid, began in _beginnings().items():
+        if below.get(pid) == began:
+            os.kill(pid, signal.SIGKILL)
 
 
-def _session_of(leader: int) -> set[int]:
-    return {pid for pid, stat in _all().items() if int(stat[3]) == leader}
+def _beginnings() -> dict[int, str]:
+    """When each process began, which tells it from a later one of the same number."""
+    return {pid: stat[19] for pid, stat in _all().items() if stat[0] != "Z"}
 
 
 def _all() -> dict[int, list[str]]:
@@ -102,20 +120,34 @@ def _runs(pid: int, program: Path) -> bool:
         return False
 
 
-def cpu(root: int, engine: Path) -> float:
-    """Seconds of user and system time that a relay has used, with its helpers, those that ended included.
+class Used(NamedTuple):
+    """What a relay has used so far, with its helpers."""
+
+    cpu: float
+    """Seconds of user and system time."""
+    sleeps: float
+    """How often a thread of it went to sleep until something came. One for each chunk: each came alone."""
+
+    def __sub__(self, earlier: Used) -> Used:  # type: ignore[override]
+        return Used(self.cpu - earlier.cpu, self.sleeps - earlier.sleeps)
+
+
+def used(root: int, engine: Path) -> Used:
+    """Helpers that ended are counted, too.
 
     From each process's own clock (nanoseconds); /proc/PID/stat counts in hundredths of a second.
     """
-    used = 0.0
+    cpu, sleeps = 0.0, 0
     for pid in relay_tree(root, engine):
         try:
-            used += time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
+            cpu += time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
             stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            used += (int(stat[13]) + int(stat[14])) / TICK  # of children that were waited for
+            cpu += (int(stat[13]) + int(stat[14])) / TICK  # of children that were waited for
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                sleeps += int((task / "status").read_text().rpartition("\nvoluntary_ctxt_switches:")[2].split()[0])
         except OSError:
             continue  # it ended meanwhile; its parent has its time
-    return used
+    return Used(cpu, sleeps)
 
 
 def memory(root: int, engine: Path) -> float:

@@ -7,14 +7,14 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from ends import Ends, run_load
-from processes import HOST, START_TIMEOUT, Failed, Process, free_port, running, wait_accepting
+from processes import HOST, START_TIMEOUT, Failed, Process, free_pair, free_port, running, wait_accepting
 
 DIRECT = "direct"
 NGINX = "nginx"
@@ -103,6 +103,8 @@ class Contestant(NamedTuple):
     argv: Callable[[Place], list[str]]
     needs_engine: bool = False
     """Of the others, an engine is the child."""
+    has_models: bool = True
+    """It reads a configuration of models."""
     options: tuple[str, ...] = ()
 
     @contextmanager
@@ -152,8 +154,8 @@ class Setting(NamedTuple):
     options: tuple[str, ...] = ()
 
 
-def contestants(ends: Ends, program: Program, peers: Iterable[str]) -> dict[str, Contestant]:
-    """All that there are here. ``peers``: NAME=COMMAND."""
+def contestants(ends: Ends, program: Program, peers: Mapping[str, str]) -> dict[str, Contestant]:
+    """All that there are here. ``peers``: their commands by name."""
     yardsticks = [
         _yardstick(NGINX, NGINX_CONFIG, "-p", str(ends.folder), "-c"),
         _yardstick(HAPROXY, HAPROXY_CONFIG, "-f"),
@@ -161,7 +163,7 @@ def contestants(ends: Ends, program: Program, peers: Iterable[str]) -> dict[str,
     found = [
         *(yardstick for yardstick in yardsticks if shutil.which(yardstick.name)),
         *(_program(program, name, setting) for name, setting in _settings(ends.folder).items()),
-        *(_peer(*peer.split("=", 1)) for peer in peers),
+        *(_peer(name, command) for name, command in peers.items()),
     ]
     return {contestant.name: contestant for contestant in found}
 
@@ -173,7 +175,7 @@ def _yardstick(name: str, text: str, *flags: str) -> Contestant:
         config.write_text(text.format(folder=folder, host=HOST, port=place.port, engine=place.engine), encoding="utf-8")
         return [str(shutil.which(name)), *flags, str(config)]
 
-    return Contestant(name, argv, needs_engine=True)
+    return Contestant(name, argv, needs_engine=True, has_models=False)
 
 
 def _program(program: Program, name: str, setting: Setting) -> Contestant:
@@ -200,18 +202,20 @@ def _settings(folder: Path) -> dict[str, Setting]:
 
 
 def _peer(name: str, command: str) -> Contestant:
-    """A command in which {port}, {config}, {engine} (the URL of one that runs) and {engine_program} are filled in."""
+    """A command in which {port}, {config}, {engine}, {engine_port} and {engine_program} are filled in."""
 
     def argv(place: Place) -> list[str]:
         words = {
             "port": str(place.port),
             "config": str(configuration(place, {})) if "{config}" in command else "",
             "engine": f"http://{HOST}:{place.engine}",
+            "engine_port": str(place.engine),
             "engine_program": str(place.ends.engine),
         }
         return [word.format(**words) for word in shlex.split(command)]
 
-    return Contestant(name, argv, needs_engine="{engine}" in command)
+    needs_engine = "{engine}" in command or "{engine_port}" in command
+    return Contestant(name, argv, needs_engine=needs_engine, has_models="{config}" in command)
 
 
 def configuration(place: Place, keys: Mapping[str, object]) -> Path:
@@ -225,7 +229,7 @@ def configuration(place: Place, keys: Mapping[str, object]) -> Path:
     path = place.ends.folder / f"{_file_name(place.name)}-{place.models}.yaml"
     models = {MODEL: model} | {f"{MODEL}-{number}": model for number in range(1, place.models)}
     # Each program counts its engines' ports from here on, and each is given a start of its own.
-    path.write_text(json.dumps({"startPort": free_port(), **keys, "models": models}), encoding="utf-8")
+    path.write_text(json.dumps({"startPort": free_pair(), **keys, "models": models}), encoding="utf-8")
     return path
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ends import Ends, Figures, run_load, told
-from processes import cpu, get, memory, wait_accepting
+from processes import Failed, get, memory, used, wait_accepting
 from relays import CAPTURES_OFF, DIRECT, KEY, NGINX, PLUGINS, PROGRAM, Contestant, Relay
 
 SETTLE = 0.1
@@ -20,7 +20,7 @@ MIB = 1 << 20
 SETTINGS = (NGINX, PROGRAM, CAPTURES_OFF, KEY, PLUGINS)
 
 
-STREAM = ("cpu_us", "late_p50", "late_p99", "late_max", "first_p50", "first_p99", "post_p50")
+STREAM = ("cpu_us", "sleeps", "late_p50", "late_p99", "late_max", "first_p50", "first_p99", "post_p50")
 JSON = ("per_second", "cpu_us", "took_p50", "took_p95", "took_p99")
 """The clients' figures that are told."""
 
@@ -53,12 +53,13 @@ class Row(NamedTuple):
 
 def _loaded(relay: Relay, bench: Bench, kind: str, *options: object) -> Figures:
     """Run the clients once; CPU is from before the first request until after the last answer."""
-    before = cpu(relay.pid, bench.ends.engine) if relay.pid else 0.0
+    before = used(relay.pid, bench.ends.engine) if relay.pid else None
     found = run_load(bench.ends, kind, relay.port, *options, *relay.options)
-    if relay.pid:
+    count = found["chunks" if kind == "streams" else "answers"]
+    if relay.pid and before:
         time.sleep(SETTLE)
-        used = cpu(relay.pid, bench.ends.engine) - before
-        found["cpu_us"] = used * 1e6 / found["chunks" if kind == "streams" else "answers"]
+        took = used(relay.pid, bench.ends.engine) - before
+        found |= {"cpu_us": took.cpu * 1e6 / count, "sleeps": took.sleeps / count}
     return {name: found[name] for name in (STREAM if kind == "streams" else JSON) if name in found}
 
 
@@ -120,33 +121,33 @@ def start(contestant: Contestant, bench: Bench) -> Figures:
 
 
 def idle(contestant: Contestant, bench: Bench) -> Figures:
-    """Megabytes at rest: before any question, after control routes, after requests."""
-    with contestant.started(bench.ends) as relay:
-        assert relay.pid
+    """Megabytes at rest: before any question, after control routes, after requests to the model."""
+
+    def weight() -> float:
         time.sleep(AT_REST)
-        asked_model = memory(relay.pid, bench.ends.engine)
+        return memory(process.pid, bench.ends.engine)
+
+    with contestant.spawned(bench.ends) as (process, port):
+        wait_accepting(process, port)
+        found = {"unasked_mb": weight()}
         for path in ("/health", "/v1/models", "/running"):
-            get(relay.port, path)
-        time.sleep(AT_REST)
-        control = memory(relay.pid, bench.ends.engine)
-        run_load(bench.ends, "json", relay.port, "--connections", 16, "--seconds", 30, "--most", 1000)
-        time.sleep(AT_REST)
-        after = memory(relay.pid, bench.ends.engine)
-        return {"asked_mb": asked_model, "control_mb": control, "thousand_mb": after}
+            get(port, path)
+        found["control_mb"] = weight()
+        run_load(bench.ends, "json", port, "--connections", 16, "--seconds", 30, "--most", 1000)
+        return found | {"thousand_mb": weight()}
 
 
 def held(contestant: Contestant, bench: Bench, count: int, *options: object) -> Figures:
     """What a stream that is open costs in memory: growth over what one hundred requests left behind."""
     ends = bench.ends
     with contestant.started(ends) as relay:
-        assert relay.pid
-        pid, during = relay.pid, list[float]()
+        pid, during = relay.pid or 0, list[float]()
         run_load(ends, "json", relay.port, "--connections", 4, "--seconds", 30, "--most", 100)
         time.sleep(AT_REST)
         before = memory(pid, ends.engine)
 
         def weigh() -> None:
-            time.sleep(AT_REST)
+            time.sleep(2 * AT_REST)
             during.append(memory(pid, ends.engine))
 
         found = run_load(ends, "streams", relay.port, "--streams", count, *options, speaking=weigh)
@@ -165,7 +166,9 @@ def held_row(name: str, what: str, count: int, *options: object) -> Row:
 
 
 def growth(contestant: Contestant, bench: Bench) -> Figures:
-    """The same program with many models in its configuration."""
+    """The same program with many models in its configuration. Failed where there is none."""
+    if not contestant.has_models:
+        raise Failed("it has no models")
     times: list[float] = []
     for _ in range(3):
         with contestant.spawned(bench.ends, MANY_MODELS) as (process, port):

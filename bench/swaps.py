@@ -12,13 +12,13 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from ends import Figures
-from processes import HOST, START_TIMEOUT, Failed, free_port, get, running, wait_accepting
+from processes import HOST, START_TIMEOUT, Failed, free_pair, free_port, get, running, wait_accepting
 from relays import Program
 
 STARTER = Path(__file__).parents[1] / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
@@ -48,7 +48,7 @@ def engines(python: Path, named: str | None) -> list[Engine]:
     return found
 
 
-def swaps(program: Program, peers: Iterable[str], engine: Engine, repeats: int, folder: Path) -> Found:
+def swaps(program: Program, peers: Mapping[str, str], engine: Engine, repeats: int, folder: Path) -> Found:
     """Milliseconds of each way, one sample for each repeat. Failed when one of them does not answer."""
     other = folder / "other.gguf"
     other.write_bytes(STARTER.read_bytes())
@@ -68,7 +68,9 @@ def swaps(program: Program, peers: Iterable[str], engine: Engine, repeats: int, 
     return {f"{Path(engine.name).name}: {name}": samples for name, samples in found.items()}
 
 
-def _servers(program: Program, peers: Iterable[str], engine: Engine, other: Path, folder: Path) -> dict[str, list[str]]:
+def _servers(
+    program: Program, peers: Mapping[str, str], engine: Engine, other: Path, folder: Path
+) -> dict[str, list[str]]:
     """The command lines, with {port} in them."""
 
     def configured(name: str) -> str:
@@ -77,7 +79,7 @@ def _servers(program: Program, peers: Iterable[str], engine: Engine, other: Path
             for model, path in (("one", STARTER), ("two", other))
         }
         path = folder / f"swap-{name}.yaml"
-        path.write_text(json.dumps({"startPort": _free_pair(), "models": models}), encoding="utf-8")
+        path.write_text(json.dumps({"startPort": free_pair(), "models": models}), encoding="utf-8")
         return str(path)
 
     begin = [*program.words, "serve", "--listen", f"{HOST}:{{port}}", "--engine", engine.name]
@@ -86,21 +88,11 @@ def _servers(program: Program, peers: Iterable[str], engine: Engine, other: Path
         CONFIGURED: [*begin, "--config", configured("program")],
         DISK: [*begin, *models, "--threads", "1", "--", "-c", "512"],
     }
-    for number, peer in enumerate(peers):
-        name, command = peer.split("=", 1)
+    for number, (name, command) in enumerate(peers.items()):
         if "{config}" in command:
             named = command.replace("{config}", configured(str(number))).replace("{engine_program}", engine.name)
             found[name] = shlex.split(named)
     return found
-
-
-def _free_pair() -> int:
-    """A port that is free, as the next one is."""
-    for _ in range(100):
-        port = free_port()
-        if port < 65000 and get(port + 1, "/")[0] == 0:
-            return port
-    raise Failed("no two ports in a row are free")
 
 
 def _command(engine: Engine, model: Path, port: str) -> list[str]:
@@ -135,7 +127,7 @@ def _bare(engine: Engine, folder: Path) -> float:
     with running(_command(engine, STARTER, str(port)), folder / "engine.log") as process:
         while get(port, "/health")[0] != 200:
             if process.poll() is not None or time.monotonic() > began + START_TIMEOUT:
-                raise Failed(f"{engine.name} does not start here")
+                raise Failed(f"{Path(engine.name).name} does not start on this machine")
             time.sleep(0.001)
         return (_first_token(port, "any") - began) * 1000
 
