@@ -1,8 +1,8 @@
-"""The program beside nginx, haproxy and its peers: what it costs, how late it is, what it weighs, in one run.
+"""The program beside nginx, haproxy and its peers in one run: its cost, its lateness, its weight.
 
 `python3 bootstrap.py bench`, or `python3 bench/bench.py` where the program is set up. docs/performance.md has the
 method. Numbers of different runs do not compare, since the machine differs; ratios within one run do. Relays take
-turns, so that what else the machine does hits all of them. Loopback only; everything that is started is ended.
+turns, so that other work of the machine hits all of them. Loopback only; everything that is started is ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from goals import Samples
 from processes import Failed, used
 from relays import DIRECT, HAPROXY, NGINX, PROGRAM, Contestant, Program, Relay, contestants, engine_alone
 from report import DOCUMENT, Run
-from rows import ALONE, DECISIONS, SWAP, UNDER_LOAD, WHAT, Bench, Row
+from rows import ALONE, DECISIONS, ROWS, SWAP, UNDER_LOAD, Bench, Row
 from swaps import engines, swaps
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +38,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class Measuring:
-    """One run under way: what was found, and what was left out with its reason."""
+    """One run under way: its samples, and everything that was left out, with its reason."""
 
     def __init__(self, bench: Bench, found: dict[str, Contestant], main: list[str]) -> None:
         self.bench = bench
@@ -49,7 +49,7 @@ class Measuring:
         self.left_out: list[str] = []
 
     def attempt(self, row: Row, name: str, measure: Callable[[], dict[str, list[dict[str, float]]]]) -> None:
-        """One measurement; what keeps it from working is noted, and the run goes on."""
+        """One measurement; if it does not work, the reason is noted, and the run goes on."""
         began = time.monotonic()
         try:
             for relay, samples in measure().items():
@@ -103,7 +103,7 @@ class Measuring:
 
 
 def decided(python: Path) -> dict[str, list[dict[str, float]]]:
-    """What decisions cost, by that Python's program. Failed where its parts are not what they were."""
+    """The cost of decisions in that Python's program. Failed where its parts were moved."""
     done = subprocess.run([python, HERE / "decisions.py"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Failed(done.stderr.strip().rpartition("\n")[2])
@@ -138,10 +138,10 @@ def _program(options: argparse.Namespace) -> Program:
 
 def _rows(names: str | None) -> list[Row]:
     if names is None:
-        return list(WHAT.values())
-    found = [row for name in names.split(",") for row in WHAT.values() if fnmatch(row.name, name)]
+        return list(ROWS.values())
+    found = [row for name in names.split(",") for row in ROWS.values() if fnmatch(row.name, name)]
     if not found:
-        raise Failed(f"there is no row {names}; there are {', '.join(WHAT)}")
+        raise Failed(f"there is no row {names}; there are {', '.join(ROWS)}")
     return found
 
 
@@ -167,7 +167,7 @@ def _peer(text: str) -> tuple[str, str]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rows", metavar="NAMES", help=f"comma-separated, such as 'json*', of: {', '.join(WHAT)}")
+    parser.add_argument("--rows", metavar="NAMES", help=f"comma-separated, such as 'json*', of: {', '.join(ROWS)}")
     main = ",".join((DIRECT, NGINX, HAPROXY, PROGRAM))
     parser.add_argument("--relays", default=main, metavar="NAMES", help="comma-separated; default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="one round of two seconds, three starts, three swaps")

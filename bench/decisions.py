@@ -1,4 +1,4 @@
-"""What decisions cost: who runs, what a name means, what a body becomes, and reading a configuration.
+"""The cost of decisions: which models run, names, edits of a body, reading a configuration.
 
 Run by the Python whose `appliance` is measured; prints microseconds as JSON.
 """

@@ -1,7 +1,7 @@
-/* The engine of the bench: a model server that costs next to nothing, so that what a relay costs can be seen.
+/* The engine of the bench: a model server that costs next to nothing, so that the cost of a relay can be seen.
 
-   engine --port N. One thread, epoll, a timer. GET /health and /v1/models answer at once. A POST answers what the first
-   bytes of its body ask for, the rest of which is read and thrown away:
+   engine --port N. One thread, epoll, a timer. GET /health and /v1/models answer at once. A POST is
+   answered as the first bytes of its body ask; the rest of them is read and thrown away:
 
      "records":R   a stream of R records and [DONE], each in a chunk of its own; 0 or absent: JSON of 1 KiB
      "pace_us":P   the time from one record to the next
@@ -39,7 +39,7 @@ static const char USAGE[] = "data: {\"choices\":[],\"created\":1795179457,\"mode
                             "\"chat.completion.chunk\",\"id\":\"chatcmpl-bench\",\"usage\":{\"completion_tokens\":%lld,"
                             "\"prompt_tokens\":9,\"total_tokens\":%lld}}\n\n";
 
-/* ---- who is due next: a heap by time ---------------------------------------------------------------------------- */
+/* ---- the next that is due: a heap by time ----------------------------------------------------------------------- */
 
 static void put(int at, struct connection *c) {
     heap[at] = c;
@@ -92,7 +92,7 @@ static void drop(struct connection *c) {
     free(c);
 }
 
-/* What the socket does not take waits until it does; the stream waits with it. 0 when the reader has left. */
+/* Bytes that the socket does not take wait until it does; the stream waits with them. 0 when the reader has left. */
 static int say(struct connection *c, const char *data, int size) {
     int sent = send(c->fd, data, size, MSG_NOSIGNAL);
     if (sent == size) {
@@ -148,7 +148,7 @@ static int last_words(char *out, const struct connection *c) {
     return used + sprintf(out + used, "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n");
 }
 
-/* Send what is due, one record; 0 when the reader has left. */
+/* Send the record that is due; 0 when the reader has left. */
 static int advance(struct connection *c) {
     char out[OUT_MAX];
     forget(c);
@@ -279,7 +279,7 @@ int main(int argc, char **argv) {
     int port = 0;
     for (int i = 1; i + 1 < argc; i++)
         if (strcmp(argv[i], "--port") == 0) port = atoi(argv[i + 1]);
-    if (!port) return fprintf(stderr, "engine --port N\n"), 2; /* whoever asks for devices or a version */
+    if (!port) return fprintf(stderr, "engine --port N\n"), 2; /* somebody asks for devices or a version */
     signal(SIGPIPE, SIG_IGN);
     int listener = listen_on(port);
     poller = epoll_create1(EPOLL_CLOEXEC);
@@ -294,7 +294,7 @@ int main(int argc, char **argv) {
             if ((void *)c == &listener) {
                 take_all(listener);
             } else if ((void *)c == &timer) {
-                rung = 1; /* last: what is sent may drop a connection that has an event here, too */
+                rung = 1; /* last: sending may drop a connection that has an event here, too */
             } else if ((events[i].events & EPOLLOUT && !flush(c)) || (events[i].events & ~EPOLLOUT && !receive(c))) {
                 drop(c);
             }

@@ -1,4 +1,4 @@
-"""What the program is to reach: each goal with its figure, beside another one of the same run where it is a ratio."""
+"""The goals of the program: each a limit of one figure, most of them beside another figure of the same run."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Cell(NamedTuple):
 class Goal(NamedTuple):
     """A limit of one cell, of its ratio to another, or of its difference."""
 
-    what: str
+    title: str
     own: Cell
     aim: float
     least: float
     unit: str
     times: Cell | None = None
-    """What it is divided by."""
+    """It is divided by this."""
     over: Cell | None = None
-    """What is taken away from it."""
+    """This is taken away from it."""
     at_least: bool = False
     """The more the better."""
 
@@ -59,8 +59,8 @@ class Goal(NamedTuple):
         return "enough" if sign * value <= sign * self.least else "MISSED"
 
 
-def _ratio(what: str, row: str, figure: str, to: Cell, aim: float, least: float, at_least: bool = False) -> Goal:
-    return Goal(what, Cell(row, figure), aim, least, "x", times=to, at_least=at_least)
+def _ratio(title: str, row: str, figure: str, to: Cell, aim: float, least: float, at_least: bool = False) -> Goal:
+    return Goal(title, Cell(row, figure), aim, least, "x", times=to, at_least=at_least)
 
 
 def _of_streams(count: int, first: tuple[float, float]) -> list[Goal]:

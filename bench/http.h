@@ -1,4 +1,4 @@
-/* What both ends of the bench share: the clock, sockets, a reader of HTTP/1.1 messages that is fed as bytes come. */
+/* Shared by both ends of the bench: the clock, sockets, a reader of HTTP/1.1 messages that is fed as bytes come. */
 
 #include <errno.h>
 #include <fcntl.h>

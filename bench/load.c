@@ -12,10 +12,10 @@
        --slow             nobody reads on after the first words until T is over
    load json --port N --connections C --seconds T
        C clients ask again and again.
-       --rate R           in place of C: R requests a second, each at its moment, whoever is still waiting; the times
+       --rate R           in place of C: R requests a second, each at its moment, even while others wait; the times
                           count from those moments
        --new              a connection for each request
-       --body BYTES, --delay-us D   what is sent, and how long the engine takes
+       --body BYTES, --delay-us D   of a request; of the engine until it answers
        --most N           no more requests than these
        --get              GET in place of POST
    Both: --header 'NAME: VALUE' (may be repeated), --say TEXT (how the prompt begins), --path PATH. */
@@ -90,7 +90,7 @@ static void print_times(const char *name, struct times *t) {
     for (int i = 0; i < 4; i++) printf(", \"%s_%s\": %.4f", name, parts[i].name, at(t, parts[i].share));
 }
 
-/* ---- what is asked ---------------------------------------------------------------------------------------------- */
+/* ---- requests to send ------------------------------------------------------------------------------------------- */
 
 static const char QUESTION[] = "What do llamas hum about? ";
 static const char LETTERS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -255,7 +255,7 @@ static void count_bytes(void *owner, const char *data, long size) {
     ((struct client *)owner)->got += size;
 }
 
-/* Read what is there; 1 when the answer is whole. */
+/* Read all that is there; 1 when the answer is whole. */
 static int pull(struct client *c, body_part *part) {
     static char data[BUFFER];
     long got = recv(c->fd, data, sizeof data, 0);
@@ -406,7 +406,7 @@ static void json_event(struct client *c) {
     }
 }
 
-/* Ask what is due, where a client is free. 0 when all was asked. */
+/* Ask all that is due, as long as a client is free. 0 when everything was asked. */
 static int ask_what_is_due(void) {
     for (;;) {
         long long now = now_ns(), due = start + (long long)(asked * 1e9 / want.rate);

@@ -51,7 +51,7 @@ def free_pair() -> int:
 
 @contextmanager
 def running(argv: Sequence[str], log: Path) -> Generator[Process]:
-    """Run a program in its own session; on the way out it and what is below it are ended.
+    """Run a program in its own session; on the way out it is ended with everything below it.
 
     It keeps nothing between runs: its folders of the user are beside the log.
     """
@@ -69,7 +69,7 @@ def running(argv: Sequence[str], log: Path) -> Generator[Process]:
 
 
 def _end(process: Process) -> None:
-    """Ask, wait, then kill what is left of it and of what was below."""
+    """Ask, wait, then kill the rest of it and of everything that was below."""
     below = {pid: began for pid, began in _beginnings().items() if pid in tree(process.pid)}
     process.terminate()
     try:
@@ -88,7 +88,7 @@ def _beginnings() -> dict[int, str]:
 
 
 def _all() -> dict[int, list[str]]:
-    """What /proc/PID/stat says of each process, from its state on."""
+    """The fields of /proc/PID/stat of each process, from its state on."""
     found: dict[int, list[str]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -121,7 +121,7 @@ def _runs(pid: int, program: Path) -> bool:
 
 
 class Used(NamedTuple):
-    """What a relay has used so far, with its helpers."""
+    """The use of a relay so far, with its helpers."""
 
     cpu: float
     """Seconds of user and system time."""
@@ -148,6 +148,20 @@ def used(root: int, engine: Path) -> Used:
         except OSError:
             continue  # it ended meanwhile; its parent has its time
     return Used(cpu, sleeps)
+
+
+class Machine(NamedTuple):
+    """Seconds of all processors since the start, and of those the seconds in which somebody else worked."""
+
+    total: float
+    others: float
+
+    @staticmethod
+    def now() -> Machine:
+        """Work of this process and of everything below it is not somebody else's; a hypervisor's is."""
+        times = [int(word) / TICK for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        idle = times[3] + times[4]
+        return Machine(sum(times), sum(times) - idle - used(os.getpid(), Path(os.devnull)).cpu)
 
 
 def memory(root: int, engine: Path) -> float:

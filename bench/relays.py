@@ -1,4 +1,4 @@
-"""What is measured: nginx and haproxy, the program in several settings, and peers by their commands."""
+"""The relays: nginx and haproxy, the program in several settings, and peers by their commands."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ class Relay(NamedTuple):
     name: str
     port: int
     pid: int | None
-    """None for the engine itself: what that costs is not asked."""
+    """None for the engine itself, whose cost is not asked."""
     options: tuple[str, ...]
-    """What the clients say to this one besides: a key, a command."""
+    """Options of the clients for this one: a key, a command."""
 
 
 class Place(NamedTuple):
-    """What a command may name: a port for itself, the port of an engine that runs, a number of models to know."""
+    """The words of a command: a port for itself, the port of an engine that runs, a number of models."""
 
     ends: Ends
     name: str
@@ -130,7 +130,7 @@ class Contestant(NamedTuple):
 
 @contextmanager
 def engine_alone(ends: Ends) -> Generator[Relay]:
-    """The engine without a relay, which tells what a figure owes to the bench itself."""
+    """The engine without a relay, which tells the share of the bench itself in a figure."""
     port = free_port()
     with running([str(ends.engine), "--port", str(port)], ends.folder / "engine.log") as engine:
         wait_accepting(engine, port)
@@ -147,7 +147,7 @@ class Program(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One way to run the program: keys of its configuration, flags, and what clients say besides."""
+    """One way to run the program: keys of its configuration, its flags, options of its clients."""
 
     keys: Mapping[str, object] = MappingProxyType({})
     flags: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
-"""What a run found, beside the goals: as text, as Markdown, as JSON."""
+"""The figures of a run, beside the goals: as text, as Markdown, as JSON."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -9,10 +10,12 @@ from typing import NamedTuple
 from ends import Figures
 from goals import Combined, Goal, Samples, combined, goals
 from relays import NGINX, PROGRAM
-from rows import WHAT
+from rows import ROWS
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- figures: written by `bench --publish` -->", "<!-- end of figures -->"
+QUIET = 5.0
+"""Percent of the machine that other work may take."""
 COLUMNS = {
     "cpu_us": "CPU us",
     "sleeps": "sleeps",
@@ -42,6 +45,7 @@ COLUMNS = {
     "loaded_ms": "loaded ms",
     "median_us": "median us",
     "p99_us": "p99 us",
+    "others": "other work %",
 }
 """The heads of figures, in the order of the columns."""
 
@@ -70,8 +74,8 @@ def table_of(relays: dict[str, Figures]) -> Table:
 
 
 def _ratio(own: Figures, base: Figures, name: str) -> str:
-    """Empty for what may be less than nothing, or is not there."""
-    if name.startswith("added") or not own.get(name) or not base.get(name):
+    """Empty for differences, and for a figure that is not there."""
+    if name.startswith(("added", "others")) or not own.get(name) or not base.get(name):
         return ""
     return f"{own[name] / base[name]:.2f}x"
 
@@ -81,11 +85,11 @@ def goals_table(found: Combined) -> Table:
 
 
 def _told(goal: Goal, found: Combined) -> tuple[str, str, str, str]:
-    """What, how much, the limits, the verdict."""
+    """Title, value, limits, verdict."""
     value = goal.value(found)
     unit = "x" if goal.times else f" {goal.unit}"
     limits = f"{'at least' if goal.at_least else 'at most'} {goal.aim:,g}{unit} ({goal.least:,g})"
-    return goal.what, "-" if value is None else f"{_short(value)}{unit}", limits, goal.verdict(value)
+    return goal.title, "-" if value is None else f"{_short(value)}{unit}", limits, goal.verdict(value)
 
 
 def as_text(table: Table) -> str:
@@ -105,7 +109,7 @@ def as_markdown(table: Table) -> str:
 
 
 class Run(NamedTuple):
-    """What one run is told of: where, of what, how, and what came out."""
+    """One run: its machine, the commit of the program, its command, and the samples."""
 
     machine: str
     commit: str
@@ -113,29 +117,37 @@ class Run(NamedTuple):
     samples: Samples
     left_out: list[str]
 
+    def others(self) -> float:
+        """The share of the machine, in percent, that other work took during the median load."""
+        samples = [s for relays in self.samples.values() for rounds in relays.values() for s in rounds if "others" in s]
+        return statistics.median(sample["others"] for sample in samples) if samples else 0.0
+
     def text(self) -> str:
         found = combined(self.samples)
         lines = [f"machine: {self.machine}", f"commit:  {self.commit}", f"command: {self.command}", ""]
         for row, relays in found.items():
-            lines += [f"{row}: {WHAT[row].what}", f"  $ {WHAT[row].command}", as_text(table_of(relays)), ""]
+            lines += [f"{row}: {ROWS[row].title}", f"  $ {ROWS[row].command}", as_text(table_of(relays)), ""]
         lines += [as_text(goals_table(found)), *(f"  left out: {line}" for line in self.left_out)]
+        if self.others() > QUIET:
+            lines.append(f"  other work took {self.others():.0f} % of the machine: do not trust these figures")
         return "\n".join(lines)
 
     def markdown(self) -> str:
         found = combined(self.samples)
-        lines = [f"Machine: {self.machine}. Commit: {self.commit}. Command: `{self.command}`.", ""]
+        where = f"Machine: {self.machine}; other work took {self.others():.0f} % of it. Commit: {self.commit}."
+        lines = [f"{where} Command: `{self.command}`.", ""]
         lines += ["### Goals", "", as_markdown(goals_table(found)), ""]
         for row, relays in found.items():
-            lines += [f"### {row}: {WHAT[row].what}", "", f"`{WHAT[row].command}`", ""]
+            lines += [f"### {row}: {ROWS[row].title}", "", f"`{ROWS[row].command}`", ""]
             lines += [as_markdown(table_of(relays)), ""]
         return "\n".join([*lines, *(f"Left out: {line}." for line in self.left_out)])
 
     def json(self) -> Mapping[str, object]:
-        """Each row with where and how it was measured, all samples and what was made of them."""
+        """Each row with where and how it was measured, all samples and the figures made of them."""
         found = combined(self.samples)
         where = {"machine": self.machine, "commit": self.commit, "run": self.command}
         rows = {
-            row: {**where, "command": WHAT[row].command, "samples": relays, "combined": found[row]}
+            row: {**where, "command": ROWS[row].command, "samples": relays, "combined": found[row]}
             for row, relays in self.samples.items()
         }
         return {"rows": rows, "goals": goals_table(found)[1:], "left out": self.left_out}

@@ -1,4 +1,4 @@
-"""The rows of the report: what is asked of a relay that runs, and what of one that is started for it."""
+"""The rows of the report: loads for relays that run, and measurements that start a relay for themselves."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ends import Ends, Figures, run_load, told
-from processes import Failed, get, memory, used, wait_accepting
+from processes import Failed, Machine, get, memory, used, wait_accepting
 from relays import CAPTURES_OFF, DIRECT, KEY, NGINX, PLUGINS, PROGRAM, Contestant, Relay
 
 SETTLE = 0.1
-"""Seconds after the last answer in which a relay may still work for it: what it writes down later counts."""
+"""Seconds after the last answer in which a relay may still work for it, so that its notes of the answers count."""
 AT_REST = 2.0
 """Seconds without a request before memory is read."""
 MANY_MODELS = 1000
@@ -20,8 +20,8 @@ MIB = 1 << 20
 SETTINGS = (NGINX, PROGRAM, CAPTURES_OFF, KEY, PLUGINS)
 
 
-STREAM = ("cpu_us", "sleeps", "late_p50", "late_p99", "late_max", "first_p50", "first_p99", "post_p50")
-JSON = ("per_second", "cpu_us", "took_p50", "took_p95", "took_p99")
+STREAM = ("cpu_us", "sleeps", "late_p50", "late_p99", "late_max", "first_p50", "first_p99", "post_p50", "others")
+JSON = ("per_second", "cpu_us", "took_p50", "took_p95", "took_p99", "others")
 """The clients' figures that are told."""
 
 
@@ -37,7 +37,7 @@ class Row(NamedTuple):
     """One measurement, which the relays go through in turn."""
 
     name: str
-    what: str
+    title: str
     command: str
     """As the report prints it."""
     under_load: Callable[[Relay, Bench], Figures] | None = None
@@ -54,18 +54,21 @@ class Row(NamedTuple):
 def _loaded(relay: Relay, bench: Bench, kind: str, *options: object) -> Figures:
     """Run the clients once; CPU is from before the first request until after the last answer."""
     before = used(relay.pid, bench.ends.engine) if relay.pid else None
+    whole = Machine.now()
     found = run_load(bench.ends, kind, relay.port, *options, *relay.options)
     count = found["chunks" if kind == "streams" else "answers"]
     if relay.pid and before:
         time.sleep(SETTLE)
         took = used(relay.pid, bench.ends.engine) - before
         found |= {"cpu_us": took.cpu * 1e6 / count, "sleeps": took.sleeps / count}
+    now = Machine.now()
+    found["others"] = 100 * (now.others - whole.others) / (now.total - whole.total)
     return {name: found[name] for name in (STREAM if kind == "streams" else JSON) if name in found}
 
 
 def _load_row(
     name: str,
-    what: str,
+    title: str,
     kind: str,
     *options: object,
     relays: tuple[str, ...] | None = None,
@@ -76,20 +79,20 @@ def _load_row(
     def measure(relay: Relay, bench: Bench) -> Figures:
         return _loaded(relay, bench, kind, *options, "--seconds", bench.seconds * share)
 
-    return Row(name, what, told(kind, *options), under_load=measure, relays=relays)
+    return Row(name, title, told(kind, *options), under_load=measure, relays=relays)
 
 
 def streams(name: str, count: int, pace_ms: int, *more: object, relays: tuple[str, ...] | None = None) -> Row:
     """Streams of which each says something once in the pace, and which begin one by one within one pace."""
     pace, how = pace_ms * 1000, {"--burst": "all at the same instant", "--key": "each of a conversation (ring)"}
     said = [how[str(option)] for option in more] or ["each chunk alone"]
-    what = f"{count} streams, a chunk each {pace_ms} ms, {', '.join(said)}"
+    title = f"{count} streams, a chunk each {pace_ms} ms, {', '.join(said)}"
     begin = ("--over-us", 0 if "--burst" in more else pace)
-    return _load_row(name, what, "streams", "--streams", count, "--pace-us", pace, *begin, *more, relays=relays)
+    return _load_row(name, title, "streams", "--streams", count, "--pace-us", pace, *begin, *more, relays=relays)
 
 
-def asked(name: str, what: str, *options: object, relays: tuple[str, ...] | None = None) -> Row:
-    return _load_row(name, what, "json", *options, relays=relays, share=0.5)
+def asked(name: str, title: str, *options: object, relays: tuple[str, ...] | None = None) -> Row:
+    return _load_row(name, title, "json", *options, relays=relays, share=0.5)
 
 
 def bodies(name: str, size: int, label: str) -> Row:
@@ -138,7 +141,7 @@ def idle(contestant: Contestant, bench: Bench) -> Figures:
 
 
 def held(contestant: Contestant, bench: Bench, count: int, *options: object) -> Figures:
-    """What a stream that is open costs in memory: growth over what one hundred requests left behind."""
+    """The memory of a stream that is open: growth since a hundred requests were answered."""
     ends = bench.ends
     with contestant.started(ends) as relay:
         pid, during = relay.pid or 0, list[float]()
@@ -158,11 +161,11 @@ def held(contestant: Contestant, bench: Bench, count: int, *options: object) -> 
         return {"kb_stream": kb_stream, **weights, **late}
 
 
-def held_row(name: str, what: str, count: int, *options: object) -> Row:
+def held_row(name: str, title: str, count: int, *options: object) -> Row:
     def measure(contestant: Contestant, bench: Bench) -> Figures:
         return held(contestant, bench, count, *options)
 
-    return Row(name, what, told("streams", "--streams", count, *options), alone=measure)
+    return Row(name, title, told("streams", "--streams", count, *options), alone=measure)
 
 
 def growth(contestant: Contestant, bench: Bench) -> Figures:
@@ -237,5 +240,5 @@ UNDER_LOAD = (
 )
 
 SWAP = Row("swap", "to the first token of a real engine", "POST /v1/chat/completions, stream")
-DECISIONS = Row("decisions", "what is decided without a socket", "bench/decisions.py")
-WHAT = {row.name: row for row in (*ALONE, SWAP, DECISIONS, *UNDER_LOAD)}
+DECISIONS = Row("decisions", "decisions without a socket", "bench/decisions.py")
+ROWS = {row.name: row for row in (*ALONE, SWAP, DECISIONS, *UNDER_LOAD)}

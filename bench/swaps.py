@@ -1,6 +1,6 @@
 """From a request to its first token with a real llama-server: configured, on disk, embedded; against the bare engine.
 
-All have the starter model and the same arguments, and take turns, so that what else the machine does hits all of them.
+All have the starter model and the same arguments, and take turns, so that other work of the machine hits all of them.
 Models are unloaded and looked for by llama-swap's API, so that peers that have it can be measured, too.
 """
 

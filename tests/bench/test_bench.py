@@ -1,4 +1,4 @@
-"""The bench notices what is missing or late, counts what a relay uses, and tells what it measured."""
+"""The bench notices losses and lateness, counts the use of a relay, and tells its figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from goals import GOALS, Cell, Goal, combined
 from processes import Failed, free_port, running, used, wait_accepting
 from relays import DIRECT, NGINX, PROGRAM, Program, engine_alone
 from report import BEGIN, END, Run
-from rows import WHAT
+from rows import ROWS
 from swaps import Engine, swaps
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
@@ -147,7 +147,7 @@ def test_rounds_are_combined_and_held_against_goals() -> None:
 def test_goals_are_of_rows_that_there_are() -> None:
     for goal in GOALS:
         for cell in (goal.own, goal.times, goal.over):
-            assert cell is None or cell.row in WHAT
+            assert cell is None or cell.row in ROWS
 
 
 def test_figures_are_published_between_the_marks(tmp_path: Path) -> None:
