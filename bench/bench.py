@@ -58,13 +58,12 @@ class Measuring:
             self.left_out.append(f"{row.name}, {name}: {cause}")
         print(f"... {row.name}, {name}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
 
-    def alone(self, rows: list[Row], rounds: int) -> None:
+    def alone(self, rows: list[Row]) -> None:
         """Rows whose relays are started for them."""
-        for _ in range(rounds):
-            for row in rows:
-                for name in self.main:
-                    if (contestant := self.contestants.get(name)) and (measure := row.alone):
-                        self.attempt(row, name, lambda m=measure, c=contestant: {c.name: [m(c, self.bench)]})
+        for row in rows:
+            for contestant in [self.contestants[name] for name in self.main if name in self.contestants]:
+                if (measure := row.alone) and (contestant.has_models or not row.needs_models):
+                    self.attempt(row, contestant.name, lambda m=measure, c=contestant: {c.name: [m(c, self.bench)]})
 
     def under_load(self, rows: list[Row], rounds: int) -> None:
         """Rows that relays go through in turn, all of which run meanwhile."""
@@ -117,7 +116,7 @@ def measured(options: argparse.Namespace, folder: Path) -> Run:
     main = [*options.relays.split(","), *peers]
     run = Measuring(bench, found, main)
     rows = _rows(options.rows)
-    run.alone([row for row in ALONE if row in rows], 1)
+    run.alone([row for row in ALONE if row in rows])
     if SWAP in rows:
         repeats = 3 if options.quick else 16
         for engine in engines(python, options.engine):

@@ -55,8 +55,8 @@ def running(argv: Sequence[str], log: Path) -> Generator[Process]:
 
     It keeps nothing between runs: its folders of the user are beside the log.
     """
-    # Settings of somebody's shell must not make it another one.
-    settings = {name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_", "XDG_"))}
+    # Settings of somebody's shell must not make it another one: engines, folders, a start without bytecode.
+    settings = {key: value for key, value in os.environ.items() if not key.startswith(("LLAMA_", "XDG_", "PYTHON"))}
     settings |= {f"XDG_{kind}_HOME": str(log.parent / "home" / kind) for kind in ("CONFIG", "DATA", "CACHE", "STATE")}
     with log.open("ab") as out:
         process = subprocess.Popen(
