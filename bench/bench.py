@@ -203,6 +203,8 @@ def main() -> int:
     except Failed as cause:
         print(f"bench: {cause}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     print(run.text())
     if options.json:
         options.json.write_text(json.dumps(run.json(), indent=2), encoding="utf-8")
