@@ -125,11 +125,12 @@ class Used(NamedTuple):
 
     cpu: float
     """Seconds of user and system time."""
-    sleeps: float
-    """How often a thread of it went to sleep until something came. One for each chunk: each came alone."""
+    sleeps: dict[int, int]
+    """How often each thread of it went to sleep until something came."""
 
-    def __sub__(self, earlier: Used) -> Used:  # type: ignore[override]
-        return Used(self.cpu - earlier.cpu, self.sleeps - earlier.sleeps)
+    def sleeps_since(self, earlier: Used) -> int:
+        """Of the threads that are still there. One for each chunk: each came alone."""
+        return sum(count - earlier.sleeps.get(thread, 0) for thread, count in self.sleeps.items())
 
 
 def used(root: int, engine: Path) -> Used:
@@ -137,14 +138,15 @@ def used(root: int, engine: Path) -> Used:
 
     From each process's own clock (nanoseconds); /proc/PID/stat counts in hundredths of a second.
     """
-    cpu, sleeps = 0.0, 0
+    cpu, sleeps = 0.0, dict[int, int]()
     for pid in relay_tree(root, engine):
         try:
             cpu += time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
             stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             cpu += (int(stat[13]) + int(stat[14])) / TICK  # of children that were waited for
             for task in Path(f"/proc/{pid}/task").iterdir():
-                sleeps += int((task / "status").read_text().rpartition("\nvoluntary_ctxt_switches:")[2].split()[0])
+                status = (task / "status").read_text()
+                sleeps[int(task.name)] = int(status.rpartition("\nvoluntary_ctxt_switches:")[2].split()[0])
         except OSError:
             continue  # it ended meanwhile; its parent has its time
     return Used(cpu, sleeps)
@@ -159,9 +161,10 @@ class Machine(NamedTuple):
     @staticmethod
     def now() -> Machine:
         """Work of this process and of everything below it is not somebody else's; a hypervisor's is."""
-        times = [int(word) / TICK for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-        idle = times[3] + times[4]
-        return Machine(sum(times), sum(times) - idle - used(os.getpid(), Path(os.devnull)).cpu)
+        words = Path("/proc/stat").read_text().split("\n")[0].split()
+        # Idle time is exact; the times of work beside it are samples, which miss short work.
+        total, idle = time.monotonic() * (os.cpu_count() or 1), (int(words[4]) + int(words[5])) / TICK
+        return Machine(total, total - idle - used(os.getpid(), Path(os.devnull)).cpu)
 
 
 def memory(root: int, engine: Path) -> float:

@@ -61,8 +61,8 @@ def _loaded(relay: Relay, bench: Bench, kind: str, *options: object) -> Figures:
     count = found["chunks" if kind == "streams" else "answers"]
     if relay.pid and before:
         time.sleep(SETTLE)
-        took = used(relay.pid, bench.ends.engine) - before
-        found |= {"cpu_us": took.cpu * 1e6 / count, "sleeps": took.sleeps / count}
+        after = used(relay.pid, bench.ends.engine)
+        found |= {"cpu_us": (after.cpu - before.cpu) * 1e6 / count, "sleeps": after.sleeps_since(before) / count}
     now = Machine.now()
     found["others"] = 100 * (now.others - whole.others) / (now.total - whole.total)
     return {name: found[name] for name in (STREAM if kind == "streams" else JSON) if name in found}
