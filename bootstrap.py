@@ -5,7 +5,7 @@
     python3 bootstrap.py test --upstream       run llama.cpp's own server tests against both programs
     python3 bootstrap.py check                 format, lint, types, import directions, prose
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program dist/llama-appliance/
-    python3 bootstrap.py bench [ARGS...]       measure relay, swaps, plugins, decisions, start, memory
+    python3 bootstrap.py bench [ARGS...]       measure the program beside nginx and other relays
     python3 bootstrap.py setup [--dev]         only install what `serve` (or, with --dev, everything else) needs
     python3 bootstrap.py lock                  renew requirements/*.txt from pyproject.toml
 
@@ -326,7 +326,7 @@ def run_freeze(args: Sequence[str]) -> int:
 
 
 def run_bench(args: Sequence[str]) -> int:
-    return become([str(ensure("dev")), str(ROOT / "tests" / "bench" / "bench.py"), *args], folder=ROOT)
+    return become([str(ensure("dev")), str(ROOT / "bench" / "bench.py"), *args], folder=ROOT)
 
 
 def run_lock(args: Sequence[str]) -> int:

@@ -1,7 +1,13 @@
-"""What decisions cost: who runs, what a name means, what a body becomes, and reading a configuration."""
+"""The cost of decisions: which models run, names, edits of a body, reading a configuration.
+
+Run by the Python whose `appliance` is measured; prints microseconds as JSON.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -9,6 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import trio
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
 from speed_cases import (
     WANTED,
     Timed,
@@ -35,18 +44,14 @@ from appliance.peers.owner import open_peers
 from appliance.traffic.profile import ActiveProfile
 from appliance.traffic.targets import Targets
 
-PLAN_US = 1000
-EVENT_US = 2000
-FILTERS_US = 50
 CONFIGURED = 300
 
 
 class Decision(NamedTuple):
-    """One kind of decision. ``goal`` is for the median, None where there is none."""
+    """One kind of decision."""
 
     what: str
     time: Timed
-    goal: float | None = None
 
 
 def decisions(folder: Path) -> list[Decision]:
@@ -56,20 +61,20 @@ def decisions(folder: Path) -> list[Decision]:
         for loaded in (3, 20):
             there = running(loaded)
             plan = timed(lambda policy=policy, there=there: policy.plan(WANTED, there))
-            found.append(Decision(f"plan, {name}, 200 models, {loaded} loaded", plan, PLAN_US))
+            found.append(Decision(f"plan, {name}, 200 models, {loaded} loaded", plan))
     for name, policy in (("groups", groups()), ("matrix", products()), ("matrix that overlaps", overlapping())):
         _, request = busy_schedule(policy, loaded=8, waiting=50)
-        found.append(Decision(f"request and release, {name}, 50 wait", timed(request), EVENT_US))
+        found.append(Decision(f"request and release, {name}, 50 wait", timed(request)))
     _, request = busy_schedule(groups(), loaded=8, waiting=0)
     found.append(Decision("request and release, nobody waits", timed(request, calls=10)))
     edits, body = chat_edits()
     apply = timed(lambda: edits.apply(body, "fast"), calls=10)
-    found.append(Decision("filters: 3 strips, 3 sets, name; 2 KiB", apply, FILTERS_US))
+    found.append(Decision("filters: 3 strips, 3 sets, name; 2 KiB", apply))
     text = configuration_text(CONFIGURED)
     config = configuration(text)
     router = Router(config)
     resolve = timed(lambda: router.resolve("alias-150"), calls=100)
-    found.append(Decision(f"name to model, {CONFIGURED} models", resolve, FILTERS_US))
+    found.append(Decision(f"name to model, {CONFIGURED} models", resolve))
     found.append(Decision(f"read a configuration, {CONFIGURED} models", timed(lambda: configuration(text), rounds=10)))
     return [*found, *trio.run(_awaited, folder, text)]
 
@@ -89,7 +94,7 @@ async def _awaited(folder: Path, text: str) -> list[Decision]:
                 pass
 
         return [
-            Decision(f"target of a request, {CONFIGURED} models", await _timed(choose), FILTERS_US),
+            Decision(f"target of a request, {CONFIGURED} models", await _timed(choose)),
             Decision("reload of an unchanged file", await _timed(following.reload, rounds=10)),
         ]
 
@@ -111,10 +116,11 @@ async def _timed(call: Callable[[], Awaitable[object]], rounds: int = 300) -> Ti
     return Timed(times[rounds // 2], times[min(rounds - 1, rounds * 99 // 100)])
 
 
-def table(found: list[Decision]) -> list[str]:
-    """The lines of the report."""
-    lines = [f"  {'decision':<50}{'median us':>11}{'p99 us':>11}{'goal us':>9}"]
-    for what, spent, goal in found:
-        told = "" if goal is None else f"{goal:>9g}   {'met' if spent.median <= goal else 'MISSED'}"
-        lines.append(f"  {what:<50}{spent.median:>11.1f}{spent.p99:>11.1f}{told}")
-    return lines
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = decisions(Path(folder))
+    print(json.dumps({what: {"median_us": took.median, "p99_us": took.p99} for what, took in found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """How fast a finished stream is read again from its ring, and whether it is the same however often it is cut.
 
-    python tests/bench/replay.py
+    python bench/replay.py
 
 Exit status 1 below the goal, or when a byte is wrong. No socket: what those cost is in bench.py.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from appliance.core.ring import Ring
 from appliance.streams.generation import EVENTS, End, Generation, Head
