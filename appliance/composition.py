@@ -96,17 +96,18 @@ class Appliance(Struct, frozen=True, kw_only=True):
 async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerator[Appliance]:
     """Own everything for the length of the block. It listens from the start, and serves with `Server.serve`.
 
-    Raises UsageError for what cannot be listened on.
+    Raises UsageError for what cannot be listened on, for a root of tools that is none, and for a file that cannot be
+    the activity log; these come first, where no task of another owner is there to be cancelled.
     """
     config, catalog, http = settings.config, places.catalog, settings.http
     applies = config or places.defaults
     log = activity_log(config)
     async with (
         open_listening(http) as listening,
-        open_pool() as pool,
         open_own_tools(settings.tools) as own_tools,
         open_activity(*log) as activity,
         open_recorder(activity) as recorder,
+        open_pool() as pool,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
         open_engines(places.found.find, places.book, starter=STARTER, only=places.found.only) as engines,
         open_fleet(

@@ -45,7 +45,9 @@ async def routes(root: Path) -> AsyncGenerator[QuartTrio]:
     async with open_engines(found, BookFile(root / "book.json"), starter=STARTER) as engines:
         app = QuartTrio("appliance.http", static_folder=None)
         app.register_error_handler(ApplianceError, refuse)
-        add_engine_routes(app, EngineRoutes(engines, Shelf(root).changes.read, lambda: {"starter": "a seat"}))
+        add_engine_routes(
+            app, EngineRoutes(engines, Shelf(root).changes.read, lambda: {"starter": "a seat"}, lambda: None)
+        )
         yield app
 
 

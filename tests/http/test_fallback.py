@@ -17,6 +17,7 @@ import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from msgspec import Raw
 
+from appliance.core.engines.machine import Look
 from appliance.core.sse import Decoder
 from appliance.core.tooling import ToolContext, ToolOutcome, ToolSpec
 from appliance.engines.found import Engine
@@ -32,6 +33,8 @@ PATHS = [CHAT, "/v1/completions", "/completion", "/v1/messages", "/v1/responses"
 
 class InOrder:
     """Engines in an order; one that failed goes to the end."""
+
+    look: Look | None = None
 
     def __init__(self, *engines: Engine) -> None:
         self.engines = list(engines)

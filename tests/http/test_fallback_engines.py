@@ -14,6 +14,7 @@ import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, model
 from msgspec import structs
 
+from appliance.core.engines.machine import Look
 from appliance.core.sse import Decoder
 from appliance.engines.found import EMBEDDED, Engine, find_engine, list_engines
 
@@ -31,6 +32,8 @@ REQUESTS = {
 
 class InOrder:
     """Engines in an order; one that failed goes to the end."""
+
+    look: Look | None = None
 
     def __init__(self, *engines: Engine) -> None:
         self.engines = [

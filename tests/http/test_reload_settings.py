@@ -58,7 +58,7 @@ async def test_two_reloads_at_once(open_server: OpenServer, file: File) -> None:
             for _ in range(3):
                 nursery.start_soon(ask)
         assert sorted(statuses) == [200, 409, 409]
-        assert "m399" in server.owners.config.models  # type: ignore[union-attr]
+        assert "m399" in server.catalog.snapshot.config.models
 
 
 async def test_keys_change_at_once(open_server: OpenServer, file: File) -> None:

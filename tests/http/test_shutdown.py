@@ -12,7 +12,7 @@ from http_harness import CHAT, LOCAL, Appliance, OpenServer, chat
 
 from appliance.core.settings import HttpSettings
 from appliance.errors import UsageError
-from appliance.http.server import serve
+from appliance.http.server import open_listening
 
 
 async def end(server: Appliance, *, within: float) -> float:
@@ -113,23 +113,24 @@ async def test_a_stalled_reader_is_cut_off_and_its_engine_freed(open_server: Ope
         await server.wait_idle("alpha", within=15)
 
 
-async def refuse(settings: HttpSettings, server: Appliance) -> str:
+async def refuse(settings: HttpSettings) -> str:
     with trio.fail_after(5), pytest.raises(UsageError) as caught:
-        await serve(settings, server.owners, shutdown=trio.Event())
+        async with open_listening(settings):
+            pass
     return str(caught.value)
 
 
 async def test_a_port_in_use_is_told_with_who_has_it(open_server: OpenServer, free_port: Callable[[], int]):
     async with open_server() as server:
-        words = await refuse(HttpSettings(listen=(("127.0.0.1", server.port),)), server)
+        words = await refuse(HttpSettings(listen=(("127.0.0.1", server.port),)))
         assert f"127.0.0.1:{server.port}" in words
         assert "another llama-appliance" in words
         assert "--listen" in words
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
-            words = await refuse(HttpSettings(listen=(*LOCAL, ("127.0.0.1", taken.getsockname()[1]))), server)
+            words = await refuse(HttpSettings(listen=(*LOCAL, ("127.0.0.1", taken.getsockname()[1]))))
             assert "another program" in words
-        assert "no such address" in await refuse(HttpSettings(listen=(("192.0.2.1", free_port()),)), server)
-        assert "not known" in await refuse(HttpSettings(listen=(("no.such.host.invalid", 1),)), server)
-        assert "65535" in await refuse(HttpSettings(listen=(("127.0.0.1", 99999),)), server)
+        assert "no such address" in await refuse(HttpSettings(listen=(("192.0.2.1", free_port()),)))
+        assert "not known" in await refuse(HttpSettings(listen=(("no.such.host.invalid", 1),)))
+        assert "65535" in await refuse(HttpSettings(listen=(("127.0.0.1", 99999),)))

@@ -194,7 +194,7 @@ async def test_a_disk_that_fails_is_one_warning(
         monkeypatch.setattr(os, "open", full)
 
         async def work(sink: RingSink) -> None:
-            await sink.start(200, ((b"content-type", b"text/event-stream"),))
+            sink.start(200, ((b"content-type", b"text/event-stream"),))
             for _ in range(10):
                 await sink.write(b"data: 1\n\n")
                 await trio.sleep(0.05)
