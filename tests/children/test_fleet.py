@@ -37,13 +37,13 @@ class World:
         return Model(id=name, source="path", path=str(path), args=flags)
 
     @asynccontextmanager
-    async def fleet(self, **settings: float) -> AsyncGenerator[Fleet]:
+    async def fleet(self, observer: Observer | None = None, **settings: float) -> AsyncGenerator[Fleet]:
         engine = Engine(
             name="fake", backend="cpu", version=None, source="test", command=(sys.executable, "-S", "-E", str(FAKE))
         )
         chosen = FleetSettings(models_max=int(settings.pop("models_max", 2)), threads=1, **settings)
         with trio.fail_after(30):
-            async with open_fleet(chosen, engine) as fleet:
+            async with open_fleet(chosen, engine, observer=observer) as fleet:
                 yield fleet
 
 

@@ -358,4 +358,4 @@ async def test_what_a_server_tells_of_its_tools_is_bounded(caplog: pytest.LogCap
     flags = ("--tools", "a,b,c,d", "--pages", "2", "--description", "1500")
     async with opened(large=entry(*flags), small=entry("--tools", "echo")) as tools:
         assert [spec.name for spec in tools.specs()] == ["large_a", "large_b", "small_echo"]
-    assert "tells more than 4 MiB of them" in caplog.text
+    assert "describes them in more than 4 MiB" in caplog.text
