@@ -25,7 +25,7 @@ from appliance.core.download import RemoteFile, is_oid, is_passing, retry_after
 from appliance.core.naming import is_commit
 from appliance.errors import ApplianceError, NotFound, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
-from appliance.upstream.client import Response, exchange
+from appliance.upstream.client import Exchange, Response
 from appliance.wire.hub import Refs, TreeEntry
 
 ENDPOINT = "https://huggingface.co"
@@ -225,7 +225,7 @@ class Hub:
     ) -> AsyncGenerator[Response]:
         answered = False
         try:
-            async with exchange(address, method, target, headers) as response:
+            async with Exchange(address, method, target, headers) as response:
                 answered = True
                 yield response
         except UpstreamFailed as cause:

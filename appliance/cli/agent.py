@@ -28,7 +28,7 @@ from appliance.cli.show import harmless
 from appliance.cli.status import EXIT_INTERRUPTED, EXIT_OURS, say
 from appliance.core.sse import Decoder, Event
 from appliance.errors import UpstreamFailed, UsageError
-from appliance.upstream.client import exchange
+from appliance.upstream.client import Exchange
 
 RUNS = "/api/runs"
 SHOWN = 200
@@ -186,7 +186,7 @@ async def _follow(server: Server, run: str, screen: _Screen) -> _End:
     while screen.end is None:
         target = f"{server.prefix}{RUNS}/{run}/events?from={offset}"
         try:
-            async with exchange(server.address, "GET", target) as response:
+            async with Exchange(server.address, "GET", target) as response:
                 await refuse_errors(server, response)
                 while data := await response.receive():
                     offset, failed = offset + len(data), 0

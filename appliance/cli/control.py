@@ -28,7 +28,7 @@ from appliance.cli.remote import (
 from appliance.cli.show import print_json, print_table
 from appliance.cli.status import EXIT_OURS, say
 from appliance.errors import UpstreamFailed
-from appliance.upstream.client import Response, exchange
+from appliance.upstream.client import Exchange, Response
 
 NOT_RUNNING = ("unloaded", "downloaded")
 
@@ -247,7 +247,7 @@ async def _logs(server: Server, model: str | None, follow: bool, as_json: bool) 
         return 0
     try:
         with trio.fail_after(ANSWER_TIME) as patience:
-            async with exchange(server.address, "GET", server.prefix + path) as response:
+            async with Exchange(server.address, "GET", server.prefix + path) as response:
                 await refuse_errors(server, response)
                 patience.deadline = math.inf
                 await _print_stream(response, as_json)

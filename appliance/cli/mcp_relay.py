@@ -29,7 +29,7 @@ from appliance.core.mcp_messages import (
 from appliance.core.mcp_serving import META_VERSION, encoded_header
 from appliance.core.sse import Decoder, RecordTooLong
 from appliance.errors import ApplianceError, UpstreamFailed
-from appliance.upstream.client import Address, ConnectFailed, Response, exchange
+from appliance.upstream.client import Address, ConnectFailed, Exchange, Response
 
 PATH = "/mcp"
 MAX_AT_ONCE = 64
@@ -134,7 +134,7 @@ class Relay:
             (b"Accept", b"application/json, text/event-stream"),
             *self._repeated(said),
         ]
-        async with exchange(self._address, "POST", PATH, headers, said.line) as response:
+        async with Exchange(self._address, "POST", PATH, headers, said.line) as response:
             if not response.streaming:
                 self._pass_on(said, response, await response.read(MAX_LINE))
                 return

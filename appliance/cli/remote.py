@@ -16,7 +16,7 @@ from appliance.cli.status import EXIT_OURS, EXIT_USER
 from appliance.cli.values import KEY_VARIABLE
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.errors import UpstreamFailed, UsageError
-from appliance.upstream.client import Address, Response, exchange
+from appliance.upstream.client import Address, Exchange, Response
 
 DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 URL_VARIABLE = "LLAMA_APPLIANCE_URL"
@@ -114,7 +114,7 @@ async def ask_raw(
     sent = b"" if body is None else msgspec.json.encode(body)
     try:
         with trio.fail_after(patience):
-            async with exchange(server.address, method, server.prefix + path, JSON_HEADERS, sent) as response:
+            async with Exchange(server.address, method, server.prefix + path, JSON_HEADERS, sent) as response:
                 await refuse_errors(server, response)
                 return await response.read(MAX_ANSWER)
     except trio.TooSlowError:

@@ -43,7 +43,7 @@ from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.store.engine_book import BOOK, BookFile
-from appliance.upstream.client import Response, exchange
+from appliance.upstream.client import Exchange, Response
 
 FROM_STDIN = "-"
 MAX_PROMPT = 16 << 20
@@ -164,7 +164,7 @@ async def _answers(server: Server) -> bool:
 async def _ask_server(server: Server, body: bytes) -> AsyncGenerator[Response]:
     answering = False
     try:
-        async with exchange(server.address, "POST", server.prefix + CHAT_PATH, JSON_HEADERS, body) as response:
+        async with Exchange(server.address, "POST", server.prefix + CHAT_PATH, JSON_HEADERS, body) as response:
             await refuse_errors(server, response)
             answering = True
             yield response
@@ -178,7 +178,7 @@ async def _ask_server(server: Server, body: bytes) -> AsyncGenerator[Response]:
 async def _ask_fleet(fleet: Fleet, model: Model, body: bytes) -> AsyncGenerator[Response]:
     async with (
         fleet.lease(model) as address,
-        exchange(address, "POST", CHAT_PATH, JSON_HEADERS, body) as response,
+        Exchange(address, "POST", CHAT_PATH, JSON_HEADERS, body) as response,
     ):
         if response.status >= 400:
             refuse(f"the engine of '{model.id}'", response.status, await response.read(MAX_ANSWER))

@@ -29,7 +29,7 @@ from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.store.engine_book import BOOK, BookFile
-from appliance.upstream.client import Address, Response, exchange
+from appliance.upstream.client import Address, Exchange, Response
 
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 200
@@ -247,14 +247,14 @@ class Trial:
 
 @asynccontextmanager
 async def _ask(address: Address, body: bytes) -> AsyncGenerator[Response]:
-    async with exchange(address, "POST", CHAT_PATH, JSON_HEADERS, body) as response:
+    async with Exchange(address, "POST", CHAT_PATH, JSON_HEADERS, body) as response:
         if response.status >= 400:
             refuse("the engine", response.status, await response.read(MAX_ANSWER))
         yield response
 
 
 async def _health(address: Address) -> str:
-    async with exchange(address, "GET", "/health") as response:
+    async with Exchange(address, "GET", "/health") as response:
         if response.status != 200:
             raise Failed(f"/health answered {response.status}")
     return "/health answered 200"

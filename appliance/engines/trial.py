@@ -22,7 +22,7 @@ from appliance.platform.children import REAP_TIME, Child, Children, describe_sta
 from appliance.platform.cpu import engine_threads
 from appliance.platform.env import inherited_env
 from appliance.platform.ports import LOOPBACK, free_port
-from appliance.upstream.client import Address, exchange
+from appliance.upstream.client import Address, Exchange
 
 CONTEXT = "1024"
 """Tokens: of the known prompts, and of those that measure, none is longer."""
@@ -80,7 +80,7 @@ class Trial:
         try:
             with trio.fail_after(seconds):
                 data = msgspec.json.encode(body)
-                async with exchange(self.address, "POST", path, JSON_HEADERS, data) as response:
+                async with Exchange(self.address, "POST", path, JSON_HEADERS, data) as response:
                     answer = await response.read(MAX_ANSWER)
         except trio.TooSlowError:
             raise TrialFailed("hang", f"it did not answer within {seconds:.0f} s") from None
@@ -138,7 +138,7 @@ class Trial:
             pause = min(LONGEST_PAUSE, pause * 1.2)
             with trio.move_on_after(LOOK_TIME):
                 try:
-                    async with exchange(self.address, "GET", "/v1/models") as response:
+                    async with Exchange(self.address, "GET", "/v1/models") as response:
                         self.ready = response.status == 200
                 except (UpstreamFailed, Busy):
                     continue  # it does not listen yet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from appliance.errors import Busy, UpstreamFailed
-from appliance.upstream.client import Address, exchange
+from appliance.upstream.client import Address, Exchange
 
 FIRST_LOOK = 0.005
 PAUSE = 0.007
@@ -58,7 +58,7 @@ class Readiness:
         self.last = self.last or f"GET {self._path} was not answered"
         with scope:
             try:
-                async with exchange(self._address, "GET", self._path) as response:
+                async with Exchange(self._address, "GET", self._path) as response:
                     self.last = f"GET {self._path} was answered with status {response.status}"
                     if response.status == 200:
                         self._ready.set()

@@ -14,7 +14,7 @@ from appliance.core.config.types import Peer
 from appliance.errors import Busy, UpstreamFailed
 from appliance.peers.link import LINK_PATH, LocalState, WaitChanged, exchange_states
 from appliance.peers.listing import ModelState, read_listing
-from appliance.upstream.client import Response, address_of, exchange
+from appliance.upstream.client import Exchange, Response, address_of
 from appliance.upstream.websocket import open_upstream_websocket
 
 LOOK_EVERY = 60.0
@@ -149,7 +149,7 @@ class RemotePeer:
     async def _look(self) -> None:
         try:
             with trio.fail_after(LOOK_TIME):
-                async with exchange(self.address, "GET", "/v1/models") as response:
+                async with Exchange(self.address, "GET", "/v1/models") as response:
                     content = await response.read(MAX_LISTING)
         except trio.TooSlowError:
             self._look_failed(f"it did not answer GET /v1/models within {LOOK_TIME:g} s")

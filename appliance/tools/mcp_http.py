@@ -19,7 +19,7 @@ from appliance.core.mcp_messages import MAX_LINE, Answer, Asked, notification, r
 from appliance.core.sse import Decoder, RecordTooLong
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.tools.mcp_session import SessionLost
-from appliance.upstream.client import Address, ConnectFailed, Response, address_of, exchange
+from appliance.upstream.client import Address, ConnectFailed, Exchange, Response, address_of
 
 VERSION = "2025-11-25"
 """The newest revision that begins with a handshake; a server may answer with an older one."""
@@ -112,7 +112,7 @@ class HttpSession:
         """Notify the server that the session is over, if there is one."""
         if self._session is not None:
             try:
-                async with exchange(self._place.address, "DELETE", self._place.target, self._headers()):
+                async with Exchange(self._place.address, "DELETE", self._place.target, self._headers()):
                     pass
             except ApplianceError:
                 pass  # it forgets the session in its own time
@@ -131,7 +131,7 @@ class HttpSession:
             (b"Accept", b"application/json, text/event-stream"),
             *self._headers(),
         ]
-        return exchange(self._place.address, "POST", self._place.target, headers, message)
+        return Exchange(self._place.address, "POST", self._place.target, headers, message)
 
     def _headers(self) -> Headers:
         found = list(self._place.headers)

@@ -1,14 +1,13 @@
 """HTTP/1.1 to model processes and peers: one request at a time on a connection, exact cancellation.
 
-Leaving `exchange` before the end of the answer closes the socket at once, whatever the state of either side: that is
+Leaving `Exchange` before the end of the answer closes the socket at once, whatever the state of either side: that is
 the only way to tell llama-server that nobody wants the answer any more. With a `Pool` a connection whose answer ended
 in good order is used again.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import trio
@@ -143,56 +142,73 @@ class Response:
         return UpstreamFailed(self._address.label, f"its answer ended early or is garbled: {cause}")
 
 
-@asynccontextmanager
-async def exchange(
-    address: Address,
-    method: str,
-    target: str,
-    headers: Headers = (),
-    body: bytes = b"",
-    *,
-    progress: Progress | None = None,
-    pool: Pool | None = None,
-) -> AsyncGenerator[Response]:
-    """Send one request and yield the response as soon as its head is here.
+class Exchange:
+    """``async with`` sends one request and gives the `Response` as soon as its head is here.
 
     The caller passes headers through `forwardable` or `forwardable_to_peer` first. Raises ConnectFailed while no byte
     of the request has left, UpstreamFailed for a connection that broke later and for anything that is not HTTP, Busy
     when this process or the system has no sockets left. There is no time limit but those of the address: put a cancel
     scope around it. ``progress`` hears how far it is. ``pool`` has connections to use, and gets this one back.
     """
-    pool = None if address.tls else pool
-    try:
-        request = _head(address, method, target, headers, body, stays=pool is not None)
-    except HeadError as cause:  # in what another server gave out: a token, a session's id, a redirection
-        raise UpstreamFailed(address.label, f"it cannot be asked: {cause}") from None
-    wire: Wire | None = pool.take(address) if pool is not None else None
-    used_before = wire is not None
-    if wire is None:
-        wire = await connect(address, pool.poller if pool is not None else None)
-    try:
-        if progress is not None:
-            progress.connected()
+
+    def __init__(
+        self,
+        address: Address,
+        method: str,
+        target: str,
+        headers: Headers = (),
+        body: bytes = b"",
+        *,
+        progress: Progress | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        self._address = address
+        self._method = method
+        self._body = body
+        self._progress = progress
+        self._pool = None if address.tls else pool
+        self._wire: Wire | None = None
+        self._response: Response | None = None
         try:
-            found = await _ask(wire, address, request, body, quiet=used_before)
-            if found is None and used_before:
+            self._head = _head(address, method, target, headers, body, stays=self._pool is not None)
+        except HeadError as cause:  # in what another server gave out: a token, a session's id, a redirection
+            raise UpstreamFailed(address.label, f"it cannot be asked: {cause}") from None
+
+    async def __aenter__(self) -> Response:
+        address, pool = self._address, self._pool
+        wire: Wire | None = pool.take(address) if pool is not None else None
+        used_before = wire is not None
+        try:
+            self._wire = wire = wire or await connect(address, pool.poller if pool is not None else None)
+            if self._progress is not None:
+                self._progress.connected()
+            found = await _ask(wire, address, self._head, self._body, quiet=used_before)
+            if found is None and used_before and pool is not None:
                 # It was closed in the very moment in which it was taken: no byte of an answer has come.
                 wire.close()
-                wire = await connect(address, pool.poller if pool is not None else None)
-                found = await _ask(wire, address, request, body)
+                self._wire = wire = await connect(address, pool.poller)
+                found = await _ask(wire, address, self._head, self._body)
             if found is None:
                 raise UpstreamFailed(address.label, "it closed the connection without an answer")
-            response = Response(address, wire, method, found.head, found.rest, progress)
-        except (HeadError, BodyError) as cause:
-            raise UpstreamFailed(address.label, f"its answer is not HTTP ({cause})") from None
-        except OSError as cause:
-            raise failure(address, "it broke the connection", cause) from None
-        yield response
-        if pool is not None and response.reusable and isinstance(wire, PlainWire):
-            pool.give(address, wire)
-            wire = None
-    finally:
-        if wire is not None:
+            self._response = Response(address, wire, self._method, found.head, found.rest, self._progress)
+            return self._response
+        except BaseException as error:
+            if self._wire is not None:
+                self._wire.close()
+            match error:
+                case HeadError() | BodyError():
+                    raise UpstreamFailed(address.label, f"its answer is not HTTP ({error})") from None
+                case OSError():
+                    raise failure(address, "it broke the connection", error) from None
+                case _:
+                    raise
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        wire, response = self._wire, self._response
+        good = kind is None and response is not None and response.reusable
+        if good and self._pool is not None and isinstance(wire, PlainWire):
+            self._pool.give(self._address, wire)
+        elif wire is not None:
             wire.close()
 
 

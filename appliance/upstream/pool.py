@@ -11,11 +11,10 @@ each open connection, so none is opened while one is free: the pool never holds 
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
-
-import trio
 
 from appliance.platform.poller import Poller, open_poller
 from appliance.upstream.address import Address
@@ -43,38 +42,34 @@ class Pool:
 
     def take(self, address: Address) -> PlainWire | None:
         """The connection that was used last: those that were not for long are the first to grow too old."""
-        free = self._free.get(_key(address))
-        if not free:
-            return None
-        wire, _ = free.popitem()
-        wire.rouse()
-        return wire
+        free = self._free.get((address.host, address.port, address.resolved))
+        return free.popitem()[0] if free else None
 
     def give(self, address: Address, wire: PlainWire) -> None:
         """Keep it for the next request, or close it where there are enough."""
-        key = _key(address)
-        free = self._free.setdefault(key, {})
-        now = trio.current_time()
+        key = address.host, address.port, address.resolved
+        free = self._free.get(key)
+        if free is None:
+            free = self._free[key] = {}
+        now = time.monotonic()
         while free and (len(free) >= MAX_FREE or next(iter(free.values())) < now - MAX_AGE):
             self._drop(key, next(iter(free)))
         free[wire] = now
-        wire.rest(partial(self._drop, key, wire))
+        wire.rest(partial(self._lost, key, wire))
 
     def close(self) -> None:
         for key, free in list(self._free.items()):
             for wire in list(free):
                 self._drop(key, wire)
 
+    def _lost(self, key: _Key, wire: PlainWire) -> None:
+        """Its other side has closed it. Where it is in use, whoever uses it learns of that by itself."""
+        if wire in self._free.get(key, ()):
+            self._drop(key, wire)
+
     def _drop(self, key: _Key, wire: PlainWire) -> None:
-        free = self._free[key]
-        del free[wire]
-        if not free:
-            del self._free[key]
+        del self._free[key][wire]
         wire.close()
-
-
-def _key(address: Address) -> _Key:
-    return address.host, address.port, address.resolved
 
 
 @asynccontextmanager

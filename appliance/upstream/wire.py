@@ -53,6 +53,7 @@ class PlainWire:
         self._poller = poller
         self._fd = sock.fileno()
         """Waiting on the number costs less than on the socket; -1 once that is closed."""
+        self._watched = False
 
     async def send(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -84,24 +85,26 @@ class PlainWire:
         elif self._fd < 0:
             raise _closed()
         else:
+            self._forget()
             await self._poller.each(self._sock, heard)
 
-    def rest(self, forgotten: Callable[[], None]) -> None:
-        """Nobody uses it now: call ``forgotten`` when its other side closes it, or says something unasked."""
-        assert self._poller is not None
-        self._poller.readable(self._sock, forgotten)
-
-    def rouse(self) -> None:
-        """It is used again."""
-        if self._poller is not None:
-            self._poller.forget(self._sock)
+    def rest(self, lost: Callable[[], None]) -> None:
+        """Nobody uses it now: ``lost`` is called when its other side closes it, now or while it is used again."""
+        if self._poller is not None and not self._watched:
+            self._watched = True
+            self._poller.left(self._sock, lost)
 
     def close(self) -> None:
         if self._fd >= 0:
-            self.rouse()
+            self._forget()
             trio.lowlevel.notify_closing(self._fd)
             self._fd = -1
             self._sock.close()
+
+    def _forget(self) -> None:
+        if self._watched and self._poller is not None:
+            self._watched = False
+            self._poller.forget(self._sock)
 
 
 def failure(address: Address, why: str, cause: OSError) -> UpstreamFailed | Busy:

@@ -16,7 +16,7 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
 from appliance.fleet.owner import Fleet, open_fleet
-from appliance.upstream.client import Response, exchange
+from appliance.upstream.client import Exchange, Response
 
 REQUEST = ChatRequest(model="m", messages=(Message(role="user", content="Tell me a story."),))
 
@@ -25,7 +25,7 @@ REQUEST = ChatRequest(model="m", messages=(Message(role="user", content="Tell me
 async def ask(fleet: Fleet, model: Model, body: bytes) -> AsyncGenerator[Response]:
     async with (
         fleet.lease(model) as address,
-        exchange(address, "POST", CHAT_PATH, [(b"Content-Type", b"application/json")], body) as response,
+        Exchange(address, "POST", CHAT_PATH, [(b"Content-Type", b"application/json")], body) as response,
     ):
         yield response
 

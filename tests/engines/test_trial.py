@@ -16,7 +16,7 @@ from msgspec import structs
 from appliance.engines.found import Engine
 from appliance.engines.trial import FIRST_LINES, LAST_LINES, MAX_LINE, TrialFailed, open_trial
 from appliance.platform.children import open_children
-from appliance.upstream.client import exchange
+from appliance.upstream.client import Exchange
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the lying engine is a shell script")
 CARD = ("--device", "CUDA0")
@@ -59,7 +59,7 @@ async def test_it_asks_for_a_key_that_nobody_else_has(fake_engine: Path, fake_mo
         assert trial.address.key != other.address.key
         assert trial.address.port != other.address.port
         stranger = structs.replace(trial.address, key=other.address.key)
-        async with exchange(stranger, "GET", "/v1/models") as response:
+        async with Exchange(stranger, "GET", "/v1/models") as response:
             assert response.status == 401
 
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 from http_harness import CHAT, Appliance, OpenServer, chat, model
 
-from appliance.upstream.client import exchange
+from appliance.upstream.client import Exchange
 
 JSON = ("Content-Type", "application/json")
 VOLATILE = re.compile(rb'"(?:id|created)":\s*(?:"[^"]*"|\d+)')
@@ -21,7 +21,7 @@ async def direct(server: Appliance, model: str, body: bytes, target: str = CHAT)
     lease = server.fleet.lease_nowait(model)
     assert lease is not None
     with lease as address:
-        async with exchange(address, "POST", target, [(b"Content-Type", b"application/json")], body) as response:
+        async with Exchange(address, "POST", target, [(b"Content-Type", b"application/json")], body) as response:
             return response.status, await response.read(1 << 26)
 
 

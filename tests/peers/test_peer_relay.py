@@ -20,7 +20,7 @@ from appliance.http.way.peer_relay import answer_from_peers
 from appliance.http.way.visit import Visit
 from appliance.peers.owner import Peers, open_peers
 from appliance.traffic.request import Request
-from appliance.upstream.client import Address, exchange
+from appliance.upstream.client import Address, Exchange
 from appliance.upstream.websocket import Close, UpstreamWebsocket, open_upstream_websocket
 
 CLIENTS_OWN = [
@@ -73,7 +73,7 @@ class Relay:
 
     async def ask(self, headers: Sequence[tuple[bytes, bytes]] = (), body: bytes = b'{"model":"MODEL"}'):
         with trio.fail_after(10):
-            async with exchange(self.address, "POST", "/v1/x", headers, body) as response:
+            async with Exchange(self.address, "POST", "/v1/x", headers, body) as response:
                 return response.status, json.loads(await response.read(1 << 20))
 
     async def wait_known(self) -> None:

@@ -51,7 +51,7 @@ from appliance.platform.hardware import detect
 from appliance.traffic.choice import find_model, refresh
 from appliance.traffic.metrics import CONTENT_TYPE
 from appliance.traffic.traffic import Traffic
-from appliance.upstream.client import Address, exchange
+from appliance.upstream.client import Address, Exchange
 
 MAX_CONTROL_BODY = 1 << 20
 SLOTS_TIME = 5.0
@@ -239,7 +239,7 @@ async def _slots_of(address: Address) -> list[Object]:
     """Empty when the model's process does not tell (``--no-slots``, or it is busy dying)."""
     with trio.move_on_after(SLOTS_TIME):
         try:
-            async with exchange(address, "GET", "/slots") as response:
+            async with Exchange(address, "GET", "/slots") as response:
                 slots = msgspec.json.decode(await response.read(MAX_SLOTS), type=list[dict[str, Raw]])
                 return [dict(slot) for slot in slots]
         except (UpstreamFailed, msgspec.MsgspecError):

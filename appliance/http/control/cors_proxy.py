@@ -31,7 +31,7 @@ from appliance.http.way.visit import Visit
 from appliance.traffic.request import Request
 from appliance.traffic.sink import Sink
 from appliance.upstream.address import HOP_BY_HOP
-from appliance.upstream.client import Address, ConnectFailed, Response, exchange
+from appliance.upstream.client import Address, ConnectFailed, Exchange, Response
 
 PREFIX = b"x-llama-server-proxy-header-"
 """Before the name of each request header that is to be passed on; all others stay here."""
@@ -159,7 +159,7 @@ class CorsProxy:
                 tls_timeout=CONNECT_TIME,
             )
             try:
-                async with exchange(address, asked.method, target.path, asked.headers, asked.body) as response:
+                async with Exchange(address, asked.method, target.path, asked.headers, asked.body) as response:
                     yield response
                     return
             except ConnectFailed as error:

@@ -25,7 +25,7 @@ from appliance.http.way.telling import told_meanwhile
 from appliance.peers.owner import Peers
 from appliance.traffic.record import aside
 from appliance.traffic.targets import Target, Targets
-from appliance.upstream.client import exchange
+from appliance.upstream.client import Exchange
 from appliance.upstream.pool import Pool
 
 
@@ -77,7 +77,7 @@ class Asking:
                         await trio.sleep(self._settings.held_for)
                     course.begin(address)
                     there = reached(address, model, request)
-                    async with exchange(
+                    async with Exchange(
                         there, request.method, path, headers, course.body, progress=watch, pool=self._pool
                     ) as response:
                         if told is not None:
@@ -109,7 +109,7 @@ class Asking:
         request = job.request
         headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
         with ready as address:
-            async with exchange(
+            async with Exchange(
                 reached(address, model, request),
                 request.method,
                 job.path,

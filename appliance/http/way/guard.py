@@ -34,6 +34,7 @@ class Guard:
         self._own_names = {name.lower() for name in (*names, machine, f"{machine}.local") if name}
         self._allowed = tuple(name.lower() for name in settings.allow_hosts)
         self._good_hosts: set[str] = set()
+        self._plain_hosts: set[bytes] = set()  # the same, as they are sent
         listed = settings.cors.origins
         self._origins = () if listed in ("*", "localhost") else tuple(o.strip().lower() for o in listed.split(","))
         self._own_names |= {name for origin in self._origins if (name := _origin_name(origin))}
@@ -55,6 +56,9 @@ class Guard:
         """
         if not self._settings.guard:
             return
+        first = request.first
+        if first.get(b"host") in self._plain_hosts and b"origin" not in first and b"sec-fetch-site" not in first:
+            return  # no browser's, and a name that was found to be ours before
         host = request.header(b"host")
         if host and host not in self._good_hosts:
             if not self._is_ours(_host_name(host)):
@@ -64,6 +68,7 @@ class Guard:
                 )
             if len(self._good_hosts) < MAX_GOOD_HOSTS:
                 self._good_hosts.add(host)
+                self._plain_hosts.add(host.encode("latin-1"))
         origin = request.header(b"origin")
         if origin and self._settings.cors.origins != "*" and not self._may_come_from(origin, host):
             raise Forbidden(
@@ -94,7 +99,9 @@ class Guard:
     def cors_headers(self, request: Request) -> Headers:
         """What every answer carries, also refusals; names in the case that llama-server's clients look for."""
         cors = self._settings.cors
-        origin = (request.header(b"origin") or "").encode("latin-1")
+        origin = request.first.get(b"origin", b"")
+        if not origin and cors.origins == "localhost" and request.method != "OPTIONS":
+            return []
         headers: Headers = []
         match cors.origins:
             case "*":

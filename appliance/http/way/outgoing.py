@@ -84,16 +84,22 @@ def sent_headers(request: Request, model: Model, *, keys_are_ours: bool) -> list
     A configured server also learns who asks, gets back the cookies that it gave out (it may have pages of its own),
     and gets the client's credentials where this program asks for none: they can then only be meant for it.
     """
-    headers = [header for header in request.headers if header[0].lower() not in _NOT_FOR_MODELS]
     if model.config is None:
-        return headers
-    chain = [value for name, value in headers if name.lower() == FORWARDED_FOR]
-    if chain:
-        headers = [(name, value) for name, value in headers if name.lower() != FORWARDED_FOR]
+        return [header for header in request.headers if header[0].lower() not in _NOT_FOR_MODELS]
+    wanted = (b"cookie",) if keys_are_ours else (*CREDENTIALS, b"cookie")
+    headers: list[tuple[bytes, bytes]] = []
+    given: list[tuple[bytes, bytes]] = []
+    chain: list[bytes] = []
+    for header in request.headers:
+        name = header[0].lower()
+        if name == FORWARDED_FOR:
+            chain.append(header[1])
+        elif name not in _NOT_FOR_MODELS:
+            headers.append(header)
+        elif name in wanted:
+            given.append(header)
     if request.peer:
         chain.append(request.peer.encode("latin-1"))
     if chain:
         headers.append((b"X-Forwarded-For", b", ".join(chain)))
-    wanted = (b"cookie",) if keys_are_ours else (*CREDENTIALS, b"cookie")
-    headers += [(name, value) for name, value in request.headers if name.lower() in wanted]
-    return headers
+    return headers + given

@@ -10,7 +10,7 @@ from appliance.http.way.relay import relay
 from appliance.http.way.resumable import without_conversation
 from appliance.peers.owner import Peers
 from appliance.traffic.sink import Sink
-from appliance.upstream.client import ConnectFailed, Headers, Progress, exchange, forwardable_to_peer
+from appliance.upstream.client import ConnectFailed, Exchange, Headers, Progress, forwardable_to_peer
 from appliance.upstream.pool import Pool
 
 VIA = (b"Via", b"1.1 llama-appliance")
@@ -50,7 +50,7 @@ async def answer_from_peers(
     async def ask(peer_id: str, model: str) -> None:
         body = body_for(peer_id, model)
         address = peers.address(peer_id)
-        async with exchange(address, method, target, passed, body, progress=progress, pool=pool) as response:
+        async with Exchange(address, method, target, passed, body, progress=progress, pool=pool) as response:
             peers.answered(peer_id)
             answering(peer_id)
             await relay(response, sink, dialect)

@@ -124,14 +124,14 @@ async def _answer_late(response: Response, sink: Sink, dialect: Dialect) -> None
 
 
 def _passed_on(response: Response) -> list[tuple[bytes, bytes]]:
-    headers = [(name, value) for name, value in response.headers if not _is_dropped(name.lower())]
+    headers = [
+        header
+        for header in response.headers
+        if (name := header[0].lower()) not in _DROPPED and not name.startswith(b"access-control-")
+    ]
     if response.streaming:
         headers.append((b"X-Accel-Buffering", b"no"))
     return headers
-
-
-def _is_dropped(name: bytes) -> bool:
-    return name in _DROPPED or name.startswith(b"access-control-")
 
 
 class _EngineError(Struct):
