@@ -24,11 +24,11 @@ import trio
 
 RECEIVE_SIZE = 1 << 16
 TURN = 256
-"""Sockets looked at before other tasks have their turn; each is received from once."""
+"""Sockets looked at at once; each is received from once."""
 LOOK_EVERY = 0.5
 """Seconds between two looks whether the other side has left, on systems that cannot tell by themselves."""
 ROUNDS = 4
-"""Looks for more news in one turn, without going through Trio's own loop; TURN bounds them together."""
+"""Looks for more news before other tasks have their turn."""
 
 Heard = Callable[[], None]
 
@@ -111,19 +111,18 @@ if sys.platform == "linux" or sys.platform == "darwin":
         def __init__(self, _: trio.Nursery) -> None:
             self._heard: dict[int, Heard] = {}
 
-        async def take_turns(self, fd: int, poll: Callable[[int], list[int]]) -> None:
+        async def take_turns(self, fd: int, poll: Callable[[], list[tuple[int, int]]]) -> None:
+            """``poll`` gives descriptors with news, each with something that nobody looks at here."""
             heard = self._heard
             while True:
                 await trio.lowlevel.wait_readable(fd)
-                looked_at = 0
                 for _ in range(ROUNDS):
-                    ready = poll(TURN)
-                    for each in ready:
+                    ready = poll()
+                    for each, _ in ready:
                         if (tell := heard.get(each)) is not None:
                             tell()
-                    looked_at += len(ready)
-                    if not ready or looked_at >= TURN:
-                        break
+                    if len(ready) < 2:
+                        break  # one alone has no company that comes a moment later
 
 
 if sys.platform == "linux":
@@ -149,14 +148,11 @@ if sys.platform == "linux":
 
         async def run(self) -> None:
             with self._epoll:
-                await self.take_turns(self._epoll.fileno(), self._poll)
+                await self.take_turns(self._epoll.fileno(), partial(self._epoll.poll, 0, TURN))
 
         def _watch(self, fd: int, heard: Heard, events: int) -> None:
             self._epoll.register(fd, events)
             self._heard[fd] = heard
-
-        def _poll(self, most: int) -> list[int]:
-            return [fd for fd, _ in self._epoll.poll(0, most)]
 
 elif sys.platform == "darwin":
 
@@ -188,9 +184,10 @@ elif sys.platform == "darwin":
             finally:
                 self._kqueue.close()
 
-        def _poll(self, most: int) -> list[int]:
-            ready = self._kqueue.control(None, most, 0)
-            return [one.ident for one in ready if one.ident not in self._only_end or one.flags & select.KQ_EV_EOF]
+        def _poll(self) -> list[tuple[int, int]]:
+            ready = self._kqueue.control(None, TURN, 0)
+            news = [(one.ident, one.flags) for one in ready]
+            return [(fd, flags) for fd, flags in news if fd not in self._only_end or flags & select.KQ_EV_EOF]
 
         def _change(self, fd: int, flags: int) -> None:
             self._kqueue.control([select.kevent(fd, select.KQ_FILTER_READ, flags)], 0)
