@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import os
 import platform
 import re
@@ -47,6 +48,7 @@ from source import SOURCE, fetch, unpack
 from bootstrap import SetupError, exclusive, make_venv, pip_of, run_pip, say, venv_python
 
 HERE = Path(__file__).resolve().parent
+SHIM = HERE / "shim"
 SUFFIX = ".exe" if sys.platform == "win32" else ""
 LIBRARIES = re.compile(r"\.(dll|dylib|so(\.\d+)*)$")
 LONG_NAME = re.compile(r"(?P<short>.+?\.so\.\d+)\.\d+\.\d+|(?P<stem>.+?)(?P<major>\.\d+)\.\d+\.\d+\.dylib")
@@ -65,8 +67,20 @@ def folder_of(backend: str, *, native: bool) -> Path:
 
 def facts_of(backend: str, *, native: bool) -> dict[str, object]:
     """What tells this build from one that was made in another way."""
-    facts: dict[str, object] = {"source": SOURCE.sha256, "options": list(recipe.options(backend, native=native))}
+    facts: dict[str, object] = {
+        "source": SOURCE.sha256,
+        "options": list(recipe.options(backend, native=native)),
+        "headers": headers_sum(),
+    }
     return facts | ({"machine": platform.node()} if native else {})
+
+
+def headers_sum() -> str:
+    """One sum of all that `give_shim` gives."""
+    whole = hashlib.sha256()
+    for path in shim_headers():
+        whole.update(path.relative_to(SHIM).as_posix().encode() + b"\0" + path.read_bytes())
+    return whole.hexdigest()
 
 
 def is_built(folder: Path, backend: str, *, native: bool) -> bool:
@@ -158,13 +172,11 @@ def find_cmake(work: Path) -> str:
 
 def compile_all(cmake: str, tree: Path, work: Path, backend: str, *, native: bool, jobs: int) -> Path:
     """Configure and build; the folder of the results. Raises SetupError with the last lines of the log."""
-    shim = work / "shim"
-    if not native:
-        give_shim(shim)
-    flags = [*recipe.options(backend, native=native), *([] if native else [f"-DCMAKE_CXX_FLAGS=-isystem {shim}"])]
+    shim, out = work / "shim", work / "out"
+    give_shim(shim, out)
+    flags = [*recipe.options(backend, native=native), f"-DCMAKE_CXX_FLAGS=-isystem {shim}"]
     flags += cuda.flags(*recipe.nvcc()) if backend == "cuda" else []
     targets = recipe.TARGETS[:1] if native else recipe.TARGETS
-    out = work / "out"
     build_targets = [word for target in targets for word in ("--target", target)]
     for step in (
         [cmake, "-S", str(tree), "-B", str(out), *flags],
@@ -182,13 +194,24 @@ def compile_all(cmake: str, tree: Path, work: Path, backend: str, *, native: boo
     raise SetupError(f"the build succeeded, but there is no {EXECUTABLE} under {out / 'bin'}")
 
 
-def give_shim(shim: Path) -> None:
-    """What older headers of Vulkan lack. Rewritten only where it changed: what includes it would be compiled again."""
-    for path in (HERE / "shim").rglob("*.hpp"):
-        target = shim / path.relative_to(HERE / "shim")
-        if not target.is_file() or target.read_bytes() != path.read_bytes():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+def shim_headers() -> list[Path]:
+    """Headers that stand in front of those of the compiler and of Vulkan, to mend them."""
+    return sorted(path for path in SHIM.rglob("*") if path.suffix in (".h", ".hpp"))
+
+
+def give_shim(shim: Path, out: Path) -> None:
+    """Lay the headers into ``shim``. Rewritten only where they changed: what includes them is compiled again.
+
+    What was compiled before a header was there does not know of it, and would not be: then ``out`` is begun anew.
+    """
+    for path in shim_headers():
+        target = shim / path.relative_to(SHIM)
+        if not target.is_file():
+            shutil.rmtree(out, ignore_errors=True)
+        elif target.read_bytes() == path.read_bytes():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
 
 
 def take(path: Path, stage: Path, backend: str) -> None:

@@ -9,6 +9,8 @@ import hashlib
 import io
 import json
 import os
+import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +29,7 @@ from appliance.engines.integrity import check_build
 BUILDS = Path(__file__).resolve().parents[1] / "llama-builds"
 WINDOWS = sys.platform == "win32"
 SCRIPTS = ("archives", "build", "cuda", "fetch", "layout", "recipe", "source", "bootstrap")
+FAKE = Path(__file__).parent / "fakes" / "llama_server.py"
 
 CMAKE = """\
 #!/bin/sh
@@ -37,18 +40,26 @@ if [ "$1" != --build ]; then mkdir -p "$4"; echo "$*" > "$4/configured"; exit; f
 sleep "${CMAKE_SLEEPS:-0.5}"
 mkdir -p "$2/bin"
 cd "$2/bin"
-for program in llama-server ggml-rpc-server; do
-    printf '#!/bin/sh\\necho version: 1\\n' > $program
-    chmod +x $program
-done
+for program in llama-server ggml-rpc-server; do cp "$CMAKE_PROGRAM" $program; done
 echo base > libggml-base.so.0.26.0
 ln -sf libggml-base.so.0.26.0 libggml-base.so.0
 ln -sf libggml-base.so.0 libggml-base.so
-echo level > libggml-cpu-x64.so
+echo allowed > libggml-cpu-x64.so
+for level in $CMAKE_ILLEGAL; do echo illegal > libggml-cpu-$level.so; done
 echo object > leftover.o
 if grep -q GGML_VULKAN=ON ../configured; then echo vulkan > libggml-vulkan.so; fi
 exit 0
 """
+PROGRAM = f"""\
+#!/bin/sh
+if [ "$1" = --version ]; then echo version: 1; exit; fi
+eval "$SERVER_FIRST"
+for best in "$(dirname "$0")"/libggml-cpu-*.so; do :; done
+echo "0.00.150.660 I load_backend: loaded CPU backend from $best"
+if grep -q illegal "$best"; then kill -ILL $$; fi
+exec '{sys.executable}' -S -E '{FAKE}' "$@"
+"""
+"""Takes the last of its CPU libraries by name. One in which is written ``illegal`` kills it."""
 NVCC = """\
 #!/bin/sh
 echo "Cuda compilation tools, release 13.0, V13.0.88"
@@ -180,6 +191,9 @@ class Workshop:
         for name in ("include/vulkan/vulkan.hpp", "share/cmake/SPIRV-Headers/SPIRV-HeadersConfig.cmake"):
             (prefix / name).parent.mkdir(parents=True)
             (prefix / name).touch()
+        program = folder / "llama-server"
+        program.write_text(PROGRAM)
+        program.chmod(0o755)
         self.runs = folder / "cmake-runs"
         self.engines = folder / "cache" / "llama-appliance" / "engines"
         self.env = os.environ | {
@@ -189,6 +203,7 @@ class Workshop:
             "CXX": "c++",
             "CMAKE_PREFIX_PATH": str(prefix),
             "CMAKE_RUNS": str(self.runs),
+            "CMAKE_PROGRAM": str(program),
             "PIP_FIND_LINKS": str(index),
         }
         self.code = (
@@ -286,16 +301,55 @@ def test_the_tree_is_kept_for_the_next_backend_and_goes_when_told(workshop: Work
     assert folder.is_dir()
 
 
-def test_other_options_or_a_missing_library_are_noticed(workshop: Workshop) -> None:
+@pytest.mark.parametrize("other", [{"options": ["-DOTHER=1"]}, {"headers": "of before"}])
+def test_other_options_or_a_missing_library_are_noticed(workshop: Workshop, other: dict[str, object]) -> None:
     (folder,) = workshop.build()
     facts = json.loads((folder / "engine.json").read_bytes())
-    (folder / "engine.json").write_text(json.dumps(facts | {"options": ["-DOTHER=1"]}))
+    (folder / "engine.json").write_text(json.dumps(facts | other))
     workshop.build()
-    assert json.loads((folder / "engine.json").read_bytes())["options"] == facts["options"]
+    made = json.loads((folder / "engine.json").read_bytes())
+    assert {key: made[key] for key in other} == {key: facts[key] for key in other}
     assert workshop.cmake_runs() == 4
     (folder / "libggml-cpu-x64.so").unlink()
     workshop.build()
     assert (workshop.cmake_runs(), check_build(folder)) == (6, "")
+
+
+def test_what_was_compiled_without_a_header_is_compiled_again(workshop: Workshop) -> None:
+    (folder,) = workshop.build()
+    (work,) = (path for path in workshop.engines.glob(".build-*") if path.is_dir())
+    (work / "out" / "of-before").touch()
+    (folder / "engine.json").unlink()
+    workshop.build()
+    assert (work / "out" / "of-before").exists(), "nothing was new"
+    (work / "shim" / "amxtileintrin.h").unlink()
+    (folder / "engine.json").unlink()
+    workshop.build()
+    assert not (work / "out" / "of-before").exists()
+
+
+TILES = """\
+#include <immintrin.h>
+void configure(unsigned char rows) {
+    alignas(64) unsigned char tiles[64] = {};
+    tiles[0] = 1;
+    tiles[52] = rows;
+    _tile_loadconfig(tiles);
+}
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("g++"),
+    reason="it is about g++ and an instruction of x86-64",
+)
+def test_no_size_of_a_tile_is_lost_in_compiling(tmp_path: Path) -> None:
+    (tmp_path / "tiles.cpp").write_text(TILES)
+    compiler = ["g++", "-isystem", str(BUILDS / "shim"), "-O3", "-mamx-tile", "-S", "-o", "-", "tiles.cpp"]
+    done = subprocess.run(compiler, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if "unrecognized command-line option" in done.stderr:
+        pytest.skip("this g++ knows no tiles, so ggml makes no library with them")
+    assert "%dil" in done.stdout.split("ldtilecfg")[0], f"the argument is not stored: {done.stdout}{done.stderr}"
 
 
 def test_a_native_build_lies_beside_the_portable_one(workshop: Workshop) -> None:
