@@ -12,6 +12,7 @@ goes on where it stopped. The backends share a work folder (half a gigabyte) tha
 minutes; --clean deletes it at the end.
 
 A build runs on every CPU of its platform: it has a library for each level of them, and takes the best at start.
+Each build is tried before it is kept and when it is found there; a CPU library that it dies of here is taken out.
 --native makes one small program for the CPU of this machine alone.
 """
 
@@ -44,6 +45,7 @@ from layout import (
     write_manifest,
 )
 from source import SOURCE, fetch, unpack
+from trial import try_out
 
 from bootstrap import SetupError, exclusive, make_venv, pip_of, run_pip, say, venv_python
 
@@ -98,11 +100,13 @@ def build(backends: list[str], *, native: bool, jobs: int, clean: bool) -> None:
         work = root / name
         for backend in backends:
             folder = folder_of(backend, native=native)
+            label = f"{folder.parent.name}/{folder.name}"
             if is_built(folder, backend, native=native):
+                try_out(folder, label)
                 continue
             began = time.monotonic()
             make(work, folder, backend, native=native, jobs=jobs)
-            say(f"built {folder.parent.name}/{folder.name} in {time.monotonic() - began:.0f} s")
+            say(f"built {label} in {time.monotonic() - began:.0f} s")
         if clean or native:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -144,6 +148,7 @@ def make(work: Path, folder: Path, backend: str, *, native: bool, jobs: int) -> 
         "built": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     write_manifest(stage, facts)
+    try_out(stage, f"{folder.parent.name}/{folder.name}")
     publish(stage, folder)
 
 

@@ -28,7 +28,7 @@ from appliance.engines.integrity import check_build
 
 BUILDS = Path(__file__).resolve().parents[1] / "llama-builds"
 WINDOWS = sys.platform == "win32"
-SCRIPTS = ("archives", "build", "cuda", "fetch", "layout", "recipe", "source", "bootstrap")
+SCRIPTS = ("archives", "build", "cuda", "fetch", "layout", "recipe", "source", "trial", "bootstrap")
 FAKE = Path(__file__).parent / "fakes" / "llama_server.py"
 
 CMAKE = """\
@@ -326,6 +326,78 @@ def test_what_was_compiled_without_a_header_is_compiled_again(workshop: Workshop
     (folder / "engine.json").unlink()
     workshop.build()
     assert not (work / "out" / "of-before").exists()
+
+
+def test_libraries_that_the_server_dies_of_leave_a_new_build(workshop: Workshop) -> None:
+    done = workshop.run(CMAKE_ILLEGAL="y z")
+    folder = Path(done.stdout.strip()).parent
+    said = [line for line in done.stderr.splitlines() if "SIGILL" in line]
+    assert [line.split()[0] for line in said] == ["libggml-cpu-z.so", "libggml-cpu-y.so"], done.stderr
+    assert all(f"{folder.parent.name}/b11434" in line for line in said)
+    assert {path for path in names(folder) if "cpu" in path} == {"libggml-cpu-x64.so"}
+    assert {file.path for file in read(folder).files} == names(folder) - {"engine.json"}
+    assert check_build(folder, read_all=True) == ""
+    assert "SIGILL" not in workshop.run().stderr
+    assert workshop.cmake_runs() == 2, "it is not made again for what was left out"
+
+
+def test_a_build_is_tried_again_when_it_is_handed_out(workshop: Workshop) -> None:
+    (folder,) = workshop.build()
+    shutil.copyfile(folder / "libggml-cpu-x64.so", folder / "libggml-cpu-z.so")
+    facts = json.loads((folder / "engine.json").read_bytes())
+    (level,) = (file for file in facts["files"] if file["path"] == "libggml-cpu-x64.so")
+    facts["files"].append(level | {"path": "libggml-cpu-z.so"})
+    (folder / "engine.json").write_text(json.dumps(facts))
+    whole = names(folder)
+    workshop.build()
+    assert names(folder) == whole, "nothing was wrong with it"
+    (folder / "libggml-cpu-z.so").write_text("illegal\n")
+    done = workshop.run()
+    assert "libggml-cpu-z.so is taken out" in done.stderr
+    assert names(folder) == whole - {"libggml-cpu-z.so"}
+    assert check_build(folder, read_all=True) == ""
+    assert workshop.cmake_runs() == 2
+
+
+def test_an_illegal_instruction_elsewhere_is_no_build(workshop: Workshop) -> None:
+    (expected,) = workshop.build("--print-path")
+    done = workshop.run(SERVER_FIRST="kill -ILL $$")
+    assert done.returncode == 1
+    assert "illegal instruction (SIGILL)" in done.stderr
+    assert not expected.exists()
+
+
+@pytest.mark.parametrize(
+    ("does", "said"), [("echo no luck; exit 3", "exit status 3): no luck"), ("exec sleep 60", "no answer in 1 s")]
+)
+def test_another_failure_is_said_and_takes_nothing_out(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], does: str, said: str
+) -> None:
+    import trial
+
+    (folder,) = workshop.build()
+    whole = names(folder)
+    monkeypatch.setattr(trial, "SECONDS", 1)
+    monkeypatch.setenv("SERVER_FIRST", does)
+    trial.try_out(folder, "this build")
+    assert said in capfd.readouterr().err
+    assert (names(folder), check_build(folder, read_all=True)) == (whole, "")
+
+
+@pytest.mark.parametrize(
+    ("log", "library"),
+    [
+        ("", None),
+        ("load_backend: loaded RPC backend from /a/libggml-rpc.so\n", None),
+        ("1 I load_backend: loaded CPU backend from /a b/libggml-cpu-zen4.so\n2 I more\n", "libggml-cpu-zen4.so"),
+        ("load_backend: loaded CPU backend from C:\\a\\ggml-cpu-icelake.dll\r\nmore\r\n", "ggml-cpu-icelake.dll"),
+        ("load_backend: loaded CPU backend from libggml-cpu-x64.so", "libggml-cpu-x64.so"),
+    ],
+)
+def test_the_log_names_the_library(log: str, library: str | None) -> None:
+    import trial
+
+    assert trial.illegal_library(log) == library
 
 
 TILES = """\
