@@ -12,6 +12,7 @@ goes on where it stopped. The backends share a work folder (half a gigabyte) tha
 minutes; --clean deletes it at the end.
 
 A build runs on every CPU of its platform: it has a library for each level of them, and takes the best at start.
+Each build is tried before it is kept and when it is found there; a CPU library that it dies of here is taken out.
 --native makes one small program for the CPU of this machine alone.
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import os
 import platform
 import re
@@ -43,10 +45,12 @@ from layout import (
     write_manifest,
 )
 from source import SOURCE, fetch, unpack
+from trial import try_out
 
 from bootstrap import SetupError, exclusive, make_venv, pip_of, run_pip, say, venv_python
 
 HERE = Path(__file__).resolve().parent
+SHIM = HERE / "shim"
 SUFFIX = ".exe" if sys.platform == "win32" else ""
 LIBRARIES = re.compile(r"\.(dll|dylib|so(\.\d+)*)$")
 LONG_NAME = re.compile(r"(?P<short>.+?\.so\.\d+)\.\d+\.\d+|(?P<stem>.+?)(?P<major>\.\d+)\.\d+\.\d+\.dylib")
@@ -65,8 +69,20 @@ def folder_of(backend: str, *, native: bool) -> Path:
 
 def facts_of(backend: str, *, native: bool) -> dict[str, object]:
     """What tells this build from one that was made in another way."""
-    facts: dict[str, object] = {"source": SOURCE.sha256, "options": list(recipe.options(backend, native=native))}
+    facts: dict[str, object] = {
+        "source": SOURCE.sha256,
+        "options": list(recipe.options(backend, native=native)),
+        "headers": headers_sum(),
+    }
     return facts | ({"machine": platform.node()} if native else {})
+
+
+def headers_sum() -> str:
+    """One sum of all that `give_shim` gives."""
+    whole = hashlib.sha256()
+    for path in shim_headers():
+        whole.update(path.relative_to(SHIM).as_posix().encode() + b"\0" + path.read_bytes())
+    return whole.hexdigest()
 
 
 def is_built(folder: Path, backend: str, *, native: bool) -> bool:
@@ -84,11 +100,13 @@ def build(backends: list[str], *, native: bool, jobs: int, clean: bool) -> None:
         work = root / name
         for backend in backends:
             folder = folder_of(backend, native=native)
+            label = f"{folder.parent.name}/{folder.name}"
             if is_built(folder, backend, native=native):
+                try_out(folder, label)
                 continue
             began = time.monotonic()
             make(work, folder, backend, native=native, jobs=jobs)
-            say(f"built {folder.parent.name}/{folder.name} in {time.monotonic() - began:.0f} s")
+            say(f"built {label} in {time.monotonic() - began:.0f} s")
         if clean or native:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -130,6 +148,7 @@ def make(work: Path, folder: Path, backend: str, *, native: bool, jobs: int) -> 
         "built": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     write_manifest(stage, facts)
+    try_out(stage, f"{folder.parent.name}/{folder.name}")
     publish(stage, folder)
 
 
@@ -158,13 +177,11 @@ def find_cmake(work: Path) -> str:
 
 def compile_all(cmake: str, tree: Path, work: Path, backend: str, *, native: bool, jobs: int) -> Path:
     """Configure and build; the folder of the results. Raises SetupError with the last lines of the log."""
-    shim = work / "shim"
-    if not native:
-        give_shim(shim)
-    flags = [*recipe.options(backend, native=native), *([] if native else [f"-DCMAKE_CXX_FLAGS=-isystem {shim}"])]
+    shim, out = work / "shim", work / "out"
+    give_shim(shim, out)
+    flags = [*recipe.options(backend, native=native), f"-DCMAKE_CXX_FLAGS=-isystem {shim}"]
     flags += cuda.flags(*recipe.nvcc()) if backend == "cuda" else []
     targets = recipe.TARGETS[:1] if native else recipe.TARGETS
-    out = work / "out"
     build_targets = [word for target in targets for word in ("--target", target)]
     for step in (
         [cmake, "-S", str(tree), "-B", str(out), *flags],
@@ -182,13 +199,24 @@ def compile_all(cmake: str, tree: Path, work: Path, backend: str, *, native: boo
     raise SetupError(f"the build succeeded, but there is no {EXECUTABLE} under {out / 'bin'}")
 
 
-def give_shim(shim: Path) -> None:
-    """What older headers of Vulkan lack. Rewritten only where it changed: what includes it would be compiled again."""
-    for path in (HERE / "shim").rglob("*.hpp"):
-        target = shim / path.relative_to(HERE / "shim")
-        if not target.is_file() or target.read_bytes() != path.read_bytes():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+def shim_headers() -> list[Path]:
+    """Headers that stand in front of those of the compiler and of Vulkan, to mend them."""
+    return sorted(path for path in SHIM.rglob("*") if path.suffix in (".h", ".hpp"))
+
+
+def give_shim(shim: Path, out: Path) -> None:
+    """Lay the headers into ``shim``. Rewritten only where they changed: what includes them is compiled again.
+
+    What was compiled before a header was there does not know of it, and would not be: then ``out`` is begun anew.
+    """
+    for path in shim_headers():
+        target = shim / path.relative_to(SHIM)
+        if not target.is_file():
+            shutil.rmtree(out, ignore_errors=True)
+        elif target.read_bytes() == path.read_bytes():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
 
 
 def take(path: Path, stage: Path, backend: str) -> None:

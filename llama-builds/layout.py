@@ -93,8 +93,13 @@ def damage(folder: Path) -> str:
 def write_manifest(folder: Path, facts: Mapping[str, object]) -> None:
     """Write ``engine.json`` over the finished files of ``folder``: ``facts``, and the list of every file."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    content = {**facts, "files": [_entry(path, folder) for path in files]}
-    (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    _write(folder, {**facts, "files": [_entry(path, folder) for path in files]})
+
+
+def leave_out(folder: Path, name: str) -> None:
+    """Take one file out of a finished build, off the list first: a kill in between leaves a build that is whole."""
+    _write(folder, read_manifest(folder) | {"files": [entry for entry in listed(folder) if entry.get("path") != name]})
+    (folder / name).unlink()
 
 
 def publish(stage: Path, folder: Path) -> None:
@@ -106,6 +111,12 @@ def publish(stage: Path, folder: Path) -> None:
         folder.rename(former)
     stage.rename(folder)
     shutil.rmtree(former, ignore_errors=True)
+
+
+def _write(folder: Path, content: Mapping[str, object]) -> None:
+    new = folder / f"{MANIFEST}.new"
+    new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    new.replace(folder / MANIFEST)
 
 
 def _entry(path: Path, folder: Path) -> dict[str, object]:

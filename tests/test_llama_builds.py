@@ -9,6 +9,8 @@ import hashlib
 import io
 import json
 import os
+import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +28,8 @@ from appliance.engines.integrity import check_build
 
 BUILDS = Path(__file__).resolve().parents[1] / "llama-builds"
 WINDOWS = sys.platform == "win32"
-SCRIPTS = ("archives", "build", "cuda", "fetch", "layout", "recipe", "source", "bootstrap")
+SCRIPTS = ("archives", "build", "cuda", "fetch", "layout", "recipe", "source", "trial", "bootstrap")
+FAKE = Path(__file__).parent / "fakes" / "llama_server.py"
 
 CMAKE = """\
 #!/bin/sh
@@ -37,18 +40,26 @@ if [ "$1" != --build ]; then mkdir -p "$4"; echo "$*" > "$4/configured"; exit; f
 sleep "${CMAKE_SLEEPS:-0.5}"
 mkdir -p "$2/bin"
 cd "$2/bin"
-for program in llama-server ggml-rpc-server; do
-    printf '#!/bin/sh\\necho version: 1\\n' > $program
-    chmod +x $program
-done
+for program in llama-server ggml-rpc-server; do cp "$CMAKE_PROGRAM" $program; done
 echo base > libggml-base.so.0.26.0
 ln -sf libggml-base.so.0.26.0 libggml-base.so.0
 ln -sf libggml-base.so.0 libggml-base.so
-echo level > libggml-cpu-x64.so
+echo allowed > libggml-cpu-x64.so
+for level in $CMAKE_ILLEGAL; do echo illegal > libggml-cpu-$level.so; done
 echo object > leftover.o
 if grep -q GGML_VULKAN=ON ../configured; then echo vulkan > libggml-vulkan.so; fi
 exit 0
 """
+PROGRAM = f"""\
+#!/bin/sh
+if [ "$1" = --version ]; then echo version: 1; exit; fi
+eval "$SERVER_FIRST"
+for best in "$(dirname "$0")"/libggml-cpu-*.so; do :; done
+echo "0.00.150.660 I load_backend: loaded CPU backend from $best"
+if grep -q illegal "$best"; then kill -ILL $$; fi
+exec '{sys.executable}' -S -E '{FAKE}' "$@"
+"""
+"""Takes the last of its CPU libraries by name. One in which is written ``illegal`` kills it."""
 NVCC = """\
 #!/bin/sh
 echo "Cuda compilation tools, release 13.0, V13.0.88"
@@ -180,6 +191,9 @@ class Workshop:
         for name in ("include/vulkan/vulkan.hpp", "share/cmake/SPIRV-Headers/SPIRV-HeadersConfig.cmake"):
             (prefix / name).parent.mkdir(parents=True)
             (prefix / name).touch()
+        program = folder / "llama-server"
+        program.write_text(PROGRAM)
+        program.chmod(0o755)
         self.runs = folder / "cmake-runs"
         self.engines = folder / "cache" / "llama-appliance" / "engines"
         self.env = os.environ | {
@@ -189,6 +203,7 @@ class Workshop:
             "CXX": "c++",
             "CMAKE_PREFIX_PATH": str(prefix),
             "CMAKE_RUNS": str(self.runs),
+            "CMAKE_PROGRAM": str(program),
             "PIP_FIND_LINKS": str(index),
         }
         self.code = (
@@ -286,16 +301,127 @@ def test_the_tree_is_kept_for_the_next_backend_and_goes_when_told(workshop: Work
     assert folder.is_dir()
 
 
-def test_other_options_or_a_missing_library_are_noticed(workshop: Workshop) -> None:
+@pytest.mark.parametrize("other", [{"options": ["-DOTHER=1"]}, {"headers": "of before"}])
+def test_other_options_or_a_missing_library_are_noticed(workshop: Workshop, other: dict[str, object]) -> None:
     (folder,) = workshop.build()
     facts = json.loads((folder / "engine.json").read_bytes())
-    (folder / "engine.json").write_text(json.dumps(facts | {"options": ["-DOTHER=1"]}))
+    (folder / "engine.json").write_text(json.dumps(facts | other))
     workshop.build()
-    assert json.loads((folder / "engine.json").read_bytes())["options"] == facts["options"]
+    made = json.loads((folder / "engine.json").read_bytes())
+    assert {key: made[key] for key in other} == {key: facts[key] for key in other}
     assert workshop.cmake_runs() == 4
     (folder / "libggml-cpu-x64.so").unlink()
     workshop.build()
     assert (workshop.cmake_runs(), check_build(folder)) == (6, "")
+
+
+def test_what_was_compiled_without_a_header_is_compiled_again(workshop: Workshop) -> None:
+    (folder,) = workshop.build()
+    (work,) = (path for path in workshop.engines.glob(".build-*") if path.is_dir())
+    (work / "out" / "of-before").touch()
+    (folder / "engine.json").unlink()
+    workshop.build()
+    assert (work / "out" / "of-before").exists(), "nothing was new"
+    (work / "shim" / "amxtileintrin.h").unlink()
+    (folder / "engine.json").unlink()
+    workshop.build()
+    assert not (work / "out" / "of-before").exists()
+
+
+def test_libraries_that_the_server_dies_of_leave_a_new_build(workshop: Workshop) -> None:
+    done = workshop.run(CMAKE_ILLEGAL="y z")
+    folder = Path(done.stdout.strip()).parent
+    said = [line for line in done.stderr.splitlines() if "SIGILL" in line]
+    assert [line.split()[0] for line in said] == ["libggml-cpu-z.so", "libggml-cpu-y.so"], done.stderr
+    assert all(f"{folder.parent.name}/b11434" in line for line in said)
+    assert {path for path in names(folder) if "cpu" in path} == {"libggml-cpu-x64.so"}
+    assert {file.path for file in read(folder).files} == names(folder) - {"engine.json"}
+    assert check_build(folder, read_all=True) == ""
+    assert "SIGILL" not in workshop.run().stderr
+    assert workshop.cmake_runs() == 2, "it is not made again for what was left out"
+
+
+def test_a_build_is_tried_again_when_it_is_handed_out(workshop: Workshop) -> None:
+    (folder,) = workshop.build()
+    shutil.copyfile(folder / "libggml-cpu-x64.so", folder / "libggml-cpu-z.so")
+    facts = json.loads((folder / "engine.json").read_bytes())
+    (level,) = (file for file in facts["files"] if file["path"] == "libggml-cpu-x64.so")
+    facts["files"].append(level | {"path": "libggml-cpu-z.so"})
+    (folder / "engine.json").write_text(json.dumps(facts))
+    whole = names(folder)
+    workshop.build()
+    assert names(folder) == whole, "nothing was wrong with it"
+    (folder / "libggml-cpu-z.so").write_text("illegal\n")
+    done = workshop.run()
+    assert "libggml-cpu-z.so is taken out" in done.stderr
+    assert names(folder) == whole - {"libggml-cpu-z.so"}
+    assert check_build(folder, read_all=True) == ""
+    assert workshop.cmake_runs() == 2
+
+
+def test_an_illegal_instruction_elsewhere_is_no_build(workshop: Workshop) -> None:
+    (expected,) = workshop.build("--print-path")
+    done = workshop.run(SERVER_FIRST="kill -ILL $$")
+    assert done.returncode == 1
+    assert "illegal instruction (SIGILL)" in done.stderr
+    assert not expected.exists()
+
+
+@pytest.mark.parametrize(
+    ("does", "said"), [("echo no luck; exit 3", "exit status 3): no luck"), ("exec sleep 60", "no answer in 1 s")]
+)
+def test_another_failure_is_said_and_takes_nothing_out(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], does: str, said: str
+) -> None:
+    import trial
+
+    (folder,) = workshop.build()
+    whole = names(folder)
+    monkeypatch.setattr(trial, "SECONDS", 1)
+    monkeypatch.setenv("SERVER_FIRST", does)
+    trial.try_out(folder, "this build")
+    assert said in capfd.readouterr().err
+    assert (names(folder), check_build(folder, read_all=True)) == (whole, "")
+
+
+@pytest.mark.parametrize(
+    ("log", "library"),
+    [
+        ("", None),
+        ("load_backend: loaded RPC backend from /a/libggml-rpc.so\n", None),
+        ("1 I load_backend: loaded CPU backend from /a b/libggml-cpu-zen4.so\n2 I more\n", "libggml-cpu-zen4.so"),
+        ("load_backend: loaded CPU backend from C:\\a\\ggml-cpu-icelake.dll\r\nmore\r\n", "ggml-cpu-icelake.dll"),
+        ("load_backend: loaded CPU backend from libggml-cpu-x64.so", "libggml-cpu-x64.so"),
+    ],
+)
+def test_the_log_names_the_library(log: str, library: str | None) -> None:
+    import trial
+
+    assert trial.illegal_library(log) == library
+
+
+TILES = """\
+#include <immintrin.h>
+void configure(unsigned char rows) {
+    alignas(64) unsigned char tiles[64] = {};
+    tiles[0] = 1;
+    tiles[52] = rows;
+    _tile_loadconfig(tiles);
+}
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("g++"),
+    reason="it is about g++ and an instruction of x86-64",
+)
+def test_no_size_of_a_tile_is_lost_in_compiling(tmp_path: Path) -> None:
+    (tmp_path / "tiles.cpp").write_text(TILES)
+    compiler = ["g++", "-isystem", str(BUILDS / "shim"), "-O3", "-mamx-tile", "-S", "-o", "-", "tiles.cpp"]
+    done = subprocess.run(compiler, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if "unrecognized command-line option" in done.stderr:
+        pytest.skip("this g++ knows no tiles, so ggml makes no library with them")
+    assert "%dil" in done.stdout.split("ldtilecfg")[0], f"the argument is not stored: {done.stdout}{done.stderr}"
 
 
 def test_a_native_build_lies_beside_the_portable_one(workshop: Workshop) -> None:

@@ -23,7 +23,6 @@ SIGNALLED = 128
 """A shell between us and the program says so much more than the signal's number."""
 LOST_DLLS = (0xC0000135, 0xC0000139, 0xC0000142)
 LOST_LIBRARY = ("error while loading shared libraries", "Library not loaded", "symbol lookup error")
-ILLEGAL = ("SIGILL", "0xC000001D")
 
 
 async def list_devices(engine: Engine, children: Children, *, seconds: float | None = None) -> Listing:
@@ -71,7 +70,5 @@ def _wrong(ran: Ran, log: str, limit: float) -> tuple[Fault, str] | None:
     if sys.platform != "win32" and SIGNALLED < status <= SIGNALLED + 64:
         status = SIGNALLED - status
     how = describe_status(status)
-    if any(name in how for name in ILLEGAL):
-        how += " (this build needs a newer processor?)"
     crashed = status < 0 or status & 0xFFFFFFFF >= 0x80000000
     return ("crash" if crashed else "list"), f"{how} when asked for its devices" + (f": {last}" if last else "")

@@ -173,11 +173,8 @@ class Trial:
     def _end(self, when: str) -> str:
         """How it ended, in words."""
         assert self._status is not None
-        how = describe_status(self._status)
-        if "SIGILL" in how:
-            how += " (this build needs a newer processor?)"
         told = trial_log.explanation(self._last_lines())
-        return f"{how} {when}" + (f": {told}" if told else "")
+        return f"{describe_status(self._status)} {when}" + (f": {told}" if told else "")
 
 
 @asynccontextmanager

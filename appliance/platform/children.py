@@ -13,7 +13,7 @@ __all__ = ["REAP_TIME", "Child", "Children", "describe_status", "open_children"]
 
 NTSTATUS = {
     0xC0000005: "access violation",
-    0xC000001D: "illegal instruction: this build needs a newer processor",
+    0xC000001D: "illegal instruction: this program is not for this processor",
     0xC0000017: "out of memory",
     0xC0000135: "a DLL it needs is missing",
     0xC0000139: "a DLL it needs is of another version",
@@ -22,6 +22,8 @@ NTSTATUS = {
     0xC0000374: "heap corruption",
     0xC0000409: "aborted",
 }
+
+SIGNALS = {"SIGKILL": "out of memory?", "SIGILL": "illegal instruction: this program is not for this processor"}
 
 
 def describe_status(status: int) -> str:
@@ -39,4 +41,4 @@ def describe_status(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    return f"killed by {name}" + (f" ({SIGNALS[name]})" if name in SIGNALS else "")

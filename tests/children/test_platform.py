@@ -172,3 +172,4 @@ def test_statuses_in_words() -> None:
     assert describe_status(1) == "exit status 1"
     assert describe_status(-signal.SIGSEGV) == "killed by SIGSEGV"
     assert "memory" in describe_status(-signal.SIGKILL)
+    assert describe_status(-signal.SIGILL).startswith("killed by SIGILL (illegal instruction")

@@ -74,7 +74,7 @@ async def test_a_program_that_does_not_know_how_to_say_more(script: Callable[[st
     [
         ("kill -SEGV $$", "crash", "SIGSEGV"),
         ("echo ggml-cuda.cu:1: oops >&2; kill -ABRT $$", "crash", "oops"),
-        ("kill -ILL $$", "crash", "newer processor"),
+        ("kill -ILL $$", "crash", "not for this processor"),
         ("exit 139", "crash", "SIGSEGV"),
         ("echo no such thing >&2; exit 1", "list", "exit status 1 when asked for its devices: no such thing"),
         (
