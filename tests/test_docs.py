@@ -18,6 +18,7 @@ from appliance.http.way import resumable, routes
 
 ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+WHERE = (ROOT / "docs" / "where-to-change.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 COMMANDS = (ROOT / "docs" / "command-line.md").read_text("utf-8")
 HTTP = (ROOT / "docs" / "http.md").read_text("utf-8")
@@ -36,12 +37,11 @@ def test_the_readme_is_short() -> None:
 
 def test_architecture_is_short_and_its_names_exist() -> None:
     assert len(ARCHITECTURE.splitlines()) <= 150
-    for name in re.findall(
-        r"`((?:appliance|tests|llama-builds|starter-model|packaging|plugins|installer)/[\w./-]*)`", ARCHITECTURE
-    ):
+    paths = r"`((?:appliance|tests|llama-builds|starter-model|packaging|plugins|installer|docs)/[\w./-]*)`"
+    for name in re.findall(paths, ARCHITECTURE + WHERE):
         assert (ROOT / name).exists(), name
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "appliance").rglob("*.py"))
-    for name in ("open_children", "open_fleet", "serve", "RequestHead", "Grant", "Refuse", "exchange", "Sink"):
+    for name in ("open_appliance", "open_fleet", "RequestHead", "Grant", "Refuse", "Exchange", "Sink", "Visit"):
         assert name in ARCHITECTURE
         assert re.search(rf"\b(def|class) {name}\b", source), name
 

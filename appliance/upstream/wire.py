@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import trio
@@ -30,7 +30,7 @@ class Wire(Protocol):
         """What has come, b"" at the end."""
         ...
 
-    async def each(self, heard: Callable[[bytes], bool]) -> None:
+    def each(self, heard: Callable[[bytes], bool]) -> Awaitable[None]:
         """Call ``heard`` with all that comes, b"" at the end, until it returns False; raises what it raises."""
         ...
 
@@ -79,14 +79,14 @@ class PlainWire:
             except trio.ClosedResourceError:
                 raise _closed() from None
 
-    async def each(self, heard: Callable[[bytes], bool]) -> None:
+    def each(self, heard: Callable[[bytes], bool]) -> Awaitable[None]:
+        """See `Wire`; no coroutine of its own, since each streamed chunk would pass through it."""
         if self._poller is None:
-            await each_received(self, heard)
-        elif self._fd < 0:
+            return each_received(self, heard)
+        if self._fd < 0:
             raise _closed()
-        else:
-            self._forget()
-            await self._poller.each(self._sock, heard)
+        self._forget()
+        return self._poller.each(self._sock, heard)
 
     def rest(self, lost: Callable[[], None]) -> None:
         """Nobody uses it now: ``lost`` is called when its other side closes it, now or while it is used again."""
