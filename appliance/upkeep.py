@@ -46,6 +46,7 @@ async def following_files(reloads: Reloads, *, watch: bool) -> AsyncGenerator[No
 
 
 async def _reload_on_hangup(reloads: Reloads) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the receiver restores: one that comes while all ends is late
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             await reloads.reload_quietly()

@@ -191,7 +191,7 @@ def test_ctrl_c_keeps_what_has_come(start_server: StartServer, environment: Mapp
         time.sleep(0.01)
     server.signal(signal.SIGINT)
     assert server.wait(20) == 130
-    assert "are kept; the same command goes on from there" in server.told()
+    assert "are kept; the same command resumes from there" in server.told()
     before = hub.sent()
     hub.behave()
     server = start_server("llama-server", "-hf", "acme/big", "--port", "0", env=dict(environment))
@@ -289,5 +289,5 @@ def test_off_line_a_preset_says_what_is_missing(
     server = start_server("llama-server", "--models-preset", "p.ini", "--offline", "--port", "0", env=dict(environment))
     answer = http(server, "POST", "/v1/chat/completions", {**CHAT, "model": "one"})
     assert answer.status >= 400
-    assert f"{REPO}:F16 is not in the cache, and offline forbids to download it" in answer.json()["error"]["message"]
+    assert f"{REPO}:F16 is not in the cache, and 'offline' forbids downloading it" in answer.json()["error"]["message"]
     assert hub.requests() == []

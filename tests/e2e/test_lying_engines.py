@@ -19,7 +19,7 @@ from engine_folders import Lie, Listed, make_build, tell
 from program import Server, http, run_command
 
 from appliance.core.engines.choice import Ranked
-from appliance.engines import owner
+from appliance.engines import owner, proving
 from appliance.engines.found import Places, list_engines
 from appliance.engines.owner import open_engines
 from appliance.store.engine_book import BOOK, BookFile
@@ -137,7 +137,7 @@ def test_the_fast_and_honest_gpu_is_chosen(world: World) -> None:
 def test_one_that_lies_before_it_is_proven_is_never_used_and_named(
     world: World, lie: Lie, finding: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "prove", partial(owner.prove, seconds=3.0))
+    monkeypatch.setattr(proving, "prove", partial(proving.prove, seconds=3.0))
     monkeypatch.setattr(owner, "list_devices", partial(owner.list_devices, seconds=1.0))
     tell(world.gpu, lie)
     ranked = world.prove()

@@ -183,7 +183,7 @@ def test_images_that_cannot_be_served(
     [
         ("", "x\r\nX-Evil: 1", "its token cannot be used"),
         ("", "", "its token cannot be used"),
-        ("file:///etc/passwd?", TOKEN, "it sent us to something that is not an address"),
+        ("file:///etc/passwd?", TOKEN, "it redirected us to something that is not an address"),
     ],
 )
 def test_a_registry_that_gives_out_nonsense(
