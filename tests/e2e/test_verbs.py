@@ -151,7 +151,7 @@ def test_run_without_a_server_loads_the_model_itself(engine: str, tmp_path: Path
     done = run_command("run", "starter", STARTER_QUESTION, "--engine", engine, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) >= 3
-    assert "no server runs" in done.stderr
+    assert "no server is running" in done.stderr
     piped = run_command("run", "starter", "--engine", engine, "--json", cwd=tmp_path, stdin=STARTER_QUESTION)
     assert json.loads(piped.stdout)["choices"][0]["message"]["content"] == done.stdout.strip()
     assert run_command("run", "startr", "hi", "--engine", engine, cwd=tmp_path).returncode == 2

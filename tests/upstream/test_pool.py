@@ -1,0 +1,168 @@
+"""Connections that are used again: only where the answer ended in good order, and never one that was closed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from upstream_harness import listening, read_request
+
+from appliance.errors import UpstreamFailed
+from appliance.upstream import pool as pool_module
+from appliance.upstream.client import Address, Exchange
+from appliance.upstream.pool import Pool, open_pool
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+Serve = Callable[[trio.SocketStream], Awaitable[None]]
+
+
+def keeping(answers: list[bytes], connections: list[int]) -> Serve:
+    """A server that answers request after request on a connection; it notes how many each connection had."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        mine = len(connections)
+        connections.append(0)
+        for answer in answers:
+            if not await read_request(stream):
+                return
+            connections[mine] += 1
+            await stream.send_all(answer)
+        await stream.aclose()
+
+    return serve
+
+
+@asynccontextmanager
+async def server(*answers: bytes) -> AsyncGenerator[tuple[Address, list[int]]]:
+    connections: list[int] = []
+    async with listening(keeping(list(answers), connections)) as port:
+        yield Address("127.0.0.1", port, None, "m"), connections
+
+
+async def ask(pool: Pool, address: Address, method: str = "POST") -> bytes:
+    with trio.fail_after(5):
+        async with Exchange(address, method, "/", pool=pool) as response:
+            return await response.read(1 << 20)
+
+
+async def wait_free(pool: Pool, count: int) -> None:
+    with trio.fail_after(5):
+        while pool.free != count:  # noqa: ASYNC110  the pool tells nobody
+            await trio.sleep(0.005)
+
+
+async def test_a_connection_serves_one_request_after_the_other():
+    async with server(*[OK] * 5) as (address, connections), open_pool() as pool:
+        for _ in range(4):
+            assert await ask(pool, address) == b"ok"
+            assert pool.free == 1
+        assert connections == [4]
+
+
+async def test_those_in_use_are_not_shared():
+    async with server(*[OK] * 5) as (address, connections), open_pool() as pool:
+        async with Exchange(address, "POST", "/", pool=pool) as first:
+            assert await ask(pool, address) == b"ok"
+            assert await first.read(100) == b"ok"
+        assert pool.free == 2
+        assert connections == [1, 1]
+
+
+async def test_the_end_of_the_pool_closes_what_waits():
+    async with server(*[OK] * 5) as (address, connections):
+        async with open_pool() as pool:
+            await ask(pool, address)
+        assert pool.free == 0
+        async with open_pool() as another:
+            await ask(another, address)
+        assert connections == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive, Close\r\n\r\nok",
+    ],
+)
+async def test_a_server_that_says_so_is_asked_on_a_new_one(answer: bytes):
+    async with server(answer, OK) as (address, connections), open_pool() as pool:
+        assert await ask(pool, address) == b"ok"
+        assert pool.free == 0
+        assert await ask(pool, address) == b"ok"
+        assert connections == [1, 1]
+
+
+async def test_an_answer_that_is_given_up_closes_its_connection():
+    long = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    async with server(long, OK) as (address, connections), open_pool() as pool:
+        async with Exchange(address, "POST", "/", pool=pool) as response:
+            assert response.status == 200
+        assert pool.free == 0
+        with trio.move_on_after(0.05):
+            await ask(pool, address)
+        assert pool.free == 0
+        assert connections == [1, 1]
+
+
+async def test_bytes_behind_an_answer_end_it_for_good():
+    async with server(OK + b"HTTP/1.1 200 OK\r\n", OK) as (address, _connections), open_pool() as pool:
+        with pytest.raises(UpstreamFailed):
+            await ask(pool, address)
+        assert pool.free == 0
+
+
+async def test_one_that_the_server_closes_is_forgotten():
+    async with server(OK) as (address, connections), open_pool() as pool:
+        assert await ask(pool, address) == b"ok"  # after this answer the server closes
+        await wait_free(pool, 0)
+        assert await ask(pool, address) == b"ok"
+        assert connections == [1, 1]
+
+
+async def test_one_that_closes_as_it_is_taken_is_replaced_once():
+    async with open_pool() as pool:
+        connections: list[int] = []
+
+        async def serve(stream: trio.SocketStream) -> None:
+            connections.append(0)
+            assert await read_request(stream)
+            await stream.send_all(OK)
+            if len(connections) == 1:
+                await read_request(stream)  # and closes without an answer
+
+        async with listening(serve) as port:
+            address = Address("127.0.0.1", port, None, "m")
+            assert await ask(pool, address) == b"ok"
+            assert await ask(pool, address) == b"ok"
+            assert len(connections) == 2
+
+
+async def test_a_new_one_that_closes_is_not_asked_again():
+    connections: list[int] = []
+
+    async def serve(stream: trio.SocketStream) -> None:
+        connections.append(0)
+        await read_request(stream)
+
+    async with open_pool() as pool, listening(serve) as port:
+        with pytest.raises(UpstreamFailed):
+            await ask(pool, Address("127.0.0.1", port, None, "m"))
+        assert len(connections) == 1
+
+
+async def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool_module, "MAX_FREE", 2)
+    async with server(*[OK] * 5) as (address, connections), open_pool() as pool:
+        async with (
+            Exchange(address, "POST", "/", pool=pool) as one,
+            Exchange(address, "POST", "/", pool=pool) as two,
+            Exchange(address, "POST", "/", pool=pool) as three,
+        ):
+            for response in (one, two, three):
+                await response.read(10)
+        assert pool.free == 2
+        assert len(connections) == 3
