@@ -124,7 +124,8 @@ def measured(options: argparse.Namespace, folder: Path) -> Run:
     if DECISIONS in rows:
         run.attempt(DECISIONS, PROGRAM, lambda: decided(python))
     run.under_load([row for row in UNDER_LOAD if row in rows], options.rounds)
-    command = shlex.join(["bench", *sys.argv[1:]])
+    words = [word for word in sys.argv[1:] if not word.startswith("--json") and word != str(options.json)]
+    command = shlex.join(["bench", *words])
     return Run(_machine(), _commit(python), command, run.samples, run.left_out)
 
 

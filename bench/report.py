@@ -134,8 +134,8 @@ class Run(NamedTuple):
 
     def markdown(self) -> str:
         found = combined(self.samples)
-        where = f"Machine: {self.machine}; other work took {self.others():.0f} % of it. Commit: {self.commit}."
-        lines = [f"{where} Command: `{self.command}`.", ""]
+        where = [f"{self.machine}; other work took {self.others():.0f} % of it", self.commit, f"`{self.command}`"]
+        lines = [as_markdown([["machine", "commit", "command"], where]), ""]
         lines += ["### Goals", "", as_markdown(goals_table(found)), ""]
         for row, relays in found.items():
             lines += [f"### {row}: {ROWS[row].title}", "", f"`{ROWS[row].command}`", ""]
