@@ -69,13 +69,13 @@ class Places(Struct, frozen=True, kw_only=True):
     downloading: DownloadSettings
     plugin_data: Path
     defaults: Config = Config()
-    """What applies where there is no configuration."""
+    """The settings that apply without a configuration."""
     chooser: Chooser | None = None
     """Says which engine a model is started on, in place of what is known of engines."""
     toolbox: Toolbox | None = None
     """The tools, in place of those that the settings switch on."""
     learns: bool = True
-    """What is not known of engines is found out in the background."""
+    """Facts that are not known of the engines are found out in the background."""
     samples: bool = True
     """The machine is sampled, if the configuration does not say otherwise."""
     echo: Echo | None = None
@@ -197,7 +197,7 @@ def _see_gpus(fleet: Fleet, sample: Sample) -> None:
 
 
 def _gpu_memory(sample: Sample) -> Mapping[str, GpuMemory]:
-    """What a sample tells of the GPUs' memory, by what budgets call them."""
+    """Return the GPUs' memory in a sample, by the names that budgets use."""
     return {
         f"gpu{gpu.id}": GpuMemory(gpu.mem_used_mb * MIB, gpu.mem_total_mb * MIB)
         for gpu in sample.gpus

@@ -152,7 +152,7 @@ def _machine() -> str:
 
 
 def _commit(python: Path) -> str:
-    """Of the checkout that the program is run from."""
+    """Return the commit of the checkout that the program runs from."""
     words = ["git", "-C", str(python.absolute().parent), "describe", "--always", "--dirty"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

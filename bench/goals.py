@@ -128,7 +128,7 @@ def goals(found: Combined) -> list[Goal]:
 
 
 def combined(samples: Samples) -> Combined:
-    """Of all rounds the least CPU, since other work of the machine only adds to it, and the median of all else."""
+    """Return the least CPU of all rounds, since other work only adds to it, and the median of all else."""
     found = {row: {relay: _of_rounds(rounds) for relay, rounds in relays.items()} for row, relays in samples.items()}
     for relays in found.values():
         base = relays.get(DIRECT, {})

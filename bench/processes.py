@@ -129,7 +129,7 @@ class Used(NamedTuple):
     """How often each thread of it went to sleep until something came."""
 
     def sleeps_since(self, earlier: Used) -> int:
-        """Of the threads that are still there. One for each chunk: each came alone."""
+        """The sleeps of the threads that still run. One for each chunk means that each came alone."""
         return sum(count - earlier.sleeps.get(thread, 0) for thread, count in self.sleeps.items())
 
 

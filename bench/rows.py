@@ -41,9 +41,9 @@ class Row(NamedTuple):
     command: str
     """As the report prints it."""
     under_load: Callable[[Relay, Bench], Figures] | None = None
-    """Of a relay that runs beside the others."""
+    """Measures a relay that runs beside the others."""
     alone: Callable[[Contestant, Bench], Figures] | None = None
-    """Of one that is started for this row."""
+    """Measures a relay that is started for this row."""
     needs_models: bool = False
     """Only of one that reads a configuration of models."""
     relays: tuple[str, ...] | None = None

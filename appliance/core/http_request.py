@@ -61,7 +61,7 @@ class Head(Struct, frozen=True):
 
 
 class _Fields:
-    """What llhttp calls back."""
+    """The callbacks of llhttp."""
 
     __slots__ = ("headers",)
 
@@ -95,7 +95,7 @@ def read_request(head: bytes) -> Head:
 
 
 def _understand(method: bytes, target: bytes, minor: bytes, headers: list[tuple[bytes, bytes]]) -> Head:
-    """What the fields say of the message. Raises RequestError where they contradict each other."""
+    """Return the head with the framing that its fields declare. Raises RequestError on a contradiction."""
     if len(headers) > MAX_FIELDS:
         raise RequestError(431, f"the request has more than {MAX_FIELDS} headers")
     if target == b"*" and method != b"OPTIONS":

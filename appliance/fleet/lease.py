@@ -14,7 +14,7 @@ from appliance.upstream.client import Address
 
 
 class Lender(Protocol):
-    """What a lease asks of the fleet. `lend`, `ask` and `take_back` are atomic."""
+    """The part of the fleet that a lease uses. `lend`, `ask` and `take_back` are atomic."""
 
     @property
     def queue_timeout(self) -> float:

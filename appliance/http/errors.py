@@ -105,13 +105,13 @@ def describe(error: ApplianceError, dialect: Dialect = Dialect.OPENAI) -> ErrorI
 
 
 def describe_bug(bug: str, dialect: Dialect = Dialect.OPENAI) -> ErrorInfo:
-    """What the caller learns of an error that nobody foresaw: an id that the log has too."""
+    """Return the answer to an error that nobody foresaw: it carries an id that the log has as well."""
     kind = "api_error" if dialect is Dialect.ANTHROPIC else "server_error"
     return ErrorInfo(message=f"internal error {bug}; the log says more", type=kind, code=500, reason="internal_error")
 
 
 def disabled(option: str) -> ErrorInfo:
-    """What is answered where something would be, had it been switched on."""
+    """Return the answer of a route whose feature is switched off."""
     return ErrorInfo(
         message=f"this feature is disabled; start the server with {option} to enable it",
         type="feature_disabled",

@@ -1,4 +1,4 @@
-"""What the program's own routes show and drive."""
+"""The owners that the program's own routes show and drive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from appliance.tools.box import Toolbox
 
 
 class Owners(Struct, frozen=True, kw_only=True):
-    """What the composition root has opened. ``configuration`` is None without a configuration file."""
+    """The owners that the composition root has opened. ``configuration`` is None without a configuration file."""
 
     engines: Engines
     fleet: Fleet
@@ -39,7 +39,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     reloads: Reloads
 
     def model_states(self) -> list[ModelState]:
-        """What another appliance is told of the models here."""
+        """Return the models here as another appliance sees them."""
         return model_states(self.fleet)
 
     def downloading(self) -> list[DownloadStatus]:

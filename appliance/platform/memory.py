@@ -1,4 +1,4 @@
-"""What a running process takes, with all that it has started: main memory, and memory of NVIDIA devices."""
+"""The memory of a process and of all that it has started: main memory, and memory of NVIDIA devices."""
 
 from __future__ import annotations
 

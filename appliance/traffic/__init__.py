@@ -1,3 +1,3 @@
-"""What is known about requests: records, metrics, captures, requests under way, the program's log, who answers.
+"""Knowledge about requests: records, metrics, captures, requests under way, the program's log, targets.
 
 Refuses to know how a request arrived."""

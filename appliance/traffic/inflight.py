@@ -49,7 +49,7 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Answer(Protocol):
-    """What goes back to a client."""
+    """The answer on its way to a client."""
 
     @property
     def passed(self) -> int:
@@ -210,7 +210,7 @@ class InFlight:
             self._add(entry.id)
 
     def changes_since(self, number: int) -> tuple[list[Change], int]:
-        """What a reader at ``number`` has to hear, and where it is then."""
+        """Return the changes that a reader at ``number`` has not seen, and its new number."""
         self._look()
         oldest = self._changes[0][0] if self._changes else self._next
         if number < oldest:

@@ -1,4 +1,4 @@
-"""What is under way when the server ends, so that it can be ended in order."""
+"""The work under way when the server ends, so that it can be ended in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Cancel = Callable[[Exception], None]
 
 
 class _UnderWay:
-    """What ends together."""
+    """One kind of work; all of it ends together."""
 
     def __init__(self) -> None:
         self._cancels: set[Cancel] = set()

@@ -1,4 +1,4 @@
-"""What the program counts of itself. Counting costs a microsecond; `appliance.traffic.exposition` makes text of it."""
+"""The program's own counters. Counting costs a microsecond; `appliance.traffic.exposition` writes them as text."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Metrics:
         counts.died = True
 
     def label(self, model: str) -> str:
-        """What the model is called in labels."""
+        """Return the model's name in labels."""
         return model if model in self.models or len(self.models) < MAX_MODELS else OTHER
 
     def _of(self, model: str) -> ModelCounts:

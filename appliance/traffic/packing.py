@@ -48,7 +48,7 @@ class Packer:
                 await trio.sleep((SHARE - 1) * (time.monotonic() - began))
 
     def batch(self) -> list[Packing]:
-        """What is to be done next. Answers under way first: what is held of them counts for no budget but their own."""
+        """Return the next piece of work. Answers under way come first: no budget but their own holds their memory."""
         batch, left = list[Packing](), BATCH
         while self._open and left > 0:
             body = next(iter(self._open))

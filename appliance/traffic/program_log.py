@@ -40,7 +40,7 @@ _REQUEST_LINE = 60
 
 
 class ProcessLogs(Protocol):
-    """What is used of the fleet's logs, see `appliance.fleet.logs.Logs`."""
+    """The part of the fleet's logs that is used here, see `appliance.fleet.logs.Logs`."""
 
     def read(self, model: str | None, number: int) -> tuple[list[Line], int, int]: ...
 
@@ -48,7 +48,7 @@ class ProcessLogs(Protocol):
 
 
 _Answered = tuple[str, str, str, str, int, int, bytes, float]
-"""What the line of a request tells, in its order."""
+"""The fields of a request's line, in their order."""
 
 
 class _Own:
@@ -196,7 +196,7 @@ class LogFeeds:
         return LogReader(self, lambda source: source == "proxy", None, history=history)
 
     def upstream(self, model: str | None = None, *, history: bool = True) -> LogReader:
-        """What one model's processes print, or those of all with the model's id in front."""
+        """Return a reader of one model's processes, or of all with the model's id in front of each line."""
         return LogReader(self, lambda source: source == "upstream", model, history=history)
 
     def combined(self, *, history: bool = True) -> LogReader:

@@ -1,4 +1,4 @@
-"""What is noted of every request for a model: tokens, times, the activity row, the capture.
+"""The record of every request for a model: tokens, times, the activity row, the capture.
 
 A request pays for references to what passes anyway. Everything else is made of them when it is over and the loop has
 time, in batches; whoever looks settles what is waiting first, so that nobody can tell.
@@ -123,7 +123,7 @@ class RecordingSink(Passing):
         return self.inner.push(data)
 
     def push_aside(self, data: bytes) -> bool:
-        """What the program itself tells a waiting client: no part of the model's answer. As `push`."""
+        """Push text of the program itself for a waiting client. It is not part of the model's answer. As `push`."""
         self.passed += len(data)
         return self.inner.push(data)
 
@@ -145,7 +145,7 @@ class RecordingSink(Passing):
             self._packer.open(self._answer)
 
     def _piece(self) -> bytes:
-        """What has not been looked at."""
+        """Take the bytes that have not been looked at."""
         piece = b"".join(self._fresh)
         self._fresh.clear()
         return piece
@@ -156,7 +156,7 @@ class RecordingSink(Passing):
         return TokenCounter(self._record.path, streaming=self._streaming, content_encoding=self._coding)
 
     def row(self, status: int, seconds: float, ended: float) -> Row:
-        """What the activity log keeps of the request, now that it is over. ``ended`` is in Unix seconds."""
+        """Return the request's row of the activity log, once it is over. ``ended`` is in Unix seconds."""
         error, tokens, milliseconds = UNSET, NO_TOKENS, round(seconds * 1000)
         if self._status:
             told = self._told(status)
@@ -180,7 +180,7 @@ class RecordingSink(Passing):
         )
 
     def _told(self, status: int) -> Usage | str:
-        """What the answer cost, or what the error says."""
+        """Return the cost of the answer, or the error's text."""
         piece = self._piece()
         if isinstance(self._answer, Body):
             self._answer.feed(piece)
@@ -194,7 +194,7 @@ class RecordingSink(Passing):
         return reader.end(status) if isinstance(reader, ErrorText) else reader.end()
 
     def exchange(self, status: int) -> Exchange:
-        """What the captures keep of it, once its `row` is made; of a failure only the request."""
+        """Return its capture, once its `row` is made; a failure's holds only the request."""
         record, parts = self._record, captured_parts(self._record.path)
         body = record.body if parts.request else None
         if status != 200:
@@ -286,12 +286,12 @@ class Recorder:
         return with_captures(await self._activity.page(query), self.captures.has)
 
     async def stats(self, models: Sequence[str] = ()) -> Stats:
-        """Of these models; of all without any. Raises as `page`."""
+        """Return the statistics of these models, of all if none is given. Raises as `page`."""
         self.settle()
         return await self._activity.stats(models)
 
     async def capture(self, row_id: int) -> Capture | None:
-        """What is kept of the request with this row."""
+        """Return the capture of the request with this row."""
         self.settle()
         read = self.captures.find(row_id)
         return await trio.to_thread.run_sync(read) if read is not None else None

@@ -28,7 +28,7 @@ class Request(Struct, frozen=True, kw_only=True):
     headers: Sequence[tuple[bytes, bytes]]
     http_version: str
     client: str = ""
-    """Who asks: as proxies on the way tell it, else ``peer``."""
+    """The client's address, as proxies on the way report it, else ``peer``."""
     peer: str = ""
     """The other end of the connection."""
 
@@ -47,7 +47,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def public(self) -> bool:
-        """What llama-server answers without a key."""
+        """llama-server answers the path without a key."""
         return self.path in PUBLIC_PATHS or self.path.startswith(PAGE_PREFIX) or self.path == "/ui"
 
 

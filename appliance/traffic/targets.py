@@ -1,4 +1,4 @@
-"""Who answers a request: the model or the peers that its name means at this moment."""
+"""The target of a request: the model or the peers that its name means at this moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from appliance.traffic.profile import ActiveProfile
 
 NO_EDITS = Edits(by_name={})
 MAX_SEGMENTS = 8
-"""Of a path that may be the name of a model on disk: names there have one slash, or as many as folders."""
+"""The most parts of a path that may name a model on disk: names have one slash, or as many as folders."""
 MAX_KNOWN = 4096
 """Names whose meaning is kept; of one model there are as many as ways to write it in capitals."""
 
@@ -40,7 +40,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What logs call it."""
+        """The target's name in logs."""
         return self.model.id if self.model is not None else "/".join(self.peers[0])
 
 
@@ -98,7 +98,7 @@ class Targets:
         return Chosen(self, name)
 
     def known(self, name: str) -> Target | None:
-        """What the name meant when it was last asked for, if nothing that this depends on has changed since.
+        """Return the name's last target, if nothing that it depends on has changed since.
 
         A selector's answers are never known: each depends on the requests under way.
         """
@@ -159,7 +159,7 @@ class Targets:
         return await self._target(name, self.router().resolve(name)), path
 
     def rest_of(self, rest: str) -> str:
-        """What a raw path below ``/upstream/`` asks of the model's server, decoded."""
+        """Return the decoded path that a raw path below ``/upstream/`` asks of the model's server."""
         found = self._split(rest)
         return unquote(found[1] if found is not None else rest[len(rest.partition("/")[0]) :])
 
@@ -195,7 +195,7 @@ class Targets:
         return list(dict.fromkeys((*local, *config.selectors, *remote)))
 
     def edits(self, model: Model) -> Edits:
-        """What the configuration does to bodies for the model."""
+        """Return the configuration's edits of bodies for the model."""
         if model.config is None:
             return NO_EDITS
         return self._compiled().get(model.id, NO_EDITS)

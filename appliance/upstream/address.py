@@ -41,7 +41,7 @@ OWN_TO_THIS_HOP = HOP_BY_HOP | {
 }
 """Request headers that speak of the client's connection or prove the client's identity; a child never sees them."""
 OF_THE_CLIENT = OWN_TO_THIS_HOP | {b"forwarded", b"origin", b"referer", b"x-real-ip"}
-"""What a peer does not see besides: who asks the program, and from which page, is nothing that another server needs."""
+"""More headers that a peer does not see: another server has no need to know the client and its page."""
 _OF_THE_CLIENT_PREFIXES = (b"x-forwarded-", b"sec-fetch-")
 
 

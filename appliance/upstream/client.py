@@ -33,7 +33,7 @@ SWITCHING = 101
 
 
 class Progress(Protocol):
-    """Who wants to know how far a request is."""
+    """An observer of a request's progress."""
 
     def connected(self) -> None: ...
 

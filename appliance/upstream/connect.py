@@ -19,7 +19,7 @@ from appliance.upstream.tls import secure
 from appliance.upstream.wire import NO_RESOURCES, ConnectFailed, PlainWire, Wire
 
 UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
-"""What connect says when it has not failed yet."""
+"""The results of connect(2) that are not failures (yet)."""
 LOCALHOST = ("127.0.0.1", "::1")
 """Both, in the order in which engines listen: llama-server binds the first unless told otherwise."""
 

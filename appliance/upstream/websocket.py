@@ -85,7 +85,7 @@ class UpstreamWebsocket(Websocket):
         self.headers = [
             header for header in connection.handshake_headers if not header[0].lower().startswith(b"sec-websocket-")
         ]
-        """Of the answer to the handshake, names in lower case, without those of the handshake itself."""
+        """The handshake answer's headers, names in lower case, without those of the handshake itself."""
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ class Wire(Protocol):
     async def send(self, data: bytes) -> None: ...
 
     async def receive(self) -> bytes:
-        """What has come, b"" at the end."""
+        """Return the bytes that have come, b"" at the end."""
         ...
 
     def each(self, heard: Callable[[bytes], bool]) -> Awaitable[None]:
@@ -108,7 +108,7 @@ class PlainWire:
 
 
 def failure(address: Address, why: str, cause: OSError) -> UpstreamFailed | Busy:
-    """What a broken connection means: the other side's fault, or a lack of resources on this one."""
+    """Return the error that a broken connection means: the other side's fault, or a lack of resources on this one."""
     if cause.errno in NO_RESOURCES:
         return Busy(f"the system is out of resources ({cause.strerror})")
     return UpstreamFailed(address.label, why)

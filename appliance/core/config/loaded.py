@@ -1,4 +1,4 @@
-"""What goes into the reading of a configuration and what comes out: values that are known without reading one."""
+"""The inputs and results of reading a configuration: values that are known without reading one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Loaded(Struct, frozen=True):
     config: Config | None
     problems: tuple[Problem, ...]
     ports: Mapping[str, int] = NO_PORTS
-    """What each model that uses ``${PORT}`` was given."""
+    """The port of each model that uses ``${PORT}``."""
 
     @property
     def errors(self) -> tuple[Problem, ...]:

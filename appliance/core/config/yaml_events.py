@@ -1,4 +1,4 @@
-"""What a YAML text consists of, whoever has read it: events, tokens, and the first place where it is no YAML."""
+"""The parts of a YAML text, for every reader: events, tokens, and the first place where the text is not YAML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 BREAK = re.compile("\r\n|\n|\r")
-"""What ends a line when lines are counted. (The scanner knows three more, U+0085, U+2028, U+2029; editors do not.)"""
+"""The ends of a line when lines are counted. (The scanner knows U+0085, U+2028, U+2029 as well; editors do not.)"""
 
 Kind = Literal["document", "scalar", "alias", "mapping", "sequence", "end", "other"]
 

@@ -17,7 +17,7 @@ from appliance.core.config.yaml_events import Event, Token
 
 _MARKER = re.compile(r"^(?:---|\.\.\.|%)", re.MULTILINE)
 _REST = r" *(?: #.*)?"
-"""What may follow a value."""
+"""The text that may follow a value."""
 _FIRST = r"""(?:[^ \-?:,\[\]{}#&*!|>'"%@`]|-(?=[^ ]))"""
 _TEXT = rf"{_FIRST}[^ :#]*(?:(?::(?=[^ ])|#| +(?=[^ :#]))[^ :#]*)*"
 """Bare text outside of brackets: ``: `` ends it, and `` #``."""
@@ -265,7 +265,7 @@ class _Lines:
         self.go_on(at)
 
     def brackets(self, line: str, at: int, anchor: _Anchor | None, depth: int) -> int:
-        """What is in brackets or braces from ``at`` to the same line's closing one; the result is where it ends."""
+        """Read brackets or braces from ``at`` to the closing one on the same line; return where they end."""
         if depth > _DEEPEST:
             raise _Unusual
         append, number = self.events.append, self.at + 1

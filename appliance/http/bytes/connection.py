@@ -49,7 +49,7 @@ TOO_LONG = RequestError(431, "the request head is too large")
 
 
 class Overdue(Exception):
-    """What was waited for has not come in time."""
+    """The awaited bytes have not come in time."""
 
 
 class Answers(Protocol):
@@ -157,7 +157,7 @@ class Connection:
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
     async def receive(self, size: int = RECEIVE_SIZE, *, eager: bool = False) -> bytes:
-        """What the client sends next, b"" at its end. Raises Overdue. ``eager``: something is probably there."""
+        """Return the client's next bytes, b"" at its end. Raises Overdue. ``eager``: something is probably there."""
         while True:
             try:
                 if not eager:
@@ -180,7 +180,7 @@ class Connection:
         return rest
 
     def overdue(self) -> None:
-        """What is waited for comes too late: `receive` raises Overdue."""
+        """End the wait: `receive` raises Overdue."""
         self.due = math.inf
         self._overdue = True
         trio.lowlevel.notify_closing(self.socket)
@@ -342,6 +342,6 @@ def _without_empty_lines(buffer: bytes) -> bytes:
 
 
 def _is_hopeless(buffer: bytes, searched: int) -> bool:
-    """Whether a head has begun that cannot become one: something other than HTTP, or lines that end in LF alone."""
+    """Return whether the bytes cannot become a head: something other than HTTP, or lines that end in LF alone."""
     bare = buffer.count(b"\n", searched) != buffer.count(b"\r\n", max(searched - 1, 0))
     return bare or not (buffer[:1].isalpha() or buffer[:1] == b"\r")

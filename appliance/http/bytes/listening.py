@@ -43,7 +43,7 @@ def shown(where: Listen) -> str:
 
 
 def url_of(where: Listen, *, tls: bool) -> str:
-    """What a user is told to connect to."""
+    """Return the URL that the user is shown."""
     if isinstance(where, UnixSocket):
         return f"unix:{where.path}"
     return f"{'https' if tls else 'http'}://{shown(where)}"
@@ -155,7 +155,7 @@ def _bound(sock: socket.socket) -> tuple[str, int]:
 
 
 async def _who_answers(host: str, port: int) -> str:
-    """Whether the program that holds the port is another of ours."""
+    """Return whether another llama-appliance holds the port."""
     there = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     head = b""
     with trio.move_on_after(PROBE_TIME):

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class _Version(NamedTuple):
-    """Of a file: tells whether it was changed."""
+    """A file's identity, by which a change shows."""
 
     modified_ns: int
     size: int
@@ -144,7 +144,7 @@ class TlsSocket:
         """Bytes of the answer that are in ``_unsent``, and that `send` has not said yet to have taken."""
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        """What the client said. Raises BlockingIOError when that is nothing yet, and OSError."""
+        """Return what the client sent. Raises BlockingIOError when there is nothing yet, and OSError."""
         if flags:
             return b"" if _hung_up(self._sock) else self._sock.recv(size, flags)
         if data := self._sock.recv(size):
@@ -252,7 +252,7 @@ class TlsSocket:
 if sys.platform == "linux":
 
     def _hung_up(sock: socket.socket) -> bool:
-        """Whether the client has closed its side, even behind bytes that were not read: its farewell is some."""
+        """Return whether the client has closed its side, even behind unread bytes (its close_notify is some)."""
         poll = select.poll()
         poll.register(sock, select.POLLRDHUP)
         return bool(poll.poll(0))

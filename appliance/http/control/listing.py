@@ -85,7 +85,7 @@ def router_props(fleet: Fleet, settings: HttpSettings) -> Object:
 
 
 def health(fleet: Fleet, *, trusted: bool) -> Object:
-    """Who is not trusted learns only that the server lives."""
+    """``GET /health``. A caller that is not trusted learns only that the server lives."""
     if not trusted:
         return {"status": "ok"}
     children = [status for status in fleet.status() if status.pid is not None]

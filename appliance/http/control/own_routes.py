@@ -1,4 +1,4 @@
-"""Who answers the program's own routes: Quart, but for a few.
+"""Dispatch of the program's own routes: Quart answers all but a few.
 
 Those few have larger bodies than Quart is let have, or a client whose leaving has to be seen at once. What is large to
 import is imported when it is asked for.

@@ -1,4 +1,4 @@
-"""What was: the activity log, its statistics, captured requests, samples of the machine."""
+"""Routes of the past: the activity log, its statistics, captured requests, samples of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is configured, found and running at this moment, put together for the routes and feeds that tell it."""
+"""The models that are configured, found and running at this moment, for the routes and feeds that show them."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class EventFeed(ResponseBody):
     # ---- what there is to tell ---------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """What a new client gets, in llama-swap's order."""
+        """Return the first events of a new client, in llama-swap's order."""
         for source, reader in (("proxy", self._program), ("upstream", self._upstream)):
             self._put("logData", {"source": source, "data": _text(reader.take())})
         self._tell_states()

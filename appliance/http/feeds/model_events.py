@@ -43,7 +43,7 @@ class ModelEvent(Struct, frozen=True, omit_defaults=True):
 
 
 class Seen(Struct, frozen=True):
-    """What a listener knows of one model's process. ``started_at`` tells one process from the next; None is none."""
+    """The state of a model's process as a listener knows it. ``started_at`` tells processes apart; None: no process."""
 
     state: str = "unloaded"
     progress: Raw | None = None
@@ -61,7 +61,7 @@ def _seen(status: ChildStatus) -> Seen:
 
 
 def changes(before: Mapping[str, Seen], now: Iterable[ChildStatus]) -> list[ModelEvent]:
-    """What a listener that knew ``before`` has to be told, by model."""
+    """Return the changes since ``before`` that a listener has to be told, by model."""
     told = ((status, before.get(status.model, Seen())) for status in now)
     return [event for status, known in told for event in _changes(known, status)]
 

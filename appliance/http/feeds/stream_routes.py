@@ -66,7 +66,7 @@ class StreamRoutes:
         return response
 
     async def stop(self, conversation: str = "") -> Response:
-        """Whether or not there is such a stream."""
+        """Succeed whether or not there is such a stream."""
         self._streams.stop(_conversation(conversation))
         return Response("", 204)
 
@@ -131,7 +131,7 @@ def _conversation(in_path: str) -> str:
 
 
 def _last(name: str) -> str | None:
-    """Of a repeated parameter, the last."""
+    """Return the parameter's value; the last one where it is repeated."""
     values = request.args.getlist(name)
     return values[-1] if values else None
 

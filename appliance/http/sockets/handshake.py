@@ -41,11 +41,11 @@ def websocket_visit(request: Request, connection: Connection, head: Head, bodies
 
 
 class Handshake:
-    """What one client asks for, until it is answered: once, with `accept` or `refuse`."""
+    """The opening request of one client. It is answered once, with `accept` or `refuse`."""
 
     def __init__(self, visit: Visit, connection: Connection, offer: Offer, nursery: trio.Nursery) -> None:
         self.subprotocols = offer.subprotocols
-        """What the client offers to speak."""
+        """The subprotocols that the client offers."""
         self.websocket: Websocket | None = None
         """Where it was accepted."""
         self._visit = visit
@@ -100,7 +100,7 @@ class Handshake:
         await self.websocket.close(how)
 
     def _client_left(self) -> None:
-        """What it said before may still be under way to whoever reads slowly, for a moment."""
+        """Give the work CLOSE_TIME: a client that reads slowly may still get what was sent before."""
         self._visit.scope.deadline = trio.current_time() + CLOSE_TIME
 
 

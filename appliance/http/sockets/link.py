@@ -11,7 +11,7 @@ from appliance.upstream.websocket import NORMAL, Close
 
 
 def _nobody(models: Sequence[ModelState]) -> None:
-    """What a visitor has loaded matters to whoever asks it for models; that is told over that one's own link."""
+    """Ignore what the visitor has loaded: an appliance that asks it for models has a link of its own."""
 
 
 async def serve_link(

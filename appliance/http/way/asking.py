@@ -147,7 +147,7 @@ class Asking:
         )
 
     def _loading_stream(self, job: Job, model: Model, place: Place) -> LoadingStream | None:
-        """Who tells the client of a stream how the load goes, where the configuration wants that."""
+        """Return the teller of the load's progress to a stream's client, where the configuration wants one."""
         config = self._targets.config
         own = model.config or config
         wanted = own is not None and own.send_loading_state is True and job.route.loading_state
@@ -164,7 +164,7 @@ class Asking:
 
 
 class _Progress(Struct):
-    """What llama-server says while it loads (its README): ``value`` is the part of the current stage."""
+    """llama-server's progress of a load (its README): ``value`` is the part of the current stage that is done."""
 
     value: float | None = None
 

@@ -1,4 +1,4 @@
-"""What becomes of a request whose engine dies under it: asked again on the next seat, or its answer continued there.
+"""A request whose engine dies is asked again on the next seat, or its answer is continued there.
 
 A seat is an engine with its devices; which one is next the fleet knows. A request is asked again where nothing of its
 answer had been passed on. A stream of which something had is continued from its text (`core.continuation`), and a
@@ -41,7 +41,7 @@ class Wish(Enum):
 
 
 def wish_of(request: Request) -> Wish:
-    """What the header says, `Wish.CONTINUE` without it. Raises BadRequest."""
+    """Return the wish in the header, `Wish.CONTINUE` without it. Raises BadRequest."""
     value = request.header(NAME)
     if value is None:
         return Wish.CONTINUE
@@ -53,7 +53,7 @@ def wish_of(request: Request) -> Wish:
 
 
 class Seats(Protocol):
-    """What is asked of the fleet here."""
+    """The part of the fleet that fallback uses."""
 
     def seat_of(self, model_id: str) -> str | None: ...
 
@@ -81,10 +81,10 @@ class Course:
         self._address: Address | None = None
         self._seat: str | None = None
         self.trail: Trail | None = None
-        """What has been relayed, where it may have to be continued."""
+        """The part that has been relayed, where it may have to be continued."""
         self._splicer: Splicer | None = None
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
-        """What the answer's head says of a replay."""
+        """The fields that the answer's head carries about a replay."""
 
     def begin(self, address: Address) -> None:
         """The process is leased."""

@@ -1,4 +1,4 @@
-"""Who may ask: the Host and Origin checks, the key check, and what a browser is told (CORS)."""
+"""The checks of Host, Origin and API key, and the CORS headers for browsers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Guard:
         return good
 
     def cors_headers(self, request: Request) -> Headers:
-        """What every answer carries, also refusals; names in the case that llama-server's clients look for."""
+        """Return the headers of every answer, refusals included, in the case that llama-server's clients look for."""
         cors = self._settings.cors
         origin = request.first.get(b"origin", b"")
         if not origin and cors.origins == "localhost" and request.method != "OPTIONS":
@@ -183,7 +183,7 @@ def _origin_name(origin: str) -> str | None:
 
 
 def _is_of_another_site(request: Request) -> bool:
-    """What a page of another site asks for by itself; a link that somebody follows is something else."""
+    """Return whether a page of another site asks by itself. A link that somebody follows does not count."""
     if request.header(b"sec-fetch-site") != "cross-site" or request.public:
         return False
     followed = request.header(b"sec-fetch-mode") == "navigate" and request.header(b"sec-fetch-dest") == "document"

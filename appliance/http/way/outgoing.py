@@ -1,4 +1,4 @@
-"""What of a request reaches a model's server: its path, its headers, its body with the configuration's edits."""
+"""The request as a model's server gets it: path, headers, and body with the configuration's edits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Format(Struct, frozen=True):
     """How a body is written: JSON, unless it is a form."""
 
     boundary: bytes | None = None
-    """Of a multipart form."""
+    """The boundary of a multipart form; None for any other body."""
     urlencoded: bool = False
 
 

@@ -207,7 +207,7 @@ class Pipeline:
             await self._asking.ask(job, target, target.model)
 
     async def _ask_with_tools(self, target: Target, job: Job) -> None:
-        """What plugins make of a request may still use tools of this server."""
+        """Answer with this server's tools where the request, as plugins left it, uses them."""
         job, chat = self._tools.read(job)
         if chat is None:
             await self._ask(target, job)
@@ -289,7 +289,7 @@ class Pipeline:
         return known[0]
 
     def may_load(self, model: Model, request: Request) -> bool:
-        """Whether the request may start the model, or finds it running: ``?autoload=`` decides, else the setting."""
+        """Return whether the request may use the model: it runs, or ``?autoload=`` (else the setting) lets it start."""
         asked = request.query.get("autoload")
         if self._settings.autoload if asked is None else asked in ("true", "1"):
             return True

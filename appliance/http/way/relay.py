@@ -27,7 +27,7 @@ _DROPPED = (b"server", b"date", b"x-accel-buffering")
 
 
 class Trail:
-    """What has been relayed of one stream, in case that it has to be continued. Without a family: only that it was.
+    """The relayed part of one stream, in case it has to be continued; without a family only that there was one.
 
     Nothing is decoded before it is needed, or MAX_HELD is reached: then the oldest records are, one for each new one.
     """
@@ -54,7 +54,7 @@ class Trail:
                 self._read(self._reader, MAX_HELD)
 
     def partial(self) -> Partial | Refusal:
-        """What has been said; asked only where it `reads`."""
+        """The text so far; asked for only where it `reads`."""
         if self._reader is None:
             return Refusal("it was not kept")
         self._read(self._reader, 0)

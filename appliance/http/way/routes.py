@@ -21,7 +21,7 @@ class Route(Struct, frozen=True, kw_only=True):
     """``stream: true`` asks for server-sent events here."""
     dialect: Dialect = Dialect.OPENAI
     strip: str = ""
-    """What the path loses on its way to the model's server."""
+    """The prefix that the path loses on its way to the model's server."""
     loading_state: bool = False
     """``sendLoadingState`` applies: an OpenAI chat."""
     metered: bool = True

@@ -18,11 +18,11 @@ class Teller(Protocol):
     """Writes in a task of its own."""
 
     async def run(self) -> None:
-        """Returns when all has been written that will be."""
+        """Return when the last line has been written."""
         ...
 
     def stop(self) -> None:
-        """What is being written is the last."""
+        """End after the line that is being written."""
         ...
 
 
