@@ -9,10 +9,12 @@ import re
 from urllib.parse import parse_qsl
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.errors import BadRequest
 
+EXTENSION = "appliance"
+"""The member of a request that is for this program, not for the model's server: see docs/agents.md."""
 MAX_FIELD = 4096
 """Longest form field read as a model name or flag, in bytes."""
 MAX_PARTS = 1000
@@ -24,11 +26,14 @@ class RequestHead(Struct, frozen=True):
 
     model: str | None = None
     stream: bool = False
+    extended: bool = False
+    """A JSON body has the member `EXTENSION`."""
 
 
 class _Body(Struct):
     model: str | int | float | None = None
     stream: bool | None = None
+    appliance: Raw | UnsetType = UNSET
 
 
 _BODY = msgspec.json.Decoder(_Body)
@@ -56,7 +61,8 @@ def read_json(body: bytes) -> RequestHead:
     except msgspec.DecodeError as error:
         raise BadRequest(f"the request body is not valid JSON: {_where(str(error), body)}") from None
     model = found.model
-    return RequestHead(model or None if isinstance(model, str) else _in_words(model), bool(found.stream))
+    name = model or None if isinstance(model, str) else _in_words(model)
+    return RequestHead(name, bool(found.stream), found.appliance is not UNSET)
 
 
 def _in_words(model: float | None) -> str | None:

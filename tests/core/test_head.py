@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.head import RequestHead, multipart_boundary, read_json, read_multipart, read_query
+from appliance.core.head import EXTENSION, RequestHead, multipart_boundary, read_json, read_multipart, read_query
 from appliance.errors import BadRequest
 
 JSON = st.recursive(
@@ -18,13 +18,18 @@ JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.text(), JSON, max_size=5), st.none() | st.text(), st.none() | st.booleans(), st.booleans())
-def test_model_and_stream_are_found_whatever_surrounds_them(
+@given(
+    st.dictionaries(st.text() | st.just(EXTENSION), JSON, max_size=5),
+    st.none() | st.text(),
+    st.none() | st.booleans(),
+    st.booleans(),
+)
+def test_model_stream_and_extension_are_found_whatever_surrounds_them(
     body: dict[str, object], model: str | None, stream: bool | None, escaped: bool
 ):
     body |= {"model": model, "stream": stream}
     raw = json.dumps(body, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
-    assert read_json(raw) == RequestHead(model or None, bool(stream))
+    assert read_json(raw) == RequestHead(model or None, bool(stream), EXTENSION in body)
 
 
 @given(st.binary(max_size=200))

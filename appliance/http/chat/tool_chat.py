@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from appliance.core.head import EXTENSION
 from appliance.core.json_edit import Edit, apply_edits
 from appliance.core.json_path import Path, Step
 from appliance.core.runs import MAX_ITERATIONS, Task, Tool
@@ -21,10 +22,9 @@ from appliance.core.tooling import NO_PARAMETERS
 from appliance.errors import BadRequest, Forbidden
 from appliance.tools.box import Toolbox
 
-MEMBER = "appliance"
-_NEEDLE = b'"appliance"'
-_PATH = Path((Step(MEMBER.encode()),))
-_OWNED = frozenset((MEMBER, "model", "messages", "tools", "stream", "stream_options", "parallel_tool_calls", "n"))
+_NEEDLE = f'"{EXTENSION}"'.encode()
+_PATH = Path((Step(EXTENSION.encode()),))
+_OWNED = frozenset((EXTENSION, "model", "messages", "tools", "stream", "stream_options", "parallel_tool_calls", "n"))
 """Members of the request that the loop says itself, for each of its turns."""
 
 
@@ -83,20 +83,20 @@ def read_tool_chat(body: bytes, route: str, toolbox: Toolbox, *, honoured: bool)
         members = _members(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return body, None  # the engine says what is wrong with it
-    if MEMBER not in members:
+    if EXTENSION not in members:
         return body, None
     plain = apply_edits(body, (Edit(_PATH),))
-    if MEMBER in _members(plain):
-        raise BadRequest(f"'{MEMBER}' is there twice; say it once", param=MEMBER)
+    if EXTENSION in _members(plain):
+        raise BadRequest(f"'{EXTENSION}' is there twice; say it once", param=EXTENSION)
     if not honoured:
         return plain, None
     if family_of(route) is not Family.CHAT:
-        raise BadRequest(f"'{MEMBER}' is for /v1/chat/completions; {route} has no tools", param=MEMBER)
+        raise BadRequest(f"'{EXTENSION}' is for /v1/chat/completions; {route} has no tools", param=EXTENSION)
     try:
-        wanted = _wanted(members[MEMBER])
+        wanted = _wanted(members[EXTENSION])
     except msgspec.ValidationError as error:
         form = '{"tools": [...], "max_iterations": 8}'
-        raise BadRequest(f"'{MEMBER}' cannot be used: {error}; it looks like {form}", param=MEMBER) from None
+        raise BadRequest(f"'{EXTENSION}' cannot be used: {error}; it looks like {form}", param=EXTENSION) from None
     if wanted is None or not wanted.tools:
         return plain, None
     if not toolbox.enabled:

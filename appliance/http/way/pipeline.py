@@ -153,6 +153,7 @@ class Pipeline:
             body=body,
             format=form,
             streams=head.stream and route.streams,
+            extended=head.extended,
             path=request.target.removeprefix(route.strip),
             sink=visit.sink,
             record=record,
@@ -195,7 +196,7 @@ class Pipeline:
                 if plan.commands:
                     return job, WithPlugins(plan)
                 job = structs.replace(job, body=plan.body)
-            job, chat = self._tools.read(job)
+            job, chat = self._tools.read(job) if job.extended else (job, None)
             if chat is not None:
                 return job, WithTools(chat)
         return job, AtPeers() if model is None else Plain(model)
@@ -273,7 +274,7 @@ class Pipeline:
         if form == JSON and (asked.model or self._settings.single) and not heads.is_object(body):
             return JSON, asked  # an array or nothing at all, as /lora-adapters and /slots have it
         found = head_of(form, body)
-        return form, found if found.model or not asked.model else RequestHead(asked.model, found.stream)
+        return form, found if found.model or not asked.model else structs.replace(found, model=asked.model)
 
     def _name(self, head: RequestHead) -> str:
         """Raises BadRequest when the request leaves the choice open."""
