@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from io import BytesIO
 from typing import Protocol
 
 import trio
@@ -206,26 +207,23 @@ class Connection:
             self._buffer = buffer[length:]
             return buffer if len(buffer) == length else buffer[:length]
         self._buffer = b""
-        pieces, left = [buffer], length - len(buffer)
+        content, left = BytesIO(), length - len(buffer)
+        content.write(buffer)
         while left:
-            piece = await self._receive_body(min(left, BODY_PIECE))
-            pieces.append(piece)
-            left -= len(piece)
-        return b"".join(pieces)
+            left -= content.write(await self._receive_body(min(left, BODY_PIECE)))
+        return content.getvalue()  # the very bytes that were written: no second copy, however long it is
 
     async def _read_chunked(self, body: Body) -> bytes:
         chunked = Chunked(pipelined=True)
-        pieces: list[bytes] = []
-        size, data = 0, self._buffer
-        self._buffer = b""
+        content = BytesIO()
+        data, self._buffer = self._buffer, b""
         while True:
-            if content := chunked.feed(data):
-                size += len(content)
-                body.grow_to(size)
-                pieces.append(content)
+            if piece := chunked.feed(data):
+                body.grow_to(content.tell() + len(piece))
+                content.write(piece)
             if chunked.complete:
                 self._buffer = chunked.rest
-                return b"".join(pieces)
+                return content.getvalue()
             data = await self._receive_body(BODY_PIECE)
 
     async def _receive_body(self, most: int) -> bytes:
