@@ -57,7 +57,7 @@ UNREAD = {
     "appliance/platform/samples.py",
     "appliance/streams/generation.py",
 }
-"""What is left out of them, until somebody has gone through it."""
+"""Files in those folders that are not checked yet."""
 
 START = r"(?:^|[.:;!?]\s+)"
 PHRASES = {

@@ -89,14 +89,14 @@ def _read(path: Path) -> Source:
 
 
 class _Reading(Struct, frozen=True):
-    """What was read, with all that decides what it means."""
+    """One reading, with all inputs that decide its meaning."""
 
     sources: list[Source]
     environ: Mapping[str, str]
     loaded: Loaded
 
     def holds(self, sources: list[Source], environ: Mapping[str, str], ports: Mapping[str, int]) -> bool:
-        """Whether reading ``sources`` would give the same: each model keeps the port that it was given then."""
+        """Return whether reading ``sources`` would give the same: each model keeps the port of that reading."""
         kept = self.loaded.ports.items() <= ports.items()
         return kept and sources == self.sources and environ == self.environ
 

@@ -25,7 +25,7 @@ class HubFailed(PeerFailed):
 
 
 class RepoNotFound(NotFound):
-    """There is no such repository, or it is private; the hub does not tell strangers which."""
+    """The repository is missing or private; the hub does not say which without a token."""
 
     reason = "repository_not_found"
 

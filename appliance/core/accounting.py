@@ -86,8 +86,8 @@ class _StreamReader:
             self._hold(chunk[end:])
 
     def _lines(self, text: bytes) -> None:
-        """Of timings, which llama-server may write into every record, only the last ones count: the search for them
-        goes backwards, and ends there. Usage is reported in parts, so all of it is read."""
+        """Read the lines for reports. llama-server may write timings into every record, and only the last count: the
+        search goes backwards and ends at the first hit. Usage comes in parts, so every line is read for it."""
         lines = text.split(b"\n")
         if b'"usage"' in text or b'"metrics"' in text:
             for line in lines:
@@ -179,7 +179,7 @@ class _BodyReader:
 
 
 def _value(text: bytes, at: int) -> Report | None:
-    """What the member at ``at`` says, whose value is an object with few others inside."""
+    """Return the report in the member at ``at``, an object with few others inside; None if it cannot be read."""
     end = at
     for _ in range(_TRIES):
         if (end := text.find(b"}", end) + 1) == 0:

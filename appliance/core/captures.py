@@ -99,7 +99,7 @@ class Body:
         self.blocks: list[bytes] = []
         """The beginning, compressed block by block."""
         self.pieces: list[bytes] = []
-        """What follows."""
+        """The rest, behind the blocks."""
         self.raw = 0
         """Bytes of the pieces; -1 when it is given up."""
         self.held = 0
@@ -146,7 +146,7 @@ class Body:
 
 
 class _Told(Struct, array_like=True):
-    """What is compressed of an exchange: all but those blocks of the answer that are already."""
+    """The part of an exchange that is compressed at its end: all but the blocks that are compressed already."""
 
     path: str
     request_headers: Mapping[str, str]
@@ -176,7 +176,7 @@ def _told(raw: _Raw) -> _Told:
 
 
 class Exchange:
-    """What is kept of one request; a part that is None is not kept.
+    """The capture of one request; a part that is None is left out.
 
     ``response_body`` is in this content ``coding``; one that came in several pieces is closed with it.
     """
@@ -223,7 +223,7 @@ class Exchange:
         self.held = _ENTRY + len(packed) + sum(map(len, self._blocks))
 
     def reading(self, id: int, limit: int) -> Callable[[], Capture]:
-        """What tells it to the person who looks; see `CaptureBuffer.find`."""
+        """Return the function that decodes it for a reader; see `CaptureBuffer.find`."""
         raw, packed, blocks, coding = self.raw, self._packed, self._blocks, self._coding
 
         def read() -> Capture:
