@@ -1,12 +1,17 @@
-"""One task that watches many sockets, and calls a plain function for each that has news.
+"""One task that watches many sockets, and wakes the task or calls the function that waits for each.
 
-A chunk of a stream that is waited for by a task of its own costs a task switch, a change of Trio's poller and a
-checkpoint: some 7 us, which is more than receiving and looking at it. Here one task waits for a poller of its own
-(epoll, kqueue) by its file descriptor, and takes what all sockets have in one turn.
+Waiting for a socket with Trio costs two changes of its poller, a look in vain and some 10 us for each wait; and a task
+of its own for each chunk of a stream costs a task switch as well, which is more than receiving the chunk and looking at
+it. Here a socket is made known once to a poller of our own (epoll, kqueue; edge-triggered), for as long as it is open.
+One task waits for that poller by its file descriptor and receives from every socket that has news.
 
-Invariants. A descriptor has one watch at most. A watch hears nothing after `Poller.forget`, which whoever closes the
-descriptor calls before. `Poller.each` parks its task while, and only while, its descriptor is watched: the same
-function that ends the watch wakes the task, so a task is woken once. A function that hears news never waits.
+Invariants. A descriptor has one `Receiver` at most. It hears nothing after `Receiver.close`, and its owner calls that
+before it closes the descriptor. One task waits for a receiver at a time: in `receive` for the next bytes, or in `each`
+while a plain function hears them. A task is parked while, and only while, the receiver names it, and whatever wakes it
+takes the name away first; so it is woken once. A function that hears never waits.
+
+The poller reports an edge once. ``_news`` therefore says that something may be left to receive. Code that stops before
+the socket is empty sets it, or arms the poller again.
 """
 
 from __future__ import annotations
@@ -14,9 +19,8 @@ from __future__ import annotations
 import select
 import socket
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Protocol
 
 import outcome
@@ -30,7 +34,7 @@ LOOK_EVERY = 0.5
 ROUNDS = 4
 """Looks for more news before other tasks have their turn."""
 
-Heard = Callable[[], None]
+Hears = Callable[[bytes], bool]
 
 
 class Socket(Protocol):
@@ -42,92 +46,241 @@ class Socket(Protocol):
 
 
 class Poller:
-    """Made by `open_poller`. Every method that is not async is atomic."""
+    """Made by `open_poller`."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        self._system = _System(nursery)
+        self.system = _System(nursery)
 
-    def readable(self, sock: Socket, heard: Heard) -> None:
-        """Call ``heard`` whenever something can be received, until `forget`."""
-        self._system.readable(sock, heard)
-
-    def left(self, sock: Socket, heard: Heard) -> None:
-        """Call ``heard`` once when the other side has closed its end, whatever it sent before; until `forget`."""
-        self._system.left(sock, heard)
-
-    def forget(self, sock: Socket) -> None:
-        """End the watch, before the socket is closed. Nothing happens where there is none."""
-        self._system.forget(sock.fileno())
-
-    async def each(self, sock: Socket, heard: Callable[[bytes], bool]) -> None:
-        """Call ``heard`` with everything that arrives, b"" at the end, until it returns False.
-
-        The bytes of one call are at most RECEIVE_SIZE. Raises OSError when the connection breaks, and what ``heard``
-        raises.
-        """
-        task = trio.lowlevel.current_task()
-
-        def take() -> None:
-            try:
-                data = sock.recv(RECEIVE_SIZE)
-                if heard(data) and data:
-                    return
-            except BlockingIOError:
-                return
-            except Exception as error:  # noqa: BLE001  it is raised in the task that waits
-                end: outcome.Outcome[None] = outcome.Error(error)
-            else:
-                end = outcome.Value(None)
-            self.forget(sock)
-            trio.lowlevel.reschedule(task, end)
-
-        def abort(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
-            self.forget(sock)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        self.readable(sock, take)
-        await trio.lowlevel.wait_task_rescheduled(abort)
-
-    async def run(self) -> None:
-        """Hear of news until cancelled; run by `open_poller`."""
-        await self._system.run()
+    def receiver(self, sock: Socket, *, eager: bool = False) -> Receiver:
+        """Watch a socket that never blocks, until `Receiver.close`. ``eager``: something is probably there."""
+        return Receiver(sock, self.system, eager=eager)
 
 
 @asynccontextmanager
 async def open_poller() -> AsyncGenerator[Poller]:
-    """Own the task. Nothing may be watched any more when the block is left."""
+    """Own the task. No receiver may be open any more when the block is left."""
     async with trio.open_nursery() as nursery:
         poller = Poller(nursery)
-        nursery.start_soon(poller.run)
+        nursery.start_soon(poller.system.run)
         yield poller
         nursery.cancel_scope.cancel()
 
 
 if sys.platform == "linux" or sys.platform == "darwin":
 
+    class Receiver:
+        """The receiving side of one socket. ``left`` is called once when the other side has closed its end.
+
+        It is called in front of what that side sent before, and at once if it is set after that.
+        """
+
+        __slots__ = ("_ended", "_exact", "_fd", "_hears", "_left", "_news", "_size", "_sock", "_system", "_task")
+
+        def __init__(self, sock: Socket, system: _System, *, eager: bool) -> None:
+            self._sock = sock
+            self._system = system
+            self._fd = sock.fileno()
+            self._exact = isinstance(sock, socket.socket)  # with TLS a short piece does not mean that all was taken
+            self._left: Callable[[], None] | None = None
+            self._ended = False
+            self._news = eager
+            self._task: trio.lowlevel.Task | None = None
+            self._hears: Hears | None = None
+            self._size = RECEIVE_SIZE
+            system.add(self._fd, self)
+
+        def when_left(self, left: Callable[[], None]) -> None:
+            """Call ``left`` once when the other side has closed its end, whatever it sent before: now or later."""
+            self._left = left
+            if self._ended:
+                left()
+
+        async def receive(self, size: int = RECEIVE_SIZE) -> bytes:
+            """The next bytes, b"" at the end. Raises OSError when the connection breaks, and as `interrupt` says.
+
+            Where they are here already, this is not a checkpoint.
+            """
+            if self._fd < 0:
+                raise trio.ClosedResourceError
+            if self._news:
+                try:
+                    return self._take(size)
+                except BlockingIOError:
+                    if not self._exact:
+                        self._system.again(self._fd)
+            self._size = size
+            self._task = trio.lowlevel.current_task()
+            data: bytes = await trio.lowlevel.wait_task_rescheduled(self._abort)
+            return data
+
+        async def each(self, hears: Hears) -> None:
+            """Call ``hears`` with everything that arrives, b"" at the end, until it returns False.
+
+            The bytes of one call are at most RECEIVE_SIZE. Raises as `receive`, and what ``hears`` raises.
+            """
+            if self._fd < 0:
+                raise trio.ClosedResourceError
+            if self._news:
+                self._system.again(self._fd)
+            self._size = RECEIVE_SIZE
+            self._hears = hears
+            self._task = trio.lowlevel.current_task()
+            try:
+                await trio.lowlevel.wait_task_rescheduled(self._abort)
+            finally:
+                self._hears = None
+
+        def interrupt(self) -> None:
+            """A task in `receive` or `each` gets ClosedResourceError. No bytes are lost."""
+            self._wake(outcome.Error(trio.ClosedResourceError()))
+
+        def close(self) -> None:
+            """End the watch, and `interrupt`. The socket is closed by its owner. Twice is once."""
+            if self._fd >= 0:
+                self._system.remove(self._fd)
+                self._fd = -1
+                self._left = None
+                self.interrupt()
+
+        def tell(self, ended: int) -> None:
+            """The poller has news of it. ``ended`` is not 0: the other side sends nothing more. Every chunk passes."""
+            if ended:
+                self._end()
+            task = self._task
+            if task is None:
+                self._news = True
+                return
+            hears = self._hears
+            try:
+                data = self._take(self._size) if hears is None else self._sock.recv(RECEIVE_SIZE)
+                goes_on = hears is not None and hears(data) and data
+            except BlockingIOError:
+                if not self._exact:
+                    self._system.again(self._fd)  # it took some, and not always all
+                return
+            except Exception as error:  # noqa: BLE001  it is raised in the task that waits
+                self._news = True
+                self._wake(outcome.Error(error))
+                return
+            if self._task is not task:
+                self._news = True  # what heard it has ended the wait, for instance by a cancellation
+            elif not goes_on:
+                self._news = self._news or hears is not None
+                self._wake(outcome.Value(data))
+            elif ended or len(data) == RECEIVE_SIZE or not self._exact:
+                self._system.again(self._fd)
+
+        def _end(self) -> None:
+            self._news = True
+            if not self._ended:
+                self._ended = True
+                if self._left is not None:
+                    self._left()
+
+        def _take(self, size: int) -> bytes:
+            """Receive once. Raises BlockingIOError, and OSError when the connection is broken."""
+            try:
+                data = self._sock.recv(size)
+            except BlockingIOError:
+                self._news = self._ended
+                raise
+            self._news = self._ended or len(data) == size or not self._exact
+            return data
+
+        def _wake(self, result: outcome.Outcome[bytes]) -> None:
+            if (task := self._task) is not None:
+                self._task = None
+                trio.lowlevel.reschedule(task, result)
+
+        def _abort(self, _: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
     class _Polled:
         """The common part of epoll and kqueue."""
 
         def __init__(self, _: trio.Nursery) -> None:
-            self._heard: dict[int, Heard] = {}
+            self.receivers: dict[int, Receiver] = {}
 
-        async def take_turns(self, fd: int, poll: Callable[[], list[tuple[int, int]]]) -> None:
-            """``poll`` gives descriptors with news, each with something that nobody looks at here."""
-            heard = self._heard
+        async def take_turns(self, fd: int, poll: Callable[[], list[tuple[int, int]]], end: int) -> None:
+            """``poll`` gives descriptors with news, each with flags; ``end`` are those of the other side's end."""
+            receivers = self.receivers
             while True:
                 await trio.lowlevel.wait_readable(fd)
                 for _ in range(ROUNDS):
                     ready = poll()
-                    for each, _ in ready:
-                        if (tell := heard.get(each)) is not None:
-                            tell()
+                    for each, flags in ready:
+                        if (receiver := receivers.get(each)) is not None:
+                            receiver.tell(flags & end)
                     if len(ready) < 2:
                         break  # one alone has no company that comes a moment later
 
+else:
+
+    class Receiver:
+        """As on systems with a poller, with a task for each wait and one that looks for the other side's end."""
+
+        def __init__(self, sock: Socket, system: _System, *, eager: bool) -> None:
+            self._sock = sock
+            self._system = system
+            self._eager = eager
+            self._watch: trio.CancelScope | None = None
+            self._waits = False
+            self.open = True
+
+        def when_left(self, left: Callable[[], None]) -> None:
+            self._watch = trio.CancelScope()
+            self._system.nursery.start_soon(self._look, self._watch, left)
+
+        async def receive(self, size: int = RECEIVE_SIZE) -> bytes:
+            while self.open:
+                if not self._eager:
+                    self._waits = True
+                    try:
+                        await trio.lowlevel.wait_readable(self._sock)
+                    finally:
+                        self._waits = False
+                self._eager = True
+                try:
+                    return self._sock.recv(size)
+                except BlockingIOError:
+                    self._eager = False
+            raise trio.ClosedResourceError
+
+        async def each(self, hears: Hears) -> None:
+            while hears(data := await self.receive()) and data:
+                await trio.lowlevel.checkpoint()
+
+        def interrupt(self) -> None:
+            if self._waits:
+                trio.lowlevel.notify_closing(self._sock)
+
+        def close(self) -> None:
+            if self.open:
+                self.open = False
+                if self._watch is not None:
+                    self._watch.cancel()
+                self.interrupt()
+
+        async def _look(self, watch: trio.CancelScope, left: Callable[[], None]) -> None:
+            with watch:
+                while not _has_left(self._sock):  # noqa: ASYNC110  nothing here tells of it
+                    await trio.sleep(LOOK_EVERY)
+                left()
+
+    def _has_left(sock: Socket) -> bool:
+        """True if the other side has closed its end and everything that it sent before has been received."""
+        try:
+            return sock.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
 
 if sys.platform == "linux":
-    _READABLE = select.EPOLLIN | select.EPOLLRDHUP
-    _LEFT = select.EPOLLRDHUP | select.EPOLLET
+    _EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+    _ENDS = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
     class _System(_Polled):
         """epoll(7)."""
@@ -136,23 +289,22 @@ if sys.platform == "linux":
             super().__init__(nursery)
             self._epoll = select.epoll()
 
-        def readable(self, sock: Socket, heard: Heard) -> None:
-            self._watch(sock.fileno(), heard, _READABLE)
+        def add(self, fd: int, receiver: Receiver) -> None:
+            self._epoll.register(fd, _EVENTS)
+            self.receivers[fd] = receiver
 
-        def left(self, sock: Socket, heard: Heard) -> None:
-            self._watch(sock.fileno(), heard, _LEFT)
+        def again(self, fd: int) -> None:
+            """Tell of what is there now as if it had just come."""
+            self._epoll.modify(fd, _EVENTS)
 
-        def forget(self, fd: int) -> None:
-            if self._heard.pop(fd, None) is not None:
-                self._epoll.unregister(fd)
+        def remove(self, fd: int) -> None:
+            del self.receivers[fd]
+            self._epoll.unregister(fd)
 
         async def run(self) -> None:
+            poll = self._epoll.poll
             with self._epoll:
-                await self.take_turns(self._epoll.fileno(), partial(self._epoll.poll, 0, TURN))
-
-        def _watch(self, fd: int, heard: Heard, events: int) -> None:
-            self._epoll.register(fd, events)
-            self._heard[fd] = heard
+                await self.take_turns(self._epoll.fileno(), lambda: poll(0, TURN), _ENDS)
 
 elif sys.platform == "darwin":
 
@@ -162,32 +314,27 @@ elif sys.platform == "darwin":
         def __init__(self, nursery: trio.Nursery) -> None:
             super().__init__(nursery)
             self._kqueue = select.kqueue()
-            self._only_end: set[int] = set()
 
-        def readable(self, sock: Socket, heard: Heard) -> None:
-            self._change(sock.fileno(), select.KQ_EV_ADD)
-            self._heard[sock.fileno()] = heard
+        def add(self, fd: int, receiver: Receiver) -> None:
+            self.again(fd)
+            self.receivers[fd] = receiver
 
-        def left(self, sock: Socket, heard: Heard) -> None:
-            self._change(sock.fileno(), select.KQ_EV_ADD | select.KQ_EV_CLEAR)
-            self._heard[sock.fileno()] = heard
-            self._only_end.add(sock.fileno())
+        def again(self, fd: int) -> None:
+            """Tell of what is there now as if it had just come."""
+            self._change(fd, select.KQ_EV_ADD | select.KQ_EV_CLEAR)
 
-        def forget(self, fd: int) -> None:
-            if self._heard.pop(fd, None) is not None:
-                self._only_end.discard(fd)
-                self._change(fd, select.KQ_EV_DELETE)
+        def remove(self, fd: int) -> None:
+            del self.receivers[fd]
+            self._change(fd, select.KQ_EV_DELETE)
 
         async def run(self) -> None:
             try:
-                await self.take_turns(self._kqueue.fileno(), self._poll)
+                await self.take_turns(self._kqueue.fileno(), self._poll, select.KQ_EV_EOF)
             finally:
                 self._kqueue.close()
 
         def _poll(self) -> list[tuple[int, int]]:
-            ready = self._kqueue.control(None, TURN, 0)
-            news = [(one.ident, one.flags) for one in ready]
-            return [(fd, flags) for fd, flags in news if fd not in self._only_end or flags & select.KQ_EV_EOF]
+            return [(one.ident, one.flags) for one in self._kqueue.control(None, TURN, 0)]
 
         def _change(self, fd: int, flags: int) -> None:
             self._kqueue.control([select.kevent(fd, select.KQ_FILTER_READ, flags)], 0)
@@ -195,49 +342,10 @@ elif sys.platform == "darwin":
 else:
 
     class _System:
-        """A task for each watch, where the system has no poller that can be waited for."""
+        """Where the system has no poller that can be waited for, only the watches for the other side's end."""
 
         def __init__(self, nursery: trio.Nursery) -> None:
-            self._nursery = nursery
-            self._watches: dict[int, trio.CancelScope] = {}
-
-        def readable(self, sock: Socket, heard: Heard) -> None:
-            self._start(sock, partial(self._tell, sock, heard))
-
-        def left(self, sock: Socket, heard: Heard) -> None:
-            self._start(sock, partial(self._look, sock, heard))
-
-        def forget(self, fd: int) -> None:
-            if (scope := self._watches.pop(fd, None)) is not None:
-                scope.cancel()
+            self.nursery = nursery
 
         async def run(self) -> None:
             await trio.sleep_forever()
-
-        def _start(self, sock: Socket, watch: Callable[[], Awaitable[None]]) -> None:
-            scope = self._watches[sock.fileno()] = trio.CancelScope()
-            self._nursery.start_soon(self._in_scope, scope, watch)
-
-        async def _in_scope(self, scope: trio.CancelScope, watch: Callable[[], Awaitable[None]]) -> None:
-            with scope:
-                await watch()
-
-        async def _tell(self, sock: Socket, heard: Heard) -> None:
-            while True:
-                await trio.lowlevel.wait_readable(sock)
-                heard()
-
-        async def _look(self, sock: Socket, heard: Heard) -> None:
-            while not has_left(sock):  # noqa: ASYNC110  nothing here tells of it
-                await trio.sleep(LOOK_EVERY)
-            heard()
-
-
-def has_left(sock: Socket) -> bool:
-    """True if the other side has closed its end and everything that it sent before has been received."""
-    try:
-        return sock.recv(1, socket.MSG_PEEK) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True

@@ -46,14 +46,13 @@ async def each_received(wire: Wire, heard: Callable[[bytes], bool]) -> None:
 
 
 class PlainWire:
-    """A TCP socket of our own. With a poller, streams are received there; see `Poller`."""
+    """A TCP socket of our own. With a poller, bytes are received there; see `Receiver`."""
 
     def __init__(self, sock: socket.socket, poller: Poller | None = None) -> None:
         self._sock = sock
-        self._poller = poller
         self._fd = sock.fileno()
         """Waiting on the number costs less than on the socket; -1 once that is closed."""
-        self._watched = False
+        self._receiver = poller.receiver(sock) if poller is not None else None
 
     async def send(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -67,44 +66,41 @@ class PlainWire:
                     raise _closed() from None
 
     async def receive(self) -> bytes:
-        """Waits first: an engine computes before it speaks, so looking first is in vain."""
-        while True:
-            if self._fd < 0:
-                raise _closed()
-            try:
-                await trio.lowlevel.wait_readable(self._fd)
-                return self._sock.recv(RECEIVE_SIZE)
-            except BlockingIOError:
-                continue
-            except trio.ClosedResourceError:
-                raise _closed() from None
+        try:
+            if self._receiver is not None:
+                return await self._receiver.receive(RECEIVE_SIZE)
+            return await self._receive_in_this_task()
+        except trio.ClosedResourceError:
+            raise _closed() from None
 
     def each(self, heard: Callable[[bytes], bool]) -> Awaitable[None]:
         """See `Wire`; no coroutine of its own, since each streamed chunk would pass through it."""
-        if self._poller is None:
-            return each_received(self, heard)
         if self._fd < 0:
             raise _closed()
-        self._forget()
-        return self._poller.each(self._sock, heard)
+        return each_received(self, heard) if self._receiver is None else self._receiver.each(heard)
 
     def rest(self, lost: Callable[[], None]) -> None:
         """Nobody uses it now: ``lost`` is called when its other side closes it, now or while it is used again."""
-        if self._poller is not None and not self._watched:
-            self._watched = True
-            self._poller.left(self._sock, lost)
+        if self._receiver is not None:
+            self._receiver.when_left(lost)
 
     def close(self) -> None:
         if self._fd >= 0:
-            self._forget()
+            if self._receiver is not None:
+                self._receiver.close()
             trio.lowlevel.notify_closing(self._fd)
             self._fd = -1
             self._sock.close()
 
-    def _forget(self) -> None:
-        if self._watched and self._poller is not None:
-            self._watched = False
-            self._poller.forget(self._sock)
+    async def _receive_in_this_task(self) -> bytes:
+        """Waits first: a server computes before it speaks, so looking first is in vain."""
+        while self._fd >= 0:
+            await trio.lowlevel.wait_readable(self._fd)
+            try:
+                return self._sock.recv(RECEIVE_SIZE)
+            except BlockingIOError:
+                continue
+        raise _closed()
 
 
 def failure(address: Address, why: str, cause: OSError) -> UpstreamFailed | Busy:

@@ -34,26 +34,28 @@ def pairs(count: int) -> Generator[list[tuple[socket.socket, socket.socket]]]:
 
 def watched(poller: Poller) -> int:
     """How many descriptors the system's poller knows."""
-    return len(poller._system._heard)  # pyright: ignore[reportPrivateUsage]
+    return len(poller.system.receivers)
 
 
 async def test_what_arrives_is_heard_to_the_end():
     async with open_poller() as poller:
         with pairs(1) as [(near, far)]:
             heard: list[bytes] = []
+            receiver = poller.receiver(near)
 
             def hear(data: bytes) -> bool:
                 heard.append(data)
                 return True
 
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(poller.each, near, hear)
+                nursery.start_soon(receiver.each, hear)
                 for word in (b"one", b"two"):
                     await wait_all_tasks_blocked()
                     far.send(word)
                 await wait_all_tasks_blocked()
                 far.close()
             assert heard == [b"one", b"two", b""]
+            receiver.close()
             assert watched(poller) == 0
 
 
@@ -62,17 +64,19 @@ async def test_what_hears_may_stop_and_go_on_where_it_was():
         with pairs(1) as [(near, far)]:
             far.send(b"x" * 10)
             heard: list[bytes] = []
+            receiver = poller.receiver(near)
 
             def hear(data: bytes) -> bool:
                 heard.append(data)
                 return False
 
-            await poller.each(near, hear)
+            await receiver.each(hear)
             far.send(b"y")
             await wait_all_tasks_blocked()
             assert heard == [b"x" * 10]
-            await poller.each(near, hear)
+            await receiver.each(hear)
             assert heard == [b"x" * 10, b"y"]
+            receiver.close()
 
 
 async def test_what_it_raises_is_raised_where_it_is_waited_for():
@@ -83,9 +87,12 @@ async def test_what_it_raises_is_raised_where_it_is_waited_for():
             def hear(data: bytes) -> bool:
                 raise KeyError(data)
 
+            receiver = poller.receiver(near)
             with pytest.raises(KeyError):
-                await poller.each(near, hear)
-            assert watched(poller) == 0
+                await receiver.each(hear)
+            far.send(b"y")
+            assert await receiver.receive() == b"y"
+            receiver.close()
 
 
 async def test_a_broken_connection_is_an_os_error():
@@ -96,8 +103,10 @@ async def test_a_broken_connection_is_an_os_error():
             near.setblocking(False)
             far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             far.close()
+            receiver = poller.receiver(near)
             with pytest.raises(ConnectionResetError):
-                await poller.each(near, lambda data: True)
+                await receiver.each(lambda data: True)
+            receiver.close()
 
 
 async def test_a_flood_on_one_socket_holds_up_no_other_task():
@@ -115,15 +124,18 @@ async def test_a_flood_on_one_socket_holds_up_no_other_task():
             async def other() -> None:
                 nonlocal turns
                 calm_far.send(b"hello")
-                await poller.each(calm, lambda data: False)
+                await calm_receiver.each(lambda data: False)
                 for turns in range(50):  # noqa: B007
                     await trio.lowlevel.checkpoint()
                 nursery.cancel_scope.cancel()
 
             far.send(b"x")
+            receiver, calm_receiver = poller.receiver(near), poller.receiver(calm)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(poller.each, near, hear)
+                nursery.start_soon(receiver.each, hear)
                 nursery.start_soon(other)
+            receiver.close()
+            calm_receiver.close()
             assert turns == 49
             assert taken < 50 * 16 * RECEIVE_SIZE
 
@@ -132,7 +144,8 @@ async def test_the_other_side_leaving_is_told_once_and_in_front_of_unread_bytes(
     async with open_poller() as poller:
         with pairs(1) as [(near, far)]:
             told: list[str] = []
-            poller.left(near, lambda: told.append("left"))
+            receiver = poller.receiver(near)
+            receiver.when_left(lambda: told.append("left"))
             far.send(b"a request that nobody reads yet")
             await wait_all_tasks_blocked()
             assert told == []
@@ -140,67 +153,127 @@ async def test_the_other_side_leaving_is_told_once_and_in_front_of_unread_bytes(
             for _ in range(3):
                 await wait_all_tasks_blocked()
             assert told == ["left"]
-            poller.forget(near)
-            poller.forget(near)
+            receiver.when_left(lambda: told.append("again"))
+            assert told == ["left", "again"]
+            assert await receiver.receive() == b"a request that nobody reads yet"
+            assert await receiver.receive() == b""
+            receiver.close()
+            receiver.close()
             assert watched(poller) == 0
 
 
+async def test_an_interrupted_wait_loses_nothing():
+    async with open_poller() as poller:
+        with pairs(1) as [(near, far)]:
+            receiver = poller.receiver(near)
+
+            async def interrupted() -> None:
+                with pytest.raises(trio.ClosedResourceError):
+                    await receiver.receive()
+
+            receiver.interrupt()  # nobody waits
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(interrupted)
+                await wait_all_tasks_blocked()
+                far.send(b"late")
+                receiver.interrupt()
+            assert await receiver.receive() == b"late"
+            receiver.close()
+            with pytest.raises(trio.ClosedResourceError):
+                await receiver.receive()
+
+
 STEPS = st.lists(
-    st.tuples(st.sampled_from(("send", "close", "cancel", "stop", "wait", "wait")), st.integers(0, PAIRS - 1)),
-    max_size=30,
+    st.tuples(
+        st.sampled_from(("send", "flood", "close", "cancel", "stop", "each", "receive", "turn", "turn")),
+        st.integers(0, PAIRS - 1),
+    ),
+    max_size=40,
 )
+
+
+class End:
+    """One socket with its receiver and at most one task that waits for it."""
+
+    def __init__(self, poller: Poller, near: socket.socket, far: socket.socket) -> None:
+        self.receiver = poller.receiver(near)
+        self.far = far
+        self.sent = bytearray()
+        self.got = bytearray()
+        self.closed = False
+        self.over = False
+        self.waits = False
+        self.stops = False
+        self.scope = trio.CancelScope()
+        self.left = 0
+        self.receiver.when_left(self._leave)
+
+    def _leave(self) -> None:
+        self.left += 1
+
+    def hear(self, data: bytes) -> bool:
+        assert self.waits
+        self._take(data)
+        return not self.stops
+
+    def _take(self, data: bytes) -> None:
+        assert not self.over, "something came behind the end"
+        self.got += data
+        self.over = data == b""
+
+    async def wait(self, how: str) -> None:
+        self.waits, self.stops, self.scope = True, False, trio.CancelScope()
+        with self.scope:
+            if how == "each":
+                await self.receiver.each(self.hear)
+            else:
+                self._take(await self.receiver.receive())
+        self.waits = False
 
 
 @given(steps=STEPS)
 async def test_any_order_of_events(steps: list[tuple[str, int]]):
-    """A waiter gets everything that its far end sent while it waited, in order, and ends for one reason of three."""
+    """Whoever waits gets everything that the far end has sent since the last wait, in order, and then its end."""
     async with open_poller() as poller:
         with pairs(PAIRS) as made:
-            sent = [bytearray() for _ in made]
-            got = [bytearray() for _ in made]
-            stopping = [False] * PAIRS
-            ends: list[str | None] = [None] * PAIRS
-            scopes = [trio.CancelScope() for _ in made]
-
-            async def wait(number: int) -> None:
-                def hear(data: bytes) -> bool:
-                    assert ends[number] is None
-                    got[number].extend(data)
-                    return not stopping[number]
-
-                with scopes[number]:
-                    await poller.each(made[number][0], hear)
-                    ends[number] = "stopped" if stopping[number] else "closed"
-                if scopes[number].cancelled_caught:
-                    ends[number] = "cancelled"
-
+            ends = [End(poller, near, far) for near, far in made]
             async with trio.open_nursery() as nursery:
-                for number in range(PAIRS):
-                    nursery.start_soon(wait, number)
-                await wait_all_tasks_blocked()
-                closed = [False] * PAIRS
                 for step, number in steps:
-                    far = made[number][1]
-                    if step == "send" and not closed[number]:
-                        piece = bytes([len(sent[number]) % 256]) * 3
-                        far.send(piece)
-                        if ends[number] is None:
-                            sent[number] += piece
-                    elif step == "close" and not closed[number]:
-                        far.close()
-                        closed[number] = True
-                    elif step == "cancel":
-                        scopes[number].cancel()
-                    elif step == "stop":
-                        stopping[number] = True
-                    else:
-                        await wait_all_tasks_blocked()
+                    end = ends[number]
+                    match step:
+                        case "send" | "flood" if not end.closed and len(end.sent) < RECEIVE_SIZE:
+                            piece = bytes([len(end.sent) % 256]) * (3 if step == "send" else RECEIVE_SIZE + 1)
+                            end.sent += piece[: end.far.send(piece)]
+                        case "close" if not end.closed:
+                            end.far.close()
+                            end.closed = True
+                        case "cancel":
+                            end.scope.cancel()
+                        case "stop":
+                            end.stops = True
+                        case "each" | "receive" if not end.waits and not end.over:
+                            nursery.start_soon(end.wait, step)
+                            await trio.lowlevel.checkpoint()
+                        case "turn":
+                            await wait_all_tasks_blocked()
+                        case _:
+                            pass
                 await wait_all_tasks_blocked()
-                for number in range(PAIRS):
-                    assert bytes(sent[number]).startswith(bytes(got[number]))
-                    if ends[number] is None:
-                        assert got[number] == sent[number]
-                alive = sum(end is None for end in ends)
-                assert watched(poller) == alive
+                for end in ends:
+                    assert end.left == end.closed
+                    assert end.sent.startswith(end.got)
+                    if not end.waits and not end.over:
+                        nursery.start_soon(end.wait, "each")
+                await wait_all_tasks_blocked()
+                for end in ends:
+                    if not end.waits and not end.over:  # it was told to stop, or had waited for one piece
+                        nursery.start_soon(end.wait, "each")
+                await wait_all_tasks_blocked()
+                for end in ends:
+                    assert end.got == end.sent
+                    assert end.over == end.closed
                 nursery.cancel_scope.cancel()
+            assert watched(poller) == PAIRS
+            for end in ends:
+                end.receiver.close()
             assert watched(poller) == 0

@@ -87,7 +87,7 @@ class Connection:
         self.leaving: Callable[[], None] | None = None
         """Called when the client leaves, or is cut off."""
         self._answers = answers
-        self._poller = poller
+        self._receiver = poller.receiver(sock, eager=True)
         self._settings = settings
         self._buffer = b""
         self._unsent = b""
@@ -98,7 +98,7 @@ class Connection:
 
     async def run(self) -> None:
         """Serve requests until the client leaves, something is overdue, or `hang_up` or `abort` is called."""
-        self._poller.left(self.socket, self._client_left)
+        self._receiver.when_left(self._client_left)
         try:
             await self._serve()
             if self._owed and not self.gone:
@@ -110,9 +110,9 @@ class Connection:
 
     async def _serve(self) -> None:
         self.due = trio.current_time() + HEAD_TIMEOUT
-        eager = True
+        first = True
         try:
-            while raw := await self._next_head(eager=eager):
+            while raw := await self._next_head(first=first):
                 head = read_request(raw)
                 self._expects = head.expects
                 if not await self._answers.answer(self, head):
@@ -120,14 +120,14 @@ class Connection:
                 if self._buffer:
                     await trio.lowlevel.checkpoint()  # others have their turn between pipelined requests
                 self.due = trio.current_time() + (HEAD_TIMEOUT if self._buffer else IDLE_TIMEOUT)
-                self._idle, eager = True, False
+                self._idle, first = True, False
         except RequestError as error:
             await self._refuse(error)
         except Overdue:
-            if self._buffer or eager:
+            if self._buffer or first:
                 await self._refuse(TOO_SLOW)
 
-    async def _next_head(self, *, eager: bool) -> bytes:
+    async def _next_head(self, *, first: bool) -> bytes:
         """Up to and with the empty line; b"" when no request comes any more. Raises RequestError and Overdue."""
         searched = 0
         while not self.ending:
@@ -146,34 +146,32 @@ class Connection:
             if buffer and _is_hopeless(buffer, searched):
                 raise RequestError(400, "this is not HTTP/1.1, or a line of the request head ends in a bare CR or LF")
             searched = len(buffer)
-            data = await self.receive(eager=eager)
+            data = await self.receive()
             if not data:
                 break
-            if not buffer and not eager:
+            if not buffer and not first:
                 self.due = trio.current_time() + HEAD_TIMEOUT
             self._buffer += data
-            eager = False
+            first = False
         return b""
 
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
-    async def receive(self, size: int = RECEIVE_SIZE, *, eager: bool = False) -> bytes:
-        """Return the client's next bytes, b"" at its end. Raises Overdue. ``eager``: something is probably there."""
-        while True:
-            try:
-                if not eager:
-                    await trio.lowlevel.wait_readable(self.socket)
-                return self.socket.recv(size)
-            except BlockingIOError:
-                eager = False
-            except trio.ClosedResourceError:
-                if self._overdue and not self.gone:
-                    self._overdue = False
-                    raise Overdue from None
-                return b""
-            except OSError:
-                self._lose()
-                return b""
+    async def receive(self, size: int = RECEIVE_SIZE) -> bytes:
+        """Return the client's next bytes, b"" at its end. Raises Overdue."""
+        try:
+            return await self._receiver.receive(size)
+        except trio.ClosedResourceError:
+            if self._overdue and not self.gone:
+                self._overdue = False
+                raise Overdue from None
+        except OSError:
+            self._lose()
+        return b""
+
+    def interrupt(self) -> None:
+        """End the wait: `receive` returns b""."""
+        self._receiver.interrupt()
 
     def rest(self) -> bytes:
         """Take what has come already behind the head of the request."""
@@ -184,7 +182,7 @@ class Connection:
         """End the wait: `receive` raises Overdue."""
         self.due = math.inf
         self._overdue = True
-        trio.lowlevel.notify_closing(self.socket)
+        self.interrupt()
 
     async def read_body(self, body: Body) -> bytes:
         """See `Source`."""
@@ -228,7 +226,7 @@ class Connection:
 
     async def _receive_body(self, most: int) -> bytes:
         self.due = trio.current_time() + self._settings.body_stall
-        data = await self.receive(most, eager=True)
+        data = await self.receive(most)
         if not data:
             self._lose()
             raise ClientLeft
@@ -295,7 +293,7 @@ class Connection:
         self.ending = True
         if self._idle or self._owed:
             self.due = math.inf
-            trio.lowlevel.notify_closing(self.socket)
+            self.interrupt()
 
     def abort(self) -> None:
         """Close with RST, whatever is under way: the client cannot take what it has for a complete answer."""
@@ -314,7 +312,7 @@ class Connection:
         """Close the socket; who waits for it learns of that. Twice is once."""
         self._lose()
         if self.socket.fileno() >= 0:
-            self._poller.forget(self.socket)
+            self._receiver.close()
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
 
@@ -327,7 +325,7 @@ class Connection:
         self.due = trio.current_time() + LINGER
         try:
             self.socket.shutdown(socket.SHUT_WR)
-            while not self.ending and await self.receive(BODY_PIECE, eager=True):
+            while not self.ending and await self.receive(BODY_PIECE):
                 pass
         except (OSError, Overdue):
             return

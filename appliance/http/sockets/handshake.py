@@ -180,7 +180,7 @@ class _Stream(trio.abc.Stream):
         if not self._closed:
             self._closed = True
             if not self._connection.gone:
-                trio.lowlevel.notify_closing(self._connection.socket)
+                self._connection.interrupt()
             end = self.websocket.closed if self.websocket is not None else Close(BROKEN)
             if not self._said_goodbye and end.code != BROKEN:
                 await self._connection.write(bytes(FrameProtocol(False, []).close(end.code, end.reason)))
