@@ -175,7 +175,12 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
                 own_routes = OwnRoutes(http, listening.bound, guard, traffic, bodies, owners, pipeline.inward)
                 return Gateway(http, guard, traffic, bodies, owners, pipeline, own_routes)
 
-            server = Server(http, listening, gateway, pool.poller, pings, traffic.lifetime, agents.wait_ended)
+            async def quiet() -> None:
+                """Agents and kept streams, whose clients may be away, have finished."""
+                await agents.wait_ended()
+                await streams.wait_ended()
+
+            server = Server(http, listening, gateway, pool.poller, pings, traffic.lifetime, quiet)
             yield Appliance(server=server, owners=owners, traffic=traffic, inward=pipeline.inward)
 
 

@@ -25,12 +25,17 @@ MAX_WAITING = 64 << 20
 """Bytes not yet written; there are only more when the disk stands still."""
 FLUSH = 3.0
 """Seconds that the last writes get when the program ends."""
+RETRY = 10.0
+"""Seconds between two looks whether a folder that could not be used can be now."""
 
 log = logging.getLogger(__name__)
 
 
 class StreamFiles:
-    """Made by `open_stream_files`. A disk that fails ends the keeping on disk, with one warning, and nothing else."""
+    """Made by `open_stream_files`. A disk that fails, or a folder that another program uses, is one warning.
+
+    Nothing is kept on disk until it can be used again; streams that were under way then stay in memory alone.
+    """
 
     def __init__(self, folder: Folder) -> None:
         self.failed = False
@@ -59,20 +64,36 @@ class StreamFiles:
     def discard(self, key: int) -> None:
         self._do(partial(self._folder.discard, key))
 
-    async def write(self) -> None:
-        """Write as data comes, until cancelled."""
+    async def write(self, found: Callable[[list[Stored]], None]) -> None:
+        """Write as data comes, until cancelled. ``found`` gets streams of an earlier run that can be read only now."""
         while True:
+            if self.failed:
+                await trio.sleep(RETRY)
+                await self._try_again(found)
+                continue
             await self._wake.wait()
             await trio.sleep(BATCH)
             self._wake = trio.Event()
             await trio.to_thread.run_sync(self._write_queued, limiter=self._turn)
 
+    async def _try_again(self, found: Callable[[list[Stored]], None]) -> None:
+        try:
+            stored = await trio.to_thread.run_sync(self._folder.load, limiter=self._turn)
+        except OSError:
+            return
+        self.failed = False
+        self.next_key = max(self.next_key, self._folder.next_key)
+        log.info("streams are kept in '%s' again", self._folder.path)
+        found(stored)
+
     async def close(self) -> None:
-        """Write what is queued, for at most `FLUSH` seconds."""
+        """Write what is queued, for at most `FLUSH` seconds, and let another program have the folder."""
         with trio.move_on_after(FLUSH, shield=True) as scope:
             await trio.to_thread.run_sync(self._write_queued, limiter=self._turn, abandon_on_cancel=True)
         if scope.cancelled_caught:
             log.warning("the last streams could not be written to '%s' in time", self._folder.path)
+        else:
+            self._folder.close()
 
     def _do(self, step: Callable[[], None]) -> None:
         if not self.failed:
@@ -99,29 +120,25 @@ class StreamFiles:
             self.failed = True
             self._queue.clear()
             self._wake.set()
-            log.warning("streams are not kept in '%s' until the program is restarted: %s", self._folder.path, why)
+            log.warning("streams are kept in memory alone until '%s' can be used: %s", self._folder.path, why)
 
 
 @asynccontextmanager
 async def open_stream_files(
-    path: Path, max_bytes: int, max_total: int, keep: float
+    path: Path, max_bytes: int, max_total: int
 ) -> AsyncGenerator[tuple[StreamFiles, list[Stored]]]:
-    """Open the files in this folder, including an earlier run's, oldest first.
+    """Open the files in this folder, including an earlier run's, oldest first; `StreamFiles.write` writes.
 
-    ``max_bytes`` of one stream are kept, ``max_total`` of all; streams that ended more than ``keep`` seconds ago are
-    deleted. A folder that cannot be used is a disk that has failed.
+    ``max_bytes`` of one stream are kept, ``max_total`` of all. A folder that cannot be used is a disk that has failed.
     """
     folder = Folder(path, max_bytes, max_total)
     files, stored = StreamFiles(folder), list[Stored]()
     try:
-        stored = await trio.to_thread.run_sync(folder.load, keep)
+        stored = await trio.to_thread.run_sync(folder.load)
     except OSError as error:
         files.fail(str(error))
     files.next_key = folder.next_key
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(files.write)
-            yield files, stored
-            nursery.cancel_scope.cancel()
+        yield files, stored
     finally:
         await files.close()

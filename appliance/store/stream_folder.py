@@ -1,18 +1,50 @@
-"""The folder that `stream_files` writes into. Synchronous: everything here is called in a worker thread."""
+"""The folder that `stream_files` writes into. Synchronous: everything here is called in a worker thread.
+
+A stream is one file, ``stream-N`` with a suffix that says what it is:
+
+``.part``  a stream under way: a line of JSON (`About`), then its bytes, appended.
+``.sse``   a stream that has ended. Renaming its ``.part`` is what ends it.
+``.new``   a file that is going to take the place of the other two, and is whole when it is renamed.
+
+A program that dies leaves any of these, after any of the writes. The next one reads the folder in this order: a
+``.new`` is deleted, since what it replaces is still there. A ``.part`` beside a ``.sse`` of the same number is deleted,
+since the other was made of it. A ``.part`` alone is an interrupted stream: it is cut behind its last whole record, gets
+the record that its `About` has for this, is written as ``.new`` and renamed to ``.sse``, and only then deleted.
+
+The folder belongs to the program that holds ``lock`` in it. A second one would take the first one's ``.part`` files
+for interrupted streams.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
 PART = ".part"
 WHOLE = ".sse"
+NEW = ".new"
+LOCK = "lock"
+PROBE = "probe"
 RECORD_END = b"\n\n"
 MAX_ABOUT = 1 << 20
+PROBE_SIZE = 1 << 16
+"""Bytes that must fit on the disk before streams are kept there: a few hundred records."""
+FORGOTTEN_AFTER = 24 * 3600.0
+"""Seconds after which an earlier run's stream is not taken over. Far more than streams are kept: a clock that was wrong
+when a stream ended, or is wrong now, must not lose it."""
+
+
+class FolderTaken(OSError):
+    """Another program keeps its streams there."""
 
 
 class About(Struct, frozen=True, kw_only=True):
@@ -45,7 +77,10 @@ class _File(Struct):
 
 
 class Folder:
-    """Knows its files by number; newer streams have higher ones."""
+    """Knows its files by number; newer streams have higher ones.
+
+    `load` comes first. After an OSError of any method `load` may be called again, as often as it takes.
+    """
 
     def __init__(self, path: Path, max_bytes: int, max_total: int) -> None:
         self.path = path
@@ -54,23 +89,53 @@ class Folder:
         self._max_total = max_total
         self._files: dict[int, _File] = {}
         self._total = 0
+        self._lock: BaseFileLock | None = None  # taken in a worker thread, given back in any
 
-    def load(self, keep: float) -> list[Stored]:
-        """Read the folder, by age; an interrupted stream gets its last record. Raises OSError for a useless folder."""
+    def load(self) -> list[Stored]:
+        """Read the streams that are not known yet, by age; an interrupted one gets its last record.
+
+        Raises OSError for a folder that cannot be used, FolderTaken for one that another program uses.
+        """
         check_folder(self.path)
+        self._take()
+        for path in self.path.glob(f"stream-*{NEW}"):
+            path.unlink(missing_ok=True)
         stored: list[Stored] = []
-        for path in sorted(self.path.iterdir()):
-            key = _key(path)
-            if key is None:
-                continue
-            self.next_key = max(self.next_key, key + 1)
-            found = self._load_one(path, key, keep)
-            if found is None:
-                path.unlink(missing_ok=True)
-            else:
-                stored.append(found)
+        try:
+            for path in sorted(self.path.iterdir(), reverse=True):  # of two files of one number ``.sse`` comes first
+                key = _key(path)
+                if key is None:
+                    continue
+                self.next_key = max(self.next_key, key + 1)
+                if key in self._files:
+                    if self._files[key].path != path:
+                        path.unlink(missing_ok=True)
+                elif (found := self._load_one(path, key)) is not None:
+                    stored.append(found)
+                else:
+                    path.unlink(missing_ok=True)
+        except OSError:
+            for found in stored:  # they are read again the next time
+                self._total -= self._files.pop(found.key).size
+            raise
         self._make_room()
-        return [found for found in stored if found.key in self._files]
+        return [found for found in reversed(stored) if found.key in self._files]
+
+    def close(self) -> None:
+        """Let another program have the folder."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def _take(self) -> None:
+        from filelock import FileLock, Timeout  # several milliseconds, and most servers keep no streams on disk
+
+        if self._lock is None:
+            lock = FileLock(self.path / LOCK, timeout=0, thread_local=False)
+            try:
+                lock.acquire()
+            except Timeout:
+                raise FolderTaken("another llama-appliance keeps its streams there") from None
+            self._lock = lock
 
     def begin(self, key: int, about: About) -> None:
         self._files[key] = _File(about, self._path(key, PART))
@@ -105,12 +170,12 @@ class Folder:
 
     def abandon(self) -> None:
         """Delete incomplete files: the next start would take them for interrupted ones."""
-        for file in self._files.values():
+        for key, file in list(self._files.items()):
             if file.path.suffix == PART:
-                try:
+                self._total -= file.size
+                del self._files[key]
+                with contextlib.suppress(OSError):
                     file.path.unlink(missing_ok=True)
-                except OSError:
-                    return
 
     def _flush_one(self, file: _File) -> None:
         if not file.waiting:
@@ -127,7 +192,7 @@ class Folder:
         with file.path.open("rb") as old:
             old.seek(-self._max_bytes, os.SEEK_END)
             rest = old.read()
-        new = file.path.with_suffix(".new")
+        new = file.path.with_suffix(NEW)
         self._write(new, _line(about) + rest, new=True)
         new.replace(file.path)
         file.about = about
@@ -150,11 +215,11 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def _load_one(self, path: Path, key: int, keep: float) -> Stored | None:
+    def _load_one(self, path: Path, key: int) -> Stored | None:
         """Return None for a file that is too old, or not a stream of ours."""
         completed_at = path.stat().st_mtime
         now = time.time()
-        if completed_at + keep < now:
+        if completed_at + FORGOTTEN_AFTER < now:
             return None
         with path.open("rb") as file:
             try:
@@ -167,10 +232,10 @@ class Folder:
             about = msgspec.structs.replace(about, interrupted_at=about.dropped + len(data))
             data += about.interrupted
             completed_at = now
-            new = path.with_suffix(".new")
+            part, new = path, path.with_suffix(NEW)
             self._write(new, _line(about) + data, new=True)
-            path.unlink()
             path = new.replace(self._path(key, WHOLE))
+            part.unlink()
         self._files[key] = _File(about, path, len(data))
         self._total += len(data)
         return Stored(
@@ -187,11 +252,13 @@ class Folder:
 
 
 def check_folder(path: Path) -> None:
-    """Create it, and check that files can be created there. Raises OSError."""
+    """Create it, and check that files can be written there. Raises OSError."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    probe = path / f"probe-{os.getpid()}"
-    probe.write_bytes(b"")
-    probe.unlink()
+    probe = path / PROBE
+    try:
+        probe.write_bytes(bytes(PROBE_SIZE))
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _line(about: About) -> bytes:

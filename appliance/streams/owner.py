@@ -18,6 +18,7 @@ from appliance.store.stream_files import About, Stored, StreamFiles, open_stream
 from appliance.store.stream_folder import check_folder
 from appliance.streams.generation import EVENTS, End, Generation, Head, RingSink, never
 from appliance.streams.status import StreamStatus, meant, status_of
+from appliance.trio_parts import Changed
 
 TAKE_OVER_AFTER = 0.25
 """Seconds in which a request may still be refused without ending the stream that its id had before."""
@@ -57,6 +58,7 @@ class Streams:
         self._entries: dict[Generation, _Entry] = {}
         self._streams: dict[Generation, _Entry] = {}  # kept ones; those that have ended in the order they ended in
         self._live = 0
+        self._ended = Changed()
         self._wake = trio.Event()
 
     def begin(
@@ -132,6 +134,11 @@ class Streams:
         self._end(entry, End.STOPPED)
         return True
 
+    async def wait_ended(self) -> None:
+        """Wait until no generation runs, with or without its client."""
+        while self._live:
+            await self._ended.wait()
+
     def adopt(self, settings: StreamsConfig) -> None:
         """Follow these settings from now on; the folder of files does not change."""
         self.settings = settings
@@ -189,6 +196,7 @@ class Streams:
             end = End.GIVEN_UP
         finally:
             self._live -= 1
+            self._ended.wake()
             if generation.end is None:
                 generation.cut(end, entry.interrupted)
             if generation not in self._streams:
@@ -214,10 +222,20 @@ class Streams:
     # ---- keeping -----------------------------------------------------------------------------------------------------
 
     def adopt_stored(self, stored: Sequence[Stored]) -> None:
-        """Take over an earlier run's streams on disk, oldest first."""
-        now = time.time()
+        """Take over an earlier run's streams on disk, oldest first. They are kept as long as if they had ended now.
+
+        The wall clock is not asked: it may have been wrong when they ended.
+        """
+        adopted: set[str] = set()
         for found in stored:
             about = found.about
+            before = self._current.get(about.conversation)
+            if before is not None and about.conversation not in adopted:
+                self._discard(found.key)  # this run has a stream of that id already
+                continue
+            if before is not None:
+                self._drop(before)
+            adopted.add(about.conversation)
             ring = Ring(self.settings.max_bytes, found.dropped)
             ring.append(found.data)
             generation = Generation(about.conversation, about.started_at, ring, self)
@@ -226,12 +244,9 @@ class Streams:
             ring.finalize()
             generation.end, generation.completed_at = End.DONE, found.completed_at
             entry = _Entry(generation=generation, key=found.key)
-            before = self._current.pop(about.conversation, None)
-            if before is not None:
-                self._drop(before)
             self._current[about.conversation] = self._entries[generation] = self._streams[generation] = entry
             self.held += ring.held + OVERHEAD
-            self._expire_at(entry, trio.current_time() + found.completed_at + self.settings.keep - now)
+            self._expire_at(entry, trio.current_time() + self.settings.keep)
         self._make_room()
 
     def _make_room(self) -> None:
@@ -280,12 +295,15 @@ class Streams:
             return
         self._entries.pop(generation, None)
         self.held -= generation.ring.held + OVERHEAD
-        if self._files is not None and entry.key is not None:
-            self._files.discard(entry.key)
+        self._discard(entry.key)
         current = self._current.get(generation.conversation)
         if current is not None and current.before is entry:
             current.before = None
         self._forget(entry)
+
+    def _discard(self, key: int | None) -> None:
+        if self._files is not None and key is not None:
+            self._files.discard(key)
 
 
 def check_streams(settings: StreamsConfig) -> None:
@@ -307,10 +325,11 @@ async def open_streams(settings: StreamsConfig) -> AsyncGenerator[Streams]:
             yield streams
             nursery.cancel_scope.cancel()
         return
-    limits = (settings.max_bytes, settings.max_total, settings.keep)
+    limits = (settings.max_bytes, settings.max_total)
     async with open_stream_files(Path(settings.path), *limits) as (files, stored), trio.open_nursery() as nursery:
         streams = Streams(settings, nursery, files)
         streams.adopt_stored(stored)
+        nursery.start_soon(files.write, streams.adopt_stored)
         nursery.start_soon(streams.expire)
         yield streams
         nursery.cancel_scope.cancel()

@@ -36,13 +36,15 @@ def serve(start_server: StartServer, engine: str, *more: str) -> Server:
     return server
 
 
-def send(server: Server, body: object) -> socket.socket:
+def send(server: Server, body: object, conversation: str | None = None) -> socket.socket:
     """A client that has asked and reads as it pleases."""
     client = socket.create_connection((server.host, server.port), timeout=10)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sent = json.dumps(body).encode()
-    head = f"POST /completion HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: {len(sent)}\r\n\r\n"
-    client.sendall(head.encode() + sent)
+    head = f"POST /completion HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: {len(sent)}\r\n"
+    if conversation is not None:
+        head += f"X-Conversation-Id: {conversation}\r\n"
+    client.sendall(head.encode() + b"\r\n" + sent)
     assert client.recv(64).startswith(b"HTTP/1.1 200")
     return client
 
@@ -103,6 +105,56 @@ def test_requests_under_way_are_finished(start_server: StartServer, built_engine
             received += chunk
     assert b'"stop":true' in received
     assert server.wait(6) == 0
+
+
+@posix_only
+def test_a_hang_up_is_a_stop_that_may_come_often(start_server: StartServer, engine: str) -> None:
+    """A terminal that closes tells its programs, sometimes twice; the answers under way are finished."""
+    server = serve(start_server, engine, "--grace", "20")
+    with send(server, {**ENDLESS, "n_predict": 1500}) as client:
+        for _ in range(3):
+            server.signal(signal.SIGHUP)
+            time.sleep(0.05)
+        received = bytearray()
+        while chunk := client.recv(65536):
+            received += chunk
+            server.signal(signal.SIGHUP)
+    assert b'"stop":true' in received
+    assert server.wait(6) == 0
+
+
+@posix_only
+def test_a_hang_up_that_was_ignored_from_the_start_stays_so(tmp_path: Path, fake_engine: Path) -> None:
+    """As under nohup."""
+    line = f"trap '' HUP; exec '{COMMAND}' serve --listen 127.0.0.1:0 --engine '{fake_engine}' 2>&1"
+    env = fresh_environment(tmp_path)
+    with subprocess.Popen(["/bin/sh", "-c", line], cwd=tmp_path, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert b"listening" in process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.terminate()
+        assert process.wait(8) == 0
+
+
+@posix_only
+def test_a_kept_stream_is_finished_though_its_client_is_away(
+    start_server: StartServer, engine: str, tmp_path: Path
+) -> None:
+    """Its client means to come back, and finds the whole stream at the next start."""
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"streams": {"path": str(tmp_path / "streams")}}))
+    argv = ("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--config", str(config))
+    server = start_server(*argv, "--grace", "20")
+    assert http(server, "POST", "/v1/chat/completions", CHAT).status == 200
+    with send(server, {**ENDLESS, "n_predict": 1500}, conversation="kept"):
+        pass
+    server.signal(signal.SIGTERM)
+    assert server.wait(20) == 0
+    again = http(start_server(*argv), "GET", "/v1/stream/kept?from=0")
+    assert again.status == 200
+    assert b'"stop":true' in again.body
 
 
 @posix_only

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import subprocess
 import sys
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,16 +17,22 @@ from appliance.core.config.types import StreamsConfig
 from appliance.errors import UsageError
 from appliance.store import stream_files
 from appliance.store.stream_files import About, Stored, StreamFiles, open_stream_files
+from appliance.store.stream_folder import FORGOTTEN_AFTER
 from appliance.streams.generation import RingSink
 from appliance.streams.owner import check_streams, open_streams
 
 LAST = b"data: interrupted\n\n"
 
 
-def opened(
-    path: Path, max_bytes: int = 1000, max_total: int = 100_000, keep: float = 300
-) -> AbstractAsyncContextManager[tuple[StreamFiles, list[Stored]]]:
-    return open_stream_files(path, max_bytes, max_total, keep)
+@asynccontextmanager
+async def opened(
+    path: Path, max_bytes: int = 1000, max_total: int = 100_000
+) -> AsyncGenerator[tuple[StreamFiles, list[Stored]]]:
+    """``stored`` grows when streams of an earlier run are found later."""
+    async with open_stream_files(path, max_bytes, max_total) as (files, stored), trio.open_nursery() as nursery:
+        nursery.start_soon(files.write, stored.extend)
+        yield files, stored
+        nursery.cancel_scope.cancel()
 
 
 def about(conversation: str) -> About:
@@ -34,7 +40,8 @@ def about(conversation: str) -> About:
 
 
 def files_in(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir())
+    """All but the lock."""
+    return sorted(path for path in folder.iterdir() if path.name != "lock")
 
 
 async def written(path: Path, count: int) -> None:
@@ -77,7 +84,9 @@ from pathlib import Path
 from appliance.store.stream_files import About, open_stream_files
 
 async def main():
-    async with open_stream_files(Path(sys.argv[1]), 1000, 100_000, 300) as (files, stored):
+    folder = open_stream_files(Path(sys.argv[1]), 1000, 100_000)
+    async with folder as (files, stored), trio.open_nursery() as nursery:
+        nursery.start_soon(files.write, stored.extend)
         key = files.begin(About(conversation="a", started_at=5.0, interrupted=b"data: interrupted\\n\\n"))
         for number in range(1000):
             files.append(key, b"data: %d\\n\\n" % number)
@@ -89,11 +98,18 @@ trio.run(main)
 """
 
 
-def run_and_kill(folder: Path) -> None:
-    """Some records are in its files then, and some it had only just said."""
+@contextmanager
+def started(folder: Path) -> Generator[subprocess.Popen[bytes]]:
+    """A program that has begun to keep a stream, and that somebody has to kill."""
     with subprocess.Popen([sys.executable, "-c", DIES, str(folder)], stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         program.stdout.readline()
+        yield program
+
+
+def run_and_kill(folder: Path) -> None:
+    """Some records are in its files then, and some it had only just said."""
+    with started(folder) as program:
         time.sleep(0.3)
         program.kill()
 
@@ -162,7 +178,7 @@ async def test_what_is_discarded_or_too_old_is_deleted(tmp_path: Path):
     async with opened(tmp_path) as (files, _):
         first, second = files.begin(about("a")), files.begin(about("b"))
         files.append(first, b"x")
-        files.finish(second, time.time() - 400)
+        files.finish(second, time.time() - 2 * FORGOTTEN_AFTER)
         await written(tmp_path, 2)
         files.discard(first)
         await written(tmp_path, 1)
@@ -181,36 +197,145 @@ async def test_files_of_others_and_damaged_ones(tmp_path: Path):
     assert [path.name for path in files_in(tmp_path)] == ["notes.txt", "stream-0000000005.part", "stream-x.sse"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a full device is made of /dev/full")
-async def test_a_disk_that_fails_is_one_warning(
+@contextmanager
+def small_disk(path: Path, size: str) -> Generator[Path]:
+    """A file system of its own, in memory."""
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", path], check=False).returncode:
+        pytest.skip("nobody here may mount a file system")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a small disk is made of a tmpfs")
+async def test_a_full_disk_is_one_warning_and_is_used_again_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    real = os.open
+    monkeypatch.setattr(stream_files, "RETRY", 0.05)
+    caplog.set_level("INFO")
+    record = b"data: %s\n\n" % (b"x" * 1000)
 
-    def full(path: str | Path, flags: int, mode: int = 0o777) -> int:
-        return real("/dev/full" if Path(path).suffix == ".part" and not flags & os.O_CREAT else path, flags, mode)
+    async def work(sink: RingSink) -> None:
+        sink.start(200, ((b"content-type", b"text/event-stream"),))
+        for _ in range(100):
+            await sink.write(record)
+            await trio.sleep(0.005)
+        await sink.end()
 
-    async with open_streams(StreamsConfig(path=str(tmp_path))) as streams:
-        monkeypatch.setattr(os, "open", full)
+    async def whole(name: str) -> None:
+        with trio.fail_after(20):
+            reader, got = streams.begin(name, work).reader(0), b""
+            while data := await reader.receive():
+                got += data
+        assert got == record * 100
 
-        async def work(sink: RingSink) -> None:
-            sink.start(200, ((b"content-type", b"text/event-stream"),))
-            for _ in range(10):
-                await sink.write(b"data: 1\n\n")
-                await trio.sleep(0.05)
-            await sink.end()
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        others = disk / "others"
+        others.write_bytes(bytes(100 << 10))
+        async with open_streams(StreamsConfig(path=str(disk / "streams"))) as streams:
+            async with trio.open_nursery() as nursery:
+                for name in ("a", "b"):
+                    nursery.start_soon(whole, name)
+            assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+                f"streams are kept in memory alone until '{disk / 'streams'}' can be used: "
+                "[Errno 28] No space left on device"
+            ]
+            others.unlink()
+            with trio.fail_after(10):
+                while "again" not in caplog.text:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            await whole("c")
+        async with open_streams(StreamsConfig(path=str(disk / "streams"))) as streams:
+            assert streams.find("c") is not None
 
-        generations = [streams.begin(name, work) for name in "ab"]
-        for generation in generations:
-            with trio.fail_after(5):
-                reader, got = generation.reader(0), b""
-                while data := await reader.receive():
-                    got += data
-            assert got == b"data: 1\n\n" * 10
-    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(warnings) == 1
-    assert "No space left on device" in warnings[0]
-    assert files_in(tmp_path) == []
+
+async def test_a_second_program_takes_nothing_and_goes_on_when_the_first_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(stream_files, "RETRY", 0.05)
+    with started(tmp_path) as first:
+        async with opened(tmp_path) as (files, stored):
+            assert "another llama-appliance keeps its streams there" in caplog.text
+            mine = files.begin(about("mine"))
+            files.append(mine, b"data: in memory alone\n\n")
+            await trio.sleep(0.3)
+            assert [path.suffix for path in files_in(tmp_path)] == [".part"]
+            first.kill()
+            with trio.fail_after(10):
+                while not stored:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            (found,) = stored
+            assert found.about.conversation == "a"
+            assert found.data.endswith(LAST)
+            later = files.begin(about("later"))
+            assert later > found.key
+            files.append(later, b"data: 1\n\n")
+            files.finish(later, time.time())
+    async with opened(tmp_path) as (_, stored):
+        assert [one.about.conversation for one in stored] == ["a", "later"]
+
+
+KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from appliance.store.stream_folder import About, Folder
+
+last, path, changes = int(sys.argv[1]), sys.argv[2], 0
+
+def watch(event, args):
+    global changes
+    writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if (writes or event in ("os.rename", "os.remove")) and path in str(args[0]) and "lock" not in str(args[0]):
+        changes += 1
+        if changes == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(watch)
+folder = Folder(Path(path), 100, 100_000)
+folder.load()
+at = folder.next_key
+for number, name in enumerate("bcd"):
+    folder.begin(at + number, About(conversation=name, started_at=5.0, interrupted=b"data: interrupted\\n\\n"))
+for step in range(40):
+    folder.append(at, b"data: %d\\n\\n" % step)
+    folder.append(at + 1, b"data: %d\\n\\n" % step)
+    if step % 8 == 0:
+        folder.flush()
+folder.finish(at, time.time())
+folder.discard(at + 2)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="ends itself with SIGKILL")
+def killed_before(change: int, folder: Path) -> bool:
+    """Run the program; False when it came to its end before that change."""
+    return subprocess.run([sys.executable, "-c", KILLED, str(change), str(folder)], check=False).returncode != 0
+
+
+async def test_killed_before_any_change_of_the_folder_nothing_is_lost(tmp_path: Path):
+    """The program is killed right before its Nth change, for every N; an earlier run had died, too."""
+    whole = b"".join(b"data: %d\n\n" % step for step in range(40))
+    for last in range(1, 1000):
+        folder = tmp_path / str(last)
+        folder.mkdir()
+        line = b'{"conversation":"a","started_at":5,"interrupted":"ZGF0YTogZW5kCgo="}\n'
+        (folder / "stream-0000000001.part").write_bytes(line + b"data: 1\n\ndata: to")
+        killed = killed_before(last, folder)
+        async with opened(folder) as (_, stored):
+            found = {one.about.conversation: one for one in stored}
+            assert found.pop("a").data == b"data: 1\n\ndata: end\n\n"
+            for one in found.values():
+                said = one.data.removesuffix(LAST)
+                assert whole[one.dropped :].startswith(said)
+                assert said == b"" or said.endswith(b"\n\n")
+        assert {path.suffix for path in files_in(folder)} <= {".sse"}
+        if not killed:
+            assert found["b"].data == whole[found["b"].dropped :]
+            assert last > 20
+            return
+    raise AssertionError("it never came to its end")
 
 
 async def test_a_disk_that_stands_still_is_given_up(
@@ -237,4 +362,4 @@ async def test_later_it_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFi
     (tmp_path / "file").write_text("")
     async with open_streams(StreamsConfig(path=str(tmp_path / "file" / "below"))) as streams:
         assert streams.find("a") is None
-    assert "are not kept" in caplog.text
+    assert "in memory alone" in caplog.text
