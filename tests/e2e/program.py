@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
@@ -116,6 +116,10 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(10)
+
+
+StartServer = Callable[..., Server]
+"""What the fixture ``start_server`` gives: an argv, and keywords as that fixture has them."""
 
 
 class Answer:

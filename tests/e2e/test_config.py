@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 from config_files import ANY_PORT, ConfigFile, ask, eventually, running
-from conftest import StartServer
-from program import COMMAND, Server, fresh_environment, http, run_command, wait_gone
+from program import COMMAND, Server, StartServer, fresh_environment, http, run_command, wait_gone
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")
 

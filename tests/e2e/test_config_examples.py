@@ -12,9 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from config_files import ANY_PORT, CHAT, ConfigFile, chat, eventually, running
-from conftest import StartServer
 from port_blocks import port_block
-from program import Server, http, run_command, wait_gone
+from program import Server, StartServer, http, run_command, wait_gone
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")
 

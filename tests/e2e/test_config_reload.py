@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from config_files import ANY_PORT, ConfigFile, ask, chat, eventually, running
-from conftest import StartServer
-from program import Server, http, run_command, wait_gone
+from program import Server, StartServer, http, run_command, wait_gone
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a signal of POSIX, and its shells")
 

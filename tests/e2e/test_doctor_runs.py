@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import StartServer
 from engine_folders import Lie, Listed, make_build
-from program import run_command
+from program import StartServer, run_command
 
 from appliance.engines import embedded
 

@@ -11,10 +11,9 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
-from conftest import StartServer
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
-from program import Server, http, run_command
+from program import Server, StartServer, http, run_command
 
 from appliance.engines.found import ENGINE_VARIABLE
 

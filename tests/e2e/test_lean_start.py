@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import StartServer
 from gguf_files import write_model
-from program import http
+from program import StartServer, http
 
 from appliance.engines.found import ENGINE_VARIABLE
 

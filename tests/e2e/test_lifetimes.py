@@ -14,8 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import StartServer
-from program import COMMAND, Server, fresh_environment, http, run_command, wait_gone
+from program import COMMAND, Server, StartServer, fresh_environment, http, run_command, wait_gone
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 INTERRUPT = signal.CTRL_BREAK_EVENT if sys.platform == "win32" else signal.SIGINT

@@ -12,9 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import StartServer
 from gguf_files import write_model
-from program import Server, http, run_command
+from program import Server, StartServer, http, run_command
 
 from appliance.engines.found import ENGINE_VARIABLE
 

@@ -11,9 +11,8 @@ import anthropic
 import openai
 import pytest
 from config_files import ANY_PORT, ConfigFile, eventually
-from conftest import StartServer
 from plugin_folders import write_plugin
-from program import Server, http
+from program import Server, StartServer, http
 
 TEXT = "Once upon a time a small llama carried"
 WHOLE = """

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import StartServer
-from program import Server, http
+from program import Server, StartServer, http
 
 from appliance.engines.found import ENGINE_VARIABLE
 

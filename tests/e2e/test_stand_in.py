@@ -14,8 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import StartServer
-from program import Server, http, run_command, wait_gone
+from program import Server, StartServer, http, run_command, wait_gone
 
 from appliance.engines.found import ENGINE_VARIABLE
 from appliance.main import LIVED

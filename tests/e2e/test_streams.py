@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 import trio
-from conftest import StartServer
-from program import Server, post
+from program import Server, StartServer, post
 
 STREAMS = 200
 ONE_SLOT = ("--parallel", "1", "--batch-size", "512")

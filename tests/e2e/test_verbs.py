@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import StartServer
-from program import COMMAND, STARTER_QUESTION, Server, fresh_environment, http, run_command
+from program import COMMAND, STARTER_QUESTION, Server, StartServer, fresh_environment, http, run_command
 
 
 @pytest.fixture

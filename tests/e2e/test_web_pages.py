@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from conftest import StartServer
-from program import Server, http
+from program import Server, StartServer, http
 
 from appliance.engines.found import ENGINE_VARIABLE
 
