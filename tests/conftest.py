@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,14 @@ def fake_model(tmp_path: Path) -> Path:
     path = tmp_path / "fake-model.gguf"
     path.write_bytes(b"GGUF")
     return path
+
+
+@pytest.fixture
+def open_server(fake_llama_server: tuple[str, ...], fake_model: Path) -> Callable[..., object]:
+    """`http_harness.open_appliance` with the fake engine: the whole program in this process, on a free port."""
+    from http_harness import open_appliance  # not at the top: it imports all of the program, and most tests do without
+
+    return partial(open_appliance, fake_llama_server, fake_model)
 
 
 @pytest.fixture
