@@ -16,6 +16,7 @@ from gguf_files import WriteModel
 from gguf_files import write_model as write_model_file
 from hypothesis import HealthCheck, settings
 from leftovers import MARK, Leftovers
+from turns import Turns
 
 ROOT = Path(__file__).resolve().parent.parent
 STARTER = ROOT / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
@@ -23,6 +24,8 @@ FAKE = ROOT / "tests" / "fakes" / "llama_server.py"
 
 SETTLE = 5.0
 """Seconds a module's processes, sockets and threads have to be gone after its last test."""
+
+TURNS = pytest.StashKey[Turns]()
 
 settings.register_profile("fast", max_examples=60, deadline=None, stateful_step_count=30)
 settings.register_profile(
@@ -38,6 +41,28 @@ def pytest_configure(config: pytest.Config) -> None:
     deep = config.getoption("--deep") or os.environ.get("LLAMA_APPLIANCE_DEEP")
     settings.load_profile("deep" if deep else "fast")
     os.environ[MARK] = uuid.uuid4().hex
+    config.stash[TURNS] = Turns()
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two processes for each core, since tests wait more than they compute. A selection runs in this process alone."""
+    whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.keyword
+    return 2 * len(os.sched_getaffinity(0)) if whole and sys.platform == "linux" else 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that run alone come first and together, so that the others wait for them only once."""
+    items.sort(key=lambda item: not is_alone(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    with item.config.stash[TURNS].taken(is_alone(item), nextitem is not None and is_alone(nextitem)):
+        return (yield)
+
+
+def is_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
 
 
 @pytest.fixture(scope="session")
