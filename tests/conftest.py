@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 import uuid
 from collections.abc import Callable, Generator
 from functools import partial
@@ -17,6 +16,7 @@ from gguf_files import write_model as write_model_file
 from hypothesis import HealthCheck, settings
 from leftovers import MARK, Leftovers
 from turns import Turns
+from waiting import wait
 
 ROOT = Path(__file__).resolve().parent.parent
 STARTER = ROOT / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
@@ -76,11 +76,12 @@ def nothing_left_behind(request: pytest.FixtureRequest, long_lived: set[int]) ->
     """After each module: no process it began (orphans included), no listening port, thread or file descriptor."""
     before = Leftovers.now()
     yield
-    until = time.monotonic() + SETTLE
-    while left := Leftovers.now().since(before, long_lived):
-        if time.monotonic() > until:
-            pytest.fail(f"{request.path.name} left behind:\n" + "\n".join(f"  {line}" for line in left))
-        time.sleep(0.02)
+    wait(
+        lambda: Leftovers.now().since(before, long_lived),
+        lambda left: not left,
+        within=SETTLE,
+        told=lambda: f"{request.path.name} left these behind",
+    )
 
 
 @pytest.fixture(scope="session")

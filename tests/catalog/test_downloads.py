@@ -14,6 +14,7 @@ import trio.testing
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
 from msgspec import structs
+from waiting import until
 
 from appliance.catalog import download_plan
 from appliance.catalog.catalog import Catalog
@@ -109,12 +110,6 @@ async def refused(settings: DownloadSettings, repo: str = REPO, tag: str | None 
             except ApplianceError as error:
                 return error
     raise AssertionError("it was begun")
-
-
-async def until(condition: Callable[[], object], downloads: Downloads) -> None:
-    with trio.fail_after(20):
-        while not condition():
-            await downloads.wait_changed()
 
 
 def assert_whole(hub: FakeHub, settings: DownloadSettings, name: str = NAME) -> None:
@@ -238,7 +233,7 @@ async def test_cancelled_and_begun_again_it_goes_on(hub: FakeHub, settings: Down
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
         download.cancel()
         status = await download.wait()
         assert status.state == "cancelled"
@@ -259,7 +254,7 @@ async def test_ending_the_program_keeps_what_came(hub: FakeHub, settings: Downlo
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
     async with open_downloads(settings) as later:
         (unfinished,) = unfinished_in(settings.cache)
         assert (unfinished.repo, unfinished.tag, unfinished.total) == (REPO, "Q8_0", download.status.total)
@@ -317,7 +312,7 @@ async def test_a_pause_closes_the_connection_and_costs_nothing(hub: FakeHub, set
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
         download.pause()
         assert download.status.state == "paused"
         await trio.sleep(0.2)
@@ -348,7 +343,7 @@ async def test_a_server_that_ignores_ranges_costs_bytes_but_no_correctness(
     patient = structs.replace(settings, retry_delay=lambda attempt, asked: 0.5)
     async with open_downloads(patient) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 2, downloads)
+        await until(lambda: download.status.done >= BIG // 2, changed=downloads.wait_changed)
         hub.behave(ignore_range=True)
         with trio.fail_after(20):
             assert (await download.wait()).state == "finished"
@@ -364,7 +359,7 @@ async def test_a_file_that_changed_under_its_name_is_begun_again(
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
     hub.behave(**mood)
     assert (await fetched(settings)).status.state == "finished"
     assert_whole(hub, settings)
@@ -375,7 +370,7 @@ async def test_what_was_begun_of_an_older_version_goes(hub: FakeHub, settings: D
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
     write_big(hub.root / REPO / NAME)
     hub.behave()
     assert (await fetched(settings)).status.state == "finished"
@@ -388,7 +383,7 @@ async def test_a_version_under_way_is_finished_although_there_is_a_newer_one(
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
         (hub.root / REPO / "README.md").write_text("a newer commit")
         write_big(hub.root / REPO / NAME)
         assert await downloads.start(REPO) is download
@@ -401,7 +396,7 @@ async def test_a_busy_hub_is_asked_again(hub: FakeHub, settings: DownloadSetting
     async with open_downloads(settings) as downloads:
         hub.behave(rate=2_000_000)
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done > 0, downloads)
+        await until(lambda: download.status.done > 0, changed=downloads.wait_changed)
         hub.behave(drop_after=BIG // 2, retry_after="1", **mood)
         with trio.fail_after(20):
             assert (await download.wait()).state == "finished"
@@ -439,7 +434,7 @@ async def test_a_hub_that_stays_away_fails_the_download_and_keeps_what_came(
     async with open_downloads(settings) as downloads:
         hub.behave(stall_after=BIG // 2)
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
         download.cancel()
         await download.wait()
         hub.behave(drop_after=1, cdn_status=500, cdn_times=1000)
@@ -580,7 +575,7 @@ async def test_listeners_hear_of_it_in_llama_servers_words(hub: FakeHub, setting
 
     with trio.fail_after(30):
         async with open_downloads(settings) as downloads, trio.open_nursery() as nursery:
-            nursery.start_soon(listen, downloads)
+            nursery.start_soon(listen, changed=downloads.wait_changed)
             await (await downloads.start(REPO)).wait()
             cancelled = await downloads.start(REPO)
             cancelled.cancel()
@@ -632,7 +627,7 @@ async def test_a_download_under_way_can_be_discarded(hub: FakeHub, settings: Dow
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
         assert await downloads.discard(MODEL)
         assert download.status.state == "cancelled"
         assert downloads.snapshot() == []

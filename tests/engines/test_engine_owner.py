@@ -15,6 +15,7 @@ import pytest
 import trio
 from engine_folders import Lie, Listed, make_build, tell
 from msgspec import structs
+from waiting import until
 
 from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.choice import Ranked
@@ -83,12 +84,6 @@ def standings(engines: Engines, model: str = "") -> dict[str, str]:
 def chosen(engines: Engines, model: str = "", word: str = "") -> str:
     engine = engines.choose(model, word=word)
     return engine.seat if engine is not None else "none"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(20):
-        while not condition():  # noqa: ASYNC110  what is waited for has no event
-            await trio.sleep(0.05)
 
 
 async def test_before_anything_is_known_the_processor_serves(world: World) -> None:

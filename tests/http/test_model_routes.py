@@ -14,6 +14,7 @@ from gguf_files import write_model
 from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
 from hub_process import FakeHub, fake_hub
 from msgspec import structs
+from waiting import until
 
 from appliance.catalog import download_plan
 from appliance.catalog.downloads import DownloadSettings
@@ -327,9 +328,7 @@ async def test_a_listener_that_left_is_gone(open_server: OpenServer):
     async with open_server() as server:
         async with feed(server):
             assert await under_way() == 2  # the question is one, too
-        with trio.fail_after(3):
-            while await under_way() > 1:  # noqa: ASYNC110  nothing tells of it
-                await trio.sleep(0.02)
+        await until(under_way, lambda count: count <= 1, within=3)
 
 
 # ---- downloads -------------------------------------------------------------------------------------------------------

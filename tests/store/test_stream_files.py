@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from waiting import until
 
 from appliance.core.config.types import StreamsConfig
 from appliance.errors import UsageError
@@ -38,9 +39,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 async def written(path: Path, count: int) -> None:
-    with trio.fail_after(10):
-        while len(files_in(path)) != count:  # noqa: ASYNC110
-            await trio.sleep(0.01)
+    await until(lambda: len(files_in(path)) == count, within=10)
 
 
 async def test_a_stream_that_has_ended_is_there_again(tmp_path: Path):
