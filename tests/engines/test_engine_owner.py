@@ -174,9 +174,15 @@ async def test_what_fails_at_work_is_proven_again_and_out_when_that_fails(world:
 
 
 async def test_nothing_is_tried_while_requests_are_under_way(world: World, hasty: None) -> None:
-    busy = True
-    async with world.keeping_up(busy=lambda: busy) as engines:
-        await trio.sleep(1)
+    busy, looks = True, 0
+
+    def is_busy() -> bool:
+        nonlocal looks
+        looks += 1
+        return busy
+
+    async with world.keeping_up(busy=is_busy) as engines:
+        await until(lambda: looks == 5)
         assert engines.look is None
         busy = False
         await until(lambda: chosen(engines) == GPU)

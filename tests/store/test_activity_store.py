@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 import trio
 import trio.testing
@@ -438,7 +439,8 @@ async def test_leaving_does_not_wait_for_ever(
             began = time.monotonic()
         assert time.monotonic() - began < 0.7
         holder.execute("ROLLBACK")
-        await trio.sleep(1.2)  # the thread that was left alone closes the file when its wait for the lock is over
+    # The thread that was left alone closes the file when its wait for the lock is over.
+    await until(lambda: str(path) not in [file.path for file in psutil.Process().open_files()])
     assert "could not be written" in caplog.text
 
 
