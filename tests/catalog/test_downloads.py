@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -16,7 +18,6 @@ from hub_process import FakeHub, fake_hub
 from msgspec import structs
 from waiting import until
 
-from appliance.catalog import download_plan
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_errors import (
     DownloadFailed,
@@ -41,6 +42,7 @@ REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
 NAME = "tiny-Q8_0.gguf"
 BIG = 3 << 20
+SHARED_MEMORY = Path("/dev/shm")
 CHUNK = 1 << 18
 SLACK = 1 << 20
 """What may lie in sockets and in memory when a connection breaks."""
@@ -61,7 +63,6 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
     monkeypatch.setattr(partial_file, "CHUNK", CHUNK)
-    monkeypatch.setattr(download_plan, "SPARE", 0)
 
 
 @pytest.fixture
@@ -78,6 +79,7 @@ def settings(hub: FakeHub, tmp_path: Path) -> DownloadSettings:
         cache=tmp_path / "cache",
         models_dir=tmp_path / "models",
         hub=HubAccess(endpoint=hub.url),
+        spare=0,
         retry_delay=lambda attempt, asked: 0.01,
     )
 
@@ -483,20 +485,24 @@ async def test_missing_gated_private_and_mistyped_are_told_apart(hub: FakeHub, s
     assert not settings.cache.exists()
 
 
-async def test_no_room_is_said_before_the_first_byte(
-    hub: FakeHub, settings: DownloadSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(download_plan, "SPARE", 1 << 60)
-    error = await refused(settings)
+async def test_no_room_is_said_before_the_first_byte(hub: FakeHub, settings: DownloadSettings) -> None:
+    error = await refused(structs.replace(settings, spare=1 << 60))
     assert isinstance(error, NotEnoughSpace)
     assert hub.sent() == 0
     assert str(settings.cache) in str(error)
 
 
-async def test_room_is_kept_for_what_is_under_way(
-    hub: FakeHub, settings: DownloadSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(download_plan, "free_bytes", lambda folder: int(1.5 * BIG))
+@pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="nowhere else does the free space stand still")
+async def test_room_is_kept_for_what_is_under_way(hub: FakeHub, settings: DownloadSettings) -> None:
+    cache = Path(tempfile.mkdtemp(dir=SHARED_MEMORY))
+    try:
+        spare = shutil.disk_usage(cache).free - int(1.5 * BIG)
+        await _room_for_one_of_two(hub, structs.replace(settings, cache=cache, spare=spare))
+    finally:
+        shutil.rmtree(cache)
+
+
+async def _room_for_one_of_two(hub: FakeHub, settings: DownloadSettings) -> None:
     write_big(hub.root / "acme/other-GGUF/other-Q8_0.gguf")
     hub.behave(rate=1_000_000)
     async with open_downloads(settings) as downloads:
@@ -575,7 +581,7 @@ async def test_listeners_hear_of_it_in_llama_servers_words(hub: FakeHub, setting
 
     with trio.fail_after(30):
         async with open_downloads(settings) as downloads, trio.open_nursery() as nursery:
-            nursery.start_soon(listen, changed=downloads.wait_changed)
+            nursery.start_soon(listen, downloads)
             await (await downloads.start(REPO)).wait()
             cancelled = await downloads.start(REPO)
             cancelled.cancel()

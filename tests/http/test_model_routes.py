@@ -16,7 +16,6 @@ from hub_process import FakeHub, fake_hub
 from msgspec import structs
 from waiting import until
 
-from appliance.catalog import download_plan
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
 from appliance.core.settings import FleetSettings
@@ -42,7 +41,6 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
     monkeypatch.setattr(partial_file, "CHUNK", 1 << 18)
-    monkeypatch.setattr(download_plan, "SPARE", 0)
 
 
 def upload(root: Path, name: str = NAME) -> Path:
@@ -68,6 +66,7 @@ def settings(hub: FakeHub, tmp_path: Path) -> DownloadSettings:
         cache=tmp_path / "cache",
         models_dir=tmp_path / "models",
         hub=HubAccess(endpoint=hub.url),
+        spare=0,
         retry_delay=lambda attempt, asked: 0.01,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from full_disk import REFUSED, full_disk, posix_only
 from waiting import until
 
 from appliance.core.config.types import StreamsConfig
@@ -180,35 +180,32 @@ async def test_files_of_others_and_damaged_ones(tmp_path: Path):
     assert [path.name for path in files_in(tmp_path)] == ["notes.txt", "stream-0000000005.part", "stream-x.sse"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a full device is made of /dev/full")
-async def test_a_disk_that_fails_is_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    real = os.open
-
-    def full(path: str | Path, flags: int, mode: int = 0o777) -> int:
-        return real("/dev/full" if Path(path).suffix == ".part" and not flags & os.O_CREAT else path, flags, mode)
-
+@posix_only
+async def test_a_disk_that_fails_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    full = trio.Event()
     async with open_streams(StreamsConfig(path=str(tmp_path))) as streams:
-        monkeypatch.setattr(os, "open", full)
 
         async def work(sink: RingSink) -> None:
             sink.start(200, ((b"content-type", b"text/event-stream"),))
+            await full.wait()
             for _ in range(10):
                 await sink.write(b"data: 1\n\n")
                 await trio.sleep(0.05)
             await sink.end()
 
         generations = [streams.begin(name, work) for name in "ab"]
-        for generation in generations:
-            with trio.fail_after(5):
-                reader, got = generation.reader(0), b""
-                while data := await reader.receive():
-                    got += data
-            assert got == b"data: 1\n\n" * 10
+        await until(lambda: [path.stat().st_size > 0 for path in files_in(tmp_path)] == [True, True])
+        with full_disk():
+            full.set()
+            for generation in generations:
+                with trio.fail_after(5):
+                    reader, got = generation.reader(0), b""
+                    while data := await reader.receive():
+                        got += data
+                assert got == b"data: 1\n\n" * 10
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
-    assert "No space left on device" in warnings[0]
+    assert REFUSED in warnings[0]
     assert files_in(tmp_path) == []
 
 
