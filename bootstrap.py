@@ -292,7 +292,9 @@ def run_test(args: Sequence[str]) -> int:
     """pytest; tests/conftest.py knows --deep, pyproject.toml leaves out the tests of the frozen program."""
     if "--upstream" in args:
         rest = [arg for arg in args if arg != "--upstream"]
-        return become([str(ensure("dev")), str(ROOT / "tests" / "upstream_suite" / "run.py"), *rest])
+        return become([str(ensure("dev")), str(ROOT / "tools" / "upstream_suite" / "run.py"), *rest])
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # a thousand processes would each compile the whole program
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".cache" / "bytecode"))
     return become([str(ensure("dev")), "-m", "pytest", *args], folder=ROOT)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import trio
 from msgspec import structs
+from waiting import until
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import Sources
@@ -114,8 +115,7 @@ class World:
 
     async def until_event(self, name: str, what: str) -> Event:
         """Wait for something that only the server itself knows."""
-        while not any(event.what == what for event in self.events(name)):  # noqa: ASYNC110
-            await trio.sleep(0.005)
+        await until(lambda: any(event.what == what for event in self.events(name)))
         return self.event(name, what)
 
 

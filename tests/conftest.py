@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 import uuid
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ from gguf_files import WriteModel
 from gguf_files import write_model as write_model_file
 from hypothesis import HealthCheck, settings
 from leftovers import MARK, Leftovers
+from turns import Turns
+from waiting import wait
 
 ROOT = Path(__file__).resolve().parent.parent
 STARTER = ROOT / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"
@@ -22,6 +24,8 @@ FAKE = ROOT / "tests" / "fakes" / "llama_server.py"
 
 SETTLE = 5.0
 """Seconds a module's processes, sockets and threads have to be gone after its last test."""
+
+TURNS = pytest.StashKey[Turns]()
 
 settings.register_profile("fast", max_examples=60, deadline=None, stateful_step_count=30)
 settings.register_profile(
@@ -37,6 +41,28 @@ def pytest_configure(config: pytest.Config) -> None:
     deep = config.getoption("--deep") or os.environ.get("LLAMA_APPLIANCE_DEEP")
     settings.load_profile("deep" if deep else "fast")
     os.environ[MARK] = uuid.uuid4().hex
+    config.stash[TURNS] = Turns()
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two processes for each core, since tests wait more than they compute. A selection runs in this process alone."""
+    whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.keyword
+    return 2 * len(os.sched_getaffinity(0)) if whole and sys.platform == "linux" else 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that run alone come first and together, so that the others wait for them only once."""
+    items.sort(key=lambda item: not is_alone(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    with item.config.stash[TURNS].taken(is_alone(item), nextitem is not None and is_alone(nextitem)):
+        return (yield)
+
+
+def is_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
 
 
 @pytest.fixture(scope="session")
@@ -50,11 +76,12 @@ def nothing_left_behind(request: pytest.FixtureRequest, long_lived: set[int]) ->
     """After each module: no process it began (orphans included), no listening port, thread or file descriptor."""
     before = Leftovers.now()
     yield
-    until = time.monotonic() + SETTLE
-    while left := Leftovers.now().since(before, long_lived):
-        if time.monotonic() > until:
-            pytest.fail(f"{request.path.name} left behind:\n" + "\n".join(f"  {line}" for line in left))
-        time.sleep(0.02)
+    wait(
+        lambda: Leftovers.now().since(before, long_lived),
+        lambda left: not left,
+        within=SETTLE,
+        told=lambda: f"{request.path.name} left these behind",
+    )
 
 
 @pytest.fixture(scope="session")
@@ -90,6 +117,14 @@ def fake_model(tmp_path: Path) -> Path:
     path = tmp_path / "fake-model.gguf"
     path.write_bytes(b"GGUF")
     return path
+
+
+@pytest.fixture
+def open_server(fake_llama_server: tuple[str, ...], fake_model: Path) -> Callable[..., object]:
+    """`http_harness.open_appliance` with the fake engine: the whole program in this process, on a free port."""
+    from http_harness import open_appliance  # not at the top: it imports all of the program, and most tests do without
+
+    return partial(open_appliance, fake_llama_server, fake_model)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-import trio
+from waiting import until
 
 MARK = "LLAMA_APPLIANCE_TEST_RUN"
 """An environment variable that every process begun by the tests inherits, so that orphans are found too."""
@@ -99,6 +99,4 @@ def _descriptors() -> dict[int, str]:
 
 async def wait_no_process(word: str) -> None:
     """Until no process has ``word`` in its command line."""
-    with trio.fail_after(20):
-        while any(word in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])):  # noqa: ASYNC110  nobody tells
-            await trio.sleep(0.05)
+    await until(lambda: all(word not in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 from hollow_models import dense, encode
+from waiting import until
 
 from appliance.core.engines.stands_for import NO_DEBUGGER
 from appliance.engines.found import Engine, list_engines
@@ -80,9 +81,8 @@ async def bare_worker(engine: Engine, folder: Path) -> AsyncGenerator[tuple[trio
     port = free_port()
     argv = [server_program(engine), "-p", str(port), "-t", "1"]
     async with process(argv, folder / f"worker-{port}.log") as worker:
-        with trio.fail_after(START_TIME):
-            while (await look_at_worker(f"{LOOPBACK}:{port}")).state != "ready":  # noqa: ASYNC110
-                await trio.sleep(0.02)
+        endpoint = f"{LOOPBACK}:{port}"
+        await until(lambda: look_at_worker(endpoint), lambda worker: worker.state == "ready", within=START_TIME)
         yield worker, f"{LOOPBACK}:{port}"
 
 

@@ -250,3 +250,11 @@ def kill_group(process: subprocess.Popen[str]) -> None:
         subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=True)
     else:
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_tests_keep_what_they_compile_and_get_their_arguments(checkout: Checkout) -> None:
+    said = "import json, sys; print(json.dumps([sys.argv[1:], sys.dont_write_bytecode, sys.pycache_prefix]))"
+    checkout.pin("dev.txt", "pytest", "1.0", said)
+    for variables, prefix in (({}, None), ({"PYTHONDONTWRITEBYTECODE": "1"}, str(checkout.folder / ".cache/bytecode"))):
+        done = checkout.run("test", "tests/a.py", "-k", "b c", **{"PYTHONDONTWRITEBYTECODE": ""} | variables)
+        assert json.loads(done.stdout) == [["tests/a.py", "-k", "b c"], False, prefix], done.stderr

@@ -1,32 +1,84 @@
-"""The documents tell the truth about names, routes, errors, flags and limits."""
+"""The documents tell the truth about names, routes, errors, flags, limits, settings and keys."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
+import sys
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import click
+import msgspec
+import msgspec.inspect as mi
 import pytest
+from http_harness import OpenServer
+from msgspec import structs
 
+from appliance import plugins
+from appliance.agents.record import RunResult, RunStatus
+from appliance.cli.agent import run_agent
 from appliance.cli.app import VERBS, cli
+from appliance.cli.config import config
+from appliance.cli.engines import engines
 from appliance.cli.llama_front import FRONT
 from appliance.cli.llama_models import REMOTE
 from appliance.cli.llama_server import ANSWERED_BY_ENGINE
+from appliance.cli.serve import serve
+from appliance.core import llama_flags
+from appliance.core.config.types import Config, PluginConfig, RunsConfig
+from appliance.core.engines.choice import Standing
+from appliance.core.engines.update import SPEED_KEPT
+from appliance.core.runs import FailReason, FinishReason, RunState
+from appliance.core.settings import HttpSettings
+from appliance.core.slash import FAMILIES
+from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.http import errors as http_errors
+from appliance.http.bytes.body import Bodies
+from appliance.http.control.agent_routes import Agents
+from appliance.http.control.app import create_app
+from appliance.http.control.run_request import KEYS
 from appliance.http.way import resumable, routes
+from appliance.plugins import testing
+from appliance.plugins.loading import HOOKS, SETTINGS
+from appliance.plugins.manifest import DEFAULT_TIMEOUT
+from appliance.plugins.manifest import KEYS as PLUGIN_KEYS
+from appliance.plugins.registry import Listed
 
-ROOT = Path(__file__).parents[1]
-ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
-WHERE = (ROOT / "docs" / "where-to-change.md").read_text("utf-8")
-README = (ROOT / "README.md").read_text("utf-8")
-COMMANDS = (ROOT / "docs" / "command-line.md").read_text("utf-8")
-HTTP = (ROOT / "docs" / "http.md").read_text("utf-8")
-STAND_IN = (ROOT / "docs" / "llama-server.md").read_text("utf-8")
+ROOT = Path(__file__).resolve().parents[1]
 
 
-def leaves(cls: type[ApplianceError]) -> list[type[ApplianceError]]:
-    return [leaf for sub in cls.__subclasses__() for leaf in leaves(sub)] or [cls]
+def page(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+ARCHITECTURE, README = page("ARCHITECTURE.md"), page("README.md")
+WHERE = page("docs/where-to-change.md")
+AGENTS, COMMANDS, ENGINES = page("docs/agents.md"), page("docs/command-line.md"), page("docs/engines.md")
+HTTP, PLUGINS, STAND_IN = page("docs/http.md"), page("docs/plugins.md"), page("docs/llama-server.md")
+SWAP = page("docs/llama-swap.md")
+SWAP_KEYS = SWAP[SWAP.index("\n## Keys\n") : SWAP.index("\n## Macros and environment\n")]
+ABSENT = "absent"
+
+flags_of = partial(re.findall, r"(?<![\w-])--[a-z][a-z0-9-]+")
+"""The options that a page names."""
+
+
+def options(commands: Iterable[click.Command]) -> set[str]:
+    """Every spelling of every option of these."""
+    parameters = [parameter for command in commands for parameter in command.params]
+    return {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
+
+
+# ---- the whole program -----------------------------------------------------------------------------------------------
+
+
+def classes(cls: type[ApplianceError]) -> list[type[ApplianceError]]:
+    return [leaf for sub in cls.__subclasses__() for leaf in classes(sub)] or [cls]
 
 
 def test_the_readme_is_short() -> None:
@@ -59,16 +111,23 @@ def test_every_model_route_is_documented() -> None:
         assert f"`{path}" in HTTP, path
 
 
-def test_every_route_of_the_server_is_documented() -> None:
-    sources = [path.read_text("utf-8") for path in sorted((ROOT / "appliance" / "http").rglob("*.py"))]
-    found = [path for source in sources for path in re.findall(r'add_url_rule\(\s*"(/[^"<]*)', source)]
-    assert len(found) >= 30
-    for path in (*found, resumable.STREAM, resumable.LOOKUP, resumable.SOCKET):
-        assert path.rstrip("/") in HTTP, path
+async def test_every_route_of_the_server_is_documented(open_server: OpenServer) -> None:
+    settings = HttpSettings()
+    async with open_server() as server:
+        app = create_app(settings, settings.listen, server.traffic, Bodies(settings), server.owners)
+    paths = {rule.rule for rule in app.url_map.iter_rules()}
+    assert len(paths) >= 30
+    for path in (*paths, resumable.STREAM, resumable.LOOKUP, resumable.SOCKET):
+        assert path.partition("<")[0].rstrip("/") in HTTP, path
+    for path in paths:
+        if path.startswith(("/api/runs", "/api/workers")):
+            assert path.replace("<run_id>", "ID").replace("<path:model>", "MODEL") in AGENTS, path
+        if path.startswith("/api/engines"):
+            assert path in ENGINES, path
 
 
 def test_every_error_is_documented_with_its_status() -> None:
-    for cls in leaves(ApplianceError):
+    for cls in classes(ApplianceError):
         status, _ = next(http_errors.TABLE[c] for c in cls.__mro__ if c in http_errors.TABLE)
         rows = [line for line in HTTP.splitlines() if line.startswith(f"| {status} |")]
         assert rows, status
@@ -84,20 +143,214 @@ def test_every_verb_is_documented_and_explains_itself() -> None:
 
 
 def test_flags_in_the_documents_exist() -> None:
-    commands = [cli.get_command(click.Context(cli), verb) for verb in VERBS]
+    commands = [command for verb in VERBS if (command := cli.get_command(click.Context(cli), verb)) is not None]
     commands += [part for command in commands if isinstance(command, click.Group) for part in command.commands.values()]
-    parameters = [parameter for command in commands if command is not None for parameter in command.params]
-    known = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
-    from appliance.core import llama_flags
-
-    bootstrap = (ROOT / "bootstrap.py").read_text("utf-8") + (ROOT / "llama-builds" / "build.py").read_text("utf-8")
-    suites = (ROOT / "tests" / "upstream_suite" / "run.py").read_text("utf-8")
+    known = options(commands)
+    bootstrap = page("bootstrap.py") + page("llama-builds/build.py")
+    suites = page("tools/upstream_suite/run.py")
     for flag in re.findall(r"(?<![\w-])--[a-z][a-z_-]+", STAND_IN):
         assert llama_flags.lookup(flag) or flag in bootstrap or f'"{flag}"' in suites, flag
-    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", README + COMMANDS + HTTP):
+    for flag in flags_of(README + COMMANDS + HTTP):
         assert flag in known or llama_flags.lookup(flag) or flag in bootstrap or flag == "--help", flag
+    assert set(flags_of(AGENTS)) <= options([run_agent])
+    assert set(flags_of(ENGINES)) <= options([*engines.commands.values(), serve]) | {"--help"}
+    assert set(flags_of(SWAP)) <= options([*config.commands.values(), serve])
 
 
 def test_every_option_that_the_stand_in_acts_on_is_documented() -> None:
     for flag in (*FRONT, *REMOTE, *ANSWERED_BY_ENGINE):
         assert f"`{flag}`" in STAND_IN, flag
+
+
+# ---- agent runs ------------------------------------------------------------------------------------------------------
+
+
+def rows(after: str) -> str:
+    """The first table behind some words."""
+    return re.split(r"\n\n", AGENTS.split(after, 1)[1].split("\n|", 1)[1])[0]
+
+
+def test_every_key_of_a_run_is_there_and_no_other() -> None:
+    cells = [row.split("|")[0 if at == 0 else 1] for at, row in enumerate(rows("## Asking for one").split("\n"))]
+    told = set(re.findall(r"`([a-z_]+)`", "".join(cells)))
+    assert told == set(KEYS)
+
+
+def test_states_and_reasons_of_runs_are_there() -> None:
+    table = rows("whatever the reason")
+    assert set(re.findall(r"^\| `([a-z_]+)`", table, re.MULTILINE)) == set(get_args(FailReason))
+    for word in (*get_args(RunState), *get_args(FinishReason)):
+        assert f"`{word}`" in AGENTS, word
+
+
+def test_fields_of_the_answers_about_runs_are_there() -> None:
+    for field in {*RunStatus.__struct_fields__, *RunResult.__struct_fields__} - {"id", "model"}:
+        assert f"`{field}`" in AGENTS, field
+
+
+def test_settings_of_runs_exist() -> None:
+    names = {info.encode_name for info in structs.fields(RunsConfig)}
+    assert set(re.findall(r"`runs\.([A-Za-z]+)`", AGENTS)) <= names
+
+
+# ---- engines ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_verb_of_engines_is_there() -> None:
+    for verb in engines.commands:
+        assert f"`engines {verb}" in ENGINES, verb
+
+
+def test_every_option_of_a_verb_of_engines_that_changes_something_is_told_of() -> None:
+    for verb in ("install", "update", "use", "remove"):
+        for parameter in engines.commands[verb].params:
+            if isinstance(parameter, click.Option) and parameter.opts[-1] not in ("--api-key", "--config-dir"):
+                assert any(flag in ENGINES for flag in parameter.opts), (verb, parameter.opts)
+
+
+def test_standings_and_figures_of_engines_are_the_programs() -> None:
+    for standing in get_args(Standing):
+        assert f"| `{standing}` |" in ENGINES
+    assert f"{SPEED_KEPT * 100:.0f} %" in ENGINES
+    assert FOLDER_VARIABLE in ENGINES
+
+
+# ---- the configuration -----------------------------------------------------------------------------------------------
+
+
+def bare(kind: mi.Type) -> mi.Type:
+    if isinstance(kind, mi.Metadata):
+        return bare(kind.type)
+    if isinstance(kind, mi.UnionType):
+        rest = [each for each in kind.types if not isinstance(each, mi.NoneType)]
+        return bare(rest[0]) if len(rest) == 1 else kind
+    return kind
+
+
+def keys_below(info: mi.StructType, path: str) -> dict[str, object]:
+    """Dotted path to default of everything below a struct that is not a struct itself."""
+    found: dict[str, object] = {}
+    for field in info.fields:
+        here = f"{path}.{field.encode_name}" if path else field.encode_name
+        kind = bare(field.type)
+        if isinstance(kind, mi.DictType) and isinstance(item := bare(kind.value_type), mi.StructType):
+            found |= keys_below(item, f"{here}.<id>")
+        elif isinstance(kind, mi.StructType):
+            found |= keys_below(kind, here)
+        elif field.default_factory is not msgspec.NODEFAULT:
+            found[here] = msgspec.to_builtins(field.default_factory())
+        else:
+            found[here] = ABSENT if field.default is msgspec.NODEFAULT else field.default
+    return found
+
+
+def documented() -> dict[str, str]:
+    """Dotted path to the text of its default, of every row of every table; a table is headed by where its keys are."""
+    found: dict[str, str] = {}
+    for section in SWAP_KEYS.split("\n### ")[1:]:
+        heading = section.splitlines()[0]
+        places = re.findall(r"`([^`]+)`", heading) or [""]
+        for key, default in re.findall(r"^\| `([\w.]+)` \| `(.+?)` \|", section, re.MULTILINE):
+            for place in places:
+                path = f"{place}.{key}" if place else key
+                assert path not in found, f"{path} is documented twice"
+                found[path] = default.replace("\\|", "|")
+    return found
+
+
+def test_every_key_of_the_configuration_is_there_and_no_other() -> None:
+    info = mi.type_info(Config)
+    assert isinstance(info, mi.StructType)
+    known, told = keys_below(info, ""), documented()
+    assert sorted(known.keys() - told.keys()) == []
+    assert sorted(told.keys() - known.keys()) == []
+    wrong = {path: told[path] for path, default in known.items() if told[path] != _written(default)}
+    assert wrong == {}
+
+
+def _written(default: object) -> str:
+    return ABSENT if default == ABSENT else json.dumps(default)
+
+
+def test_every_key_that_llama_swap_lacks_is_called_an_addition() -> None:
+    info = mi.type_info(Config)
+    assert isinstance(info, mi.StructType)
+    model = bare(next(field for field in info.fields if field.encode_name == "models").type)
+    assert isinstance(model, mi.DictType)
+    one = bare(model.value_type)
+    assert isinstance(one, mi.StructType)
+    for path, fields in (("", info.fields), ("models.<id>", one.fields)):
+        section = SWAP_KEYS.split("\n### Top level\n" if not path else f"\n### `{path}`\n")[1].split("\n### ")[0]
+        for field in fields:
+            assert isinstance(field.type, mi.Metadata)
+            if str((field.type.extra_json_schema or {}).get("description")).startswith("Addition:"):
+                own = SWAP_KEYS.partition(f"\n### `{field.encode_name}.<id>`\n")[2].split("\n### ")[0].splitlines()
+                rows = [line for line in own if line.startswith("| `")] or [
+                    next(line for line in section.splitlines() if re.match(rf"\| `{field.encode_name}\b", line))
+                ]
+                assert [row for row in rows if "| added" not in row] == []
+
+
+def test_the_verbs_and_files_of_the_page_exist() -> None:
+    for verb in re.findall(r"`config ([a-z]+)", SWAP):
+        assert verb in config.commands
+    for name in re.findall(r"`(tests/[\w./-]+)`", SWAP):
+        assert (ROOT / name).exists(), name
+
+
+# ---- plugins ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_key_hook_and_route_of_plugins_is_there() -> None:
+    for key in PLUGIN_KEYS:
+        assert f"| `{key}` |" in PLUGINS, key
+    assert f"| `timeout` | `{DEFAULT_TIMEOUT:g}` |" in PLUGINS
+    for hook in HOOKS:
+        assert f"def {hook}(" in PLUGINS, hook
+    for path in FAMILIES:
+        assert path in PLUGINS, path
+
+
+def test_what_the_configuration_says_of_plugins_and_lists_show_is_there() -> None:
+    section = PLUGINS[PLUGINS.index("## Settings in the configuration") : PLUGINS.index("## Slash commands")]
+    for key in PluginConfig.__struct_fields__:
+        assert f"| `{key}` |" in section, key
+    listing = PLUGINS[PLUGINS.index("`GET /api/agents` lists") : PLUGINS.index("## config.json")]
+    for key in (*Agents.__struct_fields__, *Listed.__struct_fields__):
+        assert f'"{key}": ' in listing or f"`{key}`" in listing, key
+    assert f"dataclass `{SETTINGS}`" in PLUGINS
+    for flag in ("--plugins DIR", "--no-plugins"):
+        assert f"`{flag}`" in PLUGINS
+
+
+def test_everything_a_hook_is_given_is_there() -> None:
+    for kind, name in ((plugins.Context, "context"), (plugins.Request, "request"), (plugins.Response, "response")):
+        fields = getattr(kind, "__struct_fields__", ()) or [m for m, _ in inspect.getmembers(kind) if m[0] != "_"]
+        assert fields
+        for field in fields:
+            assert f"`{name}.{field}`" in PLUGINS, field
+    for method, _ in inspect.getmembers(plugins.Appliance, inspect.isfunction):
+        assert method.startswith("_") or f"`{method}`" in PLUGINS, method
+    for name in ("question", "reply", "streamed", "take_turn", "Asked"):
+        assert hasattr(testing, name)
+        assert name in PLUGINS
+
+
+def test_the_modules_of_the_frozen_program_are_the_ones_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "packaging"))
+    import plugin_modules
+
+    told = (
+        PLUGINS[PLUGINS.index("of the standard library\n") : PLUGINS.index("## Testing one")].split("\n", 1)[1].split()
+    )
+    assert tuple(told) == plugin_modules.STANDARD
+    assert {name.partition(".")[0] for name in told} <= sys.stdlib_module_names
+    files = {source for source, _ in plugin_modules.bundled_files(ROOT / "plugins")}
+    shipped = [path for path in (ROOT / "plugins").iterdir() if path.is_dir() and (path / "agent.py").is_file()]
+    assert shipped
+    for folder in shipped:
+        assert {str(folder / "agent.py"), str(folder / "config.json")} <= files
+    assert not [file for file in files if "__pycache__" in file or "/test_" in file]
+    assert "appliance.plugins" in plugin_modules.hidden_imports(ROOT / "plugins")
+    source = "import a.b\nfrom . import c\nfrom email import parser, nothing\nfrom __future__ import annotations"
+    assert list(plugin_modules.imports(source)) == ["a.b", "email", "email.parser"]

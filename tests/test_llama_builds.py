@@ -15,13 +15,13 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import platformdirs
 import pytest
+from waiting import wait
 
 from appliance.core.engines.builds import MACHINES, SYSTEMS, Build, platform_of
 from appliance.engines.integrity import check_build
@@ -444,9 +444,7 @@ def test_two_builds_at_once_share_one(workshop: Workshop) -> None:
 
 def test_a_killed_build_goes_on_where_it_was(workshop: Workshop) -> None:
     with workshop.begin(CMAKE_SLEEPS="20") as process:
-        deadline = time.monotonic() + 30
-        while workshop.cmake_runs() < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait(lambda: workshop.cmake_runs() >= 2, within=60)
         os.killpg(process.pid, signal.SIGKILL)
     (tree,) = workshop.engines.glob(".build-*/source")
     unpacked = tree.stat().st_ino

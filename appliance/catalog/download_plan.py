@@ -17,9 +17,6 @@ from appliance.store.model_files import free_bytes, link, share, write_whole
 from appliance.store.partial_file import JOURNAL, discard, journaled
 from appliance.wire.partial import PartialHead
 
-SPARE = 256 << 20
-"""Bytes that a download leaves free."""
-
 
 class PlannedFile(Struct, frozen=True, kw_only=True):
     """One file. ``blob`` is its place, ``entry`` its name in the snapshot."""
@@ -76,13 +73,13 @@ class Plan(Struct, frozen=True, kw_only=True):
         return {file.url: file.size if file.here() else file.begun() for file in self.files}
 
     def check_space(self, reserved: int) -> None:
-        """Raise NotEnoughSpace if the disk cannot take the rest, beside the bytes that other downloads have
-        ``reserved``.
+        """Raise NotEnoughSpace if the disk cannot take the rest beside ``reserved`` bytes: those that other downloads
+        will take, and those that shall stay free.
         """
         missing = self.total - sum(self.have().values())
         free = free_bytes(self.folder)
-        if missing and missing + reserved + SPARE > free:
-            raise NotEnoughSpace(str(self.folder.parent), missing + reserved + SPARE, free)
+        if missing and missing + reserved > free:
+            raise NotEnoughSpace(str(self.folder.parent), missing + reserved, free)
 
     def discard_outdated(self, kept: frozenset[str]) -> None:
         """Remove parts of files whose content has changed since, except those with these hashes."""

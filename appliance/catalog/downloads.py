@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 PARALLEL = 2
 """Number of files at once, of all downloads; the others queue."""
+SPARE = 256 << 20
 GATHER = 0.2
 """Seconds for which changes in numbers of bytes are gathered."""
 REMEMBERED = 100
@@ -47,6 +48,8 @@ class DownloadSettings(Struct, frozen=True, kw_only=True):
     hub: HubAccess = HubAccess()
     parallel: int = PARALLEL
     rate: int | None = None
+    spare: int = SPARE
+    """Bytes that a download leaves free on the disk."""
     retry_delay: Callable[[int, float | None], float] = retry_delay
 
 
@@ -222,7 +225,8 @@ class Downloads:
         others = [download for download in self._known.values() if not download.status.ended]
         kept = frozenset(file.oid for download in others for file in download.plan.files)
         await trio.to_thread.run_sync(plan.discard_outdated, kept)
-        await trio.to_thread.run_sync(plan.check_space, sum(download.missing for download in others))
+        reserved = self._settings.spare + sum(download.missing for download in others)
+        await trio.to_thread.run_sync(plan.check_space, reserved)
         have = await trio.to_thread.run_sync(plan.have)
         if known := self._under_way(plan):
             return known

@@ -30,13 +30,22 @@ log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def keeping_up(engines: Engines, busy: Callable[[], bool], settled: Callable[[], None]) -> AsyncGenerator[None]:
+async def keeping_up(
+    engines: Engines,
+    busy: Callable[[], bool],
+    settled: Callable[[], None],
+    *,
+    quiet: float = QUIET,
+    every: float = EVERY,
+    suspends: Suspends | None = None,
+) -> AsyncGenerator[None]:
     """Find out beside the block. ``busy`` tells whether requests are under way: then nothing is tried.
 
-    ``settled`` is called now and then while none is: the best seat may be another one than before.
+    ``settled`` is called now and then while none is: the best seat may be another one than before. ``suspends`` notices
+    that the machine was asleep; without one, its own clocks do.
     """
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_Background(engines, busy, settled).run)
+        nursery.start_soon(_Background(engines, busy, settled, quiet, every, suspends or Suspends()).run)
         yield
         nursery.cancel_scope.cancel()
 
@@ -44,13 +53,24 @@ async def keeping_up(engines: Engines, busy: Callable[[], bool], settled: Callab
 class _Background:
     """The task."""
 
-    def __init__(self, engines: Engines, busy: Callable[[], bool], settled: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        busy: Callable[[], bool],
+        settled: Callable[[], None],
+        quiet: float,
+        every: float,
+        suspends: Suspends,
+    ) -> None:
         self._engines = engines
         self._busy = busy
         self._settled = settled
+        self._quiet = quiet
+        self._every = every
+        self._suspends = suspends
 
     async def run(self) -> None:
-        engines, suspends = self._engines, Suspends()
+        engines = self._engines
         while True:
             await self._wait_quiet()
             if engines.look is None or engines.unlisted:
@@ -58,15 +78,15 @@ class _Background:
             for seat in engines.in_doubt():
                 await self._prove_in_peace(seat)
             self._settled()
-            await self._wait_for_doubt(suspends)
+            await self._wait_for_doubt()
 
-    async def _wait_for_doubt(self, suspends: Suspends) -> None:
+    async def _wait_for_doubt(self) -> None:
         """Return when there is something to find out."""
         while True:
-            with trio.move_on_after(EVERY):
+            with trio.move_on_after(self._every):
                 await self._engines.wait_suspect()
                 return
-            if suspends.happened():
+            if self._suspends.happened():
                 log.info("the machine was asleep; its devices are looked at again")
                 self._engines.doubt()
                 return
@@ -100,7 +120,7 @@ class _Background:
 
     async def _wait_quiet(self) -> None:
         quiet_since = trio.current_time()
-        while trio.current_time() < quiet_since + QUIET:
-            await trio.sleep(min(LOOK, QUIET))
+        while trio.current_time() < quiet_since + self._quiet:
+            await trio.sleep(min(LOOK, self._quiet))
             if self._busy():
                 quiet_since = trio.current_time()

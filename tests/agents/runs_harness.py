@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import trio
 from http_harness import Appliance
 from msgspec import Raw
+from waiting import until
 
 from appliance.core.sse import Decoder
 from appliance.core.tooling import ToolContext, ToolOutcome, ToolProblem, ToolSpec
@@ -62,18 +63,13 @@ async def show(server: Appliance, run_id: str) -> dict[str, object]:
     return answer.json
 
 
-async def until(server: Appliance, run_id: str, state: str) -> dict[str, object]:
-    with trio.fail_after(20):
-        while (found := await show(server, run_id))["state"] != state:  # noqa: ASYNC110
-            await trio.sleep(0.02)
-    return found
+async def until_state(server: Appliance, run_id: str, state: str) -> dict[str, object]:
+    return await until(lambda: show(server, run_id), lambda found: found["state"] == state)
 
 
 async def until_said(server: Appliance, run_id: str) -> None:
     """Wait until the model has said something."""
-    with trio.fail_after(20):
-        while not (await show(server, run_id))["chars_received"]:  # noqa: ASYNC110
-            await trio.sleep(0.02)
+    await until(lambda: show(server, run_id), lambda found: found["chars_received"])
 
 
 def told(events: bytes) -> list[tuple[str | None, dict[str, object]]]:

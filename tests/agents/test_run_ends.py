@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 from http_harness import OpenServer
-from runs_harness import ALARM, WEATHER, asked, begin, box, run, told, until, until_said
+from runs_harness import ALARM, WEATHER, asked, begin, box, run, told, until_said, until_state
 
 
 async def test_events_of_an_earlier_program_are_told_anew(
@@ -85,7 +85,7 @@ async def test_a_run_that_goes_on_or_waits_for_its_caller_is_ended_with_the_serv
     async with open_server(grace=60.0) as server:
         script = [{"calls": [{"name": "weather", "arguments": '{"place":"x"}'}]}]
         waiting = await begin(server, asked(tools=[WEATHER], script=script))
-        await until(server, waiting, "tool_running")
+        await until_state(server, waiting, "tool_running")
         server.shutdown.set()
         with trio.fail_after(20):  # its caller cannot come back
             await server.ended.wait()

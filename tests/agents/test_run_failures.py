@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 from http_harness import CHAT, Appliance, OpenServer, chat
-from runs_harness import WEATHER, Tools, asked, begin, box, result, run, show, until, until_said
+from runs_harness import WEATHER, Tools, asked, begin, box, result, run, show, until_said, until_state
+from waiting import until
 
 from appliance.core.config.types import RunsConfig
 from appliance.core.settings import FleetSettings
@@ -29,9 +30,11 @@ async def test_silence_in_the_middle_restarts_the_engine_and_keeps_what_was_said
         found = await run(server, asked(script=[{"text": SAID, "stall": True}], timeouts=SHORT))
         assert "nothing for 2 s" in failed(found, "stall_timeout")
         assert found["output"] == SAID
-        with trio.fail_after(20):
-            while (status := server.fleet.known("alpha")) is None or status.pid is not None:
-                await server.fleet.wait_changed()
+        status = await until(
+            lambda: server.fleet.known("alpha"),
+            lambda status: status is not None and status.pid is None,
+            changed=server.fleet.wait_changed,
+        )
         assert status.error is not None
         assert "nothing for 2 s" in status.error
         assert (await run(server, asked(script=[{"text": "again"}])))["output"] == "again"
@@ -276,8 +279,7 @@ async def test_the_end_of_the_program_ends_runs_and_keeps_what_they_said(open_se
         server.shutdown.set()
         with trio.fail_after(20):
             await server.ended.wait()
-            while not (record := server.owners.agents.find(running).record()).ended:  # noqa: ASYNC110
-                await trio.sleep(0.02)
+        record = await until(lambda: server.owners.agents.find(running).record(), lambda record: record.ended)
         assert (record.outcome.state, record.outcome.fail_reason) == ("failed", "worker_restarted")
         assert record.outcome.output == SAID
 
@@ -289,13 +291,11 @@ async def test_nothing_leaks(open_server: OpenServer):
             await run(server, asked(fake=fake, timeouts=SHORT))
             await nothing_is_leased(server)
         running = await begin(server, asked(fake={"stall_after_tokens": 2}))
-        await until(server, running, "running")
+        await until_state(server, running, "running")
         await server.ask("DELETE", f"/api/runs/{running}")
         await nothing_is_leased(server)
         assert (await show(server, running))["state"] == "canceled"
 
 
 async def nothing_is_leased(server: Appliance) -> None:
-    with trio.fail_after(15):
-        while any(status.leases or status.waiting for status in server.fleet.status()):  # noqa: ASYNC110
-            await trio.sleep(0.02)
+    await until(lambda: not any(status.leases or status.waiting for status in server.fleet.status()), within=15)

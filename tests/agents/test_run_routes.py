@@ -9,7 +9,8 @@ import psutil
 import pytest
 import trio
 from http_harness import CHAT, Appliance, OpenServer, chat
-from runs_harness import ALARM, WEATHER, Tools, asked, begin, box, result, run, show, told, until, until_said
+from runs_harness import ALARM, WEATHER, Tools, asked, begin, box, result, run, show, told, until_said, until_state
+from waiting import until
 
 from appliance.core.config.types import RunsConfig
 from appliance.core.settings import FleetSettings
@@ -107,7 +108,7 @@ async def test_the_caller_executes_its_own_tools(open_server: OpenServer):
     ]
     async with open_server() as server:
         run_id = await begin(server, asked(script=script, tools=[WEATHER]))
-        status = await until(server, run_id, "tool_running")
+        status = await until_state(server, run_id, "tool_running")
         assert status["pending_tool_calls"] == [{"id": "w", "name": "weather", "arguments": {"place": "here"}}]
         early = await server.ask("GET", f"/api/runs/{run_id}/result")
         assert (early.status, early.error["reason"]) == (409, "not_ready")
@@ -133,7 +134,7 @@ async def test_the_caller_says_that_a_tool_could_not_be_used(open_server: OpenSe
     script = [{"text": "Wait.", "calls": [{"name": "weather", "arguments": '{"place":"here"}', "id": "w"}]}]
     async with open_server() as server:
         run_id = await begin(server, asked(script=script, tools=[WEATHER]))
-        await until(server, run_id, "tool_running")
+        await until_state(server, run_id, "tool_running")
         results = {"results": [{"tool_call_id": "w", "error": "no network"}]}
         await server.ask("POST", f"/api/runs/{run_id}/tool_results", results)
         found = await result(server, run_id)
@@ -171,7 +172,7 @@ async def test_events_can_be_read_from_any_offset_while_they_come_and_later(open
 async def test_events_that_are_not_held_any_more(open_server: OpenServer):
     async with open_server(runs=RunsConfig(event_bytes=1024)) as server:
         run_id = await begin(server, asked(script=[{"text": "word " * 400}]))
-        found = await until(server, run_id, "completed")
+        found = await until_state(server, run_id, "completed")
         assert found["chars_received"] == 2000
         gone = await server.ask("GET", f"/api/runs/{run_id}/events")
         assert (gone.status, "are not held any more" in gone.error["message"]) == (400, True)
@@ -250,9 +251,7 @@ async def test_a_reader_of_events_who_leaves_is_noticed(open_server: OpenServer)
                 await client.send("GET", f"/api/runs/{run_id}/events")
                 await client.head()
                 await client.data()
-        with trio.fail_after(20):
-            while trio.lowlevel.current_statistics().tasks_living > tasks:  # noqa: ASYNC110
-                await trio.sleep(0.02)
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks)
         assert (await show(server, run_id))["state"] == "running"
 
 
@@ -266,9 +265,7 @@ async def test_slots_are_counted_by_model_whatever_name_it_is_asked_by(open_serv
         other = await begin(server, asked(model="beta", **hangs))
         for each in (first, other):
             await server.ask("DELETE", f"/api/runs/{each}")
-        with trio.fail_after(20):
-            while (await server.ask("POST", "/api/runs", asked(model="al"))).status != 202:  # noqa: ASYNC110
-                await trio.sleep(0.05)
+        await until(lambda: server.ask("POST", "/api/runs", asked(model="al")), lambda answer: answer.status == 202)
 
 
 async def test_a_bounded_queue_in_order_and_cancelling_within_it(open_server: OpenServer):
@@ -293,9 +290,7 @@ async def test_results_are_kept_for_a_bounded_time_and_in_a_bounded_number(open_
         assert (await server.ask("GET", f"/api/runs/{ids[0]}")).status == 404
     async with open_server(runs=RunsConfig(keep=0)) as server:
         run_id = await begin(server, asked())
-        with trio.fail_after(20):
-            while (await server.ask("GET", f"/api/runs/{run_id}")).status != 404:  # noqa: ASYNC110
-                await trio.sleep(0.02)
+        await until(lambda: server.ask("GET", f"/api/runs/{run_id}"), lambda answer: answer.status == 404)
 
 
 async def test_results_are_kept_in_a_bounded_size(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
@@ -304,7 +299,7 @@ async def test_results_are_kept_in_a_bounded_size(open_server: OpenServer, monke
 
         async def finished(size: int) -> str:
             run_id = await begin(server, asked(script=[{"text": "x" * size}]))
-            await until(server, run_id, "completed")
+            await until_state(server, run_id, "completed")
             return run_id
 
         ids = [await finished(10_000) for _ in range(12)]
@@ -346,9 +341,7 @@ async def test_a_hundred_runs_starve_nobody_and_leave_nothing(open_server: OpenS
             await server.ask("DELETE", f"/api/runs/{each}")
         for n, each in enumerate(quick):
             assert (await result(server, each))["output"] == f"run {n}"
-        with trio.fail_after(30):
-            while not _settled(server, process, files, tasks):  # noqa: ASYNC110
-                await trio.sleep(0.05)
+        await until(lambda: _settled(server, process, files, tasks), within=30)
 
 
 async def test_a_hundred_turns_at_once_leave_nothing(open_server: OpenServer):
@@ -370,9 +363,7 @@ async def test_a_hundred_turns_at_once_leave_nothing(open_server: OpenServer):
         for each in stalled:
             found = await result(server, each)
             assert (found["state"], found["output"]) == ("canceled", "x")
-        with trio.fail_after(30):
-            while not _settled(server, process, files, tasks):  # noqa: ASYNC110
-                await trio.sleep(0.05)
+        await until(lambda: _settled(server, process, files, tasks), within=30)
 
 
 def _settled(server: Appliance, process: psutil.Process, files: int, tasks: int) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -14,8 +16,8 @@ import trio.testing
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
 from msgspec import structs
+from waiting import until
 
-from appliance.catalog import download_plan
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_errors import (
     DownloadFailed,
@@ -40,6 +42,7 @@ REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
 NAME = "tiny-Q8_0.gguf"
 BIG = 3 << 20
+SHARED_MEMORY = Path("/dev/shm")
 CHUNK = 1 << 18
 SLACK = 1 << 20
 """What may lie in sockets and in memory when a connection breaks."""
@@ -60,7 +63,6 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
     monkeypatch.setattr(partial_file, "CHUNK", CHUNK)
-    monkeypatch.setattr(download_plan, "SPARE", 0)
 
 
 @pytest.fixture
@@ -77,6 +79,7 @@ def settings(hub: FakeHub, tmp_path: Path) -> DownloadSettings:
         cache=tmp_path / "cache",
         models_dir=tmp_path / "models",
         hub=HubAccess(endpoint=hub.url),
+        spare=0,
         retry_delay=lambda attempt, asked: 0.01,
     )
 
@@ -109,12 +112,6 @@ async def refused(settings: DownloadSettings, repo: str = REPO, tag: str | None 
             except ApplianceError as error:
                 return error
     raise AssertionError("it was begun")
-
-
-async def until(condition: Callable[[], object], downloads: Downloads) -> None:
-    with trio.fail_after(20):
-        while not condition():
-            await downloads.wait_changed()
 
 
 def assert_whole(hub: FakeHub, settings: DownloadSettings, name: str = NAME) -> None:
@@ -238,7 +235,7 @@ async def test_cancelled_and_begun_again_it_goes_on(hub: FakeHub, settings: Down
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
         download.cancel()
         status = await download.wait()
         assert status.state == "cancelled"
@@ -259,7 +256,7 @@ async def test_ending_the_program_keeps_what_came(hub: FakeHub, settings: Downlo
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
     async with open_downloads(settings) as later:
         (unfinished,) = unfinished_in(settings.cache)
         assert (unfinished.repo, unfinished.tag, unfinished.total) == (REPO, "Q8_0", download.status.total)
@@ -317,7 +314,7 @@ async def test_a_pause_closes_the_connection_and_costs_nothing(hub: FakeHub, set
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
         download.pause()
         assert download.status.state == "paused"
         await trio.sleep(0.2)
@@ -348,7 +345,7 @@ async def test_a_server_that_ignores_ranges_costs_bytes_but_no_correctness(
     patient = structs.replace(settings, retry_delay=lambda attempt, asked: 0.5)
     async with open_downloads(patient) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 2, downloads)
+        await until(lambda: download.status.done >= BIG // 2, changed=downloads.wait_changed)
         hub.behave(ignore_range=True)
         with trio.fail_after(20):
             assert (await download.wait()).state == "finished"
@@ -364,7 +361,7 @@ async def test_a_file_that_changed_under_its_name_is_begun_again(
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
     hub.behave(**mood)
     assert (await fetched(settings)).status.state == "finished"
     assert_whole(hub, settings)
@@ -375,7 +372,7 @@ async def test_what_was_begun_of_an_older_version_goes(hub: FakeHub, settings: D
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
     write_big(hub.root / REPO / NAME)
     hub.behave()
     assert (await fetched(settings)).status.state == "finished"
@@ -388,7 +385,7 @@ async def test_a_version_under_way_is_finished_although_there_is_a_newer_one(
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
         (hub.root / REPO / "README.md").write_text("a newer commit")
         write_big(hub.root / REPO / NAME)
         assert await downloads.start(REPO) is download
@@ -401,7 +398,7 @@ async def test_a_busy_hub_is_asked_again(hub: FakeHub, settings: DownloadSetting
     async with open_downloads(settings) as downloads:
         hub.behave(rate=2_000_000)
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done > 0, downloads)
+        await until(lambda: download.status.done > 0, changed=downloads.wait_changed)
         hub.behave(drop_after=BIG // 2, retry_after="1", **mood)
         with trio.fail_after(20):
             assert (await download.wait()).state == "finished"
@@ -439,7 +436,7 @@ async def test_a_hub_that_stays_away_fails_the_download_and_keeps_what_came(
     async with open_downloads(settings) as downloads:
         hub.behave(stall_after=BIG // 2)
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
         download.cancel()
         await download.wait()
         hub.behave(drop_after=1, cdn_status=500, cdn_times=1000)
@@ -488,20 +485,24 @@ async def test_missing_gated_private_and_mistyped_are_told_apart(hub: FakeHub, s
     assert not settings.cache.exists()
 
 
-async def test_no_room_is_said_before_the_first_byte(
-    hub: FakeHub, settings: DownloadSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(download_plan, "SPARE", 1 << 60)
-    error = await refused(settings)
+async def test_no_room_is_said_before_the_first_byte(hub: FakeHub, settings: DownloadSettings) -> None:
+    error = await refused(structs.replace(settings, spare=1 << 60))
     assert isinstance(error, NotEnoughSpace)
     assert hub.sent() == 0
     assert str(settings.cache) in str(error)
 
 
-async def test_room_is_kept_for_what_is_under_way(
-    hub: FakeHub, settings: DownloadSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(download_plan, "free_bytes", lambda folder: int(1.5 * BIG))
+@pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="nowhere else does the free space stand still")
+async def test_room_is_kept_for_what_is_under_way(hub: FakeHub, settings: DownloadSettings) -> None:
+    cache = Path(tempfile.mkdtemp(dir=SHARED_MEMORY))
+    try:
+        spare = shutil.disk_usage(cache).free - int(1.5 * BIG)
+        await _room_for_one_of_two(hub, structs.replace(settings, cache=cache, spare=spare))
+    finally:
+        shutil.rmtree(cache)
+
+
+async def _room_for_one_of_two(hub: FakeHub, settings: DownloadSettings) -> None:
     write_big(hub.root / "acme/other-GGUF/other-Q8_0.gguf")
     hub.behave(rate=1_000_000)
     async with open_downloads(settings) as downloads:
@@ -632,7 +633,7 @@ async def test_a_download_under_way_can_be_discarded(hub: FakeHub, settings: Dow
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:
         download = await downloads.start(REPO)
-        await until(lambda: download.status.done >= BIG // 3, downloads)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
         assert await downloads.discard(MODEL)
         assert download.status.state == "cancelled"
         assert downloads.snapshot() == []

@@ -12,6 +12,7 @@ import psutil
 import pytest
 import trio
 from configured_harness import PYTHON, Fleets, Settings, World, ask, free_port
+from waiting import until
 
 from appliance.errors import ModelFailedToStart, ModelUnloaded, UpstreamFailed
 
@@ -248,9 +249,7 @@ async def test_cancelling_the_fleet_kills_at_once_and_all(fleets: Fleets) -> Non
             scope.cancel()
             await trio.sleep_forever()
     assert time.monotonic() - began < 1
-    with trio.fail_after(5):
-        while any(is_alive(pid) for pid in pids):  # noqa: ASYNC110  they are not ours any more
-            await trio.sleep(0.01)
+    await until(lambda: not any(is_alive(pid) for pid in pids), within=5)
 
 
 async def test_ttl_unloads_what_nobody_uses_and_never_what_somebody_does(fleets: Fleets) -> None:

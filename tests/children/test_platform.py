@@ -12,6 +12,7 @@ from collections.abc import Generator
 import psutil
 import pytest
 import trio
+from waiting import wait
 
 from appliance.platform.children import describe_status, open_children
 from appliance.platform.env import child_env
@@ -47,11 +48,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_gone(pids: list[int], seconds: float) -> list[int]:
-    deadline = time.monotonic() + seconds
-    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
+def wait_gone(pids: list[int], seconds: float) -> None:
+    wait(lambda: [pid for pid in pids if alive(pid)], lambda left: not left, within=seconds)
 
 
 @pytest.fixture
@@ -88,22 +86,19 @@ def test_no_process_outlives_the_program(program: subprocess.Popen[str], number:
     pids = pids_below(program)
     program.send_signal(number)
     program.wait(5)
-    assert wait_gone(pids, 2.0) == []
+    wait_gone(pids, 2.0)
 
 
 def test_a_killed_warden_is_replaced(program: subprocess.Popen[str]) -> None:
     pids = pids_below(program)
     (first,) = wardens_of(program)
     psutil.Process(first).kill()
-    deadline = time.monotonic() + 5
-    while not wardens_of(program) - {first}:
-        assert time.monotonic() < deadline, "no new warden"
-        time.sleep(0.02)
+    wait(lambda: wardens_of(program) - {first}, within=5, told=lambda: "no new warden")
     time.sleep(0.2)  # the new warden reads what it is told
     assert all(map(alive, pids))
     program.kill()
     program.wait(5)
-    assert wait_gone(pids, 2.0) == []
+    wait_gone(pids, 2.0)
 
 
 async def test_the_group_goes_with_its_leader() -> None:
@@ -112,7 +107,7 @@ async def test_the_group_goes_with_its_leader() -> None:
         grandchild = int((await child.output.receive_some()).decode())
         with trio.fail_after(5):
             assert await child.wait() == 3
-        assert wait_gone([grandchild], 2.0) == []
+        wait_gone([grandchild], 2.0)
         await child.stdin.aclose()
         await child.output.aclose()
 

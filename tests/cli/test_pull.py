@@ -9,7 +9,6 @@ import subprocess
 import sys
 import sysconfig
 import threading
-import time
 from collections.abc import Generator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
+from waiting import wait
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "llama-appliance"
 REPO = "acme/tiny-GGUF"
@@ -72,10 +72,7 @@ def ran(
 
 
 def wait_sent(hub: FakeHub, count: int) -> None:
-    until = time.monotonic() + 20
-    while hub.sent() < count:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait(lambda: hub.sent() >= count)
 
 
 def test_pull_then_ls_then_rm(tmp_path: Path, hub: FakeHub) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
-from pathlib import Path
 
+import fake_dialects as fake
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +15,6 @@ from appliance.core.answer_whole import Torn, whole_of
 from appliance.core.json_values import JSON, JsonObject
 from appliance.core.slash import Family
 from appliance.core.sse import Decoder
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
-import fake_dialects as fake
 
 DIALECTS = {
     fake.Native: Family.COMPLETION,

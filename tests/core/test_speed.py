@@ -22,6 +22,8 @@ from appliance.core.policy import Policy
 from appliance.core.routing import Local, Router
 from appliance.core.schedule import LOOK_AHEAD
 
+pytestmark = pytest.mark.alone
+
 # Four times what a machine of 2026 takes, or more.
 PLAN_US = 1000
 FILTERS_US = 65

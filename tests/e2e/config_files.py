@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +52,3 @@ def running(server: Server, **headers: str) -> dict[str, str]:
     answer = http(server, "GET", "/running", **headers)
     assert answer.status == 200, answer.body
     return {entry["model"]: entry["state"] for entry in answer.json()["running"]}
-
-
-def eventually(true: Callable[[], object], seconds: float = 15) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.02)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from program import COMMAND, Server
+from program import COMMAND, Server, StartServer
 
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED, list_engines
 
 REQUIRED = "LLAMA_APPLIANCE_REQUIRE_ENGINE"
 """Set where both engines must be there: a missing one is then a failure and not a skip."""
-
-StartServer = Callable[..., Server]
 
 
 @pytest.fixture(scope="session", autouse=True)

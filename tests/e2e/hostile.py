@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 from program import Server, http
+from waiting import wait
 
 CHAT = "/v1/chat/completions"
 ENDED = ("completed", "failed", "canceled")
@@ -36,10 +36,11 @@ def run(server: Server, model: dict[str, object], *tools: str, **asked: object) 
 
 
 def result(server: Server, run_id: str, within: float = 60) -> dict[str, object]:
-    until = time.monotonic() + within
-    while http(server, "GET", f"/api/runs/{run_id}").json()["state"] not in ENDED:
-        assert time.monotonic() < until, f"run {run_id} does not end"
-        time.sleep(0.05)
+    wait(
+        lambda: http(server, "GET", f"/api/runs/{run_id}").json()["state"] in ENDED,
+        within=within,
+        told=lambda: f"run {run_id} does not end",
+    )
     return http(server, "GET", f"/api/runs/{run_id}/result").json()
 
 

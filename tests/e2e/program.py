@@ -9,18 +9,21 @@ import signal
 import subprocess
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import trio
+from waiting import wait
 
+T = TypeVar("T")
 COMMAND = Path(sysconfig.get_path("scripts")) / ("llama-appliance.exe" if os.name == "nt" else "llama-appliance")
 STARTER_QUESTION = "Hello! What can you do?"
-START_TIME = 30.0
+START_TIME = 60.0
+"""Seconds. It only bounds a failure."""
 COMMAND_TIME = 60.0
 
 
@@ -71,15 +74,23 @@ class Server:
 
     def wait_listening(self) -> Server:
         """Return once the line that tells the address has been printed."""
-        until = time.monotonic() + START_TIME
-        while True:
-            match = re.search(r"listening on http://(\[[^]]+\]|[^:\s]+):(\d+)", self.told())
-            if match:
-                self.host, self.port = match[1].strip("[]"), int(match[2])
-                return self
-            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.told()}"
-            assert time.monotonic() < until, f"it does not listen:\n{self.told()}"
-            time.sleep(0.01)
+        match = self.wait_for(lambda: re.search(r"listening on http://(\[[^]]+\]|[^:\s]+):(\d+)", self.told()))
+        self.host, self.port = match[1].strip("[]"), int(match[2])
+        return self
+
+    def wait_healthy(self) -> None:
+        """Return once it says that its model is loaded."""
+        self.wait_for(lambda: http(self, "GET", "/health").status == 200)
+
+    def wait_for(self, look: Callable[[], T], *, within: float = START_TIME) -> T:
+        """`waiting.wait`, as long as the program runs; a failure shows what it said."""
+
+        def looked() -> T:
+            found = look()
+            assert found or self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.told()}"
+            return found
+
+        return wait(looked, within=within, told=self.told)
 
     @property
     def url(self) -> str:
@@ -116,6 +127,10 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(10)
+
+
+StartServer = Callable[..., Server]
+"""What the fixture ``start_server`` gives: an argv, and keywords as that fixture has them."""
 
 
 class Answer:
@@ -174,10 +189,7 @@ def _dechunk(data: bytes) -> bytes:
 
 def wait_gone(processes: Sequence[psutil.Process], seconds: float) -> None:
     """Fail when any of these processes still runs after so long. A zombie has ended."""
-    until = time.monotonic() + seconds
-    while left := [process for process in processes if _runs(process)]:
-        assert time.monotonic() < until, f"still there after {seconds} s: {left}"
-        time.sleep(0.02)
+    wait(lambda: [process for process in processes if _runs(process)], lambda left: not left, within=seconds)
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from program import COMMAND, STARTER_QUESTION, Server, http, run_command, wait_gone
+from waiting import wait
 
 StartServer = Callable[..., Server]
 ENDED = ("completed", "failed", "canceled")
@@ -28,10 +28,7 @@ def begin(server: Server, **asked: object) -> str:
 
 
 def result(server: Server, run: str) -> dict[str, object]:
-    until = time.monotonic() + 60
-    while http(server, "GET", f"/api/runs/{run}").json()["state"] not in ENDED:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait(lambda: http(server, "GET", f"/api/runs/{run}").json()["state"] in ENDED, within=60)
     return http(server, "GET", f"/api/runs/{run}/result").json()
 
 
@@ -65,10 +62,7 @@ def test_a_run_from_the_terminal(server: Server, tmp_path: Path) -> None:
 def test_an_engine_that_hangs_is_replaced(start_server: StartServer, engine: str) -> None:
     server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1")
     run = begin(server, params=LONG, timeouts={"stall": 3})
-    until = time.monotonic() + 60
-    while not http(server, "GET", f"/api/runs/{run}").json()["chars_received"]:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait(lambda: http(server, "GET", f"/api/runs/{run}").json()["chars_received"], within=60)
     [worker] = http(server, "GET", "/api/workers").json()["data"]
     assert worker["state"] == "ready"
     [status] = [each for each in engines(server) if each.status() != psutil.STATUS_ZOMBIE]
@@ -95,10 +89,7 @@ def test_runs_outlive_a_program_that_is_killed(
     server = start_server(*argv)
     done = result(server, begin(server, params={"temperature": 0, "max_tokens": 20}))
     run = begin(server, params=LONG)
-    until = time.monotonic() + 60
-    while len(saved := stored_output(tmp_path / "log.sqlite", run)) < 200:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    saved = wait(lambda: stored_output(tmp_path / "log.sqlite", run), lambda saved: len(saved) >= 200, within=60)
     children = [process for process in server.children() if psutil.pid_exists(process.pid)]
     server.process.kill()
     server.wait(10)

@@ -13,9 +13,9 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
-from config_files import ANY_PORT, ConfigFile, ask, eventually, running
-from conftest import StartServer
-from program import COMMAND, Server, fresh_environment, http, run_command, wait_gone
+from config_files import ANY_PORT, ConfigFile, ask, running
+from program import COMMAND, Server, StartServer, fresh_environment, http, run_command, wait_gone
+from waiting import wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")
 
@@ -82,7 +82,7 @@ def test_models_are_preloaded_in_the_order_of_the_file(start_server: StartServer
     models: dict[str, dict[str, object]] = {"a": {"aliases": ["first"]}, "b": {}, "c": {}}
     preload = {"on_startup": {"preload": ["c", "first", "b"]}}
     server = start_server("serve", *ANY_PORT, "--config", file.write(models, groups=apart, hooks=preload))
-    eventually(lambda: list(running(server).values()) == ["ready"] * 3)
+    wait(lambda: list(running(server).values()) == ["ready"] * 3)
     told = [line.split("'")[1] for line in server.told().splitlines() if "loading model" in line]
     assert told == ["c", "a", "b"]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from config_files import ANY_PORT, CHAT, ConfigFile, chat, eventually, running
-from conftest import StartServer
+from config_files import ANY_PORT, CHAT, ConfigFile, chat, running
 from port_blocks import port_block
-from program import Server, http, run_command, wait_gone
+from program import Server, StartServer, http, run_command, wait_gone
+from waiting import wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of POSIX shells")
 
@@ -113,7 +113,7 @@ def test_the_example_of_llama_swap_runs(seed: Server, tmp_path: Path) -> None:
         return answer.json()
 
     assert http(seed, "GET", "/running").status == 401
-    eventually(lambda: running(seed, **key) == {"llama": "ready"})  # preloaded
+    wait(lambda: running(seed, **key) == {"llama": "ready"})  # preloaded
 
     listed = {entry["id"]: entry for entry in http(seed, "GET", "/v1/models", **key).json()["data"]}
     assert "qwen-unlisted" not in listed

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from config_files import ANY_PORT, ConfigFile, ask, chat, eventually, running
-from conftest import StartServer
-from program import Server, http, run_command, wait_gone
+from config_files import ANY_PORT, ConfigFile, ask, chat, running
+from program import Server, StartServer, http, run_command, wait_gone
+from waiting import wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a signal of POSIX, and its shells")
 
@@ -35,7 +35,7 @@ def pids(server: Server) -> dict[str, int]:
 
 
 def heard(server: Server, text: str) -> None:
-    eventually(lambda: text in server.told(), 10)
+    wait(lambda: text in server.told(), within=10)
 
 
 def test_a_hangup_reloads_and_spares_what_has_not_changed(start_server: StartServer, file: ConfigFile) -> None:
@@ -48,7 +48,7 @@ def test_a_hangup_reloads_and_spares_what_has_not_changed(start_server: StartSer
     heard(server, "processes out of date: old")
     ask(server, "a")
     ask(server, "m")
-    eventually(lambda: len(pids(server)) == 2)
+    wait(lambda: len(pids(server)) == 2)
     assert pids(server)[m_port] == m_pid
     assert old_pid not in pids(server).values()
     file.path.write_text("models:\n  m: {ttl: never}\n")
@@ -62,7 +62,7 @@ def test_a_hangup_reloads_and_spares_what_has_not_changed(start_server: StartSer
 
 def test_hangups_at_any_moment_end_nothing(start_server: StartServer, file: ConfigFile) -> None:
     server = start_server("serve", *ANY_PORT, "--config", file.write({"m": ()}), listening=False)
-    eventually(lambda: "listening on" in server.told())
+    wait(lambda: "listening on" in server.told())
     for _ in range(20):
         server.signal(signal.SIGHUP)
     server.wait_listening()
@@ -112,8 +112,8 @@ def test_files_are_watched(start_server: StartServer, file: ConfigFile, tmp_path
     replacement.write_text(file.path.read_text().replace('"m"', '"renamed"'))
     (folder / "more.yaml").unlink()
     replacement.replace(file.path)
-    eventually(lambda: {m["id"] for m in http(server, "GET", "/v1/models").json()["data"]} == {"renamed"})
-    eventually(lambda: running(server) == {})
+    wait(lambda: {m["id"] for m in http(server, "GET", "/v1/models").json()["data"]} == {"renamed"})
+    wait(lambda: running(server) == {})
     file.path.unlink()
     ask(server, "renamed")
 

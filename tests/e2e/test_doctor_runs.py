@@ -7,16 +7,15 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import StartServer
 from engine_folders import Lie, Listed, make_build
-from program import run_command
+from program import StartServer, run_command
+from waiting import wait
 
 from appliance.engines import embedded
 
@@ -103,20 +102,14 @@ def start_other(tmp_path: Path, free_port: object) -> Generator[str]:
 
     argv = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(folder)]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        wait_open(port)
+        wait(lambda: is_open(port))
         yield f"http://127.0.0.1:{port}"
         process.terminate()
 
 
-def wait_open(port: int) -> None:
-
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.02)
-    raise AssertionError(f"nothing listens on {port}")
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.skipif(not embedded.available(), reason="the embedded engine is not here")

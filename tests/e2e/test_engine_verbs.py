@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from engine_folders import Lie, Listed, make_build, tell
 from hub_process import FakeHub, fake_hub
 from program import COMMAND, Server, fresh_environment, http, run_command
+from waiting import wait
 
 if sys.platform == "win32":
     pytest.skip("the lying engine is a shell script", allow_module_level=True)
@@ -247,10 +247,7 @@ def test_a_download_that_is_killed_goes_on_where_it_was(machine: Machine, tmp_pa
             [str(COMMAND), *words], cwd=machine.home, env=environment, stderr=subprocess.DEVNULL
         ) as process:
             try:
-                until = time.monotonic() + 60
-                while hub.sent() < SIZE // 2 and process.poll() is None:
-                    assert time.monotonic() < until
-                    time.sleep(0.02)
+                wait(lambda: not (hub.sent() < SIZE // 2 and process.poll() is None), within=60)
             finally:
                 process.kill()
         assert not list(machine.root.glob("*/*/engine.json"))

@@ -6,15 +6,14 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
-from conftest import StartServer
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
-from program import Server, http, run_command
+from program import Server, StartServer, http, run_command
+from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE
 
@@ -50,11 +49,7 @@ def environment(tmp_path: Path, hub: FakeHub, fake_engine: Path) -> dict[str, st
 
 def argv_of(server: Server) -> list[str]:
     """The command line of the model's process."""
-    until = time.monotonic() + 20
-    while http(server, "GET", "/health").status != 200:
-        assert server.process.poll() is None, server.told()
-        assert time.monotonic() < until, server.told()
-        time.sleep(0.02)
+    server.wait_healthy()
     return next(found for child in server.children() if "--alias" in (found := child.cmdline()))
 
 
@@ -185,10 +180,7 @@ def test_ctrl_c_keeps_what_has_come(start_server: StartServer, environment: Mapp
         file.write(os.urandom(path.stat().st_size - 4096))
     hub.behave(rate=8_000_000)
     server = start_server("llama-server", "-hf", "acme/big", "--port", "0", env=dict(environment), listening=False)
-    until = time.monotonic() + 20
-    while hub.sent() < SIZE // 4:
-        assert time.monotonic() < until, server.told()
-        time.sleep(0.01)
+    wait(lambda: hub.sent() >= SIZE // 4, told=server.told)
     server.signal(signal.SIGINT)
     assert server.wait(20) == 130
     assert "are kept; the same command resumes from there" in server.told()
@@ -227,10 +219,11 @@ def status_of(server: Server, model: str) -> dict[str, object]:
 
 
 def wait_status(server: Server, model: str, value: str) -> None:
-    until = time.monotonic() + 30
-    while status_of(server, model)["value"] != value:
-        assert time.monotonic() < until, (status_of(server, model), server.told())
-        time.sleep(0.02)
+    wait(
+        lambda: status_of(server, model)["value"] == value,
+        within=30,
+        told=lambda: (status_of(server, model), server.told()),
+    )
 
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from program import http
 from real_machine import Machine, assert_knows, copy_without, seat_of, seats_of
+from waiting import wait
 
 from appliance.core.engines.builds import platform_of
 
@@ -42,9 +43,7 @@ def test_it_answers_at_once_and_moves_to_the_faster_build_by_itself(cpu_build: P
         assert first["running"] == {"starter": slow}
         assert first["reason"].startswith("a first choice")
         assert {seat["standing"] for seat in seats_of(first).values()} == {"untried"}
-        while seat_of(server) != fast:
-            assert time.monotonic() - began < SETTLED, server.told()
-            time.sleep(0.2)
+        wait(lambda: seat_of(server) == fast, within=SETTLED, told=server.told)
         settled = time.monotonic() - began
         table = http(server, "GET", "/api/engines").json()
         assert table["used"] == fast

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from gguf_files import write_model
 from hostile import CHAT, calls, chat, mcp_servers, peak, result, run, scripted, use
 from openai.types.chat import ChatCompletionUserMessageParam
 from program import Server, http
+from waiting import wait
 
 MB = 1_000_000
 FENCE = "```tool_call\n{fence}\n```\n"
@@ -278,10 +278,7 @@ def test_a_hundred_runs_starve_nobody_and_leave_nothing(start_program: StartProg
     body = {"model": "alpha", "user_prompt": "Go."}
     endless = {**body, "params": scripted({"text": "x", "stall": True})}
     stalled = [http(server, "POST", "/api/runs", endless).json()["id"] for _ in range(2)]
-    until = time.monotonic() + 30
-    while not all(http(server, "GET", f"/api/runs/{each}").json()["chars_received"] for each in stalled):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait(lambda: all(http(server, "GET", f"/api/runs/{each}").json()["chars_received"] for each in stalled), within=30)
     quick = [
         http(server, "POST", "/api/runs", {**body, "params": scripted({"text": f"run {n}"})}).json()["id"]
         for n in range(98)
@@ -298,10 +295,11 @@ def test_a_hundred_runs_starve_nobody_and_leave_nothing(start_program: StartProg
     assert [result(server, each)["output"] for each in quick] == [f"run {n}" for n in range(98)]
     [worker] = http(server, "GET", "/api/workers").json()["data"]
     assert (worker["running"], worker["waiting"]) == (0, 0)
-    until = time.monotonic() + 30
-    while process.num_fds() > files or len(process.children(recursive=True)) > children:
-        assert time.monotonic() < until, (process.num_fds(), files, process.children(recursive=True))
-        time.sleep(0.05)
+    wait(
+        lambda: not (process.num_fds() > files or len(process.children(recursive=True)) > children),
+        within=30,
+        told=lambda: (process.num_fds(), files, process.children(recursive=True)),
+    )
 
 
 def _chat_body(model: dict[str, object]) -> dict[str, object]:

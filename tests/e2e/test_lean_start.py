@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
-from conftest import StartServer
 from gguf_files import write_model
-from program import http
+from program import StartServer, http
+from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE
 
@@ -48,10 +47,7 @@ def test_an_idle_server_has_not_imported_what_few_requests_need(
         "single": ("llama-server", "-m", str(model), "--port", "0"),
     }
     server = start_server(*words[mode], env={ENGINE_VARIABLE: str(fake_engine), "PYTHONPROFILEIMPORTTIME": "1"})
-    until = time.monotonic() + 30
-    while not re.search(r"^ +models:|^main: model loaded", server.told(), re.MULTILINE):
-        assert time.monotonic() < until, server.told()
-        time.sleep(0.02)
+    wait(lambda: re.search(r"^ +models:|^main: model loaded", server.told(), re.MULTILINE), within=30, told=server.told)
     imported = set(re.findall(r"^import time: +\d+ \| +\d+ \| +(\S+)$", server.told(), re.MULTILINE))
     assert {"trio", "appliance.main", "appliance.http.way.gateway"} <= imported
     assert sorted(imported & {*ON_DEMAND, *(UNSAMPLED if mode == "configured" else UNCONFIGURED)}) == []

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import StartServer
-from program import COMMAND, Server, fresh_environment, http, run_command, wait_gone
+from program import COMMAND, Server, StartServer, fresh_environment, http, run_command, wait_gone
+from waiting import wait
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 INTERRUPT = signal.CTRL_BREAK_EVENT if sys.platform == "win32" else signal.SIGINT
@@ -254,9 +254,7 @@ def test_a_model_process_that_dies_is_replaced(start_server: StartServer, built_
     child = model_process(server)
     child.kill()
     wait_gone([child], 2)
-    until = time.monotonic() + 5
-    while (answer := http(server, "POST", "/v1/chat/completions", CHAT)).status != 200:
-        assert time.monotonic() < until, answer.body
+    wait(lambda: http(server, "POST", "/v1/chat/completions", CHAT), lambda answer: answer.status == 200, within=5)
     assert model_process(server).pid != child.pid
 
 

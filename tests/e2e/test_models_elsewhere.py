@@ -6,15 +6,14 @@ import hashlib
 import json
 import re
 import threading
-import time
 from collections.abc import Generator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import StartServer
 from gguf_files import write_model
-from program import Server, http, run_command
+from program import Server, StartServer, http, run_command
+from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE
 
@@ -129,11 +128,7 @@ def environment(tmp_path: Path, fake_engine: Path) -> dict[str, str]:
 
 
 def argv_of(server: Server) -> list[str]:
-    until = time.monotonic() + 20
-    while http(server, "GET", "/health").status != 200:
-        assert server.process.poll() is None, server.told()
-        assert time.monotonic() < until, server.told()
-        time.sleep(0.02)
+    server.wait_healthy()
     return next(found for child in server.children() if "--alias" in (found := child.cmdline()))
 
 
@@ -312,10 +307,11 @@ def test_presets_beside_a_configuration_show_their_downloads(
     words = ("serve", "--config", "c.yaml", "--models-preset", "p.ini", "--listen", "127.0.0.1:0")
     server = start_server(*words, env=environment)
     assert http(server, "POST", "/models/load", {"model": "big"}).status == 200
-    until = time.monotonic() + 30
-    while (found := http(server, "GET", "/models").json()["data"])[0]["status"]["value"] != "downloading":
-        assert time.monotonic() < until, (found, server.told())
-        time.sleep(0.02)
+    found = wait(
+        lambda: http(server, "GET", "/models").json()["data"],
+        lambda found: found[0]["status"]["value"] == "downloading",
+        told=server.told,
+    )
     assert [entry["id"] for entry in found] == ["big", "other"], "what comes is no model of its own"
     assert list(found[0]["status"]["progress"]) == [f"{shelf.url}/files/tiny-Q8_0.gguf"]
     assert http(server, "POST", "/models", {"model": "acme/more"}).status == 403

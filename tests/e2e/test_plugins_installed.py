@@ -10,10 +10,10 @@ from pathlib import Path
 import anthropic
 import openai
 import pytest
-from config_files import ANY_PORT, ConfigFile, eventually
-from conftest import StartServer
+from config_files import ANY_PORT, ConfigFile
 from plugin_folders import write_plugin
-from program import Server, http
+from program import Server, StartServer, http
+from waiting import wait
 
 TEXT = "Once upon a time a small llama carried"
 WHOLE = """
@@ -108,7 +108,7 @@ def test_a_hangup_looks_for_plugins_again(hooked: Server, plugins: Path) -> None
     assert names(hooked) > {"whole", "stream"}  # and those that are shipped along
     write_plugin(plugins, "new", STREAM)
     hooked.signal(signal.SIGHUP)
-    eventually(lambda: "new" in names(hooked))
+    wait(lambda: "new" in names(hooked))
 
 
 def test_changed_files_are_followed(start_server: StartServer, file: ConfigFile, plugins: Path) -> None:
@@ -116,7 +116,7 @@ def test_changed_files_are_followed(start_server: StartServer, file: ConfigFile,
     server = start_server("serve", *ANY_PORT, "--config", config, "--watch-config")
     assert "whole" in names(server)
     write_plugin(plugins, "new", STREAM)
-    eventually(lambda: "new" in names(server))
+    wait(lambda: "new" in names(server))
 
 
 @pytest.mark.parametrize("how", [pytest.param("signal", marks=NO_SIGNALS), "watching"])
@@ -131,8 +131,8 @@ def test_a_configuration_that_changes_what_it_says_of_plugins_is_followed(
         file.write({"m": ()}, plugins={"rag": {"settings": {setting: ["~/papers"]}}})
         if how == "signal":
             server.signal(signal.SIGHUP)
-        eventually(lambda key=f"settings.{setting}": settings_of(server, "rag").get(key) == "configuration")
+        wait(lambda key=f"settings.{setting}": settings_of(server, "rag").get(key) == "configuration")
     file.write({"m": ()})
     if how == "signal":
         server.signal(signal.SIGHUP)
-    eventually(lambda: names(server) == set())
+    wait(lambda: names(server) == set())

@@ -13,9 +13,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from conftest import StartServer
 from gguf_files import WriteModel
-from program import Server, http
+from program import Server, StartServer, http
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.presets import open_presets

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import StartServer
-from program import Server, http
+from program import Server, StartServer, http
+from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE
 
@@ -67,13 +66,6 @@ def ask(server: Server, model: str) -> None:
     assert answer.status == 200, answer.body
 
 
-def wait(condition: Callable[[], object], server: Server) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until, server.told()
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(
     ("verb", "tell"),
     [
@@ -100,8 +92,8 @@ def test_what_has_not_changed_goes_on(
     old = [child for child in server.children() if "b" in child.cmdline()]
     file(b=96, more=f"[c]\nm = {path}\n")
     tell(server)
-    wait(lambda: {"a", "b", "c"} <= ids(server), server)
-    wait(lambda: not any(child.is_running() for child in old), server)
+    wait(lambda: {"a", "b", "c"} <= ids(server), told=server.told)
+    wait(lambda: not any(child.is_running() for child in old), told=server.told)
     ask(server, "b")
     assert "96" in argv(server, "b")
     assert [child.pid for child in server.children() if "a" in child.cmdline()] == [before]
@@ -121,9 +113,9 @@ def test_a_mistake_is_told_and_changes_nothing(
         assert refused.status == 400
         assert "llama-server has no option 'foo-bar'" in refused.json()["error"]["message"]
     assert ids(server) == before
-    wait(lambda: "the presets were not read again, the old ones stay" in server.told(), server)
+    wait(lambda: "the presets were not read again, the old ones stay" in server.told(), told=server.told)
     file("[c]\nm = /x\n")
-    wait(lambda: "c" in ids(server), server)
+    wait(lambda: "c" in ids(server), told=server.told)
 
 
 def test_beside_a_configuration_both_are_read_again(

@@ -6,13 +6,13 @@ import hashlib
 import os
 import random
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
 from program import COMMAND, fresh_environment
+from waiting import wait
 
 REPO = "acme/large-GGUF"
 NAME = "large-Q8_0.gguf"
@@ -41,10 +41,7 @@ def kill_after(hub: FakeHub, count: int, folder: Path) -> None:
         [str(COMMAND), "pull", REPO, "--json"], cwd=folder, env=environment(hub, folder), stdout=subprocess.DEVNULL
     ) as process:
         try:
-            until = time.monotonic() + 60
-            while hub.sent() < wanted and process.poll() is None:
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            wait(lambda: not (hub.sent() < wanted and process.poll() is None), within=60)
         finally:
             process.kill()
 

@@ -19,6 +19,7 @@ import pytest
 from program import Server, http, run_command
 from real_machine import PROOFS_TIME, Machine, assert_knows, copy_without, seat_of, seats_of, streamed
 from rpc_builds import write_noise
+from waiting import wait
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the renderer and the builds are those of Linux"),
@@ -203,11 +204,7 @@ def start_worker(running: ExitStack, home: Machine) -> str:
     worker = running.enter_context(
         Server(["rpc-worker", "--listen", "127.0.0.1:0", "--threads", "1"], home.home, home.env)
     )
-    until = time.monotonic() + 30
-    while (told := re.search(r"rpc-worker listening on (127\.0\.0\.1:\d+): RPC", worker.told())) is None:
-        assert time.monotonic() < until, worker.told()
-        time.sleep(0.02)
-    return told[1]
+    return worker.wait_for(lambda: re.search(r"rpc-worker listening on (127\.0\.0\.1:\d+): RPC", worker.told()))[1]
 
 
 def say(server: Server, model: str) -> list[int]:
@@ -219,7 +216,4 @@ def say(server: Server, model: str) -> list[int]:
 
 def wait_seat(server: Server, seat: str) -> None:
     """Until the idle model has moved there."""
-    until = time.monotonic() + MOVE_TIME
-    while seat_of(server) != seat:
-        assert time.monotonic() < until, (seat, seat_of(server), server.told())
-        time.sleep(0.1)
+    wait(lambda: seat_of(server) == seat, within=MOVE_TIME, told=lambda: (seat, seat_of(server), server.told()))

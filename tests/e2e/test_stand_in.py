@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import StartServer
-from program import Server, http, run_command, wait_gone
+from program import Server, StartServer, http, run_command, wait_gone
+from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE
 from appliance.main import LIVED
@@ -33,18 +33,9 @@ def stand_in(start_server: StartServer, engine: str, starter_model: Path):
     return start
 
 
-def wait_healthy(server: Server) -> None:
-    """As llama-server's own tests wait: /health, every 10 ms."""
-    until = time.monotonic() + 30
-    while http(server, "GET", "/health").status != 200:
-        assert server.process.poll() is None, server.told()
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def test_it_serves_the_one_model_whatever_the_request_names(stand_in, starter_model: Path) -> None:
     server = stand_in("--ctx-size", "2048", "--no-slots")
-    wait_healthy(server)
+    server.wait_healthy()
     answers = [
         http(server, "POST", "/v1/chat/completions", {**CHAT, **more}) for more in ({}, {"model": "gpt"}, {"model": ""})
     ]
@@ -63,10 +54,7 @@ def test_it_serves_the_one_model_whatever_the_request_names(stand_in, starter_mo
 
 def test_aliases_keys_prefix_and_pages_from_everywhere(stand_in) -> None:
     server = stand_in("--alias", "zeta,alpha", "--api-prefix", "/llama", env={"LLAMA_API_KEY": "secret"})
-    until = time.monotonic() + 30
-    while http(server, "GET", "/llama/v1/models", Authorization="Bearer secret").status != 200:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait(lambda: http(server, "GET", "/llama/v1/models", Authorization="Bearer secret").status == 200, within=30)
     listed = http(server, "GET", "/llama/v1/models", Authorization="Bearer secret", Origin="http://page.example")
     (model,) = listed.json()["data"]
     assert (model["id"], sorted(model["aliases"])) == ("alpha", ["alpha", "zeta"])
@@ -90,7 +78,7 @@ def test_the_environment_is_read_as_llama_server_reads_it(
             "LLAMA_ARG_N_PREDICT": "2",
         },
     )
-    wait_healthy(server)
+    server.wait_healthy()
     answer = http(server, "POST", "/v1/chat/completions", CHAT).json()
     assert answer["usage"]["completion_tokens"] == 2
 
@@ -114,7 +102,7 @@ def test_a_model_that_cannot_be_loaded_ends_it(
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
 def test_sigterm_ends_it_within_three_seconds_however_busy(stand_in) -> None:
     server = stand_in()
-    wait_healthy(server)
+    server.wait_healthy()
     children = server.children()
     body = json.dumps({"prompt": "Once", "stream": True, "ignore_eos": True, "n_predict": 8000}).encode()
     with socket.create_connection((server.host, server.port), timeout=10) as client:
@@ -156,10 +144,7 @@ def test_the_router_tells_what_its_models_print(
 
 
 def wait_told(server: Server, text: str) -> None:
-    until = time.monotonic() + 30
-    while text not in server.told():
-        assert time.monotonic() < until, server.told()
-        time.sleep(0.01)
+    wait(lambda: text in server.told(), within=30, told=server.told)
 
 
 def test_an_engine_that_dies_is_started_again_and_one_that_keeps_dying_ends_it(stand_in) -> None:
@@ -170,16 +155,17 @@ def test_an_engine_that_dies_is_started_again_and_one_that_keeps_dying_ends_it(s
         if "--model" in engine.cmdline():
             engine.kill()
     wait_told(server, "it died: ")
-    wait_healthy(server)
+    server.wait_healthy()
     assert http(server, "POST", "/completion", {"prompt": "a", "n_predict": 1}).status == 200
-    until = time.monotonic() + 60
-    while server.process.poll() is None:
-        assert time.monotonic() < until
-        for engine in server.children():
+
+    def ended() -> bool:
+        for engine in server.children() if server.process.poll() is None else ():
             with contextlib.suppress(psutil.Error):
                 if "--model" in engine.cmdline():
                     engine.kill()
-        time.sleep(0.01)
+        return server.process.poll() is not None
+
+    wait(ended, within=60)
     assert server.wait(10) == 1
     assert "Traceback" not in server.told()
 
@@ -199,7 +185,7 @@ def test_what_the_engine_has_said_is_there_when_it_is_healthy(
 ) -> None:
     env = {ENGINE_VARIABLE: str(fake_engine), "FAKE_LOG_LINES": "5000"}
     server = start_server("llama-server", "-m", str(starter_model), "--port", "0", env=env)
-    wait_healthy(server)
+    server.wait_healthy()
     said = [line for line in server.told().splitlines() if "of 5000" in line]
     assert [int(line.split(" line ")[1].split()[0]) for line in said] == list(range(1, 5001))
 

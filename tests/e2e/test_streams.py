@@ -7,15 +7,14 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from conftest import StartServer
-from program import Server, post
+from program import Server, StartServer, post
+from waiting import wait
 
 STREAMS = 200
 ONE_SLOT = ("--parallel", "1", "--batch-size", "512")
@@ -57,11 +56,8 @@ def direct(engine: str, starter_model: Path, tmp_path: Path, free_port: Any) -> 
     with (tmp_path / "direct.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env)
     try:
-        until = time.monotonic() + 30
-        while b"listening on" not in (tmp_path / "direct.log").read_bytes():
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait(lambda: process.poll() is not None or b"listening on" in (tmp_path / "direct.log").read_bytes(), within=60)
+        assert process.poll() is None
         yield port
     finally:
         process.terminate()

@@ -13,9 +13,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from conftest import StartServer
 from engine_folders import make_build
-from program import COMMAND, STARTER_QUESTION, Server, fresh_environment, run_command
+from program import COMMAND, STARTER_QUESTION, Server, StartServer, fresh_environment, run_command
 
 from appliance.catalog.sources import STARTER
 

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import StartServer
-from program import COMMAND, STARTER_QUESTION, Server, fresh_environment, http, run_command
+from program import COMMAND, STARTER_QUESTION, Server, StartServer, fresh_environment, http, run_command
+from waiting import wait
 
 
 @pytest.fixture
@@ -94,10 +94,7 @@ def test_a_preload_that_fails_is_told_and_the_rest_is_served(
         *("serve", "--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--engine", built_engine, "--threads", "1"),
         *("--preload", "nobody", "--preload", "starter"),
     )
-    until = time.monotonic() + 20
-    while server_models(server) != ["starter"]:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait(lambda: server_models(server) == ["starter"])
     first, *rest = server.told().splitlines()
     assert re.fullmatch(r"llama-appliance \S+ listening on http://127.0.0.1:\d+ and http://127.0.0.1:\d+", first)
     assert "cannot preload: model 'nobody' not found" in "\n".join(rest)

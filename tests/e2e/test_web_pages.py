@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-from conftest import StartServer
-from program import Server, http
+from program import StartServer, http
 
 from appliance.engines.found import ENGINE_VARIABLE
-
-
-def wait_healthy(server: Server) -> None:
-    until = time.monotonic() + 60
-    while http(server, "GET", "/health").status != 200:
-        assert server.process.poll() is None, server.told()
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_the_one_model_tells_of_the_page_its_settings_and_the_proxy(
@@ -25,7 +15,7 @@ def test_the_one_model_tells_of_the_page_its_settings_and_the_proxy(
     for more, told in ((("--ui-mcp-proxy", "--ui-config", '{"theme": "dark"}'), True), (("--no-ui",), False)):
         words = ("llama-server", "-m", str(starter_model), "-t", "1", "--port", "0", "-c", "256", *more)
         server = start_server(*words, env={ENGINE_VARIABLE: engine})
-        wait_healthy(server)
+        server.wait_healthy()
         props = http(server, "GET", "/props").json()
         assert (props["cors_proxy_enabled"], props["ui"]) == (told, told)
         assert props["ui_settings"] == ({"theme": "dark"} if told else {})

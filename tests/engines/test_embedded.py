@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import wait
 
 from appliance.engines.embedded import WHEEL, available, command, version
 
@@ -65,15 +66,15 @@ class Engine:
 
     def wait_health(self, status: int) -> str:
         """Until /health answers with this status; the process must not end meanwhile. Returns the body."""
-        until = time.monotonic() + READY
-        while time.monotonic() < until:
+
+        def answer() -> tuple[int, str]:
             assert self.process.poll() is None, self.log.read_text()
-            with contextlib.suppress(OSError):
-                found, text = self.ask("GET", "/health")
-                if found == status:
-                    return text
-            time.sleep(0.005)
-        raise AssertionError(f"/health never answered {status}: {self.log.read_text()}")
+            try:
+                return self.ask("GET", "/health")
+            except OSError:
+                return 0, ""
+
+        return wait(answer, lambda found: found[0] == status, within=READY, told=self.log.read_text)[1]
 
     @contextlib.contextmanager
     def generating(self) -> Iterator[None]:
@@ -381,10 +382,7 @@ def test_a_child_ends_with_its_parent(start: Start) -> None:
 def test_a_child_tells_when_it_sleeps_and_wakes(start: Start) -> None:
     engine = start("--sleep-idle-seconds", "1", env=CHILD)
     engine.wait_health(200)
-    until = time.monotonic() + 10
-    while engine.state_names()[-1] != "sleeping":
-        assert time.monotonic() < until, engine.state_names()
-        time.sleep(0.02)
+    wait(lambda: engine.state_names()[-1] == "sleeping", within=10, told=lambda: engine.state_names())
     assert engine.json("GET", "/props")["is_sleeping"] is True
     assert engine.json("POST", "/completion", {"prompt": "Once", "n_predict": 2})["content"] is not None
     states = engine.state_names()

@@ -15,14 +15,15 @@ import pytest
 import trio
 from engine_folders import Lie, Listed, make_build, tell
 from msgspec import structs
+from waiting import until
 
 from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.choice import Ranked
-from appliance.engines import background
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Engine, Places, list_engines
 from appliance.engines.integrity import read_build
 from appliance.engines.owner import Engines, open_engines
+from appliance.platform.power import Suspends
 from appliance.store.engine_book import BOOK, BookFile
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the builds are shell scripts")
@@ -51,9 +52,16 @@ class World:
 
     @asynccontextmanager
     async def keeping_up(
-        self, busy: Callable[[], bool] = lambda: False, settled: Callable[[Engines], None] = lambda engines: None
+        self,
+        busy: Callable[[], bool] = lambda: False,
+        settled: Callable[[Engines], None] = lambda engines: None,
+        suspends: Suspends | None = None,
     ) -> AsyncGenerator[Engines]:
-        async with self.open() as engines, keeping_up(engines, busy, partial(settled, engines)):
+        """The background task looks often, and waits for no quiet."""
+        async with (
+            self.open() as engines,
+            keeping_up(engines, busy, partial(settled, engines), quiet=0.05, every=0.2, suspends=suspends),
+        ):
             yield engines
 
     @asynccontextmanager
@@ -69,13 +77,6 @@ def world(tmp_path: Path, starter_model: Path) -> World:
     return World(tmp_path, starter_model)
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The background task looks often, and waits for no quiet."""
-    monkeypatch.setattr(background, "QUIET", 0.05)
-    monkeypatch.setattr(background, "EVERY", 0.2)
-
-
 def standings(engines: Engines, model: str = "") -> dict[str, str]:
     return {one.seat.id: one.standing for one in engines.ranked(model)}
 
@@ -83,12 +84,6 @@ def standings(engines: Engines, model: str = "") -> dict[str, str]:
 def chosen(engines: Engines, model: str = "", word: str = "") -> str:
     engine = engines.choose(model, word=word)
     return engine.seat if engine is not None else "none"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(20):
-        while not condition():  # noqa: ASYNC110  what is waited for has no event
-            await trio.sleep(0.05)
 
 
 async def test_before_anything_is_known_the_processor_serves(world: World) -> None:
@@ -166,7 +161,7 @@ async def test_a_seat_that_works_is_not_kept_from_a_model_for_long_by_what_one_c
         assert waiting.until - waiting.since <= 300
 
 
-async def test_what_fails_at_work_is_proven_again_and_out_when_that_fails(world: World, hasty: None) -> None:
+async def test_what_fails_at_work_is_proven_again_and_out_when_that_fails(world: World) -> None:
     async with world.proven():
         pass
     async with world.keeping_up() as engines:
@@ -178,17 +173,23 @@ async def test_what_fails_at_work_is_proven_again_and_out_when_that_fails(world:
         assert chosen(engines, "b") == CPU
 
 
-async def test_nothing_is_tried_while_requests_are_under_way(world: World, hasty: None) -> None:
-    busy = True
-    async with world.keeping_up(busy=lambda: busy) as engines:
-        await trio.sleep(1)
+async def test_nothing_is_tried_while_requests_are_under_way(world: World) -> None:
+    busy, looks = True, 0
+
+    def is_busy() -> bool:
+        nonlocal looks
+        looks += 1
+        return busy
+
+    async with world.keeping_up(busy=is_busy) as engines:
+        await until(lambda: looks == 5)
         assert engines.look is None
         busy = False
         await until(lambda: chosen(engines) == GPU)
 
 
 async def test_a_change_of_what_is_visible_has_the_devices_asked_again(
-    world: World, hasty: None, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled: list[str] = []
     async with world.keeping_up(settled=lambda engines: settled.append(chosen(engines))) as engines:
@@ -198,13 +199,10 @@ async def test_a_change_of_what_is_visible_has_the_devices_asked_again(
         await until(lambda: chosen(engines) == CPU and engines.look is not None)
 
 
-async def test_after_a_sleep_the_devices_are_asked_again(
-    world: World, hasty: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_a_sleep_the_devices_are_asked_again(world: World) -> None:
     asleep = [0.0]
-    clocks = partial(background.Suspends, running=trio.current_time, always=lambda: trio.current_time() + asleep[0])
-    monkeypatch.setattr(background, "Suspends", clocks)
-    async with world.keeping_up() as engines:
+    suspends = Suspends(running=trio.current_time, always=lambda: trio.current_time() + asleep[0])
+    async with world.keeping_up(suspends=suspends) as engines:
         await until(lambda: chosen(engines) == GPU)
         tell(world.gpu, Lie(devices=()))
         asleep[0] = 3600.0
@@ -263,7 +261,7 @@ async def test_what_somebody_asked_for_goes_first_and_pinned_it_goes_alone(world
         assert {one.seat.backend for one in engines.ranked()} == {"cuda12"}
 
 
-async def test_what_another_program_chooses_is_followed(world: World, hasty: None) -> None:
+async def test_what_another_program_chooses_is_followed(world: World) -> None:
     async with world.proven():
         pass
     async with world.keeping_up() as engines, world.open() as other:

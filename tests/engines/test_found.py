@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from appliance.engines.found import (
 from appliance.engines.integrity import check_build
 from appliance.errors import EngineNotFound, UsageError
 
+ROOT = Path(__file__).resolve().parents[2]
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no execute permission")
 
 
@@ -223,12 +226,25 @@ def test_many_files_are_told_in_one_line(places: Places) -> None:
     assert check_build(folder).startswith("engine.json cannot be read")
 
 
-def test_nothing_but_damaged_builds_says_what_is_damaged(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "available", lambda: False)
+def test_nothing_but_damaged_builds_says_what_is_damaged(places: Places, tmp_path: Path) -> None:
+    """In an environment that has all packages but the embedded engine's."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith(embedded.WHEEL):
+            (packages / entry.name).symlink_to(entry)
     folder = build(places.cache, "b2")
     (folder / EXECUTABLE).unlink()
-    with pytest.raises(EngineNotFound, match=f"{EXECUTABLE} is missing"):
-        find_engine(None, places)
+    code = "import sys; from pathlib import Path; from appliance.engines.found import Places, find_engine; "
+    code += "find_engine(None, Places(named=None, beside=None, cache=Path(sys.argv[1]), search_path=''))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, places.cache],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(packages)])},
+        capture_output=True,
+        text=True,
+    )
+    assert "EngineNotFound: " in done.stderr
+    assert f"{EXECUTABLE} is missing" in done.stderr
 
 
 def test_a_folder_without_its_program_and_without_a_list_is_passed_over(places: Places) -> None:

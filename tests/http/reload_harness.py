@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-import trio
 from http_harness import CHAT, Appliance, chat
 from port_blocks import port_block
+from waiting import until
 
 RELOAD = "/api/config/reload"
 
@@ -58,9 +58,7 @@ async def reload(server: Appliance) -> dict[str, object]:
 
 
 async def wait_state(server: Appliance, model: str, *states: str) -> None:
-    with trio.fail_after(10):
-        while server.state(model) not in states:
-            await server.fleet.wait_changed()
+    await until(lambda: server.state(model) in states, within=10, changed=server.fleet.wait_changed)
 
 
 def program_log(server: Appliance) -> str:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import trio
 from port_blocks import port_block
 
 Configure = Callable[..., Path]
@@ -31,10 +30,3 @@ def configure(path: Path, command: Sequence[str], model_file: Path, models: dict
     port = json.loads(path.read_text("utf-8"))["startPort"] if path.exists() else port_block(4 * len(told))
     path.write_text(json.dumps({"startPort": port, "models": told, **top}), "utf-8")
     return path
-
-
-async def wait_until(is_so: Callable[[], bool], *, within: float = 5) -> None:
-    """For what tells nobody when it is so."""
-    with trio.fail_after(within):
-        while not is_so():  # noqa: ASYNC110
-            await trio.sleep(0.01)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from http_harness import CHAT, OpenServer, chat, model
+from http_harness import CHAT, Answer, OpenServer, chat, model
+from waiting import until
 
 from appliance import __version__
 from appliance.catalog.sources import Sources
@@ -208,12 +209,13 @@ async def test_a_model_that_is_put_into_the_folder_is_there(open_server: OpenSer
         server.catalog.sources = Sources(models_dir=folder, starter=None)
         assert (await server.ask("POST", CHAT, chat("new"))).status == 404
         write_model(folder / "new.gguf")
-        await trio.sleep(1)  # NEWS: how long a look stays good
-        assert (await server.ask("POST", CHAT, chat("new"))).status == 200
+        await until(lambda: server.ask("POST", CHAT, chat("new")), lambda answer: answer.status == 200)
         write_model(folder / "newer.gguf")
-        await trio.sleep(1)
-        listed = (await server.ask("GET", "/v1/models")).json
-        assert [entry["id"] for entry in listed["data"]] == ["new", "newer"]
+
+        def ids(answer: Answer) -> list[str]:
+            return [entry["id"] for entry in answer.json["data"]]
+
+        await until(lambda: server.ask("GET", "/v1/models"), lambda answer: ids(answer) == ["new", "newer"])
 
 
 async def test_a_question_waits_until_the_engine_knows_who_left(open_server: OpenServer):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
+from waiting import until
 
 from appliance.core.settings import FleetSettings
 
@@ -22,14 +22,8 @@ async def send(client: Client, body: dict[str, object], path: str = CHAT) -> Non
     await client.send("POST", path, json.dumps(body).encode())
 
 
-async def until(is_so: Callable[[], bool], within: float = AT_ONCE) -> None:
-    with trio.fail_after(within):
-        while not is_so():  # noqa: ASYNC110  most of what is waited for tells nobody
-            await trio.sleep(0.01)
-
-
 async def wait_until_leased(server: Appliance, model_id: str, field: str = "leases") -> None:
-    await until(lambda: getattr(server.fleet.known(model_id), field, 0) > 0, 5)
+    await until(lambda: getattr(server.fleet.known(model_id), field, 0) > 0, within=5)
 
 
 def nobody_waits(server: Appliance, model_id: str) -> bool:
@@ -74,7 +68,7 @@ async def test_while_the_model_loads(open_server: OpenServer, fake_model: Path):
         async with server.connect() as client:
             await send(client, chat("slow"))
             await wait_until_leased(server, "slow", "waiting")
-        await until(lambda: nobody_waits(server, "slow"))
+        await until(lambda: nobody_waits(server, "slow"), within=AT_ONCE)
 
 
 async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
@@ -84,7 +78,7 @@ async def test_while_queued_behind_a_busy_model(open_server: OpenServer):
         async with server.connect() as client:
             await send(client, chat("beta"))
             await wait_until_leased(server, "beta", "waiting")
-        await until(lambda: nobody_waits(server, "beta"))
+        await until(lambda: nobody_waits(server, "beta"), within=AT_ONCE)
         assert server.state("alpha") == "loaded"
 
 
@@ -94,7 +88,7 @@ async def test_while_its_model_is_held_for_it(open_server: OpenServer):
             await send(client, chat("alpha"))
             await wait_until_leased(server, "alpha")
             assert await server.slots_busy("alpha") == 0
-        await until(lambda: getattr(server.fleet.known("alpha"), "leases", 1) == 0)
+        await until(lambda: getattr(server.fleet.known("alpha"), "leases", 1) == 0, within=AT_ONCE)
         assert server.state("alpha") == "loaded"
 
 
@@ -107,7 +101,7 @@ async def test_while_its_model_is_not_started_yet(open_server: OpenServer):
             status = server.fleet.known("alpha")
             assert status is not None
             assert (status.state, status.pid) == ("loading", None)
-        await until(lambda: nobody_waits(server, "alpha"))
+        await until(lambda: nobody_waits(server, "alpha"), within=AT_ONCE)
         assert (await server.ask("POST", "/models/unload", {"model": "alpha", "wait": True})).status == 200
         assert server.state("alpha") == "unloaded"
 
@@ -142,7 +136,7 @@ async def test_a_log_reader(open_server: OpenServer):
         async with server.connect() as reader:
             await reader.send("GET", "/logs/stream")
             await reader.head()
-        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= before)
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= before, within=AT_ONCE)
 
 
 def open_files() -> int:
@@ -177,7 +171,8 @@ async def test_a_thousand_abandoned_requests_leave_nothing_behind(open_server: O
                 for number in range(1000):
                     nursery.start_soon(abandon, number, places)
         await server.wait_idle("alpha", within=5)
-        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks and open_files() <= files, 5)
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks, within=5)
+        await until(open_files, lambda count: count <= files, within=5)
         text = (await server.ask("GET", "/metrics")).body.decode()
         assert "llama_appliance_requests_under_way 1" in text
         assert "llama_appliance_request_bodies_bytes 0" in text

@@ -16,6 +16,7 @@ import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from msgspec import Raw
+from waiting import until
 
 from appliance.core.engines.machine import Look
 from appliance.core.sse import Decoder
@@ -240,8 +241,9 @@ async def test_a_kept_stream_goes_on_without_its_reader(open_server: OpenServer)
                 assert (await client.head()).status_code == 200
                 await client.data()
             wanted = {"conversation_ids": ["c1"]}
-            while not (await server.ask("POST", "/v1/streams/lookup", wanted)).json[0]["is_done"]:  # noqa: ASYNC110
-                await trio.sleep(0.02)
+            await until(
+                lambda: server.ask("POST", "/v1/streams/lookup", wanted), lambda answer: answer.json[0]["is_done"]
+            )
         answer = await server.ask("GET", "/v1/stream?conv_id=c1&from=0")
         assert text(answer) == STORY
         assert len(marks(answer)) == 1

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import trio
 from http_harness import CHAT, Appliance, Client, OpenServer, chat
+from waiting import until
 
 from appliance.errors import RequestCancelled
 from appliance.traffic.inflight import HELD_CHANGES, UPDATE_INTERVAL, Change, InFlight
@@ -178,10 +179,8 @@ async def test_cancel_over_http(open_server: OpenServer, stream: bool):
 
 
 async def wait_busy(server: Appliance) -> None:
-    while True:
-        if server.state("alpha") == "loaded" and await server.slots_busy("alpha"):
-            return
-        await trio.sleep(0.02)
+    await until(lambda: server.state("alpha") == "loaded", changed=server.fleet.wait_changed)
+    await until(lambda: server.slots_busy("alpha"))
 
 
 async def first_id(feed: Client) -> str:

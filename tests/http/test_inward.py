@@ -7,6 +7,7 @@ import json
 import pytest
 import trio
 from http_harness import CHAT, Appliance, OpenServer, chat
+from waiting import until
 
 from appliance.core.settings import FleetSettings
 from appliance.errors import ModelFailedToStart, ModelNotFound, RouteNotFound, ShuttingDown, UpstreamFailed
@@ -163,9 +164,7 @@ async def test_leaving_and_cancelling_at_any_moment_gives_the_lease_back(open_se
                         pass
         await server.wait_idle("alpha", within=20)
         assert server.owners.fleet.known("alpha").leases == 0
-        with trio.fail_after(10):
-            while len(await rows(server)) < 2:  # noqa: ASYNC110
-                await trio.sleep(0.02)
+        await until(lambda: rows(server), lambda found: len(found) >= 2, within=10)
 
 
 async def test_a_large_body_passes(open_server: OpenServer):
@@ -190,8 +189,7 @@ async def test_requests_end_with_the_server(open_server: OpenServer):
         got = bytearray()
 
         async def end_it() -> None:
-            while not got:  # noqa: ASYNC110
-                await trio.sleep(0.01)
+            await until(lambda: got)
             server.shutdown.set()
 
         with trio.fail_after(20):

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 from http_harness import Appliance, OpenServer
+from waiting import until
 
 ON = {"mcp_server": True, "api_keys": ("k",)}
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
@@ -118,9 +119,7 @@ async def test_what_is_cancelled_stops_the_model(open_server: OpenServer) -> Non
 
 
 async def until_busy(server: Appliance) -> None:
-    with trio.fail_after(20):
-        while await server.slots_busy("alpha") == 0:  # noqa: ASYNC110  the engine has no event
-            await trio.sleep(0.02)
+    await until(lambda: server.slots_busy("alpha"))
 
 
 async def test_what_is_wrong_is_told_in_the_answer(open_server: OpenServer) -> None:

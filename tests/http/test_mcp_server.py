@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import trio
 from http_harness import Answer, Appliance, OpenServer
+from waiting import until
 
 from appliance.core.activity import Query
 from appliance.core.mcp_config import parse_mcp_servers
@@ -305,9 +305,7 @@ async def test_who_leaves_stops_the_model(open_server: OpenServer) -> None:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
         async with server.connect() as client:
             await client.send("POST", "/mcp", body, [KEY, BOTH])
-            with trio.fail_after(20):
-                while await server.slots_busy("alpha") == 0:  # noqa: ASYNC110  the engine has no event
-                    await trio.sleep(0.02)
+            await until(lambda: server.slots_busy("alpha"))
         await server.wait_idle("alpha", within=20)
 
 
@@ -358,13 +356,9 @@ async def test_an_agent_that_nobody_waits_for_is_cancelled(open_server: OpenServ
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
         async with server.connect() as client:
             await client.send("POST", "/mcp", body, [KEY, BOTH])
-            with trio.fail_after(20):
-                # the engine has no event
-                while server.state("alpha") != "loaded" or await server.slots_busy("alpha") == 0:  # noqa: ASYNC110
-                    await trio.sleep(0.02)
-        with trio.fail_after(20):
-            while [run.outcome.state for run in server.owners.agents.list()] != ["canceled"]:  # noqa: ASYNC110
-                await trio.sleep(0.02)
+            await until(lambda: server.state("alpha") == "loaded", changed=server.fleet.wait_changed)
+            await until(lambda: server.slots_busy("alpha"))
+        await until(lambda: [run.outcome.state for run in server.owners.agents.list()] == ["canceled"])
         await server.wait_idle("alpha", within=20)
 
 

@@ -14,8 +14,8 @@ from gguf_files import write_model
 from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
 from hub_process import FakeHub, fake_hub
 from msgspec import structs
+from waiting import until
 
-from appliance.catalog import download_plan
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
 from appliance.core.settings import FleetSettings
@@ -41,7 +41,6 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
     monkeypatch.setattr(partial_file, "CHUNK", 1 << 18)
-    monkeypatch.setattr(download_plan, "SPARE", 0)
 
 
 def upload(root: Path, name: str = NAME) -> Path:
@@ -67,6 +66,7 @@ def settings(hub: FakeHub, tmp_path: Path) -> DownloadSettings:
         cache=tmp_path / "cache",
         models_dir=tmp_path / "models",
         hub=HubAccess(endpoint=hub.url),
+        spare=0,
         retry_delay=lambda attempt, asked: 0.01,
     )
 
@@ -327,9 +327,7 @@ async def test_a_listener_that_left_is_gone(open_server: OpenServer):
     async with open_server() as server:
         async with feed(server):
             assert await under_way() == 2  # the question is one, too
-        with trio.fail_after(3):
-            while await under_way() > 1:  # noqa: ASYNC110  nothing tells of it
-                await trio.sleep(0.02)
+        await until(under_way, lambda count: count <= 1, within=3)
 
 
 # ---- downloads -------------------------------------------------------------------------------------------------------

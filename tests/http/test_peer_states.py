@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import trio
 from http_harness import CHAT, Appliance, OpenServer, chat
 from swap_harness import configure
+from waiting import until
 
 
-async def shown(server: Appliance, path: str, *, until: str) -> dict[str, object]:
-    """The answer as soon as it has ``until`` in it."""
-    with trio.fail_after(20):
-        while until not in (answer := await server.ask("GET", path)).body.decode():  # noqa: ASYNC110
-            await trio.sleep(0.02)
-    return answer.json
+async def shown(server: Appliance, path: str, *, has: str) -> dict[str, object]:
+    """The answer as soon as it has that in it."""
+    return (await until(lambda: server.ask("GET", path), lambda answer: has in answer.body.decode())).json
 
 
 async def test_each_shows_what_the_other_has_loaded(
@@ -25,13 +22,11 @@ async def test_each_shows_what_the_other_has_loaded(
         file = configure(tmp_path / "config.yaml", fake_llama_server, fake_model, {"gamma": {}}, peers=peers)
         async with open_server(config=file) as here:
             await here.ask("POST", CHAT, chat("gamma"))
-            await shown(here, "/api/peers", until='"id":"alpha"')
+            await shown(here, "/api/peers", has='"id":"alpha"')
             assert (await here.ask("POST", CHAT, chat("box/alpha"))).status == 200
-            [peer] = (await shown(here, "/api/peers", until='"state":"loaded"'))["peers"]
+            [peer] = (await shown(here, "/api/peers", has='"state":"loaded"'))["peers"]
             assert (peer["id"], peer["up"], peer["linked"], peer["error"]) == ("box", True, True, None)
             assert {model["id"]: model["state"] for model in peer["models"]}["alpha"] == "loaded"
-            [guest] = (await shown(there, "/api/peers", until='"id":"gamma","state":"loaded"'))["guests"]
+            [guest] = (await shown(there, "/api/peers", has='"id":"gamma","state":"loaded"'))["guests"]
             assert guest["address"] == "127.0.0.1"
-        with trio.fail_after(20):
-            while (await there.ask("GET", "/api/peers")).json["guests"]:  # noqa: ASYNC110
-                await trio.sleep(0.02)
+        await until(lambda: there.ask("GET", "/api/peers"), lambda answer: not answer.json["guests"])

@@ -13,6 +13,7 @@ import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat, model
 from trio_websocket import WebSocketConnection, wrap_client_stream
+from waiting import until
 
 from appliance.core.config.types import StreamsConfig
 from appliance.core.settings import FleetSettings
@@ -53,10 +54,7 @@ async def lookup(server: Appliance, *ids: object) -> list[dict[str, object]]:
 
 
 async def until_done(server: Appliance, conversation: str = ID) -> dict[str, object]:
-    with trio.fail_after(10):
-        while not (found := await lookup(server, conversation)) or not found[0]["is_done"]:  # noqa: ASYNC110
-            await trio.sleep(0.02)
-    return found[0]
+    return (await until(lambda: lookup(server, conversation), lambda found: found and found[0]["is_done"]))[0]
 
 
 def text(stream: bytes) -> str:
@@ -326,9 +324,7 @@ async def test_a_client_that_leaves_while_the_model_loads(open_server: OpenServe
         early = await read(server)
         assert (early.status, early.error["message"]) == (503, "Stream owner model is loading, retry later")
         assert early.header("retry-after") == "1"
-        with trio.fail_after(10):
-            while (answer := await read(server)).status == 503:  # noqa: ASYNC110
-                await trio.sleep(0.05)
+        answer = await until(lambda: read(server), lambda answer: answer.status != 503)
         assert answer.body.endswith(DONE)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
-from swap_harness import Configure, configure, wait_until
+from swap_harness import Configure, configure
+from waiting import until
 
 ECHO = {"echo": True}
 ANY = {"groups": {"all": {"swap": False, "members": ["alpha", "beta", "gamma"]}}}
@@ -135,7 +136,7 @@ async def test_spillover_begins_another_model_when_one_is_busy(open_server: Open
             answers.append(await server.ask("POST", CHAT, chat("pool", tokens=10, token_delay=0.1)))
 
         async def wait_leases(**wanted: int) -> None:
-            await wait_until(lambda: {s.model: s.leases + s.waiting for s in server.fleet.status()} == wanted)
+            await until(lambda: {s.model: s.leases + s.waiting for s in server.fleet.status()} == wanted)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
@@ -147,7 +148,7 @@ async def test_spillover_begins_another_model_when_one_is_busy(open_server: Open
             await wait_leases(alpha=2, beta=2)
             for _ in range(3):
                 nursery.start_soon(ask)
-            await wait_until(lambda: sum(s.leases + s.waiting for s in server.fleet.status()) == 7)
+            await until(lambda: sum(s.leases + s.waiting for s in server.fleet.status()) == 7)
             spread = sorted(s.leases + s.waiting for s in server.fleet.status())
         assert [answer.status for answer in answers] == [200] * 7
         assert spread == [2, 2, 3]

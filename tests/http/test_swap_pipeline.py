@@ -12,7 +12,8 @@ import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from openai import OpenAI
 from openai.types.chat import ChatCompletionChunk
-from swap_harness import Configure, configure, wait_until
+from swap_harness import Configure, configure
+from waiting import until
 
 ECHO = {"echo": True}
 FORM = ("Content-Type", "multipart/form-data; boundary=XX")
@@ -274,7 +275,7 @@ async def test_a_client_that_leaves_while_its_model_loads(open_server: OpenServe
         async with server.connect() as client:
             await client.send("POST", CHAT, msgspec.json.encode(chat("alpha", stream=True)))
             await client.head()
-        await wait_until(lambda: not server.fleet.known("alpha").waiting, within=1)
+        await until(lambda: not server.fleet.known("alpha").waiting, within=1)
         rows = await activity(server, 1)
         assert (rows[0]["model"], rows[0]["resp_status_code"]) == ("alpha", 499)
 

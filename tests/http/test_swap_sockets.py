@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import trio
 from http_harness import Appliance, OpenServer
-from swap_harness import Configure, configure, wait_until
+from swap_harness import Configure, configure
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
+from waiting import until
 
 SERVER = Path(__file__).parent / "socket_server.py"
 LARGE = 1 << 22
@@ -74,7 +75,7 @@ async def test_messages_pass_in_both_directions(open_server: OpenServer, configu
                 assert await socket.get_message() == message
             assert server.fleet.known("org/m").leases == 1
             await socket.aclose()
-        await wait_until(lambda: not (server.fleet.known("org/m").leases))
+        await until(lambda: not (server.fleet.known("org/m").leases))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ async def test_the_clients_close_reaches_the_server(open_server: OpenServer, con
                 await socket.get_message()
                 if leave == "closes":
                     await socket.aclose(4321, "enough")
-            await wait_until(lambda: not (not note.exists() or not note.read_text()))
+            await until(lambda: not (not note.exists() or not note.read_text()))
             assert note.read_text() == code
             note.unlink()
 
@@ -140,7 +141,7 @@ async def test_a_server_that_dies_ends_its_websockets(open_server: OpenServer, c
             code, reason = await closing(socket)
             assert code == 1011
             assert "'m' broke the connection" in str(reason)
-        await wait_until(lambda: server.state("m") == "unloaded")
+        await until(lambda: server.state("m") == "unloaded")
         async with joined(server, "/upstream/m/x") as socket:
             await socket.send_message("again")
             assert await socket.get_message() == "again"
@@ -152,7 +153,7 @@ async def test_a_client_that_leaves_while_the_model_loads(open_server: OpenServe
         with trio.move_on_after(0.5):
             async with joined(server, "/upstream/slow/ws"):
                 pass
-        await wait_until(lambda: not (server.fleet.known("slow").waiting))
+        await until(lambda: not (server.fleet.known("slow").waiting))
 
 
 async def test_refusals(open_server: OpenServer, configured: Configure):
@@ -208,7 +209,7 @@ async def test_ignored_ones_neither_start_nor_keep_their_model(open_server: Open
             loaded_at = trio.current_time()
             assert (await closing(first))[0] in (1001, 1011)  # its model's time was over
             assert 0.5 < trio.current_time() - loaded_at < 5
-        await wait_until(lambda: server.state("m") == "unloaded")
+        await until(lambda: server.state("m") == "unloaded")
 
 
 async def test_one_keeps_its_model_otherwise(open_server: OpenServer, configured: Configure):
@@ -217,7 +218,7 @@ async def test_one_keeps_its_model_otherwise(open_server: OpenServer, configured
             await trio.sleep(1.6)
             await socket.send_message("still")
             assert await socket.get_message() == "still"
-        await wait_until(lambda: server.state("m") == "unloaded")
+        await until(lambda: server.state("m") == "unloaded")
 
 
 # ---- ends from outside -----------------------------------------------------------------------------------------------
@@ -248,7 +249,7 @@ async def test_the_end_of_the_server_refuses_who_waits(open_server: OpenServer, 
         server.connect() as client,
     ):
         await client.send("GET", "/upstream/slow/ws", headers=HANDSHAKE)
-        await wait_until(lambda: server.state("slow") == "loading")
+        await until(lambda: server.state("slow") == "loading")
         server.shutdown.set()
         with trio.fail_after(2):
             answer = await client.answer()
@@ -264,7 +265,7 @@ async def test_one_can_be_cancelled(open_server: OpenServer, configured: Configu
             code, reason = await closing(socket)
             assert code == 1001
             assert "cancelled" in str(reason)
-        await wait_until(lambda: not server.fleet.known("m").leases)
+        await until(lambda: not server.fleet.known("m").leases)
 
 
 async def test_a_client_that_is_killed_frees_its_model(open_server: OpenServer, configured: Configure, tmp_path: Path):
@@ -288,6 +289,6 @@ async def test_a_client_that_is_killed_frees_its_model(open_server: OpenServer, 
         process.kill()
         await process.wait()
         await process.stdout.aclose()
-        await wait_until(lambda: not server.fleet.known("m").leases)
-        await wait_until(lambda: note.exists() and bool(note.read_text()))
+        await until(lambda: not server.fleet.known("m").leases)
+        await until(lambda: note.exists() and bool(note.read_text()))
         assert note.read_text() == "1006"

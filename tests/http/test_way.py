@@ -10,6 +10,7 @@ from pathlib import Path
 import trio
 from http_harness import CHAT, OpenServer, chat
 from trio.lowlevel import Task
+from waiting import until
 
 ARCHITECTURE = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text("utf-8")
 MOST = 12
@@ -46,10 +47,7 @@ async def test_a_waiting_stream_stands_where_the_document_says(open_server: Open
         await client.send("POST", CHAT, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
         await client.head()
         await client.data()
-        with trio.fail_after(5):
-            while not (stacks := standing()):  # noqa: ASYNC110  the stack tells nobody
-                await trio.sleep(0.01)
-        assert stacks == [told()]
+        assert await until(standing, within=5) == [told()]
         assert len(told()) <= MOST
 
 

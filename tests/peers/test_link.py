@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 from connection_harness import Gateway, serving
+from waiting import until
 
 from appliance.core.config.types import Config, Peer
 from appliance.http.sockets.handshake import Handshake
@@ -69,10 +70,7 @@ class Side(Gateway):
         return keys == [f"Bearer {self.key}".encode()]
 
     async def wait(self, ready: Callable[[PeerStatus], bool]) -> PeerStatus:
-        with trio.fail_after(10):
-            while not ready(status := self.peers.snapshot()[0]):
-                await self.peers.wait_changed()
-        return status
+        return await until(lambda: self.peers.snapshot()[0], ready, within=10, changed=self.peers.wait_changed)
 
 
 @asynccontextmanager
@@ -105,9 +103,11 @@ async def test_each_knows_what_the_other_has_loaded(free_port: Callable[[], int]
         two.fleet.set(B, LOADED)
         found = await one.wait(lambda peer: [model.id for model in peer.models] == ["b", "a"])
         assert found.models[1].loaded
-        with trio.fail_after(10):
-            while [list(models) for _, models in one.peers.guests()] != [[B, LOADED]]:
-                await one.peers.wait_changed()
+        await until(
+            lambda: [list(models) for _, models in one.peers.guests()] == [[B, LOADED]],
+            within=10,
+            changed=one.peers.wait_changed,
+        )
 
 
 async def test_busy_peers_are_asked_later(free_port: Callable[[], int]):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import trio
 from peers_harness import StartServer
+from waiting import until
 
 from appliance.core.config.types import Config, Peer
 from appliance.errors import PeerFailed, UsageError
@@ -22,11 +22,10 @@ def config(**urls: str | Peer) -> Config:
     return Config(peers={name: url if isinstance(url, Peer) else Peer(proxy=url) for name, url in urls.items()})
 
 
-async def wait_until(peers: Peers, ready: Ready) -> dict[str, PeerStatus]:
-    with trio.fail_after(10):
-        while not ready(found := {status.id: status for status in peers.snapshot()}):
-            await peers.wait_changed()
-    return found
+async def known(peers: Peers, ready: Ready) -> dict[str, PeerStatus]:
+    return await until(
+        lambda: {status.id: status for status in peers.snapshot()}, ready, within=10, changed=peers.wait_changed
+    )
 
 
 async def test_what_is_well_and_what_is_not(start_server: StartServer, free_port: Callable[[], int]):
@@ -40,7 +39,7 @@ async def test_what_is_well_and_what_is_not(start_server: StartServer, free_port
         open=Peer(proxy=shut.url, api_key="secret"),
     )
     async with open_peers(urls) as peers:
-        found = await wait_until(peers, lambda all_: all(one.up is not None for one in all_.values()))
+        found = await known(peers, lambda all_: all(one.up is not None for one in all_.values()))
     assert [name for name, status in found.items() if status.up] == ["well", "open"]
     assert found["well"].models == (ModelState(id="a"), ModelState(id="b", state="loaded"))
     assert "500" in str(found["broken"].error)
@@ -52,9 +51,9 @@ async def test_what_is_well_and_what_is_not(start_server: StartServer, free_port
 async def test_a_server_that_comes_back_is_found(start_server: StartServer, free_port: Callable[[], int]):
     port = free_port()
     async with open_peers(config(p=f"http://127.0.0.1:{port}")) as peers:
-        assert (await wait_until(peers, lambda found: found["p"].up is False))["p"].models == ()
+        assert (await known(peers, lambda found: found["p"].up is False))["p"].models == ()
         start_server("--port", str(port), "--models", "a")
-        found = await wait_until(peers, lambda found: found["p"].up is True and found["p"].models != ())
+        found = await known(peers, lambda found: found["p"].up is True and found["p"].models != ())
         assert found["p"].error is None
 
 
@@ -62,7 +61,7 @@ async def test_named_models_are_not_discovered(start_server: StartServer):
     server = start_server("--models", "a,b", "--loaded", "b")
     given = config(p=Peer(proxy=server.url, models=["b", "z"]), q=server.url)
     async with open_peers(given) as peers:
-        found = await wait_until(peers, lambda found: all(one.up for one in found.values()) and found["q"].models != ())
+        found = await known(peers, lambda found: all(one.up for one in found.values()) and found["q"].models != ())
         assert found["p"].models == (ModelState(id="b", state="loaded"), ModelState(id="z"))
         completed = peers.complete(given)
         assert {name: peer.models for name, peer in completed.peers.items()} == {"p": ["b", "z"], "q": ["a", "b"]}
@@ -75,8 +74,8 @@ async def test_whom_to_ask_first(start_server: StartServer, free_port: Callable[
     )
     everybody = [(name, "m") for name in given.peers]
     async with open_peers(given) as peers:
-        await wait_until(peers, lambda all_: all(one.up is not None for one in all_.values()))
-        await wait_until(peers, lambda found: all(found[n].models[0].loaded for n in ("warm", "twin")))
+        await known(peers, lambda all_: all(one.up is not None for one in all_.values()))
+        await known(peers, lambda found: all(found[n].models[0].loaded for n in ("warm", "twin")))
         assert [name for name, _ in peers.order(everybody)] == ["warm", "twin", "cold", "gone"]
         with peers.using("warm"):
             assert {status.id: status.busy for status in peers.snapshot()}["warm"] == 1
@@ -87,13 +86,13 @@ async def test_whom_to_ask_first(start_server: StartServer, free_port: Callable[
         peers.answered("warm")
         assert peers.order(everybody)[0] == ("warm", "m")
         peers.failed("warm", "again")
-        await wait_until(peers, lambda found: found["warm"].up is True)
+        await known(peers, lambda found: found["warm"].up is True)
 
 
 async def test_a_new_configuration_leaves_the_same_peers_alone(start_server: StartServer):
     server = start_server("--models", "a")
     async with open_peers(config(kept=server.url, changed=server.url, dropped=server.url)) as peers:
-        await wait_until(peers, lambda found: all(one.models != () for one in found.values()))
+        await known(peers, lambda found: all(one.models != () for one in found.values()))
         with peers.using("kept"), peers.using("dropped"):
             peers.adopt(config(changed=Peer(proxy=server.url, api_key="k"), kept=server.url, new=server.url))
             now = {status.id: status for status in peers.snapshot()}
@@ -105,7 +104,7 @@ async def test_a_new_configuration_leaves_the_same_peers_alone(start_server: Sta
         with pytest.raises(UsageError):
             peers.adopt(config(bad="nonsense"))
         assert list(now) == [status.id for status in peers.snapshot()]
-        await wait_until(peers, lambda found: all(one.up for one in found.values()))
+        await known(peers, lambda found: all(one.up for one in found.values()))
         peers.adopt(None)
         assert peers.snapshot() == ()
 
@@ -115,10 +114,10 @@ async def test_a_models_list_that_changes(start_server: StartServer, tmp_path: P
     names.write_text("a")
     server = start_server("--models", str(names))
     async with open_peers(config(p=server.url)) as peers:
-        await wait_until(peers, lambda found: [model.id for model in found["p"].models] == ["a"])
+        await known(peers, lambda found: [model.id for model in found["p"].models] == ["a"])
         names.write_text("b,c")
         peers.failed("p", "so that it looks soon")
-        await wait_until(peers, lambda found: [model.id for model in found["p"].models] == ["b", "c"])
+        await known(peers, lambda found: [model.id for model in found["p"].models] == ["b", "c"])
 
 
 def test_listings_of_other_servers():

@@ -10,6 +10,7 @@ import pytest
 import trio
 from connection_harness import Gateway, echo, serving, websocket_server
 from peers_harness import StartServer
+from waiting import until
 
 from appliance.core.config.types import Config, Peer
 from appliance.errors import ApplianceError, UpstreamFailed
@@ -77,9 +78,11 @@ class Relay:
                 return response.status, json.loads(await response.read(1 << 20))
 
     async def wait_known(self) -> None:
-        with trio.fail_after(10):
-            while any(status.up is None for status in self.peers.snapshot()):
-                await self.peers.wait_changed()
+        await until(
+            lambda: all(status.up is not None for status in self.peers.snapshot()),
+            within=10,
+            changed=self.peers.wait_changed,
+        )
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import trio
 from fake_nvml_library import build
+from waiting import until
 
 from appliance.platform import gpus as module
 from appliance.platform.gpus import Gpus, open_gpus, processes_on
@@ -46,8 +47,7 @@ async def test_samples_come_from_another_process(library: Library):
     library()
     with trio.fail_after(30):
         async with open_samples(0.05) as samples:
-            while len([gpu for gpu in samples.since().gpu_stats or () if gpu.id == 1]) < 3:  # noqa: ASYNC110 - see there
-                await trio.sleep(0.02)
+            await until(lambda: len([gpu for gpu in samples.since().gpu_stats or () if gpu.id == 1]) >= 3)
             (process,) = started()
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     told = samples.since()
@@ -99,8 +99,7 @@ async def test_a_library_that_does_not_work_costs_its_process_alone(
     library(at_init=what)
     with trio.fail_after(30):
         async with open_samples(0.05) as samples:
-            while len(samples.since().sys_stats) < 3:  # noqa: ASYNC110 - nothing tells of a new sample, on purpose
-                await trio.sleep(0.02)
+            await until(lambda: len(samples.since().sys_stats) >= 3)
             assert started() == []
     assert samples.since().gpu_stats is None
     (warning,) = [record.message for record in caplog.records if record.name == module.__name__]

@@ -10,6 +10,7 @@ import msgspec
 import psutil
 import pytest
 import trio
+from waiting import until
 
 from appliance.core.machine import MIB, GpuSample, Sample, SystemSample
 from appliance.platform.memory import resident_bytes
@@ -112,8 +113,7 @@ async def test_samples_arrive_while_the_block_is_open():
     with trio.fail_after(20):
         async with open_samples(0.05) as samples:
             assert samples.enabled
-            while len(samples.since().sys_stats) < 3:  # noqa: ASYNC110 - nothing tells of a new sample, on purpose
-                await trio.sleep(0.02)
+            await until(lambda: len(samples.since().sys_stats) >= 3)
         ended = datetime.now(UTC)
     taken = [sample.timestamp for sample in samples.since().sys_stats]
     assert taken == sorted(set(taken))

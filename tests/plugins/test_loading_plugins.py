@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 from plugin_folders import write_plugin
+from waiting import until
 
 from appliance.core.slash import Family
 from appliance.errors import PluginFailed
@@ -241,6 +242,4 @@ async def test_changes_are_followed_where_that_is_wanted(tmp_path: Path):
     async with open_plugins(Choice(folders=(tmp_path,)), tmp_path / "data", watch=True) as plugins:
         await plugins.wait_loaded()
         write_plugin(tmp_path, "two", NOTHING)
-        with trio.fail_after(30):
-            while "two" not in listed(plugins):  # noqa: ASYNC110  files are looked at by the clock
-                await trio.sleep(0.05)
+        await until(lambda: "two" in listed(plugins), within=30)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "http"))
-
 from plugged import OpenPlugged, open_plugged
 
 

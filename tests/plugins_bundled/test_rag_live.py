@@ -10,6 +10,7 @@ import pytest
 import trio
 from http_harness import CHAT
 from plugged import OpenPlugged, Plugged, script, text
+from waiting import until
 
 EMBEDDER = {"embedder": ["--embeddings", "--pooling", "mean"]}
 QUESTION = "When does the museum of clocks open in winter?"
@@ -132,8 +133,7 @@ async def test_a_client_that_leaves_while_documents_are_indexed_loses_nothing(
         with trio.fail_after(30):
             async with program.server.connect() as client:
                 await client.send("POST", CHAT, json.dumps(body).encode())
-                while passages(program)[1] == 0:  # noqa: ASYNC110  the index tells nobody
-                    await trio.sleep(0.01)
+                await until(lambda: passages(program)[1] != 0)
         before = passages(program)[1]
         assert 0 < before < 404
         await program.ask("alpha", f"/rag {QUESTION}")

@@ -16,9 +16,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 import trio
 import trio.testing
+from waiting import until
 
 from appliance.core.activity import SORT_KEYS, Query, histogram
 from appliance.errors import Busy, UsageError
@@ -106,8 +108,7 @@ async def test_rows_are_written_without_being_asked_for(tmp_path: Path):
     async with open_activity(path, 10) as activity:
         activity.add(row())
         with closing(sqlite3.connect(path)) as connection, trio.fail_after(5):
-            while connection.execute("SELECT COUNT(*) FROM activity").fetchone() != (1,):  # noqa: ASYNC110 - a database
-                await trio.sleep(0.01)
+            await until(lambda: connection.execute("SELECT COUNT(*) FROM activity").fetchone() == (1,))
 
 
 @pytest.fixture
@@ -331,9 +332,7 @@ async def test_rows_wait_while_another_process_has_locked_the_file(
             assert (await activity.page(ALL)).total == 0
             await trio.sleep(0.15)
             holder.execute("ROLLBACK")
-        with trio.fail_after(5):
-            while (await activity.page(ALL)).total == 0:  # noqa: ASYNC110 - a database
-                await trio.sleep(0.01)
+        await until(lambda: activity.page(ALL), lambda page: page.total, within=5)
         assert (await activity.page(ALL)).data[0].id == first
     assert caplog.records == []
 
@@ -440,7 +439,8 @@ async def test_leaving_does_not_wait_for_ever(
             began = time.monotonic()
         assert time.monotonic() - began < 0.7
         holder.execute("ROLLBACK")
-        await trio.sleep(1.2)  # the thread that was left alone closes the file when its wait for the lock is over
+    # The thread that was left alone closes the file when its wait for the lock is over.
+    await until(lambda: str(path) not in [file.path for file in psutil.Process().open_files()])
     assert "could not be written" in caplog.text
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from full_disk import full_disk
 from msgspec import structs
 
 from appliance.core.engines.book import Book
@@ -148,20 +148,11 @@ def test_keys_of_a_newer_program_do_not_matter(path: Path) -> None:
     assert BookFile(path).read().proofs == (proof(),)
 
 
-def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(engine_book.os, "fsync", full)
-
-
-def test_on_a_full_disk_it_goes_on_in_memory_and_says_so_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@posix_only
+def test_on_a_full_disk_it_goes_on_in_memory_and_says_so_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     book = BookFile(path)
     book.change(proven(1))
-    with monkeypatch.context() as patch:
-        fill_disk(patch)
+    with full_disk():
         book.change(proven(2))
         assert [one.key.device for one in book.change(proven(3)).proofs] == ["1", "2", "3"]
         assert len(book.read().proofs) == 3

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from waiting import until
 
 from appliance.errors import UsageError
 from appliance.store.activity import open_activity
@@ -48,8 +49,7 @@ async def test_a_locked_file_is_waited_for_without_holding_anybody_up(
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute("BEGIN EXCLUSIVE")
                 store.save("a", 1.0, b"first")
-                while "cannot be written" not in caplog.text:  # noqa: ASYNC110
-                    await trio.sleep(0.05)
+                await until(lambda: "cannot be written" in caplog.text)
                 store.save("a", 1.0, b"second")
                 other.execute("ROLLBACK")
     assert await stored(path) == [b"second"]

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 import trio
+from full_disk import REFUSED, full_disk, posix_only
+from waiting import until
 
 from appliance.core.config.types import StreamsConfig
 from appliance.errors import UsageError
 from appliance.store import stream_files
 from appliance.store.stream_files import About, Stored, StreamFiles, open_stream_files
 from appliance.store.stream_folder import FORGOTTEN_AFTER
-from appliance.streams.generation import RingSink
+from appliance.streams.generation import Generation, RingSink
 from appliance.streams.owner import check_streams, open_streams
 
 LAST = b"data: interrupted\n\n"
@@ -45,9 +47,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 async def written(path: Path, count: int) -> None:
-    with trio.fail_after(10):
-        while len(files_in(path)) != count:  # noqa: ASYNC110
-            await trio.sleep(0.01)
+    await until(lambda: len(files_in(path)) == count, within=10)
 
 
 async def test_a_stream_that_has_ended_is_there_again(tmp_path: Path):
@@ -197,58 +197,45 @@ async def test_files_of_others_and_damaged_ones(tmp_path: Path):
     assert [path.name for path in files_in(tmp_path)] == ["notes.txt", "stream-0000000005.part", "stream-x.sse"]
 
 
-@contextmanager
-def small_disk(path: Path, size: str) -> Generator[Path]:
-    """A file system of its own, in memory."""
-    path.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", path], check=False).returncode:
-        pytest.skip("nobody here may mount a file system")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", path], check=True)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a small disk is made of a tmpfs")
+@posix_only
 async def test_a_full_disk_is_one_warning_and_is_used_again_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(stream_files, "RETRY", 0.05)
     caplog.set_level("INFO")
-    record = b"data: %s\n\n" % (b"x" * 1000)
+    full = trio.Event()
 
     async def work(sink: RingSink) -> None:
         sink.start(200, ((b"content-type", b"text/event-stream"),))
-        for _ in range(100):
-            await sink.write(record)
-            await trio.sleep(0.005)
+        await full.wait()
+        for _ in range(10):
+            await sink.write(b"data: 1\n\n")
+            await trio.sleep(0.03)
         await sink.end()
 
-    async def whole(name: str) -> None:
-        with trio.fail_after(20):
-            reader, got = streams.begin(name, work).reader(0), b""
+    async def hear(generation: Generation) -> None:
+        with trio.fail_after(10):
+            reader, got = generation.reader(0), b""
             while data := await reader.receive():
                 got += data
-        assert got == record * 100
+        assert got == b"data: 1\n\n" * 10
 
-    with small_disk(tmp_path / "disk", "256k") as disk:
-        others = disk / "others"
-        others.write_bytes(bytes(100 << 10))
-        async with open_streams(StreamsConfig(path=str(disk / "streams"))) as streams:
-            async with trio.open_nursery() as nursery:
-                for name in ("a", "b"):
-                    nursery.start_soon(whole, name)
-            assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-                f"streams are kept in memory alone until '{disk / 'streams'}' can be used: "
-                "[Errno 28] No space left on device"
-            ]
-            others.unlink()
-            with trio.fail_after(10):
-                while "again" not in caplog.text:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
-            await whole("c")
-        async with open_streams(StreamsConfig(path=str(disk / "streams"))) as streams:
-            assert streams.find("c") is not None
+    async with open_streams(StreamsConfig(path=str(tmp_path))) as streams:
+        generations = [streams.begin(name, work) for name in "ab"]
+        await until(lambda: [path.stat().st_size > 0 for path in files_in(tmp_path)] == [True, True])
+        with full_disk():
+            full.set()
+            for generation in generations:
+                await hear(generation)
+            (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            assert "in memory alone" in warning
+            assert REFUSED in warning
+            assert files_in(tmp_path) == []
+        await until(lambda: "again" in caplog.text)
+        await hear(streams.begin("c", work))
+    async with open_streams(StreamsConfig(path=str(tmp_path))) as streams:
+        assert streams.find("a") is None
+        assert streams.find("c") is not None
 
 
 async def test_a_second_program_takes_nothing_and_goes_on_when_the_first_ends(
@@ -263,10 +250,7 @@ async def test_a_second_program_takes_nothing_and_goes_on_when_the_first_ends(
             await trio.sleep(0.3)
             assert [path.suffix for path in files_in(tmp_path)] == [".part"]
             first.kill()
-            with trio.fail_after(10):
-                while not stored:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
-            (found,) = stored
+            (found,) = await until(lambda: stored)
             assert found.about.conversation == "a"
             assert found.data.endswith(LAST)
             later = files.begin(about("later"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import trio
+from waiting import until
 
 from appliance.core.mcp_config import McpServers, parse_mcp_servers
 from appliance.core.tooling import ToolContext, ToolOutcome
@@ -59,8 +60,7 @@ def living(file: Path) -> list[int]:
 
 async def until_asked(log: Path, words: str) -> None:
     """Until a server that keeps a log has been told these words."""
-    while not _says(log, words):  # noqa: ASYNC110  a file has no event
-        await trio.sleep(0.02)
+    await until(lambda: _says(log, words))
 
 
 def _says(log: Path, words: str) -> bool:
@@ -68,8 +68,7 @@ def _says(log: Path, words: str) -> bool:
 
 
 async def until_gone(file: Path) -> None:
-    while living(file):  # noqa: ASYNC110  no event tells of the end of a strange process
-        await trio.sleep(0.02)
+    await until(lambda: not living(file))
 
 
 HTTP_FAKE = FAKES / "mcp_http_server.py"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-import trio
 from mcp_harness import http_fake, opened, use
+from waiting import until
 
 from appliance.errors import UsageError
 
@@ -106,8 +106,7 @@ async def test_a_server_that_goes_away_and_comes_back(tmp_path: Path) -> None:
     try:
         assert (await use(tools, "web_echo", message="x")).error == "MCP server unavailable: web"
         async with http_fake(tmp_path / "log", port=port):
-            while (await use(tools, "web_echo", message="x")).error is not None:  # noqa: ASYNC110  a time has no event
-                await trio.sleep(0.2)
+            await until(lambda: use(tools, "web_echo", message="x"), lambda used: used.error is None)
     finally:
         await found.__aexit__(None, None, None)
 

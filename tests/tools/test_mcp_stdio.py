@@ -11,6 +11,7 @@ import psutil
 import pytest
 import trio
 from mcp_harness import entry, living, opened, pids, servers_of, until_asked, until_gone, use
+from waiting import until
 
 from appliance.core.tooling import ToolContext, ToolProblem
 from appliance.platform.children import open_children
@@ -245,8 +246,7 @@ async def test_a_start_that_failed_is_not_tried_again_at_once(tmp_path: Path) ->
         assert json.loads(found.body) == {"error": "MCP server unavailable: s"}
         folder.mkdir()
         assert (await use(tools, "s_echo")).error == "MCP server unavailable: s"
-        while (await use(tools, "s_echo")).error is not None:  # noqa: ASYNC110  nobody tells of the end of a time
-            await trio.sleep(0.1)
+        await until(lambda: use(tools, "s_echo"), lambda used: used.error is None)
         assert trio.current_time() - began >= COOLDOWN
 
 

@@ -14,6 +14,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import until
 
 from appliance.core.activity import Query
 from appliance.core.captures import BLOCK, CaptureBuffer
@@ -127,9 +128,7 @@ async def test_what_ends_is_written_down_without_being_asked_for_and_in_order():
         for _ in range(200):
             await answer(recorder, ANSWER)
         assert heard == []
-        with trio.fail_after(5):
-            while len(heard) < 200:  # noqa: ASYNC110 - real time
-                await trio.sleep(0.01)
+        await until(lambda: len(heard) >= 200, within=5)
         assert heard == list(range(2, 202)), "what was before is not told"
         unfollow()
         await answer(recorder, ANSWER)
@@ -283,9 +282,7 @@ async def test_captures_are_compressed_when_there_is_time(monkeypatch: pytest.Mo
         recorder.settle()
         raw = recorder.captures.used
         assert raw > 20 * len(body)
-        with trio.fail_after(10):
-            while recorder.captures.used > raw / 10:  # noqa: ASYNC110 - a thread
-                await trio.sleep(0.01)
+        await until(lambda: recorder.captures.used <= raw / 10, within=10)
         for row in range(1, 21):
             capture = await recorder.capture(row)
             assert capture is not None

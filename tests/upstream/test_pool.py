@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 from upstream_harness import listening, read_request
+from waiting import until
 
 from appliance.errors import UpstreamFailed
 from appliance.upstream import pool as pool_module
@@ -48,9 +49,7 @@ async def ask(pool: Pool, address: Address, method: str = "POST") -> bytes:
 
 
 async def wait_free(pool: Pool, count: int) -> None:
-    with trio.fail_after(5):
-        while pool.free != count:  # noqa: ASYNC110  the pool tells nobody
-            await trio.sleep(0.005)
+    await until(lambda: pool.free == count, within=5)
 
 
 async def test_a_connection_serves_one_request_after_the_other():

@@ -9,11 +9,12 @@ import re
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from waiting import wait
 
 HOST = "127.0.0.1"
 ALIAS = "contract-model"
@@ -114,7 +115,7 @@ class Running:
                 self.refusals.append(answer)
             return answer.status == 200
 
-        wait_until(ready, START_TIMEOUT, "ready")
+        wait(ready, within=START_TIMEOUT)
 
     def ask(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Answer:
         """One request on its own connection. ``body`` is sent as it is when bytes, else as JSON."""
@@ -177,15 +178,6 @@ def falls_silent(sock: socket.socket, seconds: float) -> bool:
     except TimeoutError:
         return True
     return False
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> float:
-    """Ask until it is so; how long that took. Fails the test after ``seconds``."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, f"not {what} within {seconds:g} s"
-        time.sleep(0.005)
-    return time.monotonic() - began
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Generator
 
 import pytest
-from contract_harness import ALIAS, HOST, Engine, Json, Running, as_array, as_object, started, wait_until
+from contract_harness import ALIAS, HOST, Engine, Json, Running, as_array, as_object, started
+from waiting import wait
 
 CHAT: Json = {"messages": [{"role": "user", "content": "Hello, who are you?"}], "max_tokens": 4, "ignore_eos": True}
 PROMPT: Json = {"prompt": "Hello", "n_predict": 4, "max_tokens": 4, "ignore_eos": True}
@@ -268,7 +269,7 @@ def test_a_client_that_leaves_frees_its_slot(engine: Engine, server: Running, st
     """
     before = predicted(server)
     with server.open("/completion", {"prompt": "Hello", "stream": stream, **engine.long}) as sock:
-        wait_until(lambda: server.busy_slots() == 1, 10, "busy")
+        wait(lambda: server.busy_slots() == 1, within=10)
         if stream:
             assert sock.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
     time.sleep(FREED_WITHIN)
@@ -279,9 +280,9 @@ def test_a_client_that_leaves_frees_its_slot(engine: Engine, server: Running, st
 def test_a_request_beyond_the_slots_waits_for_one(engine: Engine, server: Running) -> None:
     long: Json = {"prompt": "Hello", "stream": True, **engine.long}
     with server.open("/completion", long), server.open("/completion", long) as second:
-        wait_until(lambda: server.busy_slots() == 2, 10, "busy")
+        wait(lambda: server.busy_slots() == 2, within=10)
         with server.open("/completion", PROMPT) as third:
-            wait_until(lambda: metric(server, "requests_deferred") == 1, 1.5, "deferred")
+            wait(lambda: metric(server, "requests_deferred") == 1, within=1.5)
             second.close()
             assert third.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from contract_harness import ALIAS, HOST, LOADING, Engine, as_array, as_object, falls_silent, started, wait_until
+from contract_harness import ALIAS, HOST, LOADING, Engine, as_array, as_object, falls_silent, started
+from waiting import wait
 
 CHILD = {"LLAMA_SERVER_ROUTER_PORT": "1"}
 """Its presence tells an engine that a router is its parent; nothing connects to the port."""
@@ -50,7 +51,7 @@ def test_a_child_reports_its_loading_and_its_readiness(
     port = free_port()
     with started(engine.argv(port), port, tmp_path, CHILD) as running:
         running.wait_ready()
-        wait_until(lambda: any(line["state"] == "ready" for line in running.states()), 10, "reported as ready")
+        wait(lambda: any(line["state"] == "ready" for line in running.states()), within=10)
         *loading, ready = running.states()
         assert loading
         assert {line["state"] for line in loading} == {"loading"}
@@ -70,7 +71,7 @@ def test_the_exit_line_ends_a_child_with_0(engine: Engine, free_port: Callable[[
     port = free_port()
     with started(engine.argv(port), port, tmp_path, CHILD) as running:
         running.wait_ready()
-        wait_until(lambda: any(line["state"] == "ready" for line in running.states()), 10, "reported as ready")
+        wait(lambda: any(line["state"] == "ready" for line in running.states()), within=10)
         assert running.process.stdin
         running.process.stdin.write(b"cmd_router_to_child:exit\n")
         running.process.stdin.flush()
@@ -100,7 +101,6 @@ def test_without_a_router_the_end_of_stdin_means_nothing(
         assert not running.states()
 
 
-@pytest.mark.usefixtures("posix")
 def catches(pid: int, number: signal.Signals) -> bool:
     """Whether the process has a handler; the embedded engine has it an instant after its first answer."""
     status = Path(f"/proc/{pid}/status")
@@ -110,6 +110,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask.split()[1], 16) >> (number - 1) & 1)
 
 
+@pytest.mark.usefixtures("posix")
 def test_sigterm_ends_it_with_0(engine: Engine, free_port: Callable[[], int], tmp_path: Path) -> None:
     """Several times, and in the very instant it begins to listen: a handler that is there and not heard loses it."""
     for _ in range(8):
@@ -133,10 +134,10 @@ def test_an_answer_under_way_is_not_finished_when_told_to_exit(
     port = free_port()
     with started(engine.argv(port, "--ctx-size", "16384"), port, tmp_path, CHILD) as running:
         running.wait_ready()
-        wait_until(lambda: any(line["state"] == "ready" for line in running.states()), 10, "reported as ready")
+        wait(lambda: any(line["state"] == "ready" for line in running.states()), within=10)
         assert running.process.stdin
         with running.open("/completion", {"prompt": "Hello", "stream": stream, **engine.long}) as sock:
-            wait_until(lambda: running.busy_slots() == 1, 10, "busy")
+            wait(lambda: running.busy_slots() == 1, within=10)
             running.process.stdin.write(b"cmd_router_to_child:exit\n")
             running.process.stdin.flush()
             if engine.name == "embedded":

@@ -14,7 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from contract_harness import LOADING, Engine, Json, Running, started, wait_until
+from contract_harness import LOADING, Engine, Json, Running, started
+from waiting import wait
 
 PROMPT: Json = {"prompt": "x"}
 CHILD = {"LLAMA_SERVER_ROUTER_PORT": "1"}
@@ -93,7 +94,7 @@ def test_never_ready(start: Start) -> None:
         except OSError:
             return False
 
-    wait_until(answers, 5, "listening")
+    wait(answers, within=5)
 
 
 def test_port_taken_once(start: Start, tmp_path: Path) -> None:
@@ -189,17 +190,17 @@ def test_malformed_sse(start: Start) -> None:
 def test_a_client_that_leaves_is_noticed_at_once(start: Start, fake: Json) -> None:
     running = start()
     with running.open("/completion", {**PROMPT, "stream": True, "fake": fake}) as sock:
-        wait_until(lambda: running.busy_slots() == 1, 5, "busy")
+        wait(lambda: running.busy_slots() == 1, within=5)
         if "stall_after_tokens" in fake:
-            wait_until(lambda: b'"tokens_predicted":2' in sock.recv(1 << 16, socket.MSG_PEEK), 5, "stalled")
-    assert wait_until(lambda: running.busy_slots() == 0, 5, "free") < 0.5
+            wait(lambda: b'"tokens_predicted":2' in sock.recv(1 << 16, socket.MSG_PEEK), within=5)
+    wait(lambda: running.busy_slots() == 0, within=0.5)
 
 
 @pytest.mark.usefixtures("posix")
 def test_ignore_sigterm(start: Start) -> None:
     running = start("--ignore-sigterm")
     running.process.terminate()
-    wait_until(lambda: "ignoring signal" in running.stderr(), 5, "told")
+    wait(lambda: "ignoring signal" in running.stderr(), within=5)
     assert running.ask("GET", "/health").status == 200
 
 
@@ -225,6 +226,6 @@ def test_hold_pipe_in_grandchild(fake_llama_server: tuple[str, ...]) -> None:
 
 def test_log_flood_and_huge_lines(start: Start) -> None:
     running = start("--huge-log-lines", "--log-flood", env=CHILD)
-    wait_until(lambda: len(running.stderr()) > 4 << 20, 20, "flooded")
+    wait(lambda: len(running.stderr()) > 4 << 20, within=20)
     assert max(len(line) for line in running.stdout().splitlines()) == 2 << 20
     assert running.states()[-1]["state"] == "ready"

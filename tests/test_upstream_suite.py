@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from columns import Outcome, as_json, read
 from known import stale
 from table import explained, gained, lost, neither, table
 
+RUN = Path(__file__).parents[1] / "tools" / "upstream_suite" / "run.py"
 REAL = {"basic": [Outcome("basic.py::a", "passed"), Outcome("basic.py::b", "failed", 0.1, "no page")], "lora": []}
 OURS = {"basic": [Outcome("basic.py::a", "failed", 0.1, "assert 501 == 200"), Outcome("basic.py::b", "passed")]}
 
@@ -90,3 +93,9 @@ def test_the_document_holds_every_outcome() -> None:
     document = json.loads(as_json({"real": REAL, "ours": OURS}, {"real": 1.23, "ours": 4.0}))
     assert document["columns"]["real"]["seconds"] == 1.2
     assert document["columns"]["ours"]["suites"]["basic"][0]["reason"] == "assert 501 == 200"
+
+
+def test_the_command_finds_everything_that_it_builds_on() -> None:
+    done = subprocess.run([sys.executable, RUN, "--help"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--columns" in done.stdout

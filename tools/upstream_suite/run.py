@@ -28,9 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "llama-builds"))
 
 from bootstrap import SetupError, exclusive, make_venv, pip_of, run_pip, say, venv_python
-from build import EXECUTABLE, build, cache_folder, engine_folder, is_built
+from build import build, folder_of, is_built
 from columns import Column, Kit, Outcome, as_json
 from known import NEITHER, ONLY_REAL, stale
+from layout import EXECUTABLE, cache_folder
 from source import SOURCE, fetch, unpack
 from table import Suites, explained, gained, lost, neither, table
 
@@ -43,7 +44,7 @@ FIRST = (
 """The suites that say most about what stands in front of the models; the others are run behind them."""
 REQUIREMENTS = ROOT / "requirements" / "upstream.txt"
 STAMP = ".requirements"
-KNOWN_FILE = "tests/upstream_suite/known.py"
+KNOWN_FILE = "tools/upstream_suite/known.py"
 OURS = Path(sys.executable).with_name("llama-appliance")
 
 
@@ -103,9 +104,9 @@ def serving(hub: Path) -> Generator[str, None, None]:
 
 def engine() -> Path:
     """The real program, built if it is not there. Raises SetupError."""
-    folder = engine_folder(native=False)
-    if not is_built(folder):
-        build(folder, native=False, jobs=os.cpu_count() or 1)
+    folder = folder_of("cpu", native=False)
+    if not is_built(folder, "cpu", native=False):
+        build(["cpu"], native=False, jobs=os.cpu_count() or 1, clean=False)
     return folder / EXECUTABLE
 
 

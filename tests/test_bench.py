@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+if sys.platform != "linux":
+    pytest.skip("the bench measures Linux alone", allow_module_level=True)
+
 from ends import Ends, compiled, run_load
 from goals import GOALS, Cell, Goal, combined
 from processes import Failed, free_port, running, used, wait_accepting

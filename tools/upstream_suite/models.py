@@ -17,7 +17,7 @@ import words
 from gguf_writer import Tensors, Value, write, write_split
 from pictures import png, projector
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fakes"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "fakes"))
 
 from model_hub import State
 
