@@ -1,90 +1,400 @@
-"""A support bundle: texts in, the same texts without private content out, with the number of removals in each."""
+"""The content of a support bundle: structured facts from an allow-list, and logs if the user asks for them.
+
+A free text can hold anything: a prompt in an error message, a name in a path, a key in a command. No rule finds all of
+that, so the report holds no text that a user, a model or an engine wrote. The classes below are the allow-list: sizes,
+counts, switches, words from fixed lists, and the names of parts (cards, drivers, builds, models' architectures). A fact
+that is not named here is not in the report. Logs are free text by nature. They are added only on request, without the
+secrets that the program knows.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from urllib.parse import quote
 
 from msgspec import Struct
 
-from appliance.core.redact import Counts, Private, Redactor, learn
+from appliance.core.doctor.facts import Card, DoctorFacts, Installed, ModelFact, Running
+from appliance.core.doctor.findings import Finding, Severity
+from appliance.core.engines.choice import Ranked, Standing
+from appliance.core.engines.machine import Look
+from appliance.core.llama_flags import FLAGS, Flag, Kind, lookup, option_at
+from appliance.errors import UsageError
 
-SAID_BY_ENGINES = ("error", "why", "fault", "damage", "evidence")
-"""Members of the facts that hold engines' output."""
+REMOVED = "<removed>"
 MOST = 512 * 1024
-"""Characters that are kept of one file, the last ones."""
-KNOWN_NAMES = (
-    "LLAMA_", "GGML_", "CUDA_", "HIP_", "ROCR_", "HSA_", "NVIDIA_", "VK_", "ONEAPI_", "ZES_", "MESA_", "OMP_",
-    "HF_", "XDG_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH",
-    "container", "KUBERNETES_SERVICE_HOST", "WSL_DISTRO_NAME", "TERM", "NO_COLOR", "TMPDIR", "TEMP",
+"""Characters that are kept of one log, the last ones."""
+ALONE = 6
+"""Secrets shorter than this are removed only as whole words; they occur within other words."""
+SET = "set"
+"""Stands for a value that is not a number or one of `WORDS`."""
+WORDS = frozenset((
+    "on", "off", "auto", "all", "none", "true", "false", "yes", "no", "enabled", "disabled", "layer", "row", "tensor",
+    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "mmap", "mlock", "linear", "yarn",
+    "distribute", "isolate", "numactl", "deepseek", "mean", "cls", "last", "rank",
+))  # fmt: skip
+"""Values of options and variables that mean the same everywhere."""
+NUMERIC = (Kind.INTEGER, Kind.NUMBER, Kind.CHOICE)
+ALSO_NUMERIC = ("--n-gpu-layers", "--n-gpu-layers-draft", "--tensor-split", "--fit-target")
+"""Options whose values are shown, by kind and by name. The value of any other option may be a path or a key."""
+VARIABLES = (
+    "LLAMA_", "GGML_", "CUDA_", "HIP_", "ROCR_", "HSA_", "NVIDIA_", "VK_", "ONEAPI_", "ZES_", "MESA_", "OMP_", "HF_",
+    "XDG_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "LD_LIBRARY_PATH", "CONTAINER",
+    "KUBERNETES_SERVICE_HOST", "WSL_DISTRO_NAME",
 )  # fmt: skip
-"""Variables that engines, drivers and this program use, or their prefixes; no others get into a bundle."""
+"""Variables that engines, drivers and this program use, or their prefixes."""
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "_PASS", "_PAT", "AUTH")
 
+_NUMBERS = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:,-?[0-9]{1,18}(?:\.[0-9]{1,18})?)*")
+_BUILD = re.compile(r"[a-z0-9]+-[a-z0-9_]+-[a-z0-9_]+/[A-Za-z0-9._+-]{1,60}|embedded")
+_DEVICE = re.compile(r"[A-Za-z]{1,12}[0-9]{0,3}")
+_STATE = re.compile(r"[a-z]{0,20}")
+_PART = re.compile(r"[\w .,:()/@+~#*'-]{1,100}")
+_OF_VARIABLES = {flag.env: flag for flag in FLAGS}
 
-Tree: TypeAlias = "str | int | float | bool | list[Tree] | dict[str, Tree] | None"
-"""Any JSON value."""
+
+class Versions(Struct, frozen=True, kw_only=True):
+    program: str
+    server: str
+    python: str
+    platform: str
+    frozen: bool
 
 
-class Part(Struct, frozen=True, kw_only=True):
-    """One file before cleaning. ``log``: servers and engines printed it."""
+class BundledGpu(Struct, frozen=True, kw_only=True):
+    """`Gpu` without its serial number."""
 
+    vendor: str
     name: str
-    text: str
-    log: bool = False
+    driver: str
+    driver_version: str
+    total: int | None
+    free: int | None
+    compute: str
+    gfx: str
+    integrated: bool | None
 
 
-class Packed(Struct, frozen=True, kw_only=True):
-    """One file as it goes into the bundle."""
+class BundledMachine(Struct, frozen=True, kw_only=True):
+    """`Look`. Of loaders the names, of problems the number."""
 
-    name: str
-    data: bytes
-    removed: Counts
-
-
-def pack(parts: Sequence[Part], private: Private) -> list[Packed]:
-    """Return every file without its private content. A secret found in any file is removed from all of them."""
-    known = learn(private, [text for part in parts for text in (part.name, part.text)])
-    redactor = Redactor(known)
-    packed: list[Packed] = []
-    for part in parts:
-        name, _ = redactor.clean(part.name)
-        # Cut after cleaning: what is cut in half is not found any more.
-        text, removed = redactor.clean(part.text, log=part.log)
-        packed.append(Packed(name=name, data=_last(text).encode("utf-8", "replace"), removed=removed))
-    return packed
+    platform: str
+    system: str
+    environment: str
+    cpu: str
+    cpu_level: str
+    cpu_features: tuple[str, ...]
+    cores: int
+    memory_total: int
+    memory_available: int
+    gpus: tuple[BundledGpu, ...]
+    loaders: tuple[str, ...]
+    hidden: Mapping[str, str]
+    problems: int
 
 
-def clean_said(tree: Tree, redactor: Redactor, key: str = "") -> Tree:
-    """Clean a tree of plain values; engines' output in it is cleaned like a log."""
-    match tree:
-        case str():
-            return redactor.clean(tree, log=True)[0] if key in SAID_BY_ENGINES else tree
-        case dict():
-            return {name: clean_said(value, redactor, name) for name, value in tree.items()}
-        case list():
-            return [clean_said(value, redactor, key) for value in tree]
-        case _:
-            return tree
+class BundledDisk(Struct, frozen=True, kw_only=True):
+    what: str
+    free: int
+    total: int
 
 
-def known_environment(environ: Mapping[str, str]) -> str:
-    """Return the variables that matter here, one per line."""
-    lines = [f"{name}={value}" for name, value in sorted(environ.items()) if _is_known(name.upper())]
-    return "".join(f"{line}\n" for line in lines)
+class BundledSystem(Struct, frozen=True, kw_only=True):
+    """`Checkup`. Device files as kinds: how many of them this user may use, and how many not."""
+
+    disks: tuple[BundledDisk, ...]
+    swap_used: int
+    swap_total: int
+    open_files: int | None
+    cores: int
+    memory: int
+    cards: tuple[Card, ...]
+    usable_device_files: int
+    closed_device_files: int
 
 
-def secret_values(environ: Mapping[str, str]) -> Iterable[str]:
-    """Return the values of variables with names like secrets; for a list also each of its parts."""
-    for name, value in environ.items():
-        if any(name.upper().endswith(word) or f"{word}S" == name.upper()[-len(word) - 1 :] for word in SECRET_WORDS):
+class BundledEngine(Struct, frozen=True, kw_only=True):
+    """`Installed`, with the driver, the cards and the processor that it needs."""
+
+    id: str
+    backend: str
+    digest: str
+    damaged: bool
+    driver: str
+    compute: tuple[str, ...]
+    cpu: tuple[str, ...]
+
+
+class BundledSeat(Struct, frozen=True, kw_only=True):
+    """One seat in the order of choice. ``seconds``: the nominal request's time."""
+
+    id: str
+    standing: Standing
+    wanted: bool
+    spare: bool
+    software: bool
+    seconds: float | None
+
+
+class BundledModel(Struct, frozen=True, kw_only=True):
+    """A model by its number in the list; its name stays here. The second part is what the server says of it."""
+
+    number: int
+    source: str
+    size: int
+    architecture: str
+    quantisation: str
+    parameters: int
+    context_length: int
+    usable: bool
+    fit: str
+    state: str = ""
+    failed: bool = False
+    seat: str = ""
+    layers: tuple[int, int] | None = None
+    options: Mapping[str, str] = {}
+    """Options of llama-server on its command line; other words are left out."""
+
+
+class BundledServer(Struct, frozen=True, kw_only=True):
+    answer: str
+    engine: str
+    port_taken: bool
+
+
+class BundledConfig(Struct, frozen=True, kw_only=True):
+    """The named configuration: how many files, mistakes and warnings."""
+
+    files: int
+    errors: int
+    warnings: int
+    readable: bool
+
+
+class BundledFinding(Struct, frozen=True, kw_only=True):
+    id: str
+    severity: Severity
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """``report.json``. Sizes in bytes; None means unknown."""
+
+    versions: Versions
+    findings: tuple[BundledFinding, ...]
+    machine: BundledMachine | None
+    system: BundledSystem
+    engines: tuple[BundledEngine, ...]
+    seats: tuple[BundledSeat, ...]
+    models: tuple[BundledModel, ...]
+    server: BundledServer | None
+    config: BundledConfig | None
+    not_examined: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def report_of(
+    facts: DoctorFacts, findings: Iterable[Finding], versions: Versions, environ: Mapping[str, str]
+) -> Report:
+    """Take the allowed facts out of all facts."""
+    system, server, config = facts.checkup, facts.server, facts.config
+    levels = [problem.level for problem in config.problems] if config is not None else []
+    return Report(
+        versions=versions,
+        findings=tuple(BundledFinding(id=one.id, severity=one.severity) for one in findings),
+        machine=_machine(facts.look) if facts.look is not None else None,
+        system=BundledSystem(
+            disks=tuple(BundledDisk(what=one.what, free=one.free, total=one.total) for one in system.disks),
+            swap_used=system.swap_used,
+            swap_total=system.swap_total,
+            open_files=system.open_files,
+            cores=system.cores,
+            memory=system.memory,
+            cards=system.cards,
+            usable_device_files=sum(one.usable for one in system.device_files),
+            closed_device_files=sum(not one.usable for one in system.device_files),
+        ),
+        engines=tuple(map(_engine, facts.engines)),
+        seats=tuple(map(_seat, facts.ranked)),
+        models=tuple(_models(facts)),
+        server=server
+        and BundledServer(answer=server.answer, engine=_seat_id(server.engine), port_taken=facts.port is not None),
+        config=config
+        and BundledConfig(
+            files=len(config.files),
+            errors=levels.count("error"),
+            warnings=levels.count("warning"),
+            readable=not config.unreadable,
+        ),
+        not_examined=tuple(facts.trouble),
+        environment=environment(environ),
+    )
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that matter here. A value that is not a number or a word of `WORDS` is `SET`."""
+    known = {name: value for name, value in environ.items() if _matters(name.upper())}
+    return {name: _variable(name, value) for name, value in sorted(known.items())}
+
+
+def options(command: Sequence[str]) -> dict[str, str]:
+    """Return llama-server's options on a command line by their usual names, with values as in `environment`.
+
+    Other words are skipped, so that the rest of a command that is not llama-server's does no harm.
+    """
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(command):
+        try:
+            option = option_at(command, at)
+        except UsageError:
+            at += 1
+            continue
+        flag = lookup(option.canonical)
+        found[option.canonical] = ",".join(_value(flag, value) for value in option.values) or str(option.on)
+        at += len(option.words)
+    return found
+
+
+def secret_values(named: Iterable[tuple[str, str]]) -> Iterable[str]:
+    """Return the values of variables and options with names like secrets; for a list also each of its parts."""
+    for name, value in named:
+        if name.upper().endswith(tuple(ending for word in SECRET_WORDS for ending in (word, f"{word}S"))):
             yield value
             yield from (one.strip() for one in value.split(","))
 
 
-def _is_known(name: str) -> bool:
-    known = [one.upper() for one in KNOWN_NAMES]
-    return name in known or name.startswith(tuple(one for one in known if one.endswith("_")))
+def without_secrets(log: str, secrets: Iterable[str]) -> tuple[str, int]:
+    """Return the end of a log without these secrets, as plain text, in JSON and in addresses, and their number."""
+    forms: set[str] = set()
+    for secret in secrets:
+        inner = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
+        forms |= {secret, *inner, quote(secret), quote(secret, safe="")}
+    longest_first = sorted(forms - {"", REMOVED}, key=lambda form: (-len(form), form))
+    if not longest_first:
+        return _last(log), 0
+    text, count = re.compile("|".join(map(_bounded, longest_first))).subn(REMOVED, log)
+    return _last(text), count  # cut last: half a secret would not have been found
+
+
+def _machine(seen: Look) -> BundledMachine:
+    return BundledMachine(
+        platform=_part(seen.platform),
+        system=_part(seen.system),
+        environment=_part(seen.environment),
+        cpu=_part(seen.cpu),
+        cpu_level=_part(seen.cpu_level),
+        cpu_features=tuple(map(_part, seen.cpu_features)),
+        cores=seen.cores,
+        memory_total=seen.memory_total,
+        memory_available=seen.memory_available,
+        gpus=tuple(
+            BundledGpu(
+                vendor=_part(gpu.vendor),
+                name=_part(gpu.name),
+                driver=_part(gpu.driver),
+                driver_version=_part(gpu.driver_version),
+                total=gpu.total,
+                free=gpu.free,
+                compute=_part(gpu.compute or ""),
+                gfx=_part(gpu.gfx or ""),
+                integrated=gpu.integrated,
+            )
+            for gpu in seen.gpus
+        ),
+        loaders=tuple(name for name, path in seen.loaders.items() if path),
+        hidden={name: _variable(name, value) for name, value in seen.hidden.items()},
+        problems=len(seen.problems),
+    )
+
+
+def _engine(engine: Installed) -> BundledEngine:
+    return BundledEngine(
+        id=_build_id(engine.id),
+        backend=_part(engine.backend),
+        digest=_part(engine.digest),
+        damaged=bool(engine.damage),
+        driver=_part(engine.needs.driver),
+        compute=tuple(map(_part, engine.needs.compute)),
+        cpu=tuple(map(_part, engine.needs.cpu)),
+    )
+
+
+def _seat(ranked: Ranked) -> BundledSeat:
+    seat = ranked.seat
+    return BundledSeat(
+        id=_seat_id(seat.id),
+        standing=ranked.standing,
+        wanted=ranked.wanted,
+        spare=seat.spare,
+        software=seat.software,
+        seconds=ranked.seconds,
+    )
+
+
+def _models(facts: DoctorFacts) -> Iterable[BundledModel]:
+    """Return the catalog's models with their state at the server, and then those that only the server knows."""
+    served = {one.id: one for one in facts.server.running} if facts.server is not None else {}
+    for number, model in enumerate(numbered(facts), 1):
+        fact = next((one for one in facts.models if one.id == model), ModelFact(id=model, source=""))
+        running = served.get(model, Running(id=model, state=""))
+        yield BundledModel(
+            number=number,
+            source=fact.source,
+            size=fact.size,
+            architecture=_part(fact.architecture),
+            quantisation=_part(fact.quantisation),
+            parameters=fact.parameters,
+            context_length=fact.context_length,
+            usable=not fact.error,
+            fit=fact.fit,
+            state=running.state if _STATE.fullmatch(running.state) else SET,
+            failed=bool(running.error),
+            seat=_seat_id(running.seat),
+            layers=running.layers,
+            options=options(running.command),
+        )
+
+
+def numbered(facts: DoctorFacts) -> list[str]:
+    """Return the ids of all models in the order of their numbers, which begin at 1."""
+    served = facts.server.running if facts.server is not None else ()
+    return list(dict.fromkeys((*(one.id for one in facts.models), *(one.id for one in served))))
+
+
+def _part(text: str) -> str:
+    """The name of a part of the machine, if it looks like one."""
+    return text if not text or _PART.fullmatch(text) else SET
+
+
+def _build_id(build: str) -> str:
+    """A build's id; the path of a program that is not a build stays here."""
+    return build if not build or _BUILD.fullmatch(build) else "a program"
+
+
+def _seat_id(seat: str) -> str:
+    build, _, devices = seat.rpartition(":")
+    known = all(map(_DEVICE.fullmatch, devices.split("+")))
+    return f"{_build_id(build)}:{devices}" if build and known else _build_id(seat)
+
+
+def _matters(name: str) -> bool:
+    return name in VARIABLES or name.startswith(tuple(one for one in VARIABLES if one.endswith("_")))
+
+
+def _variable(name: str, value: str) -> str:
+    secret = any(word in name.upper() for word in SECRET_WORDS)
+    return SET if secret else _value(_OF_VARIABLES.get(name), value)
+
+
+def _value(flag: Flag | None, value: str) -> str:
+    shown = flag is None or flag.kind in NUMERIC or flag.name in ALSO_NUMERIC
+    return value if shown and (value.lower() in WORDS or _NUMBERS.fullmatch(value)) else SET
+
+
+def _bounded(form: str) -> str:
+    return re.escape(form) if len(form) >= ALONE else rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])"
 
 
 def _last(text: str) -> str:
