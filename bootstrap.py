@@ -307,6 +307,7 @@ def run_check(args: Sequence[str]) -> int:
         "lint": [*ruff, "check", "."],
         "types": [script(python, "pyright"), "--pythonpath", str(python)],
         "imports": [script(python, "lint-imports"), "--no-cache", "--no-logo"],
+        "packages": [str(python), str(ROOT / ".ci" / "imports.py")],
         "words": [str(python), str(ROOT / ".ci" / "banned.py")],
         "prose": [str(python), str(ROOT / ".ci" / "prose.py")],
     }
