@@ -16,11 +16,12 @@ from pathlib import Path
 import click
 import msgspec
 import trio
-from huggingface_hub import get_token
 from msgspec import Struct
 
 from appliance import __version__
 from appliance.catalog.config_files import Files
+from appliance.catalog.download_errors import LoginUnusable
+from appliance.catalog.hub import find_token
 from appliance.cli.doctor_facts import Wish, examine
 from appliance.cli.doctor_server import log_of
 from appliance.cli.show import human_size, print_table
@@ -85,7 +86,11 @@ async def gather(wish: Wish, *, logs: bool) -> list[Packed]:
     report = report_of(facts, diagnose(facts), versions, os.environ)
     packed = [Packed("report.json", msgspec.json.format(msgspec.json.encode(report), indent=2))]
     if logs:
-        secrets = await trio.to_thread.run_sync(_secrets, wish, facts)
+        try:
+            token = await find_token()
+        except LoginUnusable:
+            token = None
+        secrets = {token or "", *await trio.to_thread.run_sync(_secrets, wish, facts)}
         for source, name in _logs(facts):
             text, removed = without_secrets(await log_of(wish.server, source), secrets)
             if text:
@@ -106,7 +111,7 @@ def _logs(facts: DoctorFacts) -> Iterator[tuple[str, str]]:
 
 
 def _secrets(wish: Wish, facts: DoctorFacts) -> set[str]:
-    """Return every key and token that this program knows: from environment, commands, configuration, Hugging Face."""
+    """Return every key and token in the environment, commands and the configuration."""
     commands = [one.command for one in facts.server.running] if facts.server is not None else []
     keys: list[str] = []
     variables = list(os.environ.items())
@@ -120,7 +125,7 @@ def _secrets(wish: Wish, facts: DoctorFacts) -> set[str]:
         commands.append(tuple(model.cmd.split()))
     options = [pair for command in commands for pair in pairwise(command)]
     options += [(name, value) for command in commands for name, _, value in (word.partition("=") for word in command)]
-    keys += [wish.server.address.key or "", get_token() or "", *secret_values([*variables, *options])]
+    keys += [wish.server.address.key or "", *secret_values([*variables, *options])]
     return set(keys)
 
 
