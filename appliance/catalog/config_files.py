@@ -1,4 +1,4 @@
-"""Configuration files on disk: which there are, and their text. What they say is `core.config.load`'s."""
+"""Configuration files on disk: their paths and their text. `core.config.load` understands them."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ class _Reading(Struct, frozen=True):
 
 
 class Files:
-    """Where a configuration is read from; at least one of them is given. Read by one thread at a time.
+    """The sources of a configuration; at least one of them is given. Read by one thread at a time.
 
-    The last reading without a mistake is kept: files that are read again without a change are not understood again.
+    The last reading without a mistake is kept, so that unchanged files are not understood again.
     """
 
     def __init__(self, *, config: Path | None = None, config_dir: Path | None = None) -> None:

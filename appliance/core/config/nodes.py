@@ -1,4 +1,4 @@
-"""What a configuration file says before anybody asks what it means: values with their places, and problems."""
+"""The text of a configuration file as values with their places, before they have a meaning; and problems."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ class _Lines:
         self.go_on(at + 1)
 
     def nothing(self, at: int, empty: int | None) -> _Anchor:
-        """Where a value is that is not there: behind its hyphen, or for a key, where the text goes on."""
+        """Return the place of a missing value: behind its hyphen, or for a key, where the text continues."""
         if empty is not None:
             return None, at + 1, empty + 1
         return None, *((self.at + 1, self.column + 1) if self.column >= 0 else (self.count, len(self.lines[-1]) + 1))
