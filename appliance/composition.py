@@ -89,7 +89,7 @@ class Appliance(Struct, frozen=True, kw_only=True):
     owners: Owners
     traffic: Traffic
     inward: Asker
-    """How the program asks itself."""
+    """The program as its own client."""
 
 
 @asynccontextmanager

@@ -118,7 +118,7 @@ async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Even
 
 
 async def _beside_serving(settings: AppSettings, owners: Owners) -> ApplianceError | None:
-    """What is done once the program listens and knows its models; an error ends it."""
+    """Finish the start once the program listens and knows its models; an error ends it."""
     if settings.http.single is not None:
         return await _serve_single(settings.http.single, owners)
     _introduce(owners.fleet.engine, owners.catalog)
@@ -155,7 +155,7 @@ async def _load(owners: Owners, name: str) -> ApplianceError | None:
 
 
 def _finder(settings: AppSettings) -> Finder:
-    """Where engines come from. Raises EngineNotFound, unless the configuration brings its own, and UsageError."""
+    """Return the source of engines. Raises EngineNotFound, unless the configuration brings its own, and UsageError."""
     try:
         return finder(settings.engine)
     except EngineNotFound:

@@ -61,7 +61,7 @@ def _refuse_twice(config: Path, folder: Path, children: list[Path]) -> None:
         try:
             same = child.samefile(config)
         except OSError:
-            continue  # a file that is not there is told when it is read
+            continue  # a missing file is reported when it is read
         if same:
             raise UsageError(f"{config} is in {folder}, and would be read twice; leave out --config, or move the file")
 

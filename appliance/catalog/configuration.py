@@ -27,7 +27,7 @@ FIXED: tuple[tuple[str, Callable[[Config], object]], ...] = (
     ("tools", lambda config: config.tools),
     ("mcp_servers", lambda config: config.mcp_servers),
 )
-"""What is settled when the program starts. Without models, those on this machine's disk are served instead."""
+"""The settings of the program's start. Without models, those on this machine's disk are served instead."""
 
 log = logging.getLogger(__name__)
 

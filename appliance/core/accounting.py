@@ -37,7 +37,7 @@ _TRIES = 8
 
 
 def _first_mark(text: bytes, end: int) -> int:
-    """Where, before ``end``, the first of the names stands in front of an object; -1 where none does.
+    """Return the place before ``end`` where the first of the names stands in front of an object; -1 if none does.
 
     The names are searched for one by one: a regular expression for all three is as slow for text without any, and far
     slower for an engine that writes ``"usage":null`` into every record.

@@ -417,7 +417,7 @@ class Schedule:
         return effects
 
     def _may_start(self, entry: _Entry, going: list[str]) -> bool:
-        """Whether everything that must go for it is gone, its own last process included."""
+        """True if everything that must go for it is gone, its own last process included."""
         if entry.model in self._processes or any(model in self._processes for model in going):
             return False
         taken = [self._memory(model, process.terms) for model, process in self._processes.items()]

@@ -163,7 +163,7 @@ def _id_of(entry: Object) -> str:
 
 
 def _names_of(model_id: str, model: ModelConfig, config: Config) -> list[_Added]:
-    """What is added to the model's entry under each name that is listed."""
+    """Additions to the model's entry under each listed name."""
     if model.unlisted:
         return []
     identity: Object = {"type": "model"}
@@ -281,4 +281,4 @@ def _object(value: object) -> Object:
     """A part of an entry as a mapping; the engine's own words come as raw JSON."""
     if isinstance(value, Raw):
         return dict(msgspec.json.decode(value, type=dict[str, Raw]))
-    return cast("Object", value) if isinstance(value, dict) else {}  # what is no JSON was made here, with names
+    return cast("Object", value) if isinstance(value, dict) else {}  # anything else was made here, with names

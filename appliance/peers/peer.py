@@ -61,7 +61,7 @@ class RemotePeer:
         self.up: bool | None = None
         self.error: str | None = None
         self.models = tuple(config.models)
-        """Those of the file, or else those that the server lists."""
+        """Return the models of the file, or else those that the server lists."""
         self.scope = trio.CancelScope()
         """Cancelling it ends `run`."""
         self._local = local

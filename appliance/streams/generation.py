@@ -103,7 +103,7 @@ class Generation:
         self.head: Head | None = None
         self.end: End | None = None
         self.interrupted_at: int | None = None
-        """Where the record begins that tells of a break in which bytes were lost: of a crash of the program."""
+        """The beginning of the record about a break in which bytes were lost: a crash of the program."""
         self.scope = trio.CancelScope()
         self.sink = RingSink(self)
         self.changed = ParkingLot()

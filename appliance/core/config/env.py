@@ -114,7 +114,7 @@ class _Substitution:
         return ""
 
     def _stays_one_value(self, place: _Place, macros: list[re.Match[str]], values: list[str | None]) -> bool:
-        """Whether a bare scalar is still one, with the text that is meant; its type may change (42 is a number)."""
+        """True if a bare scalar is still one, with the text that is meant; its type may change (42 is a number)."""
         stand_ins = [self._filler if value is None else value for value in values]
         expected, rest = "", place.text
         for macro, stand_in in zip(macros, stand_ins, strict=True):

@@ -234,7 +234,7 @@ class _Expansion:
 
 
 def _is_settled(node: Node) -> bool:
-    """Whether this is a single value without a macro in it."""
+    """True if this is a single value without a macro in it."""
     return isinstance(node, Scalar) and not (isinstance(node.value, str) and "${" in node.value)
 
 

@@ -60,7 +60,7 @@ class Problem(Struct, frozen=True, kw_only=True):
     """One thing that is wrong, or odd, in a configuration. ``path`` is dotted: ``models.llama.ttl``."""
 
     message: str
-    """What is wrong and what to do, one sentence, without place or path."""
+    """The mistake and the fix in one sentence, without place or path."""
     path: str = ""
     at: Position | None = None
     level: Literal["error", "warning"] = "error"

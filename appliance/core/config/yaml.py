@@ -222,7 +222,7 @@ class _Builder:
         return Scalar(node.text, node.text, at, quoted=node.quoted)
 
     def _merged(self, source: Node, own: dict[str, Entry]) -> list[Entry]:
-        """What ``<<`` adds: keys that are not there yet, of the first mapping that has them."""
+        """Return the additions of ``<<``: keys that are not there yet, from the first mapping that has them."""
         found: dict[str, Entry] = {}
         for part in source.items if isinstance(source, Sequence) else (source,):
             if not isinstance(part, Mapping):

@@ -113,7 +113,7 @@ class _Lines:
         self.column = -1
         self.events: list[Event] = []
         self.block_ends: dict[tuple[int, int], int] = {}
-        """Where a text block begins, as its event says, to the first line behind it, which is counted from 0."""
+        """Map the place where a text block begins, as its event says, to the first line behind it, counted from 0."""
         self.go_on(0)
 
     def document(self) -> list[Event]:
