@@ -44,9 +44,9 @@ class Examined(Struct, frozen=True, kw_only=True):
     is_flag=False,
     flag_value="",
     metavar="[FILE.zip]",
-    help="Write a support bundle of facts without texts of yours. Shows its content and asks first.",
+    help="Write a support bundle: facts without any of your texts. Shows its content and asks first.",
 )
-@click.option("--logs", is_flag=True, help="With --report: add the logs, without the keys that are known.")
+@click.option("--logs", is_flag=True, help="With --report: add the logs. Known keys and tokens are removed from them.")
 @click.option("--yes", is_flag=True, help="With --report: write without asking.")
 def doctor(
     url: str | None,
