@@ -19,7 +19,7 @@ from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_s
 from appliance.catalog.folder import pick_projector
 from appliance.catalog.found import Found, model_files
 from appliance.core.download import RemoteFile
-from appliance.core.naming import is_commit, is_companion, is_projector, repo_of, stem_of, tag_of
+from appliance.core.naming import folder_of, is_commit, is_companion, is_projector, repo_of, stem_of, tag_of
 from appliance.core.wanted import PRESET_FILE, Wanted, pick
 from appliance.errors import NotFound
 
@@ -70,7 +70,7 @@ def preset_file(root: Path, repo: str) -> Path | None:
 def files_of(root: Path, repo: str) -> tuple[Path, list[RemoteFile]] | None:
     """Return the snapshot of a cached repository and its complete files; without their hashes."""
     try:
-        snapshot = _snapshot(join_inside(root, f"models--{repo.replace('/', '--')}"))
+        snapshot = _snapshot(join_inside(root, folder_of(repo)))
     except UnsafeName:
         return None
     if snapshot is None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from appliance.catalog.downloads import DownloadSettings, open_downloads
 from appliance.catalog.hub import HubAccess
 from appliance.core.download import parse_reference
-from appliance.core.naming import repo_of
+from appliance.core.naming import folder_of, repo_of
 
 REPO, NAME = "acme/tiny-GGUF", "tiny-Q8_0.gguf"
 PART = st.text("abcXYZ019_.-", min_size=1, max_size=20)
@@ -50,5 +50,6 @@ def test_every_repository_of_the_library_has_the_same_folder_here(owner: str, na
         validate_repo_id(repo)
     except HFValidationError:
         assume(False)
-    assert repo_of(repo_folder_name(repo_id=repo, repo_type="model")) == repo
+    folder = repo_folder_name(repo_id=repo, repo_type="model")
+    assert (folder_of(repo), repo_of(folder)) == (folder, repo)
     assert parse_reference(repo).repo == repo
