@@ -111,7 +111,8 @@ FINDING = "model-failed"
 def report_with(text: str) -> bytes:
     finding = Finding(id=FINDING, severity="error", title=text, evidence=(text,), advice=text, commands=(text,))
     environ = {"LLAMA_ARG_ALIAS": text, "HF_TOKEN": text, "CUDA_VISIBLE_DEVICES": text, "DIARY": text}
-    return msgspec.json.encode(report_of(facts_with(text), [finding], VERSIONS, environ))
+    versions = msgspec.structs.replace(VERSIONS, server=f"{text}\n")
+    return msgspec.json.encode(report_of(facts_with(text), [finding], versions, environ))
 
 
 @given(text=SECRETS)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core.doctor.facts import Card, DoctorFacts, Installed, ModelFact, Running
 from appliance.core.doctor.findings import Finding, Severity
@@ -201,7 +201,7 @@ def report_of(
     system, server, config = facts.checkup, facts.server, facts.config
     levels = [problem.level for problem in config.problems] if config is not None else []
     return Report(
-        versions=versions,
+        versions=structs.replace(versions, server=_part(versions.server)),
         findings=tuple(BundledFinding(id=one.id, severity=one.severity) for one in findings),
         machine=_machine(facts.look) if facts.look is not None else None,
         system=BundledSystem(
@@ -303,7 +303,7 @@ def _machine(seen: Look) -> BundledMachine:
             )
             for gpu in seen.gpus
         ),
-        loaders=tuple(name for name, path in seen.loaders.items() if path),
+        loaders=tuple(_part(name) for name, path in seen.loaders.items() if path),
         hidden={name: _variable(name, value) for name, value in seen.hidden.items()},
         problems=len(seen.problems),
     )
