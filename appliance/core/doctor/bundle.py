@@ -1,58 +1,22 @@
-"""The content of a support bundle: structured facts from an allow-list, and logs if the user asks for them.
+"""The report in a support bundle: structured facts from an allow-list.
 
 A free text can hold anything: a prompt in an error message, a name in a path, a key in a command. No rule finds all of
 that, so the report holds no text that a user, a model or an engine wrote. The classes below are the allow-list: sizes,
 counts, switches, words from fixed lists, and the names of parts (cards, drivers, builds, models' architectures). A fact
-that is not named here is not in the report. Logs are free text by nature. They are added only on request, without the
-secrets that the program knows.
+that is not named here is not in the report.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from urllib.parse import quote
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
 from appliance.core.doctor.facts import Card, DoctorFacts, Installed, ModelFact, Running
 from appliance.core.doctor.findings import Finding, Severity
+from appliance.core.doctor.texts import SET, STATE, build_id, environment, options, part, seat_id, variable
 from appliance.core.engines.choice import Ranked, Standing
 from appliance.core.engines.machine import Look
-from appliance.core.llama_flags import FLAGS, Flag, Kind, lookup, option_at
-from appliance.errors import UsageError
-
-REMOVED = "<removed>"
-MOST = 512 * 1024
-"""Characters that are kept of one log, the last ones."""
-ALONE = 6
-"""Secrets shorter than this are removed only as whole words; they occur within other words."""
-SET = "set"
-"""Stands for a value that is not a number or one of `WORDS`."""
-WORDS = frozenset((
-    "on", "off", "auto", "all", "none", "true", "false", "yes", "no", "enabled", "disabled", "layer", "row", "tensor",
-    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "mmap", "mlock", "linear", "yarn",
-    "distribute", "isolate", "numactl", "deepseek", "mean", "cls", "last", "rank",
-))  # fmt: skip
-"""Values of options and variables that mean the same everywhere."""
-NUMERIC = (Kind.INTEGER, Kind.NUMBER, Kind.CHOICE)
-ALSO_NUMERIC = ("--n-gpu-layers", "--n-gpu-layers-draft", "--tensor-split", "--fit-target")
-"""Options whose values are shown, by kind and by name. The value of any other option may be a path or a key."""
-VARIABLES = (
-    "LLAMA_", "GGML_", "CUDA_", "HIP_", "ROCR_", "HSA_", "NVIDIA_", "VK_", "ONEAPI_", "ZES_", "MESA_", "OMP_", "HF_",
-    "XDG_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "LD_LIBRARY_PATH", "CONTAINER",
-    "KUBERNETES_SERVICE_HOST", "WSL_DISTRO_NAME",
-)  # fmt: skip
-"""Variables that engines, drivers and this program use, or their prefixes."""
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "_PASS", "_PAT", "AUTH")
-
-_NUMBERS = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:,-?[0-9]{1,18}(?:\.[0-9]{1,18})?)*")
-_BUILD = re.compile(r"[a-z0-9]+-[a-z0-9_]+-[a-z0-9_]+/[A-Za-z0-9._+-]{1,60}|embedded")
-_DEVICE = re.compile(r"[A-Za-z]{1,12}[0-9]{0,3}")
-_STATE = re.compile(r"[a-z]{0,20}")
-_PART = re.compile(r"[\w .,:()/@+~#*'-]{1,100}")
-_OF_VARIABLES = {flag.env: flag for flag in FLAGS}
 
 
 class Versions(Struct, frozen=True, kw_only=True):
@@ -201,7 +165,7 @@ def report_of(
     system, server, config = facts.checkup, facts.server, facts.config
     levels = [problem.level for problem in config.problems] if config is not None else []
     return Report(
-        versions=structs.replace(versions, server=_part(versions.server)),
+        versions=structs.replace(versions, server=part(versions.server)),
         findings=tuple(BundledFinding(id=one.id, severity=one.severity) for one in findings),
         machine=_machine(facts.look) if facts.look is not None else None,
         system=BundledSystem(
@@ -219,7 +183,7 @@ def report_of(
         seats=tuple(map(_seat, facts.ranked)),
         models=tuple(_models(facts)),
         server=server
-        and BundledServer(answer=server.answer, engine=_seat_id(server.engine), port_taken=facts.port is not None),
+        and BundledServer(answer=server.answer, engine=seat_id(server.engine), port_taken=facts.port is not None),
         config=config
         and BundledConfig(
             files=len(config.files),
@@ -232,99 +196,53 @@ def report_of(
     )
 
 
-def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that matter here. A value that is not a number or a word of `WORDS` is `SET`."""
-    known = {name: value for name, value in environ.items() if _matters(name.upper())}
-    return {name: _variable(name, value) for name, value in sorted(known.items())}
-
-
-def options(command: Sequence[str]) -> dict[str, str]:
-    """Return llama-server's options on a command line by their usual names, with values as in `environment`.
-
-    Other words are skipped, so that the rest of a command that is not llama-server's does no harm.
-    """
-    found: dict[str, str] = {}
-    at = 0
-    while at < len(command):
-        try:
-            option = option_at(command, at)
-        except UsageError:
-            at += 1
-            continue
-        flag = lookup(option.canonical)
-        found[option.canonical] = ",".join(_value(flag, value) for value in option.values) or str(option.on)
-        at += len(option.words)
-    return found
-
-
-def secret_values(named: Iterable[tuple[str, str]]) -> Iterable[str]:
-    """Return the values of variables and options with names like secrets; for a list also each of its parts."""
-    for name, value in named:
-        if name.upper().endswith(tuple(ending for word in SECRET_WORDS for ending in (word, f"{word}S"))):
-            yield value
-            yield from (one.strip() for one in value.split(","))
-
-
-def without_secrets(log: str, secrets: Iterable[str]) -> tuple[str, int]:
-    """Return the end of a log without these secrets, as plain text, in JSON and in addresses, and their number."""
-    forms: set[str] = set()
-    for secret in secrets:
-        inner = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
-        forms |= {secret, *inner, quote(secret), quote(secret, safe="")}
-    longest_first = sorted(forms - {"", REMOVED}, key=lambda form: (-len(form), form))
-    if not longest_first:
-        return _last(log), 0
-    text, count = re.compile("|".join(map(_bounded, longest_first))).subn(REMOVED, log)
-    return _last(text), count  # cut last: half a secret would not have been found
-
-
 def _machine(seen: Look) -> BundledMachine:
     return BundledMachine(
-        platform=_part(seen.platform),
-        system=_part(seen.system),
-        environment=_part(seen.environment),
-        cpu=_part(seen.cpu),
-        cpu_level=_part(seen.cpu_level),
-        cpu_features=tuple(map(_part, seen.cpu_features)),
+        platform=part(seen.platform),
+        system=part(seen.system),
+        environment=part(seen.environment),
+        cpu=part(seen.cpu),
+        cpu_level=part(seen.cpu_level),
+        cpu_features=tuple(map(part, seen.cpu_features)),
         cores=seen.cores,
         memory_total=seen.memory_total,
         memory_available=seen.memory_available,
         gpus=tuple(
             BundledGpu(
-                vendor=_part(gpu.vendor),
-                name=_part(gpu.name),
-                driver=_part(gpu.driver),
-                driver_version=_part(gpu.driver_version),
+                vendor=part(gpu.vendor),
+                name=part(gpu.name),
+                driver=part(gpu.driver),
+                driver_version=part(gpu.driver_version),
                 total=gpu.total,
                 free=gpu.free,
-                compute=_part(gpu.compute or ""),
-                gfx=_part(gpu.gfx or ""),
+                compute=part(gpu.compute or ""),
+                gfx=part(gpu.gfx or ""),
                 integrated=gpu.integrated,
             )
             for gpu in seen.gpus
         ),
-        loaders=tuple(_part(name) for name, path in seen.loaders.items() if path),
-        hidden={name: _variable(name, value) for name, value in seen.hidden.items()},
+        loaders=tuple(part(name) for name, path in seen.loaders.items() if path),
+        hidden={name: variable(name, value) for name, value in seen.hidden.items()},
         problems=len(seen.problems),
     )
 
 
 def _engine(engine: Installed) -> BundledEngine:
     return BundledEngine(
-        id=_build_id(engine.id),
-        backend=_part(engine.backend),
-        digest=_part(engine.digest),
+        id=build_id(engine.id),
+        backend=part(engine.backend),
+        digest=part(engine.digest),
         damaged=bool(engine.damage),
-        driver=_part(engine.needs.driver),
-        compute=tuple(map(_part, engine.needs.compute)),
-        cpu=tuple(map(_part, engine.needs.cpu)),
+        driver=part(engine.needs.driver),
+        compute=tuple(map(part, engine.needs.compute)),
+        cpu=tuple(map(part, engine.needs.cpu)),
     )
 
 
 def _seat(ranked: Ranked) -> BundledSeat:
     seat = ranked.seat
     return BundledSeat(
-        id=_seat_id(seat.id),
+        id=seat_id(seat.id),
         standing=ranked.standing,
         wanted=ranked.wanted,
         spare=seat.spare,
@@ -343,15 +261,15 @@ def _models(facts: DoctorFacts) -> Iterable[BundledModel]:
             number=number,
             source=fact.source,
             size=fact.size,
-            architecture=_part(fact.architecture),
-            quantisation=_part(fact.quantisation),
+            architecture=part(fact.architecture),
+            quantisation=part(fact.quantisation),
             parameters=fact.parameters,
             context_length=fact.context_length,
             usable=not fact.error,
             fit=fact.fit,
-            state=running.state if _STATE.fullmatch(running.state) else SET,
+            state=running.state if STATE.fullmatch(running.state) else SET,
             failed=bool(running.error),
-            seat=_seat_id(running.seat),
+            seat=seat_id(running.seat),
             layers=running.layers,
             options=options(running.command),
         )
@@ -361,44 +279,3 @@ def numbered(facts: DoctorFacts) -> list[str]:
     """Return the ids of all models in the order of their numbers, which begin at 1."""
     served = facts.server.running if facts.server is not None else ()
     return list(dict.fromkeys((*(one.id for one in facts.models), *(one.id for one in served))))
-
-
-def _part(text: str) -> str:
-    """The name of a part of the machine, if it looks like one."""
-    return text if not text or _PART.fullmatch(text) else SET
-
-
-def _build_id(build: str) -> str:
-    """A build's id; the path of a program that is not a build stays here."""
-    return build if not build or _BUILD.fullmatch(build) else "a program"
-
-
-def _seat_id(seat: str) -> str:
-    build, _, devices = seat.rpartition(":")
-    known = all(map(_DEVICE.fullmatch, devices.split("+")))
-    return f"{_build_id(build)}:{devices}" if build and known else _build_id(seat)
-
-
-def _matters(name: str) -> bool:
-    return name in VARIABLES or name.startswith(tuple(one for one in VARIABLES if one.endswith("_")))
-
-
-def _variable(name: str, value: str) -> str:
-    secret = any(word in name.upper() for word in SECRET_WORDS)
-    return SET if secret else _value(_OF_VARIABLES.get(name), value)
-
-
-def _value(flag: Flag | None, value: str) -> str:
-    shown = flag is None or flag.kind in NUMERIC or flag.name in ALSO_NUMERIC
-    return value if shown and (value.lower() in WORDS or _NUMBERS.fullmatch(value)) else SET
-
-
-def _bounded(form: str) -> str:
-    return re.escape(form) if len(form) >= ALONE else rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])"
-
-
-def _last(text: str) -> str:
-    if len(text) <= MOST:
-        return text
-    cut = text[len(text) - MOST :]
-    return f"... {len(text) - len(cut)} characters left out ...\n{cut.partition(chr(10))[2]}"
