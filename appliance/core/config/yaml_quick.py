@@ -234,6 +234,9 @@ class _Lines:
             return None, at + 1, empty + 1
         return None, *((self.at + 1, self.column + 1) if self.column >= 0 else (self.count, len(self.lines[-1]) + 1))
 
+    # The indentation of a block is that of its first line; blank lines belong to it whatever their indentation. The
+    # header says what becomes of the line ends behind the last text: "-" drops them, "+" keeps all, neither keeps one.
+    # Folding (">") joins lines with spaces, but not around blank or further indented ones: those cases are unusual.
     def text_block(self, start: int, column: int, name: str | None, place: int, begin: int) -> None:
         """The text below ``|``; below ``>``, too, where it is one paragraph of lines that begin alike."""
         header = _HEADER.fullmatch(self.lines[self.at], start)
