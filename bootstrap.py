@@ -44,7 +44,7 @@ BEGUN_NAME = ".setup-begun"
 """Exists while packages are being installed; found later, it means that an installation was cut short."""
 
 PROFILES = {"serve": "serve.txt", "dev": "dev.txt"}
-"""What is installed for whom. ``dev`` holds everything that ``serve`` holds."""
+"""The requirements of each profile. ``dev`` holds everything that ``serve`` holds."""
 EMBEDDED = "embedded.txt"
 """The llama.cpp engine in a wheel; the one requirement a platform may lack."""
 
@@ -309,6 +309,7 @@ def run_check(args: Sequence[str]) -> int:
         "lint": [*ruff, "check", "."],
         "types": [script(python, "pyright"), "--pythonpath", str(python)],
         "imports": [script(python, "lint-imports"), "--no-cache", "--no-logo"],
+        "packages": [str(python), str(ROOT / ".ci" / "imports.py")],
         "words": [str(python), str(ROOT / ".ci" / "banned.py")],
         "prose": [str(python), str(ROOT / ".ci" / "prose.py")],
     }

@@ -1,4 +1,4 @@
-"""What the house rules ban and ruff cannot see. Run by `bootstrap.py check`; prints each finding and exits 1."""
+"""Banned constructs that ruff cannot see. Run by `bootstrap.py check`; prints each finding and exits 1."""
 
 from __future__ import annotations
 

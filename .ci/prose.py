@@ -1,14 +1,16 @@
 """Plain English in everything people read. Run by `bootstrap.py check`; prints each finding and exits 1.
 
-Checks the length of lines in Markdown, and a short list of awkward phrases in Markdown and in the docstrings and
-messages of the folders that have been cleaned. Add a folder to `CLEAN` when its prose is in order.
+Checks the length of lines in Markdown, and a short list of awkward phrases in Markdown and in the docstrings, messages
+and comments of the folders that have been cleaned. Add a folder to `CLEAN` when its prose is in order.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,39 +19,41 @@ WIDTH = 100
 """Characters in a line of Markdown; rows of tables, code and lines that are one long link may be longer."""
 UNKEPT = {".venv", ".git", ".pytest_cache", ".hypothesis", "build", "dist", "node_modules", "__pycache__"}
 CLEAN = (
+    ".ci/banned.py",
+    ".ci/imports.py",
+    "appliance/__main__.py",
     "appliance/agents",
     "appliance/catalog",
     "appliance/cli",
+    "appliance/composition.py",
     "appliance/core",
     "appliance/errors.py",
+    "appliance/http/chat",
+    "appliance/http/control",
+    "appliance/http/errors.py",
+    "appliance/http/feeds",
+    "appliance/http/mcp",
+    "appliance/http/owners.py",
+    "appliance/http/server.py",
+    "appliance/http/sockets",
+    "appliance/main.py",
     "appliance/peers",
     "appliance/platform",
     "appliance/plugins",
     "appliance/store",
     "appliance/streams",
     "appliance/tools",
+    "appliance/traffic",
+    "appliance/trio_parts.py",
+    "appliance/upkeep.py",
+    "appliance/upstream",
     "appliance/wire",
     "bootstrap.py",
     "plugins",
 )
-"""Folders and files whose docstrings and messages are checked."""
+"""Folders and files whose docstrings, messages and comments are checked."""
 UNREAD = {
-    "ARCHITECTURE.md",
-    "appliance/catalog/config_files.py",
-    "appliance/catalog/configuration.py",
-    "appliance/core/accounting.py",
-    "appliance/core/captures.py",
-    "appliance/core/config",
-    "appliance/core/head.py",
-    "appliance/core/http_body.py",
-    "appliance/core/schedule.py",
-    "appliance/core/swap_listing.py",
-    "appliance/core/usage.py",
-    "appliance/peers/peer.py",
-    "appliance/store/activity.py",
     "appliance/platform/posix.py",
-    "appliance/platform/samples.py",
-    "appliance/streams/generation.py",
 }
 """Files in those folders that are not checked yet."""
 
@@ -68,7 +72,7 @@ PHRASES = {
 }
 """Regular expressions, tried on each sentence, to what to write in place of them."""
 OPENINGS = re.compile(r"(?:What|How|Whether|Where|Who|Whom|Whose|Of|Those)\b(?! (?:many|much|long) )")
-"""Words that begin no docstring of a public name: it is a noun ('The ...') or a verb ('Return ...')."""
+"""Words that do not begin a docstring: that is a noun ('The ...') or a verb ('Return ...')."""
 PATTERNS = {re.compile(pattern): advice for pattern, advice in PHRASES.items()}
 THERE = re.compile(r"\b(?:there (?:is|are|was|were)|where\w* is) no\b", re.IGNORECASE)
 CODE = re.compile(r"``[^`]*``|`[^`]*`")
@@ -110,22 +114,43 @@ def markdown(text: str) -> Iterator[tuple[int, str]]:
 
 
 def python(source: str) -> Iterator[tuple[int, str]]:
-    """Line and reason of everything to mend in the docstrings and messages of a Python file."""
+    """Line and reason of everything to mend in the docstrings, messages and comments of a Python file."""
     tree = ast.parse(source)
-    documented = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module))
-        and not getattr(node, "name", "").startswith("_")
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
+    documented = {id(node) for node in _docstrings(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") > 1:
             if id(node) in documented and (found := OPENINGS.match(node.value)):
                 yield node.lineno, f"a docstring begins with '{found.group()}': begin with a noun or a verb"
             for said, advice in phrases(node.value):
                 yield node.lineno, f"'{said}': write {advice}"
+    for line, comment in _comments(source):
+        for said, advice in phrases(comment):
+            yield line, f"'{said}': write {advice}"
+
+
+def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Yield the docstrings of modules, classes, functions, fields and constants."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+            for statement in node.body:
+                if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                    yield statement.value
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield each comment with its first line; comments on lines that follow each other are one."""
+    first, words, last = 0, list[str](), 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line = token.start[0]
+            if line != last + 1 and words:
+                yield first, " ".join(words)
+                words = []
+            first = first if words else line
+            words.append(token.string.lstrip("#: "))
+            last = line
+    if words:
+        yield first, " ".join(words)
 
 
 def _files(name: str, suffix: str) -> list[Path]:

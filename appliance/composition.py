@@ -1,7 +1,7 @@
 """One program, put together: the nest of everything that it owns, in the order in which it stops.
 
-Read `open_appliance` from the outside in: each line needs only what stands above it, and ends before it. What hears of
-an owner is given to it when it is made; nothing is attached later. The tests open the very same nest.
+Read `open_appliance` from the outside in: each line needs only what stands above it, and ends before it. An owner
+gets its listeners when it is made; nothing is attached later. The tests open the very same nest.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from appliance.upstream.pool import open_pool
 
 
 class Places(Struct, frozen=True, kw_only=True):
-    """Where a program finds what is its own. The tests have other places, and nothing else of their own."""
+    """The folders and files of one program. Only these differ in tests."""
 
     catalog: Catalog
     found: Finder
@@ -71,9 +71,9 @@ class Places(Struct, frozen=True, kw_only=True):
     defaults: Config = Config()
     """The settings that apply without a configuration."""
     chooser: Chooser | None = None
-    """Says which engine a model is started on, in place of what is known of engines."""
+    """Says which engine a model is started on, instead of what is known of engines."""
     toolbox: Toolbox | None = None
-    """The tools, in place of those that the settings switch on."""
+    """The tools, instead of those that the settings switch on."""
     learns: bool = True
     """Facts that are not known of the engines are found out in the background."""
     samples: bool = True
@@ -89,7 +89,7 @@ class Appliance(Struct, frozen=True, kw_only=True):
     owners: Owners
     traffic: Traffic
     inward: Asker
-    """How the program asks itself."""
+    """The program as its own client."""
 
 
 @asynccontextmanager
@@ -185,7 +185,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
 
 
 def activity_log(config: Config | None) -> tuple[Path | None, int]:
-    """Where the activity log is kept, and how many rows of it where that is memory."""
+    """The place of the activity log, and its number of rows if that is memory."""
     if config is None:
         return None, DEFAULT_KEEP
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory

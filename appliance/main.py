@@ -70,7 +70,7 @@ async def run_server(settings: AppSettings) -> int:
 
 
 async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Stop) -> None:
-    """Serve, and do what is done beside serving. What fails as expected leaves every nursery as a value."""
+    """Serve, and do what is done beside serving. An expected failure leaves every nursery as a value."""
     failure: ApplianceError | None = None
     await _finish_update()
     async with echoing_engine_log(settings) as echo, _scanning(catalog) as scanned:
@@ -118,7 +118,7 @@ async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Even
 
 
 async def _beside_serving(settings: AppSettings, owners: Owners) -> ApplianceError | None:
-    """What is done once the program listens and knows its models; an error ends it."""
+    """Finish the start once the program listens and knows its models; an error ends it."""
     if settings.http.single is not None:
         return await _serve_single(settings.http.single, owners)
     _introduce(owners.fleet.engine, owners.catalog)
@@ -131,7 +131,7 @@ async def _beside_serving(settings: AppSettings, owners: Owners) -> ApplianceErr
 
 
 async def _serve_single(model: str, owners: Owners) -> ApplianceError | None:
-    """Keep the one model loaded. llama-server would end with it; here that is so where loading it again is no use."""
+    """Keep the one model loaded. llama-server would end with it; this program does if loading it again is useless."""
     fleet = owners.fleet
     while True:
         if error := await _load(owners, model):
@@ -155,7 +155,7 @@ async def _load(owners: Owners, name: str) -> ApplianceError | None:
 
 
 def _finder(settings: AppSettings) -> Finder:
-    """Where engines come from. Raises EngineNotFound, unless the configuration brings its own, and UsageError."""
+    """Return the source of engines. Raises EngineNotFound, unless the configuration brings its own, and UsageError."""
     try:
         return finder(settings.engine)
     except EngineNotFound:
@@ -173,7 +173,9 @@ async def _finish_update() -> None:
 
 
 def _downloading(settings: AppSettings) -> DownloadSettings:
-    """Where downloads come from and go to. Raises UsageError for an endpoint in the environment that is no address."""
+    """Return the source and the target of downloads. Raises UsageError for an endpoint in the environment that is not
+    an address.
+    """
     hub = hub_access(os.environ, token=settings.hub_token)
     cache = settings.sources.cache or cache_directory(os.environ, Path.home()).absolute()
     return DownloadSettings(cache=cache, models_dir=settings.sources.models_dir, hub=hub)
@@ -185,7 +187,7 @@ def _stop_time(config: Config | None) -> float:
 
 
 def _introduce(engine: Engine | None, catalog: Catalog) -> None:
-    """What somebody who has just started the program wants to know."""
+    """Report what somebody who has just started the program wants to know."""
     usable = [model.id for model in catalog.snapshot.models if not model.error]
     more = f" and {len(usable) - SHOWN_MODELS} more" if len(usable) > SHOWN_MODELS else ""
     if engine is not None:

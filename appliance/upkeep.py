@@ -1,4 +1,4 @@
-"""What a running server does beside serving: follows its configuration's files and tells its log to the console."""
+"""A running server's other work: it follows its configuration's files and writes its log to the console."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ def _print(text: str) -> bool:
 
 @asynccontextmanager
 async def echoing_engine_log(settings: AppSettings) -> AsyncGenerator[Echo | None]:
-    """What puts model processes' output on standard error, where users of llama-server look for it; for the block.
+    """Put the output of model processes on standard error for the block; users of llama-server look for it there.
 
-    Behind the model's name where there are several; None for `serve`. A line is there before anything that its process
-    does later can be noticed, unless standard error is slow.
+    Each line begins with the model's name if there are several. `serve` does not show it. A line is there before
+    anything that its process does later can be noticed, unless standard error is slow.
     """
     if not settings.echo:
         yield None

@@ -61,7 +61,20 @@ def test_lines_of_markdown_have_an_end() -> None:
     assert [line for line, _ in PROSE.markdown(f"short\n{long}\n\n    {long}\n\n| {long} |\n\n{'x' * 200}\n")] == [2]
 
 
-def test_public_docstrings_begin_with_a_noun_or_a_verb() -> None:
-    source = 'def {0}():\n    """Whether it is so."""\n'
-    assert [line for line, _ in PROSE.python(source.format("public"))] == [2]
-    assert not list(PROSE.python(source.format("_private")))
+@pytest.mark.parametrize(
+    "source",
+    [
+        'def public():\n    """Whether it is so."""\n',
+        'def _private():\n    """How it is."""\n',
+        'X = 1\n"""What it is."""\n',
+    ],
+)
+def test_docstrings_begin_with_a_noun_or_a_verb(source: str) -> None:
+    assert len(list(PROSE.python(source))) >= 1
+    assert not list(PROSE.python(source.replace("Whether", "True if").replace("How", "Ask").replace("What it", "It")))
+
+
+def test_comments_are_read_as_one_text() -> None:
+    source = "x = 1\n# A file that is\n# no model.\ny = 2  # a word\n"
+    assert [line for line, _ in PROSE.python(source)] == [2]
+    assert not list(PROSE.python(source.replace("no model", "not a model")))

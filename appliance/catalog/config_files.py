@@ -1,4 +1,4 @@
-"""Configuration files on disk: which there are, and their text. What they say is `core.config.load`'s."""
+"""Configuration files on disk: their paths and their text. `core.config.load` understands them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _refuse_twice(config: Path, folder: Path, children: list[Path]) -> None:
         try:
             same = child.samefile(config)
         except OSError:
-            continue  # a file that is not there is told when it is read
+            continue  # a missing file is reported when it is read
         if same:
             raise UsageError(f"{config} is in {folder}, and would be read twice; leave out --config, or move the file")
 
@@ -102,9 +102,9 @@ class _Reading(Struct, frozen=True):
 
 
 class Files:
-    """Where a configuration is read from; at least one of them is given. Read by one thread at a time.
+    """The sources of a configuration; at least one of them is given. Read by one thread at a time.
 
-    The last reading without a mistake is kept: files that are read again without a change are not understood again.
+    The last reading without a mistake is kept, so that unchanged files are not understood again.
     """
 
     def __init__(self, *, config: Path | None = None, config_dir: Path | None = None) -> None:

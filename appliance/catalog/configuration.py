@@ -27,13 +27,13 @@ FIXED: tuple[tuple[str, Callable[[Config], object]], ...] = (
     ("tools", lambda config: config.tools),
     ("mcp_servers", lambda config: config.mcp_servers),
 )
-"""What is settled when the program starts. Without models, those on this machine's disk are served instead."""
+"""The settings of the program's start. Without models, those on this machine's disk are served instead."""
 
 log = logging.getLogger(__name__)
 
 
 class Reloaded(Struct, frozen=True, kw_only=True):
-    """What a reload has done. ``changed`` are the models whose processes are replaced, or end."""
+    """The outcome of a reload. ``changed`` are the models whose processes are replaced, or end."""
 
     warnings: tuple[Problem, ...]
     changed: tuple[str, ...]
@@ -61,7 +61,7 @@ class Configuration:
         self._reading: trio.Event | None = None
 
     async def reload(self) -> Reloaded:
-        """Read the files again and follow them. An error is told to the log, too, and changes nothing.
+        """Read the files again and follow them. An error is also logged, and changes nothing.
 
         Raises InvalidConfig, UsageError for files that cannot be read, and Conflict while another reload is under way.
         """
@@ -130,7 +130,7 @@ def _same(one: Config, other: Config) -> bool:
 
 
 def _too_late(first: Config, now: Config) -> list[Problem]:
-    """What the files say by now and the running program cannot follow."""
+    """Report changes in the files that the running program cannot follow."""
     message = "cannot change while the program runs; restart it for this to apply"
     return [Problem(message=message, path=path, level="warning") for path, of in FIXED if of(first) != of(now)]
 

@@ -15,7 +15,7 @@ from appliance.catalog.download_plan import begun_in
 from appliance.catalog.files import join_inside, list_folder
 from appliance.catalog.found import model_files
 from appliance.core.model import Model
-from appliance.core.naming import is_companion, model_name, shard_of, stem_of, tag_of
+from appliance.core.naming import folder_of, is_companion, model_name, shard_of, stem_of, tag_of
 from appliance.errors import Forbidden
 from appliance.store.model_files import remove, remove_empty
 from appliance.store.partial_file import discard
@@ -34,7 +34,7 @@ class Removed(Struct, frozen=True, kw_only=True):
 def remove_model(model: Model, cache: Path, models_dir: Path | None) -> Removed:
     """Raises Forbidden for a model from anywhere else, OSError."""
     if model.source == "cache" and model.hf_repo and model.tag:
-        return _remove_cached(model.id, join_inside(cache, "models--" + model.hf_repo.replace("/", "--")), model.tag)
+        return _remove_cached(model.id, join_inside(cache, folder_of(model.hf_repo)), model.tag)
     path = Path(model.path)
     if model.source == "models_dir" and models_dir is not None and models_dir in path.parents:
         return _remove_from_folder(model, path, models_dir)

@@ -10,7 +10,7 @@ from appliance.catalog.download_errors import NotEnoughSpace
 from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
 from appliance.catalog.hub import Hub
 from appliance.core.download import Choice, RemoteFile
-from appliance.core.naming import is_commit, repo_of, stem_of, tag_of
+from appliance.core.naming import folder_of, is_commit, repo_of, stem_of, tag_of
 from appliance.core.wanted import PRESET_FILE, Wanted, pick
 from appliance.errors import NotFound
 from appliance.store.model_files import free_bytes, link, share, write_whole
@@ -125,7 +125,7 @@ async def plan_download(hub: Hub, wanted: Wanted, cache: Path) -> Plan:
         if not size:
             raise NotFound(f"{repo} has {file.path} without any contents; its owner has to upload it")
         sized.append(structs.replace(file, size=size))
-    folder = join_inside(cache, "models--" + repo.replace("/", "--"))
+    folder = join_inside(cache, folder_of(repo))
     return Plan(
         model_id=_name_of(wanted, choice),
         repo=repo,

@@ -2,6 +2,10 @@
 
 Layout: ``models--<org>--<repo>/refs/main`` holds a commit, ``snapshots/<commit>/`` the files, as links into ``blobs/``
 or (on systems without links) as files. The id is ``<org>/<repo>:<TAG>``, the tag being the end of the file's stem.
+
+The layout is huggingface_hub's, and so are the locks. Its own scan is not used: every start of the server scans, and
+the library would cost it 70 ms and 11 MB, and 35 ms where this takes 10 (50 repositories of 10 files, measured with
+2.4). Its rule for the cache's folder does not know llama-server's ``LLAMA_CACHE``.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_s
 from appliance.catalog.folder import pick_projector
 from appliance.catalog.found import Found, model_files
 from appliance.core.download import RemoteFile
-from appliance.core.naming import is_commit, is_companion, is_projector, repo_of, stem_of, tag_of
+from appliance.core.naming import folder_of, is_commit, is_companion, is_projector, repo_of, stem_of, tag_of
 from appliance.core.wanted import PRESET_FILE, Wanted, pick
 from appliance.errors import NotFound
 
@@ -66,7 +70,7 @@ def preset_file(root: Path, repo: str) -> Path | None:
 def files_of(root: Path, repo: str) -> tuple[Path, list[RemoteFile]] | None:
     """Return the snapshot of a cached repository and its complete files; without their hashes."""
     try:
-        snapshot = _snapshot(join_inside(root, f"models--{repo.replace('/', '--')}"))
+        snapshot = _snapshot(join_inside(root, folder_of(repo)))
     except UnsafeName:
         return None
     if snapshot is None:

@@ -30,7 +30,7 @@ class PresetSource(Struct, frozen=True, kw_only=True):
     strange: bool = False
     """True if the file comes from a repository, so from somebody else."""
     cache: Path | None = None
-    """Where to look for the repositories that it names, if the cache is not served anyway."""
+    """The cache that may have the repositories that it names, if the cache is not served anyway."""
 
     def signature(self) -> tuple[int, int, int] | None:
         """Changes when the file does; None while there is none."""

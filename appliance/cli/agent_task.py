@@ -21,7 +21,7 @@ def read_task(file: str) -> Task:
     """Read the task. Raises UsageError."""
     where = named(file)
     try:
-        with open(STDIN if file == FROM_STDIN else file, "rb") as source:  # noqa: PTH123  a descriptor is no path
+        with open(STDIN if file == FROM_STDIN else file, "rb") as source:  # noqa: PTH123  it may be a descriptor
             data = source.read(MAX_TASK + 1)
     except OSError as error:
         raise UsageError(f"{where}: {error.strerror or error}; name a file with a task or a prompt, or -") from None

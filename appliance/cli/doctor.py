@@ -44,8 +44,9 @@ class Examined(Struct, frozen=True, kw_only=True):
     is_flag=False,
     flag_value="",
     metavar="[FILE.zip]",
-    help="Write a support bundle: shows its content and asks first. Secrets, prompts and names are removed.",
+    help="Write a support bundle: facts without any of your texts. Shows its content and asks first.",
 )
+@click.option("--logs", is_flag=True, help="With --report: add the logs. Known keys and tokens are removed from them.")
 @click.option("--yes", is_flag=True, help="With --report: write without asking.")
 def doctor(
     url: str | None,
@@ -55,6 +56,7 @@ def doctor(
     model: str,
     as_json: bool,
     report: str | None,
+    logs: bool,
     yes: bool,
 ) -> AsyncCommand:
     """Report problems, their evidence and the commands that help: why is it on the processor, slow, not starting?
@@ -67,16 +69,16 @@ def doctor(
       llama-appliance doctor --config llama-swap.yaml --json
       llama-appliance doctor --report bundle.zip
     """
-    if yes and report is None:
-        raise UsageError("--yes needs --report")
+    if (yes or logs) and report is None:
+        raise UsageError(f"{'--yes' if yes else '--logs'} needs --report")
     if report is not None and as_json:
-        raise UsageError("--report and --json cannot be given together; the bundle already has the JSON")
+        raise UsageError("--report and --json cannot be given together; --json prints what the bundle leaves out")
     server = parse_server(url, api_key)
     wish = Wish(server=server, config=config, models_dir=models_dir, model=model)
     if report is not None:
         from appliance.cli.report import write_report
 
-        return partial(write_report, wish, report, yes=yes)
+        return partial(write_report, wish, report, logs=logs, yes=yes)
     return partial(_doctor, wish, as_json)
 
 

@@ -119,6 +119,7 @@ def _room(seen: Look | None) -> dict[str, int]:
 
 
 def _model(model: Model, plan: Plan | None) -> ModelFact:
+    info = model.info
     return ModelFact(
         id=model.id,
         source=model.source,
@@ -127,6 +128,10 @@ def _model(model: Model, plan: Plan | None) -> ModelFact:
         error=model.error or "",
         fit=plan.word if plan is not None else "",
         why=plan.why if plan is not None else "",
+        architecture=info.architecture if info is not None else "",
+        quantisation=(info.quantisation if info is not None else "") or "",
+        parameters=info.parameters if info is not None else 0,
+        context_length=(info.context_length if info is not None else 0) or 0,
     )
 
 

@@ -115,7 +115,7 @@ def _mode(
     )
     if hub.offline:
         raise missing(needs, cache)
-    http_settings(options, single=None)  # a mistake is told before the download, and not behind it
+    http_settings(options, single=None)  # a mistake is reported before the download, not after it
     tools_of_options(options)
 
     async def prepare() -> AppSettings | int:

@@ -22,7 +22,7 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     tools: ToolSettings = ToolSettings()
     sources: Sources
     files: Files | None = None
-    """Where the configuration was read from; None if there is none."""
+    """The files that the configuration was read from; None if there is none."""
     config: Config | None = None
     ports: Mapping[str, int] = NO_PORTS
     """The ports that its models were given for ``${PORT}``."""

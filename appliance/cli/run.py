@@ -143,7 +143,7 @@ async def _run(server: Server, choices: Choices, question: str | None) -> int:
         try:
             outcome = await _converse(partial(_ask_fleet, fleet, model), choices, question)
         except (ApplianceError, click.ClickException) as error:
-            outcome = error  # it leaves the fleet's nursery as a value, so that it is told as what it is
+            outcome = error  # it leaves the fleet's nursery as a value, so that it is reported as itself
     if isinstance(outcome, Exception):
         raise outcome
     return outcome

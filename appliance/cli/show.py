@@ -9,7 +9,7 @@ import click
 import msgspec
 
 WIDE = 100_000
-"""Where nobody looks at a screen, no line is folded."""
+"""Columns of output that is not a screen: no line is folded."""
 
 
 _UNSEEN = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd") | {

@@ -18,7 +18,7 @@ from appliance.core.content_coding import ContentDecoder
 from appliance.core.usage import Ledger, Loose, Report, Usage, decode_loosely, read_last_report, read_report
 
 MAX_LINE = 1 << 20
-"""Bytes of one line of a stream; a longer one is passed over. What carries usage is a few hundred bytes long."""
+"""Bytes of one line of a stream; a longer one is skipped. A record with usage has a few hundred bytes."""
 
 MAX_HELD = 64 << 10
 """Bytes held of the beginning of a long JSON body, and as many of its end (and what else came in the same piece)."""
@@ -37,7 +37,7 @@ _TRIES = 8
 
 
 def _first_mark(text: bytes, end: int) -> int:
-    """Where, before ``end``, the first of the names stands in front of an object; -1 where none does.
+    """Return the place before ``end`` where the first of the names stands in front of an object; -1 if none does.
 
     The names are searched for one by one: a regular expression for all three is as slow for text without any, and far
     slower for an engine that writes ``"usage":null`` into every record.
@@ -221,7 +221,7 @@ class TokenCounter:
 
 
 def count_whole(path: str, body: bytes) -> Usage:
-    """What `TokenCounter` says of a body that is there as a whole and in no coding; most are, and it costs a third."""
+    """Return the result of `TokenCounter` for a whole body without a coding. Most are, and this costs a third."""
     if len(body) <= 2 * MAX_HELD and (report := read_report(body)) is not None:
         ledger = Ledger()
         ledger.add(report)
@@ -245,7 +245,7 @@ class ErrorText:
             self._held += piece[: MAX_ERROR + 1 - len(self._held)]
 
     def end(self, status: int) -> str:
-        """What the engine says, or the name of the status where it says nothing that can be read."""
+        """Return the engine's message, or the name of the status if it has no readable one."""
         said = decode_loosely(bytes(self._held), _ErrorBody) if len(self._held) <= MAX_ERROR else None
         return (_message(said) if said else "") or _status_text(status)
 

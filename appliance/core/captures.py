@@ -59,7 +59,7 @@ _PARTS = {
 
 
 def captured_parts(path: str) -> Parts:
-    """Of a model route, without what /upstream/<model> puts in front: sound and pictures are not kept."""
+    """Return the parts to keep of a route, without the prefix /upstream/<model>. Sound and pictures are not kept."""
     return _PARTS.get(path, _BOTH)
 
 
@@ -271,12 +271,12 @@ class CaptureBuffer:
         return id in self._kept
 
     def find(self, id: int) -> Callable[[], Capture] | None:
-        """What makes the capture of this row, as it is now; it may take a while, in any thread."""
+        """Return a function that makes the capture of this row as it is now. It may take a while, in any thread."""
         exchange = self._kept.get(id)
         return None if exchange is None else exchange.reading(id, self.limit)
 
     def waiting(self, most: int) -> list[Packing]:
-        """What was kept first and is not compressed yet, until it is ``most`` bytes together."""
+        """Return the oldest exchanges that are not compressed yet, up to ``most`` bytes together."""
         found: list[Packing] = []
         for id, exchange in self._raw.items():
             if most <= 0:

@@ -1,4 +1,9 @@
-"""Content codings that can be undone while a body passes: gzip and deflate (RFC 9110 section 8.4.1)."""
+"""Content codings that can be undone while a body passes: gzip and deflate (RFC 9110 section 8.4.1).
+
+No request of ours asks for one, because a client's Accept-Encoding is not forwarded. A server that is not asked may
+still use one (section 12.5.3), and some proxies in front of engines do. Accounting and captures decode it, as
+llama-swap does.
+"""
 
 from __future__ import annotations
 

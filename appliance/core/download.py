@@ -16,6 +16,7 @@ from appliance.core.naming import (
     PROJECTOR_TYPES,
     QUANTISATIONS,
     Shard,
+    folder_of,
     is_companion,
     is_projector,
     prefer,
@@ -94,7 +95,7 @@ def parse_reference(text: str) -> Reference:
             raise BadRequest(f"{text!r} is not on the Hugging Face hub; write org/repo or org/repo:TAG", param="model")
         rest = "/".join(parts.path.strip("/").split("/")[:2])
     repo, colon, tag = rest.partition(":")
-    if repo_of("models--" + repo.replace("/", "--")) != repo:
+    if repo_of(folder_of(repo)) != repo:
         raise BadRequest(
             f"{text!r} does not name a repository; write org/repo or org/repo:TAG, "
             "such as ggml-org/gemma-3-4b-it-GGUF:Q4_K_M",

@@ -73,12 +73,12 @@ def _in_words(model: float | None) -> str | None:
 
 
 def is_object(body: bytes) -> bool:
-    """Whether a JSON body can carry a ``model`` field at all."""
+    """True if a JSON body can carry a ``model`` field at all."""
     return body.lstrip(b" \t\r\n")[:1] == b"{"
 
 
 def is_container(body: bytes) -> bool:
-    """Whether it begins as a JSON object or array, which no form does."""
+    """True if it begins as a JSON object or array, which no form does."""
     return body.lstrip(b" \t\r\n")[:1] in (b"{", b"[")
 
 

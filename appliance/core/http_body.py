@@ -1,4 +1,4 @@
-"""Where a body ends: RFC 9112 sections 6.3 and 7.1, bytes in, bytes out.
+"""The end of a body: RFC 9112 sections 6.3 and 7.1, bytes in, bytes out.
 
 h11 costs too much for it: a relayed SSE chunk took 35-42 us of CPU with it and 27 us without, and a relay does nothing
 all day but this.
@@ -162,7 +162,7 @@ class Chunked:
 
 
 def body_of(method: str, status: int, headers: Iterable[tuple[bytes, bytes]]) -> Body:
-    """How the body of this response is framed (RFC 9112 section 6.3). Raises BodyError for what cannot be told."""
+    """Return the framing of this response's body (RFC 9112 section 6.3). Raises BodyError if it is ambiguous."""
     if method == "HEAD" or status in (204, 304):
         return Sized(0)
     lengths: set[bytes] = set()

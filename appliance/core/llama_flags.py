@@ -391,24 +391,27 @@ def split(argv: Sequence[str]) -> list[Option]:
     options: list[Option] = []
     at = 0
     while at < len(argv):
-        word = normalise(argv[at])
-        if word in _FORMER:
-            canonical, value = _FORMER[word]
-            options.append(Option(flag=argv[at], canonical=canonical, values=(value,), words=(argv[at],)))
-            at += 1
-            continue
-        flag = _BY_SPELLING.get(word)
-        if flag is None:
-            raise UsageError(_unknown(argv[at]))
-        words = tuple(argv[at : at + 1 + flag.arity])
-        if flag.kind is Kind.REMOVED:
-            raise UsageError(_removed(argv[at], flag))
-        if len(words) <= flag.arity:
-            raise UsageError(f"{argv[at]} needs {'two values' if flag.arity == 2 else 'a value'}")
-        on = word not in flag.negatives
-        options.append(Option(flag=argv[at], canonical=flag.name, values=words[1:], on=on, words=words))
-        at += len(words)
+        options.append(option_at(argv, at))
+        at += len(options[-1].words)
     return options
+
+
+def option_at(argv: Sequence[str], at: int) -> Option:
+    """Read the option that begins with this word. Raises UsageError as `split` does."""
+    said = argv[at]
+    word = normalise(said)
+    if word in _FORMER:
+        canonical, value = _FORMER[word]
+        return Option(flag=said, canonical=canonical, values=(value,), words=(said,))
+    flag = _BY_SPELLING.get(word)
+    if flag is None:
+        raise UsageError(_unknown(said))
+    if flag.kind is Kind.REMOVED:
+        raise UsageError(_removed(said, flag))
+    words = tuple(argv[at : at + 1 + flag.arity])
+    if len(words) <= flag.arity:
+        raise UsageError(f"{said} needs {'two values' if flag.arity == 2 else 'a value'}")
+    return Option(flag=said, canonical=flag.name, values=words[1:], on=word not in flag.negatives, words=words)
 
 
 def from_env(environ: Mapping[str, str]) -> list[Option]:

@@ -11,8 +11,8 @@ from appliance.core.elsewhere import Remote
 from appliance.core.gguf import GgufInfo
 
 Source = Literal["config", "preset", "path", "models_dir", "cache", "lm_studio", "ollama", "starter"]
-"""Where a model was found: in the configuration, in a preset file, named on the command line, in a models folder, in
-the Hugging Face cache, in the store of LM Studio or Ollama, shipped with the program.
+"""The place where a model was found: in the configuration, in a preset file, named on the command line, in a models
+folder, in the Hugging Face cache, in the store of LM Studio or Ollama, shipped with the program.
 """
 
 STRENGTH: tuple[Source, ...] = ("starter", "ollama", "lm_studio", "cache", "models_dir", "path", "preset", "config")

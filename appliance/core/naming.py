@@ -96,6 +96,11 @@ def tag_of(stem: str) -> str | None:
     return match and match[1].upper()
 
 
+def folder_of(repo: str) -> str:
+    """Return the cache folder of ``org/repo``, by huggingface_hub's rule."""
+    return f"models--{repo.replace('/', '--')}"
+
+
 def repo_of(folder: str) -> str | None:
     """Return ``org/repo`` of the cache folder ``models--org--repo``; None for other folders."""
     parts = folder.split("--")

@@ -49,7 +49,7 @@ from appliance.errors import (
 )
 
 LOOK_AHEAD = 8
-"""Entries that cannot be served yet after which the rest of the queue waits, too; bounds the work of one event."""
+"""Entries that cannot be served yet after which the rest of the queue also waits; bounds the work of one event."""
 QUEUE_RETRY = 5.0
 """Seconds after which a client that found the queue full may try again."""
 NOBODY: frozenset[str] = frozenset()
@@ -175,7 +175,7 @@ class Schedule:
 
         The ticket is leased then. False changes nothing: call `request`, of which this is the first step, so that the
         two cannot disagree. It is the way of nearly every request, and therefore needs no terms and makes no effects:
-        the limit of a READY model is what its process was told last.
+        the limit of a READY model is the one that its process got last.
         """
         if ticket in self._holders:
             raise RuntimeError(f"ticket {ticket} is in use")
@@ -242,7 +242,7 @@ class Schedule:
         return [*self._grant(process, model, waiting, now), *self._serve_queue(now)]
 
     def exited(self, model: str, error: ApplianceError, now: float = 0.0) -> list[Effect]:
-        """The model's process is gone; ``error`` is what those who waited for its start are told."""
+        """The model's process is gone; requests that waited for its start get ``error``."""
         process = self._processes.pop(model, None)
         if process is None:
             raise RuntimeError(f"{model} has no process")
@@ -251,7 +251,7 @@ class Schedule:
         return [*self._refuse(process.waiting, error), *self._serve_queue(now)]
 
     def measured(self, model: str, memory: Mapping[str, int]) -> None:
-        """What the model really takes, by device; counts instead of ``terms.memory`` from now on."""
+        """Note the memory that the model really takes, by device; it counts instead of ``terms.memory`` from now on."""
         self._measured[model] = memory
 
     def unload(self, model: str, now: float = 0.0) -> list[Effect]:
@@ -417,14 +417,16 @@ class Schedule:
         return effects
 
     def _may_start(self, entry: _Entry, going: list[str]) -> bool:
-        """Whether everything that must go for it is gone, its own last process included."""
+        """True if everything that must go for it is gone, its own last process included."""
         if entry.model in self._processes or any(model in self._processes for model in going):
             return False
         taken = [self._memory(model, process.terms) for model, process in self._processes.items()]
         return fits(self._limits, [self._memory(entry.model, entry.terms), *taken])
 
     def _plan(self, entry: _Entry, ahead: list[_Entry], now: float) -> list[str] | ApplianceError | None:
-        """Who must go for this entry; None when it waits for those ahead; an error when it could wait for ever."""
+        """Return the models that must go for this entry; None if it waits for those ahead; an error if it could wait
+        for ever.
+        """
         promised = {other.model for other in ahead}
         others = {*self._processes, *promised} - {entry.model}
         going = list(self._policy.plan(entry.model, sorted(others)).evict)

@@ -34,7 +34,7 @@ class UnixSocket(Struct, frozen=True):
 
 
 Listen = tuple[str, int] | UnixSocket
-"""Where the program listens: host and port, or a file."""
+"""An address to listen on: host and port, or a file."""
 
 
 class HttpSettings(Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ class ToolSettings(Struct, frozen=True, kw_only=True):
     builtin: tuple[str, ...] = ()
     """Names of built-in tools, all of them known."""
     runtime: str = ""
-    """Where they run, in llama-server's words (``--tools-runtime``); empty: on this machine."""
+    """The place where they run, in llama-server's words (``--tools-runtime``); empty: on this machine."""
     root: str | None = None
     """The folder of this machine that they cannot leave."""
     mcp: McpServers = McpServers()

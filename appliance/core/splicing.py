@@ -110,6 +110,12 @@ class Splicer:
 
     # ---- what all have -----------------------------------------------------------------------------------------------
 
+    # Some engines begin a continuation with the text so far, others with what follows it, and nothing in the stream
+    # says which. Only the first delta of each kind can tell, and only if it begins with all of the earlier text. That
+    # may still be chance: after "ha" a model may well say "ha" again, and dropping it would lose text. So a delta is
+    # taken for a repetition only if chance is out of the question (`_SURE` characters that came in several pieces), or
+    # in Anthropic's messages, where a request cannot ask for the rest alone. A prompt completion never repeats.
+    # Reasoning that equals the earlier one exactly is a repetition if the text had already begun: it had ended before.
     def _fresh(self, kind: str, said: str) -> str:
         """Return a delta without the text that came before; see `continuation` for the engines that repeat it."""
         first = self._first
@@ -207,6 +213,10 @@ class Splicer:
             case _:
                 return _event(record, named=True)
 
+    # Each engine numbers its content blocks from 0, and the client must see one row of numbers. `_blocks` maps the
+    # second engine's numbers to the client's, `_open` has the client's blocks that have not stopped. A new text block
+    # may turn out to hold only the repetition of the first half. Its beginning is therefore held until it says
+    # something new, and a block that says nothing new never reaches the client.
     def _begin_block(self, record: JsonObject) -> bytes:
         """A block of a kind that is open continues that one; any other one comes after all existing ones."""
         kind, given = str(object_of(record.get("content_block")).get("type")), _index(record)

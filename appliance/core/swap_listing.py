@@ -1,7 +1,7 @@
-"""What llama-swap tells of models in ``/v1/models``, ``/running`` and its event feed. Source: llama-swap 0bdb3720.
+"""llama-swap's description of models in ``/v1/models``, ``/running`` and its event feed. Source: llama-swap 0bdb3720.
 
 An entry is llama-server's router's with llama-swap's keys added: ``name``, ``description``, ``meta.llamaswap``, and
-what ``capabilities`` say. Names that stand for a model elsewhere (peers, selectors, profile pins) get an entry, too.
+what ``capabilities`` say. Names that stand for a model elsewhere (peers, selectors, profile pins) also get an entry.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def with_found(config: Config | None, found: Iterable[Model]) -> Config:
 
 
 class _Rendered(Struct, frozen=True):
-    """What a model's ``capabilities`` become in a listing; all empty when none are configured."""
+    """A model's ``capabilities`` in a listing; all empty if none are configured."""
 
     architecture: Object
     flags: dict[str, bool]
@@ -89,7 +89,7 @@ def _render(told: Capabilities) -> _Rendered:
 
 
 class _Added(Struct, frozen=True):
-    """What a configuration adds to a model's entry under one of its names; ``own`` replaces members of the entry."""
+    """A configuration's additions to a model's entry under one of its names; ``own`` replaces members of the entry."""
 
     own: Object
     architecture: Object
@@ -163,7 +163,7 @@ def _id_of(entry: Object) -> str:
 
 
 def _names_of(model_id: str, model: ModelConfig, config: Config) -> list[_Added]:
-    """What is added to the model's entry under each name that is listed."""
+    """Additions to the model's entry under each listed name."""
     if model.unlisted:
         return []
     identity: Object = {"type": "model"}
@@ -281,4 +281,4 @@ def _object(value: object) -> Object:
     """A part of an entry as a mapping; the engine's own words come as raw JSON."""
     if isinstance(value, Raw):
         return dict(msgspec.json.decode(value, type=dict[str, Raw]))
-    return cast("Object", value) if isinstance(value, dict) else {}  # what is no JSON was made here, with names
+    return cast("Object", value) if isinstance(value, dict) else {}  # anything else was made here, with names

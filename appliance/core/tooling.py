@@ -39,7 +39,7 @@ class ToolContext(Struct, frozen=True, kw_only=True):
 
     cwd: str | None = None
     runtime: str | None = None
-    """Where commands run and files are, in llama-server's words: ``docker-container:<id>``, ``ssh:<target>``."""
+    """The place of commands and files, in llama-server's words: ``docker-container:<id>``, ``ssh:<target>``."""
     base64: bool = False
     """Wants file content as base64, for files that are not text."""
 

@@ -1,4 +1,4 @@
-"""What engines say an answer cost, and how their words become one row of numbers.
+"""The cost of an answer as engines report it, and the row of numbers that it becomes.
 
 Sources, as llama-swap 0bdb3720 reads them: ``usage`` (OpenAI, Anthropic), ``timings`` (llama.cpp b11434, overrides
 usage) and ``metrics`` (vLLM).
@@ -26,7 +26,7 @@ class Usage(Struct, frozen=True, kw_only=True):
     """Time that the engine says it took for prompt and answer; 0 where it does not say."""
 
     def duration_ms(self, wall_ms: float) -> int:
-        """What a row calls the duration: the longer of what was seen here and what the engine says."""
+        """The duration in a row: the longer one of our measurement and the engine's."""
         return int(max(wall_ms, self.engine_ms))
 
 
@@ -66,7 +66,7 @@ class _Holder(Struct):
 
 
 class Report(_Holder):
-    """What one JSON object says that an answer cost; of ``response`` and ``message`` it is what streams hold there."""
+    """The cost of an answer as one JSON object reports it; streams have it within ``response`` and ``message``."""
 
     timings: _Timings | None = None
     metrics: _Metrics | None = None
@@ -105,7 +105,7 @@ def decode_loosely(raw: bytes | Raw, kind: type[_T]) -> _T | None:
 
 
 def read_report(text: bytes | Raw) -> Report | None:
-    """What the object that the text is says; a member of a strange type costs only itself. None: it is no object."""
+    """Read a JSON object; a member of an unexpected type is skipped. None: it is not an object."""
     try:
         return _REPORT.decode(text)
     except _UNREADABLE:
@@ -149,7 +149,7 @@ def _member(value: Loose, name: str) -> Loose:
 
 
 class Ledger:
-    """What has been reported so far."""
+    """The reports so far."""
 
     __slots__ = ("_cached", "_input", "_metrics", "_output", "_timings")
 
@@ -207,7 +207,7 @@ class Ledger:
         self._cached = _later(self._cached, _count(cached))
 
     def balance(self) -> Usage:
-        """What it comes to. Timings override usage, and metrics fill what neither says."""
+        """Return the sum. Timings override usage, and metrics fill what neither says."""
         timings = self._timings
         drafted, accepted = _both(timings.draft_n, timings.draft_n_accepted)
         prompt_rate, token_rate = _rate(timings.prompt_per_second), _rate(timings.predicted_per_second)

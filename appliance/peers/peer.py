@@ -26,11 +26,11 @@ REFUSED_PAUSE = 60.0
 """Seconds until a link is asked for again that the other side does not want."""
 MAX_LISTING = 16 << 20
 APPLIANCE = b"llama-appliance"
-"""What the program calls itself in a Server header."""
+"""The program's name in a Server header."""
 
 
 class PeerStatus(Struct, frozen=True, kw_only=True):
-    """What is known of one peer at one moment."""
+    """The state of one peer at one moment."""
 
     id: str
     url: str
@@ -45,7 +45,7 @@ class PeerStatus(Struct, frozen=True, kw_only=True):
 
 
 class LocalSide(Struct, frozen=True):
-    """What the other side of a link is told."""
+    """The report to the other side of a link."""
 
     state: LocalState
     wait_changed: WaitChanged
@@ -61,7 +61,7 @@ class RemotePeer:
         self.up: bool | None = None
         self.error: str | None = None
         self.models = tuple(config.models)
-        """Those of the file, or else those that the server lists."""
+        """Return the models of the file, or else those that the server lists."""
         self.scope = trio.CancelScope()
         """Cancelling it ends `run`."""
         self._local = local
@@ -90,7 +90,7 @@ class RemotePeer:
 
     @property
     def load(self) -> int:
-        """Requests under way there, as far as is known: those of other clients are told over the link only."""
+        """Known requests under way there; those of other clients come over the link only."""
         return max(self._busy, sum(model.busy for model in (self._told or {}).values()))
 
     def state_of(self, model: str) -> ModelState:

@@ -24,7 +24,7 @@ CLASSES = ("0x03", "0x12")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 MAX_CARDS = 64
 INTEGRATED_INTEL = "0000:00:02.0"
-"""Where the processor's own GPU is on every Intel platform."""
+"""The place of the processor's own GPU on every Intel platform."""
 OPEN_DRIVERS = ("nouveau", "nova")
 """Drivers of NVIDIA's cards on which CUDA does not run."""
 SET_ASIDE = ("vfio-pci", "pci-stub", "pciback", "xen-pciback")

@@ -342,7 +342,7 @@ elif sys.platform == "darwin":
 else:
 
     class _System:
-        """Where the system has no poller that can be waited for, only the watches for the other side's end."""
+        """The system has no poller that can be waited for: only the watches for the other side's end."""
 
         def __init__(self, nursery: trio.Nursery) -> None:
             self.nursery = nursery

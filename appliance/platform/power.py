@@ -26,7 +26,7 @@ FOLDERS = (
 )
 """Folders whose entries and times of change count: Vulkan's drivers, Windows' drivers under WSL, cards."""
 LISTED = ("sys/class/drm", "proc/driver/nvidia/gpus")
-"""Those whose times mean nothing, because the kernel makes them up."""
+"""Counters whose times mean nothing, because the kernel makes them up."""
 ROOT = Path("/")
 
 Clock = Callable[[], float]

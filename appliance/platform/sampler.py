@@ -82,7 +82,7 @@ def _busy_and_all(seconds: dict[str, float]) -> tuple[float, float]:
 
 
 def _percents(before: list[tuple[float, float]], after: list[tuple[float, float]]) -> Iterator[float]:
-    """How busy each core was in between. Cores may come and go; one that is new is counted from its start."""
+    """Return the load of each core in between. Cores may come and go; a new one is counted from its start."""
     for index, (busy, total) in enumerate(after):
         busy_before, total_before = before[index] if index < len(before) else (0.0, 0.0)
         passed = total - total_before

@@ -1,4 +1,4 @@
-"""How busy the machine is: one look every few seconds, and the looks of the last hour."""
+"""The load of the machine: one look every few seconds, and the looks of the last hour."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Activity:
         return await self._ask(lambda: self._table.page(query))
 
     async def stats(self, models: Sequence[str] = ()) -> Stats:
-        """Of these models; of all without any."""
+        """Return the rows of these models; of all models if none is named."""
         return await self._ask(lambda: self._table.stats(models))
 
     async def _ask(self, question: Callable[[], _T]) -> _T:

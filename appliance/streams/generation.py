@@ -20,7 +20,7 @@ PIECE = 1 << 18
 
 
 class End(Enum):
-    """How a generation ended."""
+    """The end of a generation."""
 
     DONE = auto()
     BROKEN = auto()
@@ -44,7 +44,7 @@ class Head(Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """Where the first reader has its answer; part of what every answer of the program is written into."""
+    """The sink of the first reader; a part of the shape of every sink of the program."""
 
     def start(self, status: int, headers: Headers) -> None: ...
 
@@ -103,7 +103,7 @@ class Generation:
         self.head: Head | None = None
         self.end: End | None = None
         self.interrupted_at: int | None = None
-        """Where the record begins that tells of a break in which bytes were lost: of a crash of the program."""
+        """The beginning of the record about a break in which bytes were lost: a crash of the program."""
         self.scope = trio.CancelScope()
         self.sink = RingSink(self)
         self.changed = ParkingLot()
@@ -128,13 +128,15 @@ class Generation:
             await self.changed.park()
 
     def reader(self, offset: int) -> Reader:
-        """From this offset on. Whoever has seen more than what outlived a break is told of the break."""
+        """Read from this offset on. A reader that has seen more than what outlived a break gets an error about the
+        break.
+        """
         return Reader(self, offset if self.interrupted_at is None else min(offset, self.interrupted_at))
 
     async def pass_on(self, sink: Sink) -> End | None:
-        """Be the first reader: pass the whole answer on. The result is how it ended, if that was before it began.
+        """Be the first reader: pass the whole answer on. Return how it ended, if that was before it began.
 
-        Who leaves this before its end loses what is not kept, and what is not kept is then given up.
+        A first reader that leaves early loses what is not kept; a generation that is not kept is then given up.
         """
         try:
             await self.wait_begun()
@@ -228,7 +230,7 @@ class Generation:
                 self.changed.unpark_all()
 
     def finish(self, end: End) -> None:
-        """What comes after this is ignored; the first end counts."""
+        """End the generation. Later bytes are ignored; the first end counts."""
         if self.end is None:
             self.end = end
             self.ring.finalize()
@@ -248,7 +250,7 @@ class Generation:
 
 
 class RingSink:
-    """What the work of a generation writes its answer into; has the shape of every sink of the program."""
+    """The sink of a generation's work; it has the shape of every sink of the program."""
 
     def __init__(self, generation: Generation) -> None:
         self.sent = 0
@@ -304,7 +306,7 @@ class Reader:
     def __init__(self, generation: Generation, offset: int) -> None:
         self.offset = offset
         self.overtaken = False
-        """What came next is not held any more."""
+        """The next bytes are not held any more."""
         self._generation = generation
 
     async def receive(self) -> bytes:

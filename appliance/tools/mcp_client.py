@@ -100,7 +100,7 @@ class McpClient:
         """Return the session, a new one if there is none. Raises Unavailable."""
         if self._session is not None:
             for _ in range(2):
-                await trio.lowlevel.checkpoint()  # the first tells of a process that has ended, the second is told
+                await trio.lowlevel.checkpoint()  # the first reports a process that has ended, the second fails
             if self._session.alive:
                 return self._session
             await self._session.wait_gone()

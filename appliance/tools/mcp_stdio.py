@@ -151,7 +151,7 @@ class StdioSession:
                     try:
                         await self._send(reply(asked))
                     except SessionLost:
-                        pass  # who waits for an answer is told
+                        pass  # the caller that waits for an answer gets the error
             case _:
                 pass  # a notification, the answer to what nobody waits for any more, or no message at all
 

@@ -124,7 +124,7 @@ class _Searcher:
             self._grep_file(teller, search.base, grep.shown, named=True)
         else:
             with open_folder(search.base, search.root):
-                pass  # what is wrong with it is told by itself
+                pass  # a fault of the folder itself is an error
             for path, _ in self._entries():
                 if teller.full or self._late():
                     break

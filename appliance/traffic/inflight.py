@@ -160,7 +160,7 @@ class InFlight:
         *,
         cancel: Callable[[Exception], None],
     ) -> Entry:
-        """Show the request for the length of the result's block; what is added to ``metadata`` meanwhile shows, too.
+        """Show the request for the length of the result's block; additions to ``metadata`` also show.
 
         ``cancel`` is called with RequestCancelled when somebody wants the request to end. It must not raise.
         """

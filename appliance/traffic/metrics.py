@@ -113,7 +113,7 @@ class Metrics:
             counts.restarts += 1
 
     def evicted(self, model: str) -> None:
-        """A model process was told to stop to make room for another one."""
+        """Count a model process that had to stop to make room for another one."""
         self._of(model).evictions += 1
 
     def load_failed(self, model: str) -> None:

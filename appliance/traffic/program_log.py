@@ -200,12 +200,12 @@ class LogFeeds:
         return LogReader(self, lambda source: source == "upstream", model, history=history)
 
     def combined(self, *, history: bool = True) -> LogReader:
-        """What ``logToStdout`` lets through, in the order in which it was written."""
+        """Yield the lines that ``logToStdout`` lets through, in the order in which they were written."""
         return LogReader(self, lambda source: in_console(self.mode(), source), None, history=history)
 
 
 class LogReader:
-    """One reader; it never holds a writer up, and is told how many lines it has missed."""
+    """One reader. It never holds a writer up, and it learns how many lines it has missed."""
 
     def __init__(
         self, feeds: LogFeeds, wants: Callable[[LogSource], bool], model: str | None, *, history: bool

@@ -223,7 +223,7 @@ class Aside(Passing):
 
 
 def aside(sink: Sink) -> Sink:
-    """Where to write what is told to a waiting client; see `Aside`."""
+    """Return the sink for messages to a waiting client; see `Aside`."""
     return Aside(sink) if isinstance(sink, RecordingSink) else sink
 
 

@@ -1,4 +1,4 @@
-"""Where an answer goes: the way of a request writes into a `Sink` and does not know what carries it."""
+"""The target of an answer: the way of a request writes into a `Sink` and does not know what carries it."""
 
 from __future__ import annotations
 

@@ -146,7 +146,9 @@ class Targets:
         self._reserved[reserved] -= 1
 
     async def worker(self, name: str) -> str:
-        """Whose slots a run on ``name`` takes: the id behind the name, or the selector. Raises as `chosen`."""
+        """Return the owner of the slots that a run on ``name`` takes: a model's id, or the selector. Raises as
+        `chosen`.
+        """
         async with self.chosen(name) as target:
             return name if target.selector is not None else target.label
 

@@ -1,4 +1,4 @@
-"""Where a server is, how long it may take to be reached, and what proves to it who asks."""
+"""The address of a server, the time it may take to be reached, and the key that it asks for."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _OF_THE_CLIENT_PREFIXES = (b"x-forwarded-", b"sec-fetch-")
 
 
 class Address(Struct, frozen=True):
-    """Where one server listens. ``key`` is a child's own random API key; ``label`` names the server in errors.
+    """The address of one server. ``key`` is a child's own random API key; ``label`` names the server in errors.
 
-    Times are seconds, None is no limit.
+    Times are in seconds; None means no limit.
     """
 
     host: str
@@ -76,7 +76,7 @@ class Address(Struct, frozen=True):
 
     @property
     def authority(self) -> bytes:
-        """What Host says, unless ``host_header`` says something else."""
+        """The Host header, unless ``host_header`` says something else."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (host if self.tls and self.port == 443 else f"{host}:{self.port}").encode()
 

@@ -1,8 +1,8 @@
 """Connections that wait for their next request, so that it need not make one.
 
 A connection costs some 80 us; and a server that closes each after one answer, as this program did, makes every request
-pay for it. Only a connection whose answer ended in good order is kept: a request that is given up is told to
-llama-server by closing its connection, and by nothing else.
+pay for it. Only a connection whose answer ended in good order is kept: closing its connection is
+the only way to tell llama-server that a request was given up.
 
 A server may close a kept connection at any moment. The poller hears of it, so a connection that is taken was open an
 instant ago; the instant is for `upstream.client`, which asks once more on a new one. llama-server spends a thread on
@@ -74,7 +74,7 @@ class Pool:
 
 @asynccontextmanager
 async def open_pool() -> AsyncGenerator[Pool]:
-    """Own the program's poller, too. Leaving the block closes what waits."""
+    """Open the pool with the program's poller. Leaving the block closes the waiting connections."""
     async with open_poller() as poller:
         pool = Pool(poller)
         try:

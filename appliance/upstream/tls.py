@@ -21,7 +21,7 @@ AUTHORITIES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""Where systems keep them. A frozen program brings an OpenSSL that looks where the machine it was built on had them."""
+"""The places where systems keep them. The OpenSSL of a frozen program looks where its build machine had them."""
 
 
 class TlsWire:

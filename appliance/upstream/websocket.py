@@ -32,7 +32,7 @@ NORMAL, NO_CODE, BROKEN = 1000, 1005, 1006
 
 
 class Close(Struct, frozen=True):
-    """How a websocket ended. `NO_CODE` and `BROKEN` are never sent: RFC 6455 section 7.4.1."""
+    """The end of a websocket. `NO_CODE` and `BROKEN` are never sent: RFC 6455 section 7.4.1."""
 
     code: int
     reason: str = ""
@@ -50,7 +50,7 @@ class Websocket:
 
     @property
     def closed(self) -> Close:
-        """How the other side ended it; of use once `receive` has returned None."""
+        """The other side's end; valid once `receive` has returned None."""
         found = self._connection.closed
         return Close(BROKEN) if found is None else Close(int(found.code), found.reason or "")
 

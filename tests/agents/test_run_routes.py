@@ -188,7 +188,7 @@ async def test_events_that_are_not_held_any_more(open_server: OpenServer):
         ({"tools": ["mcp:nowhere"]}, "mcp:nowhere"),
         ({"tools": ["echo", {"function": {"name": "echo"}}]}, "two tools called 'echo'"),
         ({"tools": [{"function": {}}]}, "`name`"),
-        ({"tools": [{"function": {"name": "f", "parameters": {"type": 3}}}]}, "no schema"),
+        ({"tools": [{"function": {"name": "f", "parameters": {"type": 3}}}]}, "not a schema"),
         ({"tools": [3]}, "tools"),
         ({"exit_tools": [{"name": ""}]}, "has no name"),
         ({"params": {"messages": []}}, "params.messages"),

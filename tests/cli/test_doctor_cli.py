@@ -18,6 +18,7 @@ FACTS = DoctorFacts(version="1.0", now=0.0)
     ("argv", "words"),
     [
         (("doctor", "--yes"), "--yes needs --report"),
+        (("doctor", "--logs"), "--logs needs --report"),
         (("doctor", "--json", "--report"), "--report and --json"),
         (("doctor", "--url", "ftp://x"), "--url ftp://x"),
         (("doctor", "extra"), "extra"),

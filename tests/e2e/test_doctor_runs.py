@@ -132,25 +132,35 @@ def test_a_running_server_is_asked_and_its_bundle_tells_no_secret(start_server: 
     outcome = doctor(tmp_path, *access, "--config", str(config))
     assert "starter loaded" in outcome.stdout, outcome.stderr
 
-    shown = doctor(tmp_path, *access, "--config", str(config), "--report", "bundle.zip")
+    about = ("--config", str(config), "--report", "bundle.zip")
+    shown = doctor(tmp_path, *access, *about, "--logs")
     assert shown.returncode == 2
-    assert "logs/model-0-starter.log" in shown.stdout
+    assert "logs/model-1.log" in shown.stdout
+    assert "read them before you send them" in shown.stdout
     assert "--yes" in shown.stderr
     assert not (tmp_path / "bundle.zip").exists()
 
     env = {"OTHER_API_KEY": "qOtherSecret7Z", "LLAMA_ARG_ALIAS": "xqOtherSecret7Zx"}
-    written = doctor(tmp_path, *access, "--config", str(config), "--report", "bundle.zip", "--yes", env=env)
-    assert written.returncode == 0, written.stderr
-    with zipfile.ZipFile(tmp_path / "bundle.zip") as bundle:
-        files = {name: bundle.read(name).decode() for name in bundle.namelist()}
-    assert files["configuration/0-config.yaml"] == "# our keys\napiKeys:\n  - <removed>\n"
-    assert {"doctor.txt", "engines.json", "machine.json", "environment.txt", "logs/program.log"} <= set(files)
-    assert " I print_info: " in files["logs/model-0-starter.log"]
+    files = bundle(tmp_path, *access, *about, env=env)
+    assert set(files) == {"report.json"}
+    report = json.loads(files["report.json"])
+    assert report["models"][0]["state"] == "loaded"
+    assert report["models"][0]["options"]["--threads"] == "1"
+    assert report["environment"]["LLAMA_ARG_ALIAS"] == "set"
+    for private in (SECRET, "OtherSecret", "Zebedee", str(tmp_path), said, str(Path.home() / ""), socket.gethostname()):
+        assert private not in files["report.json"], private
+
+    (tmp_path / "bundle.zip").unlink()
+    files = bundle(tmp_path, *access, *about, "--logs", env=env)
+    assert set(files) == {"report.json", "logs/program.log", "logs/model-1.log"}
+    assert " I print_info: " in files["logs/model-1.log"]
     for name, text in files.items():
-        for secret in (SECRET, "qOtherSecret7Z", "Zebedee", "whistles", str(tmp_path)):
-            assert secret not in text, (name, secret)
-        if name.endswith(".json"):
-            json.loads(text)
-        assert said not in text
-    # Word by word, too: "next token: 343 ' larger'".
-    assert not [word for word in said.split()[1:] if f"' {word}'" in files["logs/model-0-starter.log"]]
+        assert SECRET not in text, name
+        assert "qOtherSecret7Z" not in text, name
+
+
+def bundle(cwd: Path, *argv: str, env: dict[str, str]) -> dict[str, str]:
+    written = doctor(cwd, *argv, "--yes", env=env)
+    assert written.returncode == 0, written.stderr
+    with zipfile.ZipFile(cwd / "bundle.zip") as packed:
+        return {name: packed.read(name).decode() for name in packed.namelist()}

@@ -208,7 +208,7 @@ class _Walk:
     def _must_be_json(self, node: Node, path: str) -> None:
         match node:
             case Scalar(value=float() as number) if not math.isfinite(number):
-                self.report.error(path, f"{node.text} is no JSON value and cannot be sent; write a number or null")
+                self.report.error(path, f"{node.text} is not a JSON value and cannot be sent; write a number or null")
             case Scalar():
                 pass
             case Sequence():
@@ -252,7 +252,7 @@ def _numeric(text: str) -> bool:
 
 
 def _listed(kinds: tuple[mi.Type, ...]) -> mi.Type | None:
-    """What a value may be a list of, beside a single one."""
+    """Return the type of items if a value may be a list or a single one."""
     return next((kind.item_type for kind in kinds if isinstance(kind, mi.ListType)), None)
 
 

@@ -12,7 +12,7 @@ from appliance.errors import UsageError
 
 
 def normal_engine(path: str, model: ModelConfig, report: Report) -> ModelConfig:
-    """The model with both keys as the program uses them. ``argv`` is known; workers in it are in ``rpc`` then, too."""
+    """The model with both keys as the program uses them. ``argv`` is known; its workers are then also in ``rpc``."""
     engine = model.engine.strip()
     if not engine and not model.rpc:
         return model

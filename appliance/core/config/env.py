@@ -22,7 +22,7 @@ _LOOKS_LIKE_ONE = re.compile(r"\$\{env\.[^}\s]*\}?")
 _FILLERS = range(0x3400, 0x4DC0)
 """Letters: no YAML has another meaning for them."""
 _UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-"""What YAML refuses or takes for the end of a line; the byte order mark and lone surrogates are among them."""
+"""Characters that YAML refuses or takes for the end of a line, such as the byte order mark and lone surrogates."""
 
 
 class _Place(Struct, frozen=True):
@@ -34,11 +34,11 @@ class _Place(Struct, frozen=True):
     start: int
     end: int
     text: str
-    """What YAML reads, with filler characters for macros."""
+    """The text for YAML, with filler characters instead of macros."""
 
 
 def substitute_env(text: str, file: str, env: Mapping[str, str]) -> tuple[str, list[Problem]]:
-    """The text with the values of ``env`` in place of macros, and a problem for each variable that cannot be used.
+    """Return the text with macros replaced by values of ``env``, and a problem for each variable that cannot be used.
 
     Lines keep their numbers and lines without a macro do not change. A macro that cannot be replaced stays (bare in
     brackets, its name does), so that the text can still be searched for other mistakes.
@@ -114,7 +114,7 @@ class _Substitution:
         return ""
 
     def _stays_one_value(self, place: _Place, macros: list[re.Match[str]], values: list[str | None]) -> bool:
-        """Whether a bare scalar is still one, with the text that is meant; its type may change (42 is a number)."""
+        """True if a bare scalar is still one, with the text that is meant; its type may change (42 is a number)."""
         stand_ins = [self._filler if value is None else value for value in values]
         expected, rest = "", place.text
         for macro, stand_in in zip(macros, stand_ins, strict=True):
@@ -151,7 +151,7 @@ class _Substitution:
     def _odd_names(self) -> None:
         for found in _LOOKS_LIKE_ONE.finditer(self._text):
             if not _MACRO.fullmatch(found[0]):
-                why = "is no environment macro and stays: a name is letters, digits and _, as in ${env.HOME}"
+                why = "is not an environment macro and stays: a name is letters, digits and _, as in ${env.HOME}"
                 message = f"'{found[0]}' {why}"
                 self._problems.append(Problem(message=message, at=self._at(found.start()), level="warning"))
 

@@ -23,7 +23,7 @@ def root() -> mi.StructType:
 
 
 def advice(key: str, info: mi.StructType, pattern: str) -> str:
-    """What to do about a key that ``info``, which stands at ``pattern``, does not have.
+    """Return advice about a key that ``info``, the type at ``pattern``, does not have.
 
     The same key but for its spelling comes first, then the same key elsewhere, then one that looks like it.
     """

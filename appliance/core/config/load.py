@@ -18,10 +18,10 @@ from appliance.core.config.yaml import parse
 def load(
     sources: Sequence[Source], env: Mapping[str, str], *, windows: bool = False, ports: dict[str, int] = NO_PORTS
 ) -> Loaded:
-    """Read files as one configuration; the first is the base of the others. Never raises for what they say.
+    """Read files as one configuration; the first is the base of the others. Never raises because of their content.
 
-    ``ports`` are what models have now and keep. A file that is no YAML stops the examination after all were parsed:
-    what the others mean depends on it.
+    ``ports`` are what models have now and keep. A file that is not YAML stops the examination after all were parsed,
+    because the meaning of the others depends on it.
     """
     files: list[Problem] = []
     documents: list[nodes.Mapping] = []

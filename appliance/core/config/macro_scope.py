@@ -38,7 +38,7 @@ class Macro(Struct, frozen=True):
 
 
 class Scope(Struct, frozen=True):
-    """The macros that hold at one place. ``broken``: declared, but not usable, and their problem is told already."""
+    """The macros that hold at one place. ``broken``: declared, but not usable, and already reported."""
 
     macros: tuple[Macro, ...] = ()
     broken: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class Scope(Struct, frozen=True):
         return Scope(tuple(macros.values()), (self.broken - macros.keys()) | own.broken)
 
     def expanded(self, text: str) -> Scalars:
-        """What the text becomes; a text that is one macro and nothing else takes its type. Raises `TooLong`."""
+        """Return the expanded text; a text that is one macro and nothing else takes its type. Raises `TooLong`."""
         for macro in reversed(self.macros):
             reference = macro.reference
             if text == reference:
@@ -64,7 +64,7 @@ class Scope(Struct, frozen=True):
         return text
 
     def why_left(self, name: str, extra: Sequence[str]) -> str | None:
-        """Why ``${name}`` is still there after expansion; None if that is told already. ``extra``: also known here."""
+        """Return why ``${name}`` was not expanded; None if that was reported. ``extra``: names that are also known."""
         if name in self.broken:
             return None
         names = [macro.name for macro in self.macros]

@@ -140,7 +140,7 @@ class _Expansion:
         elif isinstance(proxy, Scalar) and (address := _address(proxy.text)):
             first = self._addresses.setdefault(address, model)
             if first != model:
-                why = f"this is the address of model '{first}', too; the two must never be loaded at the same time"
+                why = f"this is also the address of model '{first}'; the two must never be loaded at the same time"
                 self._report(why, ("models", model, "proxy"), proxy.at, "warning")
 
     # ---- values ------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class _Expansion:
 
 
 def _is_settled(node: Node) -> bool:
-    """Whether this is a single value without a macro in it."""
+    """True if this is a single value without a macro in it."""
     return isinstance(node, Scalar) and not (isinstance(node.value, str) and "${" in node.value)
 
 

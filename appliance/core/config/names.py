@@ -35,7 +35,7 @@ class Names:
         return name if name in self.models else self.aliases.get(name)
 
     def real(self, name: str) -> str | None:
-        """What a name stands for: a model's id, a peer's full name, or a bare one that several peers have.
+        """Return the meaning of a name: a model's id, a peer's full name, or a bare one that several peers have.
 
         A peer that lists no models may have any.
         """
@@ -81,7 +81,7 @@ def _explicit_aliases(
         if not alias:
             report.warn(path, "is empty, and ignored")
         elif (owner := owners.get(alias)) is not None:
-            where = "listed twice" if owner == id else f"an alias of '{owner}', too"
+            where = "listed twice" if owner == id else f"also an alias of '{owner}'"
             report.error(path, f"'{alias}' is {where}; an alias belongs to one model, once")
         else:
             if alias in models:
@@ -105,11 +105,11 @@ def normal_peers(config: Config, names: Names, report: Report) -> dict[str, Peer
             if not model.strip():
                 report.error(here, "is empty; name a model of the peer")
             elif full in owners:
-                twice = "listed twice" if owners[full] == id else f"a model of the peer '{owners[full]}', too"
+                twice = "listed twice" if owners[full] == id else f"also a model of the peer '{owners[full]}'"
                 report.error(here, f"'{full}' is {twice}")
             owners.setdefault(full, id)
             if taken := _owner(full, config, names):
-                report.error(here, f"the name '{full}' belongs to this peer, and is {taken}, too; rename one of them")
+                report.error(here, f"the name '{full}' belongs to this peer, and is also {taken}; rename one of them")
     return config.peers
 
 
@@ -131,9 +131,9 @@ def normal_selectors(config: Config, names: Names, report: Report) -> dict[str, 
             report.error(path, "a selector needs a name")
         if (model := names.local(id)) is not None:
             kind = "the id of a model" if model == id else f"an alias of '{model}'"
-            report.error(path, f"'{id}' is {kind}, too; rename one of them")
+            report.error(path, f"'{id}' is also {kind}; rename one of them")
         elif id in names.bare:
-            report.warn(path, f"a peer has a model '{id}', too; the selector wins, 'PEER/{id}' still reaches the peer")
+            report.warn(path, f"a peer also has a model '{id}'; the selector wins, 'PEER/{id}' still reaches the peer")
         if not selector.targets:
             report.error(f"{path}.targets", "is empty; list the models that the selector stands for")
         seen: dict[str, str] = {}

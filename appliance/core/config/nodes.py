@@ -1,4 +1,4 @@
-"""What a configuration file says before anybody asks what it means: values with their places, and problems."""
+"""The text of a configuration file as values with their places, before they have a meaning; and problems."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Problem(Struct, frozen=True, kw_only=True):
     """One thing that is wrong, or odd, in a configuration. ``path`` is dotted: ``models.llama.ttl``."""
 
     message: str
-    """What is wrong and what to do, one sentence, without place or path."""
+    """The mistake and the fix in one sentence, without place or path."""
     path: str = ""
     at: Position | None = None
     level: Literal["error", "warning"] = "error"

@@ -1,4 +1,4 @@
-"""Where the keys of a configuration stand in its files, and the problems found there."""
+"""The places of a configuration's keys in its files, and the problems found there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Places(Struct, frozen=True):
     known: Mapping[str, Position]
 
     def given(self, path: str) -> bool:
-        """Whether the file says something there."""
+        """True if the file has something there."""
         return path in self.known
 
     def at(self, path: str) -> Position | None:

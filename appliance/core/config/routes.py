@@ -1,4 +1,4 @@
-"""Who may run beside whom: old keys moved to ``routing``, groups completed, the matrix and the queue checked."""
+"""Models that may run together: old keys moved to ``routing``, groups completed, matrix and queue checked."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _normal_groups(groups: Mapping[str, Group], names: Names, report: Report, at
         for n, member in enumerate(group.members):
             path = f"{at}groups.{name}.members[{n}]"
             if (other := home.get(member)) is not None:
-                where = "twice in this group" if other == name else f"in the group '{other}', too"
+                where = "twice in this group" if other == name else f"also in the group '{other}'"
                 report.error(path, f"'{member}' is {where}; a model is in one group, once")
             home.setdefault(member, name)
             if member not in names.models:

@@ -92,10 +92,10 @@ Modality = Literal["text", "audio", "image"]
 
 
 class Capabilities(_Keys, frozen=True):
-    """What a model can do, for listings. All empty is the same as not configured."""
+    """The abilities of a model, for listings. All empty is the same as not configured."""
 
-    inputs: Annotated[list[Modality], told("What it takes")] = field(default_factory=list[Modality], name="in")
-    outputs: Annotated[list[Modality], told("What it gives")] = field(default_factory=list[Modality], name="out")
+    inputs: Annotated[list[Modality], told("Kinds of input")] = field(default_factory=list[Modality], name="in")
+    outputs: Annotated[list[Modality], told("Kinds of output")] = field(default_factory=list[Modality], name="out")
     tools: Annotated[bool, told("It calls functions")] = False
     reranker: Annotated[bool, told("It ranks documents")] = False
     context: Annotated[int, told("Context length in tokens"), Meta(ge=0)] = 0
@@ -145,7 +145,7 @@ class ModelConfig(_Keys, frozen=True):
     ] = field(default=UNSET, name="sendLoadingState")
     timeouts: Annotated[Timeouts, told("Connection timeouts")] = field(default_factory=Timeouts)
     compat: Annotated[Compat, told("Switches for odd clients")] = field(default_factory=Compat)
-    capabilities: Annotated[Capabilities, told("What it can do, for listings")] = field(default_factory=Capabilities)
+    capabilities: Annotated[Capabilities, told("Its abilities, for listings")] = field(default_factory=Capabilities)
     health_check_timeout: Annotated[
         int, told("Addition: as the global healthCheckTimeout, for this model; 0 inherits"), Meta(ge=0)
     ] = field(default=0, name="healthCheckTimeout")
@@ -165,7 +165,7 @@ class ModelConfig(_Keys, frozen=True):
         str,
         told("Addition: the engine that llama-server in cmd stands for: auto, vulkan ...; empty: cmd runs as it is"),
     ] = ""
-    rpc: Annotated[list[str], told("Addition: workers (HOST:PORT) whose devices it uses, too; engine is then auto")] = (
+    rpc: Annotated[list[str], told("Addition: workers (HOST:PORT) whose devices it also uses; engine is then auto")] = (
         field(default_factory=list[str])
     )
     argv: Annotated[list[str], told("Addition: cmd split into words; shown, and ignored when read")] = field(
@@ -221,8 +221,10 @@ class SchedulerConfig(_Keys, frozen=True):
 
 
 class Routing(_Keys, frozen=True):
-    router: Annotated[RouterConfig, told("Who may run beside whom")] = field(default_factory=RouterConfig)
-    scheduler: Annotated[SchedulerConfig, told("Who is served first")] = field(default_factory=SchedulerConfig)
+    router: Annotated[RouterConfig, told("Which models may run together")] = field(default_factory=RouterConfig)
+    scheduler: Annotated[SchedulerConfig, told("Which requests are served first")] = field(
+        default_factory=SchedulerConfig
+    )
 
 
 class Peer(_Keys, frozen=True):
@@ -314,7 +316,7 @@ class McpServerConfig(_Keys, frozen=True):
     """The program as an MCP server, at ``/mcp``."""
 
     enabled: Annotated[bool, told("Addition: offer the models to MCP clients, at /mcp; needs a key")] = False
-    tools: Annotated[list[str], told("Addition: which of the program's own tools they may use, too")] = field(
+    tools: Annotated[list[str], told("Addition: which of the program's own tools they may also use")] = field(
         default_factory=list[str]
     )
 
@@ -357,7 +359,7 @@ class ToolsConfig(_Keys, frozen=True):
 
 
 class PluginConfig(_Keys, frozen=True):
-    """What is put over the config.json of one plugin; what is absent is as that file has it."""
+    """Changes to the config.json of one plugin; absent members stay as that file has them."""
 
     enabled: Annotated[bool | UnsetType, told("Addition: whether there is such a command")] = UNSET
     settings: Annotated[dict[str, Json], told("Addition: settings of the plugin, each over the one of its file")] = (
@@ -402,7 +404,7 @@ class Config(_Keys, frozen=True):
     send_loading_state: Annotated[bool, told("Tell streaming chat clients that the model loads")] = field(
         default=False, name="sendLoadingState"
     )
-    include_aliases_in_list: Annotated[bool, told("Aliases are entries of /v1/models, too")] = field(
+    include_aliases_in_list: Annotated[bool, told("Aliases are also entries of /v1/models")] = field(
         default=False, name="includeAliasesInList"
     )
     macros: Annotated[dict[str, Scalars], told("Text blocks for ${NAME}; order matters")] = field(
@@ -414,7 +416,9 @@ class Config(_Keys, frozen=True):
     models: Annotated[dict[str, ModelConfig], told("Id to model")] = field(default_factory=dict[str, ModelConfig])
     groups: Annotated[dict[str, Group] | None, told("Old place of routing.router.settings.groups")] = None
     matrix: Annotated[MatrixConfig | None, told("Old place of routing.router.settings.matrix")] = None
-    routing: Annotated[Routing, told("Who runs beside whom, and who is served first")] = field(default_factory=Routing)
+    routing: Annotated[Routing, told("Which models run together, and which requests are served first")] = field(
+        default_factory=Routing
+    )
     hooks: Annotated[Hooks, told("What is done at events")] = field(default_factory=Hooks)
     peers: Annotated[dict[str, Peer], told("Other servers")] = field(default_factory=dict[str, Peer])
     profiles: Annotated[dict[str, Profile], told("Switchable sets of names")] = field(

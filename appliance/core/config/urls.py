@@ -1,4 +1,4 @@
-"""What may stand behind ``proxy``: an absolute http or https URL without query."""
+"""The value of ``proxy``: an absolute http or https URL without query."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 
 def why_no_base_url(text: str) -> str | None:
-    """What is wrong with a base URL, None when requests can be sent there."""
+    """Return the mistake in a base URL; None if requests can be sent there."""
     if not text:
         return "is empty"
     if any(char.isspace() or ord(char) < 32 for char in text):

@@ -1,8 +1,8 @@
-"""What a configuration means: inherited values filled in, old places moved, every rule checked.
+"""The meaning of a configuration: inherited values filled in, old places moved, every rule checked.
 
-The order and the rules are llama-swap's. What it drops or mangles in silence is a warning where the file still works as
-it does there, and an error where it cannot work as it is meant: a group member that is no model, a server address that
-is no URL, sizes and patterns that cannot be read. Deliberate differences beside those:
+The order and the rules are llama-swap's. It drops or mangles some values silently. Here such a value is a warning if
+the file still works as it does there, and an error if it cannot work as it is meant: a group member that is not a
+model, a server address that is not a URL, sizes and patterns that cannot be read. Other deliberate differences:
 
 - the model ``healthCheckTimeout`` counts (llama-swap overwrites it with the global one);
 - a priority under an alias counts for the model (llama-swap never looks at it);
@@ -160,7 +160,7 @@ def _normal_pause(every: str, report: Report) -> str:
     seconds = parse_duration(every)
     if seconds is None:
         advice = f"write {every}s for seconds" if every.strip().isdecimal() else "write it as in 5s or 1m30s"
-        report.error(path, f"'{every}' is no time with a unit; {advice}")
+        report.error(path, f"'{every}' is not a time with a unit; {advice}")
     elif seconds == 0:
         return "5s"
     elif seconds < LEAST_PERFORMANCE_PAUSE:
@@ -201,10 +201,10 @@ def _normal_memory(path: str, memory: Mapping[str, str | int], report: Report) -
     for device, size in memory.items():
         here = f"{path}.{device}"
         if not re.fullmatch(r"ram|gpu\d+", device):
-            report.error(here, f"'{device}' is no device; devices are ram, gpu0, gpu1 and so on")
+            report.error(here, f"'{device}' is not a device; devices are ram, gpu0, gpu1 and so on")
         value = parse_size(size)
         if value is None:
-            report.error(here, f"'{size}' is no size; write it as in 12GiB, 500MB, or in bytes")
+            report.error(here, f"'{size}' is not a size; write it as in 12GiB, 500MB, or in bytes")
         sizes[device] = value or 0
     return sizes
 

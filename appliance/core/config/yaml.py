@@ -1,7 +1,7 @@
 """Text of a configuration file to nodes with places.
 
 Anchors, aliases and ``<<`` merges are gone afterwards: what they stand for is in their place, and keeps the place of
-its own text. What a plain scalar means is `core.config.scalars`' dialect; keys are text whatever they look like.
+its own text. `core.config.scalars` has the dialect of plain scalars; keys are text whatever they look like.
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ class _Builder:
             return text.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
             self.report(
-                "a \\uD800 to \\uDFFF escape without its other half is no character; write it as \\U and 8 digits", at
+                "a \\uD800 to \\uDFFF escape without its other half is not a character; write it as \\U and 8 digits",
+                at,
             )
             return text.encode("utf-8", "replace").decode()
 
@@ -221,7 +222,7 @@ class _Builder:
         return Scalar(node.text, node.text, at, quoted=node.quoted)
 
     def _merged(self, source: Node, own: dict[str, Entry]) -> list[Entry]:
-        """What ``<<`` adds: keys that are not there yet, of the first mapping that has them."""
+        """Return the additions of ``<<``: keys that are not there yet, from the first mapping that has them."""
         found: dict[str, Entry] = {}
         for part in source.items if isinstance(source, Sequence) else (source,):
             if not isinstance(part, Mapping):

@@ -194,7 +194,7 @@ _WORDS = (
     (r"quoted scalar: found unexpected (?:end of stream|document)", "the quote that opens here is never closed"),
     (
         r"found unknown escape character '(.)'",
-        "\\{0} is no escape in double quotes; write \\\\{0}, or use single quotes",
+        "\\{0} is not an escape in double quotes; write \\\\{0}, or use single quotes",
     ),
     (r"expected escape sequence of (\d+)", "this escape in double quotes needs {0} hexadecimal digits"),
     (r"flow sequence: expected ',' or '\]'", "the list in brackets{start} needs ',' between items and ']' at its end"),

@@ -113,7 +113,7 @@ class _Lines:
         self.column = -1
         self.events: list[Event] = []
         self.block_ends: dict[tuple[int, int], int] = {}
-        """Where a text block begins, as its event says, to the first line behind it, which is counted from 0."""
+        """Map the place where a text block begins, as its event says, to the first line behind it, counted from 0."""
         self.go_on(0)
 
     def document(self) -> list[Event]:
@@ -229,11 +229,14 @@ class _Lines:
         self.go_on(at + 1)
 
     def nothing(self, at: int, empty: int | None) -> _Anchor:
-        """Where a value is that is not there: behind its hyphen, or for a key, where the text goes on."""
+        """Return the place of a missing value: behind its hyphen, or for a key, where the text continues."""
         if empty is not None:
             return None, at + 1, empty + 1
         return None, *((self.at + 1, self.column + 1) if self.column >= 0 else (self.count, len(self.lines[-1]) + 1))
 
+    # The indentation of a block is that of its first line; blank lines belong to it whatever their indentation. The
+    # header says what becomes of the line ends behind the last text: "-" drops them, "+" keeps all, neither keeps one.
+    # Folding (">") joins lines with spaces, but not around blank or further indented ones: those cases are unusual.
     def text_block(self, start: int, column: int, name: str | None, place: int, begin: int) -> None:
         """The text below ``|``; below ``>``, too, where it is one paragraph of lines that begin alike."""
         header = _HEADER.fullmatch(self.lines[self.at], start)

@@ -84,6 +84,11 @@ class ModelFact(Struct, frozen=True, kw_only=True):
     error: str = ""
     fit: str = ""
     why: str = ""
+    architecture: str = ""
+    quantisation: str = ""
+    parameters: int = 0
+    context_length: int = 0
+    """Number of tokens that it was trained for; 0: unknown."""
 
 
 class Running(Struct, frozen=True, kw_only=True):

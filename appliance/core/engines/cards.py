@@ -114,6 +114,10 @@ def _has_uuid(gpu: Gpu, word: str) -> bool:
     return bool(uuid) and not word.isdecimal() and (uuid.startswith(wanted) or f"gpu-{uuid}" == wanted)
 
 
+# Greedy, from the surest pair down. In each round ``mine`` are the cards that fit one device equally well, ``rivals``
+# the devices that fit any of these as well as it does. If there are at least as many rivals as cards, the cards are
+# interchangeable and are dealt out in the order of the bus. If there are fewer, nobody can say which cards the rivals
+# are, and none of them gets one. Both leave the game in either case, so that a later, weaker pair cannot claim them.
 def _matched(devices: Sequence[Device], cards: Sequence[Gpu], targets: Mapping[str, str]) -> dict[str, Gpu]:
     """Match cards by device name. The best pairs come first; of devices that fit several cards alike, all or none."""
     rest: list[Device] = list(devices)
@@ -139,6 +143,9 @@ def _matched(devices: Sequence[Device], cards: Sequence[Gpu], targets: Mapping[s
     return found
 
 
+# A driver that knows the card's name decides by the name, and memory and target only break ties. A driver that knows
+# only a PCI number ("AMD GPU 744c") cannot: then the number within the device's description counts, or that the card is
+# the only one of its maker, or the only integrated one.
 def _fit(device: Device, card: Gpu, target: str, of_its_maker: int) -> int:
     """Return the points in favour of this card, of which its maker has so many that are free; 0: it is another one."""
     maker = maker_of(device)

@@ -39,7 +39,7 @@ class Seat(Struct, frozen=True, kw_only=True):
     backend: str
     digest: str
     place: int
-    """Where the build was found: 0 is the best place."""
+    """The rank of the place where the build was found: 0 is the best."""
     devices: tuple[Device, ...]
     damage: str = ""
     """The problem with its files; empty: none."""

@@ -51,6 +51,9 @@ class Walk:
         self._gpu = False
         self._mask = self._near = Block(0, FOREVER)
 
+    # The order of these takes is the order in which llama.cpp (b11434) allocates a batch's inputs, and it matters: each
+    # one fills a hole or makes one. A tensor that nobody reads in this buffer still gets its room, as the allocator
+    # reserves it.
     def inputs(self, *, own: bool, compute: bool) -> Block:
         """Place a batch's own tensors. ``own``: this buffer's device gets it first; ``compute``: layers follow."""
         self._gpu = not own

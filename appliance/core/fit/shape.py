@@ -204,6 +204,9 @@ class _Keys:
         return (numbers * count)[:count] if len(numbers) == 1 else (numbers + (0,) * count)[:count]
 
 
+# Not every layer has a cache of its own. The last ones of some models read the cache of an earlier layer (``cached`` is
+# the first of these). Layers behind ``trunk`` guess further tokens ahead (next-n prediction) and keep nothing. With
+# latent attention the values are computed from the compressed keys, so they take no room.
 def _layers(keys: _Keys, parts: Mapping[tuple[int, str], Part], count: int, width: int) -> tuple[Layer, ...]:
     heads = keys.of_layers("attention.head_count", count) or (0,) * count
     kv_heads = keys.of_layers("attention.head_count_kv", count) or heads

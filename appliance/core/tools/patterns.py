@@ -173,6 +173,8 @@ def _escape_in_posix(escape: str) -> str:
     return rf"\{char}" if char in r"\.[]{}()*+?^$|" else char
 
 
+# POSIX's classes have no escapes. Three characters are plain only at their own place: "]" first, "^" anywhere but
+# first, "-" last. So they are collected apart and put there at the end. None of them can be the end of a range then.
 def _class_in_posix(token: str) -> str:
     negated = token.startswith("[^")
     inside = token[2 if negated else 1 : -1]
@@ -180,9 +182,7 @@ def _class_in_posix(token: str) -> str:
         raise BadPattern(f"{token!r} cannot be searched for in a tool runtime, where grep -E searches; leave it out")
     named: list[str] = []
     chars: list[str] = []
-    special: list[
-        str
-    ] = []  # a bracket first, a caret not first, a hyphen last: there are no escapes in POSIX's classes
+    special: list[str] = []
     members = _MEMBER.findall(inside)
     for at, (name, escape, plain) in enumerate(members):
         if plain == "-" and at in (0, len(members) - 1):

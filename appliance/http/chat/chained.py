@@ -91,7 +91,7 @@ class _Turn:
         await send_whole(self._sink, answers[0].status, (*kept, JSON_TYPE), msgspec.json.encode(answers[0].body))
 
     async def stream(self, job: Job) -> None:
-        """Hooks and client each in their own task, so that a client is told when the hooks are silent."""
+        """Hooks and client each in their own task, so that a client gets a sign of life when the hooks are silent."""
         chain = self._chain
         async with sending(self._sink, self._ping_after) as sender:
 

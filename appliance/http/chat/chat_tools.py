@@ -40,7 +40,7 @@ from appliance.tools.box import Toolbox
 from appliance.traffic.sink import send_whole
 
 MAX_ANSWER = 64 << 20
-"""Bytes of one turn's answer that is no stream."""
+"""Bytes of one turn's answer that is not a stream."""
 
 Give = Callable[[bytes], Awaitable[None]]
 
@@ -193,7 +193,7 @@ async def _whole(turns: _Turns, job: Job) -> None:
 
 
 async def _stream(turns: _Turns, job: Job, ping_after: float) -> None:
-    """The model and the client each in their own task, so that the client is told when tools take their time."""
+    """Run the model and the client each in a task, so that the client gets a sign of life when tools take long."""
 
     async with sending(job.sink, ping_after) as sender:
 

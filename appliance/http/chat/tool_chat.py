@@ -129,7 +129,7 @@ def _read_chat(body: bytes, members: dict[str, Raw], wanted: Wanted, toolbox: To
 
 
 def _ours(wanted: Wanted, toolbox: Toolbox) -> list[Tool]:
-    """What breaks a schema is for the tool to say, and for the model to hear."""
+    """Return the server's tools. Arguments are any object: the tool itself reports a mistake to the model."""
     return [
         Tool(
             name=spec.name,

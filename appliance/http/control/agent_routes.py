@@ -11,7 +11,7 @@ from appliance.plugins.registry import Listed, Plugins
 
 
 class Agents(Struct, frozen=True, kw_only=True):
-    """What ``GET /api/agents`` answers.
+    """The answer to ``GET /api/agents``.
 
     ``problems`` are folders that cannot be read, and plugins of the configuration that are not there. ``off`` is None,
     or why there are no plugins at all, and how there would be some.
@@ -24,7 +24,7 @@ class Agents(Struct, frozen=True, kw_only=True):
 
 
 def agents_of(plugins: Plugins) -> Agents:
-    """What is known now."""
+    """Return the plugins as known now."""
     return Agents(
         agents=plugins.listed(),
         folders=tuple(str(folder) for folder in plugins.choice.folders),

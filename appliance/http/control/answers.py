@@ -18,7 +18,7 @@ def text_answer(text: str) -> Response:
 
 
 def see(place: str) -> Response:
-    """302 to a place relative to the request's own path, so that it holds under a path prefix, too."""
+    """302 to a place relative to the request's own path, so that it also holds under a path prefix."""
     response = Response("", 302, content_type=TEXT)
     response.headers["Location"] = place
     return response

@@ -248,7 +248,7 @@ async def _slots_of(address: Address) -> list[Object]:
 
 
 def _trusted() -> bool:
-    """Whether the gateway found a good key, or none is needed."""
+    """True if the gateway found a good key, or none is needed."""
     return bool(request.scope["state"].get("trusted"))
 
 

@@ -49,7 +49,7 @@ SILENCE = 600.0
 Headers = list[tuple[bytes, bytes]]
 
 _NEVER_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
-"""What frames the request is this side's to say, even if a page names it."""
+"""Headers that frame the request; this side sets them, even if a page names them."""
 _NEVER_PASSED_ON = frozenset(
     (
         b"alt-svc",
@@ -175,7 +175,7 @@ class CorsProxy:
             try:
                 infos = await trio.socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it is no name"
+                why = error.strerror if isinstance(error, OSError) else "it is not a name"
                 raise TargetFailed(target.host, f"its host name is not known: {why}") from None
             found = list(dict.fromkeys(str(info[4][0]) for info in infos))
         if not found:
@@ -211,7 +211,7 @@ def _refuse_strange_pages(request: Request) -> None:
 
 
 def _next(asked: _Asked, status: int, location: str) -> _Asked:
-    """What a browser would ask for next (https://fetch.spec.whatwg.org), with nothing for the one told to another."""
+    """Return a browser's next request (https://fetch.spec.whatwg.org), without headers meant for the first server."""
     method, headers, body = asked.method, asked.headers, asked.body
     try:
         target = redirected(asked.target, location)
@@ -239,7 +239,7 @@ def _location(response: Response) -> str | None:
 
 
 async def _relay(response: Response, sink: Sink, target: Target, patience: trio.CancelScope) -> None:
-    """Pass the answer on as it comes. What breaks it off breaks the client's connection: it must not look whole."""
+    """Pass the answer on as it comes. If it breaks off, so does the client's connection: it must not look whole."""
     headers = [(name, value) for name, value in response.headers if not _is_dropped(name.lower())]
     sink.start(response.status, [*headers, *_HARMLESS])
     size = 0

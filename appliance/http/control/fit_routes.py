@@ -1,4 +1,4 @@
-"""How a model would fit beside what is loaded now: the plan, without loading it."""
+"""The plan for a model beside those that are loaded now, without loading it."""
 
 from __future__ import annotations
 

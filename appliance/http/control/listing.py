@@ -1,4 +1,4 @@
-"""What the program tells about its models and itself, in the words of llama-server's router (its README)."""
+"""The listing of the program's models and of itself, in the words of llama-server's router (its README)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _coming(download: DownloadStatus, now: int) -> Object:
 
 
 def _going(downloads: Sequence[DownloadStatus]) -> Object:
-    """How far they are together. llama-server has no word for a pause, so that it is told beside the state."""
+    """Return their common progress. llama-server has no word for a pause, so it stands beside the state."""
     told: Object = {"progress": {url: file for download in downloads for url, file in download.files.items()}}
     if any(download.state == "paused" for download in downloads):
         told["paused"] = True

@@ -114,7 +114,7 @@ def under_way(downloads: Downloads | None, name: str, model: Model | None) -> Do
 
 
 def _may_be_downloaded(model: Model, name: str) -> bool:
-    """One of its repository's models is here, and which one is wanted the hub knows; or what is here is no use."""
+    """True if the name means another file of a cached repository, or if the cached file cannot be used."""
     names = {known.casefold() for known in (model.id, *model.aliases)}
     return model.source == "cache" and (model.error is not None or name.casefold() not in names)
 

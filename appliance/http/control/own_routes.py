@@ -81,7 +81,7 @@ class OwnRoutes:
             await quart.answer(visit, own, connection, head)
 
     async def answer_with_file(self, visit: Visit) -> bool:
-        """Files in place of the page are public, and never hide a route. False: there is none."""
+        """Files instead of the page are public, and never hide a route. False: there is none."""
         return (
             self._files is not None
             and await self._may_be_file(visit.request, visit.route)

@@ -86,8 +86,8 @@ $models
 <section>
 <h2>Add a model</h2>
 <p>Put a <code>.gguf</code> file into the models folder$folder, or name one when you start the server:
-<code>llama-appliance serve --model FILE</code>. What other programs have put into the Hugging Face cache is found by
-itself.</p>
+<code>llama-appliance serve --model FILE</code>. Models in the Hugging Face cache are found without
+that.</p>
 <p class="soft">A running server sees new files by itself.</p>
 </section>
 </main>
@@ -115,7 +115,7 @@ class _List(Struct):
 def render(
     base: str, bound: Sequence[Listen], engine: Engine | None, models: Object | None, folder: Path | None
 ) -> str:
-    """``base`` is the address the visitor used. Strangers are told neither the ``models`` nor where their folder is."""
+    """``base`` is the address the visitor used. Strangers see neither the ``models`` nor their folder."""
     entries = msgspec.convert(models, _List).data if models is not None else []
     loaded = [entry.id for entry in entries if entry.status.value == "loaded"]
     usable = [entry.id for entry in entries if entry.status.error is None]

@@ -1,4 +1,4 @@
-"""What browsers ask for beside the page: its manifest, its version, and a service worker that only takes itself away.
+"""Files that browsers ask for beside the page: manifest, version, and a service worker that only removes itself.
 
 llama-server's own page has the same addresses and leaves a service worker with the browser, which would go on showing
 that page when another server has taken over its address. Browsers look for a newer worker there; they find this one.

@@ -79,7 +79,7 @@ class QuartBehind:
                 own.sent += len(event["body"])
                 if not event["more_body"]:
                     # Hypercorn does not wait for another request then, but closes `_Lent`. It has to know before: the
-                    # application may be cancelled in the middle of its last word, which is sent all the same.
+                    # application may be cancelled in the middle of its last word, which is sent anyway.
                     own.ended = True
                     await context.terminated.set()
             await send(event)

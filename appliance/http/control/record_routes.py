@@ -17,7 +17,7 @@ from appliance.traffic.record import Recorder
 
 
 class Records:
-    """The keepers of what is told here. ``detect`` looks at the hardware; its answer is kept."""
+    """The owners of these facts. ``detect`` looks at the hardware; its answer is kept."""
 
     def __init__(self, recorder: Recorder, samples: Samples, detect: Callable[[], Awaitable[Hardware | None]]) -> None:
         self.recorder = recorder

@@ -1,4 +1,4 @@
-"""The body of ``POST /api/runs`` as a task: every mistake is told by name, before anything begins."""
+"""The body of ``POST /api/runs`` as a task: every mistake is named before anything begins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from appliance.errors import BadRequest
 from appliance.tools.box import Toolbox
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
-"""What ``params`` must not hold: the run says it itself."""
+"""Members that ``params`` must not hold: the run sets them itself."""
 MAX_DEFINITIONS = 1 << 20
 """Bytes of all definitions of one run: each is checked for being a schema."""
 
@@ -31,7 +31,7 @@ class _Function(Struct):
 
 
 class _Definition(Struct):
-    """OpenAI's form; the bare function is understood, too."""
+    """OpenAI's form; the bare function is also understood."""
 
     function: _Function
     type: str = "function"
@@ -162,12 +162,12 @@ def _function(definition: dict[str, Raw], param: str) -> _Function:
     if not function.name:
         raise BadRequest(f"a definition in '{param}' has no name", param=param)
     if problem := schema_problem(bytes(function.parameters)):
-        raise BadRequest(f"the parameters of '{function.name}' are no schema: {problem}", param=param)
+        raise BadRequest(f"the parameters of '{function.name}' are not a schema: {problem}", param=param)
     return function
 
 
 class _Result(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What came of one call: exactly one of ``content`` and ``error``."""
+    """The outcome of one call: exactly one of ``content`` and ``error``."""
 
     tool_call_id: str
     content: Raw = Raw()
@@ -183,7 +183,7 @@ _decode_results = msgspec.json.Decoder(_Results).decode
 
 
 def read_results(body: bytes) -> dict[str, tuple[str, str | None]]:
-    """The body of ``POST /api/runs/<id>/tool_results``: what the model is told, and why a tool could not be used."""
+    """The body of ``POST /api/runs/<id>/tool_results``: words for the model, or why a tool could not be used."""
     read_json(body)
     _refuse_unknown(_decode_keys(body), RESULT_KEYS)
     try:

@@ -83,7 +83,7 @@ class RunRoutes:
         return json_answer(_Unready(errors.describe(NotReady(run_id)), result_of(record)), 409)
 
     async def events(self, run_id: str) -> Response:
-        """What has happened from ``?from=`` on, a byte offset, and what comes; ``sse_ids=1`` numbers the records."""
+        """Send the events from the byte offset ``?from=`` on, past ones included; ``sse_ids=1`` numbers the records."""
         run: Run | PastRun = self._agents.find(run_id)
         numbered = request.args.get("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, request.args.get("from"))
@@ -100,7 +100,7 @@ class RunRoutes:
         return json_answer(status_of(run.record()))
 
     async def cancel(self, run_id: str) -> Response:
-        """Whether or not it has ended already."""
+        """Cancel the run; harmless if it has ended already."""
         self._agents.cancel(run_id)
         return await self.show(run_id)
 

@@ -74,7 +74,7 @@ class _Opened(NamedTuple):
 
 
 class StaticFiles:
-    """The files below ``root``. Raises UsageError when that is no folder."""
+    """The files below ``root``. Raises UsageError if that is not a folder."""
 
     def __init__(self, root: str) -> None:
         self._root = Path(root).expanduser().absolute()
@@ -113,7 +113,7 @@ class StaticFiles:
         return _Opened(file, found.st_size, f'"{found.st_mtime_ns:x}-{found.st_size:x}"')
 
     def _is_inside(self, path: Path, file: FileIO) -> bool:
-        """Whether what was opened is below the folder itself, with all links followed."""
+        """True if the opened file is below the folder itself, with all links followed."""
         try:
             real = path.resolve(strict=True)
             same = os.path.samestat(real.stat(), os.fstat(file.fileno()))

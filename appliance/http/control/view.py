@@ -49,7 +49,7 @@ class View:
         return self._whole[1]
 
     def entries(self, base: Mapping[str, Object], now: int) -> list[Object]:
-        """The ``data`` of ``GET /v1/models``, see `Listing`; what was found on disk is no part of the file."""
+        """The ``data`` of ``GET /v1/models``, see `Listing`; models found on disk are not part of the file."""
         basis = config, _ = self.catalog.snapshot.config, self.peers.names()
         if self._listing[0] != basis:
             self._listing = (basis, Listing(self.peers.complete(config or Config())))

@@ -1,7 +1,7 @@
 """``GET /api/events``: everything that a page shows, as it changes, in llama-swap's messages (0bdb3720).
 
-A message is made when its reader can take it, from what is true then: whoever reads slowly sees fewer states in
-between, is told how many log lines it has missed, and costs no memory.
+A message is made when its reader can take it, from what is true then: a slow reader sees fewer states in between,
+learns how many log lines it has missed, and costs no memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HELD_ROWS = 1024
 
 
 class Sources:
-    """Where the messages come from; one for all feeds of a server."""
+    """The source of the messages; one for all feeds of a server."""
 
     def __init__(self, view: View, logs: LogFeeds, inflight: InFlight, recorder: Recorder, lifetime: Lifetime) -> None:
         self.view = view

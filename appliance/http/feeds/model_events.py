@@ -1,7 +1,7 @@
 """``GET /models/sse``: what happens to models, as llama-server's router tells its page (llama.cpp b11434).
 
-A record is made when its reader can take it, from what is true then: whoever reads slowly sees fewer states in between,
-and costs no memory. A process that came and went between two looks is told as far as it can still be seen.
+A record is made when its reader can take it, from what is true then: a slow reader sees fewer states in between,
+and costs no memory. A process that came and went between two looks is reported as far as it can still be seen.
 """
 
 from __future__ import annotations

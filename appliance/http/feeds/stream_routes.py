@@ -109,7 +109,7 @@ class StreamBody(ResponseBody):
 
 
 def read_offset(last_event_id: str | None, asked: str | None) -> int:
-    """Where to begin. As in llama-server leading digits count, and a negative number is a huge one.
+    """Return the offset to begin at. As in llama-server leading digits count, and a negative number is a huge one.
 
     Raises BadRequest.
     """

@@ -67,7 +67,7 @@ class _Subscription:
 
 
 class _Subscriptions:
-    """What one client reads."""
+    """The streams that one client reads."""
 
     def __init__(self, websocket: Websocket, streams: Streams, nursery: trio.Nursery) -> None:
         self._websocket = websocket

@@ -63,7 +63,7 @@ def run_schema(tools: Collection[str]) -> Mapping[str, object]:
 async def run_agent(
     agents: Agents, targets: Targets, arguments: RunAgent, allowed: Collection[str], tell: Tell | None
 ) -> Result:
-    """Whoever stops waiting cancels the run. Raises BadRequest, and what `Agents.submit` raises."""
+    """Run the task; a caller that stops waiting cancels the run. Raises BadRequest, and what `Agents.submit` raises."""
     for name in arguments.tools:
         if name not in allowed:
             raise BadRequest(

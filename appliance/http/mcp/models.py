@@ -14,7 +14,7 @@ from appliance.core.sse import Decoder, RecordTooLong
 from appliance.errors import BadRequest, UpstreamFailed
 
 ORIGIN = "mcp"
-"""What the list of requests in flight shows as the client."""
+"""The client's name in the list of requests in flight."""
 MAX_ANSWER = 64 << 20
 MAX_REFUSAL = 1 << 16
 TELL_EVERY = 0.5
@@ -86,11 +86,11 @@ CHAT_SCHEMA: Mapping[str, object] = {
     "type": "object",
     "properties": {
         "model": {"type": "string", "description": "Name of the model; 'list_models' tells them."},
-        "prompt": {"type": "string", "description": "What to ask. Either this or 'messages'."},
+        "prompt": {"type": "string", "description": "The question. Either this or 'messages'."},
         "system": {"type": "string", "description": "Instructions that go before the question."},
         "messages": {
             "type": "array",
-            "description": "A whole conversation in OpenAI's form, in place of 'prompt'.",
+            "description": "A whole conversation in OpenAI's form, instead of 'prompt'.",
             "items": {"type": "object"},
         },
         "max_tokens": {"type": "integer", "minimum": 1, "description": "Longest answer."},
@@ -125,12 +125,12 @@ def json_result(value: object) -> Result:
 
 
 def failed_result(message: str) -> Result:
-    """What the caller can do something about: a model reads it and tries again."""
+    """A mistake that the caller can correct: a model reads it and tries again."""
     return {**text_result(message), "isError": True}
 
 
 async def chat(asker: Asker, arguments: Chat, tell: Tell | None) -> Result:
-    """Ask a model; with ``tell`` its words are told as they come. Raises EngineRefused and what `Asker.ask` raises."""
+    """Ask a model; ``tell`` gets its words as they come. Raises EngineRefused and what `Asker.ask` raises."""
     body = _chat_body(arguments, stream=tell is not None)
     async with asker.ask("/v1/chat/completions", body, origin=ORIGIN) as reply:
         await _refuse(reply)

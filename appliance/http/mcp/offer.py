@@ -1,4 +1,4 @@
-"""What the program's MCP server offers: its models, its agents, and those of its own tools that the user chose."""
+"""The offer of the program's MCP server: its models, its agents, and those of its own tools that the user chose."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _read(arguments: bytes, kind: type[T]) -> T:
 
 
 def _shown(entry: Mapping[str, object]) -> dict[str, object]:
-    """What somebody who chooses a model wants to know; not its command line."""
+    """Describe a model to somebody who chooses one; without its command line."""
     status = msgspec.convert(entry.get("status", {}), dict[str, object])
     found = {key: entry[key] for key in _TOLD_OF_A_MODEL if entry.get(key)}
     return found | {"status": status.get("value", "unloaded")}

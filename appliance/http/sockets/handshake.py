@@ -27,7 +27,7 @@ from appliance.upstream.websocket import BROKEN, CLOSE_TIME, MAX_MESSAGE, RECEIV
 GOING_AWAY, INTERNAL = 1001, 1011
 """RFC 6455 section 7.4.1."""
 _GOODBYE = 0x88
-"""How a close frame begins."""
+"""The first byte of a close frame."""
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Handshake:
         self.subprotocols = offer.subprotocols
         """The subprotocols that the client offers."""
         self.websocket: Websocket | None = None
-        """Where it was accepted."""
+        """The websocket, once it was accepted."""
         self._visit = visit
         self._connection = connection
         self._offer = offer
@@ -109,7 +109,7 @@ async def answer_handshake(
 ) -> None:
     """Have ``work`` answer a client that asks for a websocket, and keep what it accepts until ``work`` returns.
 
-    What goes wrong becomes an answer in HTTP before the websocket is accepted, and a goodbye after. A client that
+    A failure becomes an answer in HTTP before the websocket is accepted, and a goodbye after. A client that
     leaves ends it, at once where it still waits for its answer. ``visit`` is from `websocket_visit`.
     """
     try:

@@ -22,7 +22,7 @@ async def serve_link(
 ) -> None:
     """Accept the websocket and keep it until either side ends it. The caller has checked the key.
 
-    ``heard`` is told what the other appliance has loaded.
+    ``heard`` gets the models that the other appliance has loaded.
     """
     websocket = await handshake.accept()
     why = await exchange_states(websocket, local_state, wait_changed, heard)

@@ -88,7 +88,7 @@ class Sockets:
             await relay_websocket(handshake, reached(address, model, request), path, headers)
 
     def _lease(self, model: Model) -> AbstractAsyncContextManager[Address]:
-        """Raises Conflict for a model whose websockets are no use of it, and that does not run."""
+        """Raises Conflict for a model that does not run, if its websockets do not count as use."""
         return self._borrow(model) if _is_no_use(model) else self._owners.fleet.lease(model)
 
     @asynccontextmanager

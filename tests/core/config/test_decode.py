@@ -79,7 +79,7 @@ def test_and_their_opposites(word: str) -> None:
         ("models: {m: {filters: yes}}", "models.m.filters: must be a mapping with keys of its own, and is the text"),
         ("models: [m]", "models: must be a mapping of names to values, and is a list"),
         ("models: {m: 5}", "models.m: must be a mapping with keys of its own, and is 5"),
-        ("models: {m: {metadata: {a: [1, .nan]}}}", "models.m.metadata.a[1]: .nan is no JSON value"),
+        ("models: {m: {metadata: {a: [1, .nan]}}}", "models.m.metadata.a[1]: .nan is not a JSON value"),
         ("matrix: {evict_costs: {a: 0}}", "matrix.evict_costs.a: must be 1 or more, and is 0"),
         ("profiles: {p: {pins: [a]}}", "profiles.p.pins: must be a mapping of names to values, and is a list"),
     ],

@@ -119,8 +119,8 @@ WRONG = [
     ("k: ${env.AT}", ["1:4 error"], "put quotes"),
     ("k: ${env.QUOTED}", ["1:4 error"], "put quotes"),
     ("k: |\n  ${env.INDENTED}\n  y", ["2:3 error"], "begins with a space"),
-    ("k: ${env.1X}", ["1:4 warning"], "no environment macro"),
-    ("k: ${env.} ${env.A-B}", ["1:4 warning", "1:12 warning"], "no environment macro"),
+    ("k: ${env.1X}", ["1:4 warning"], "not an environment macro"),
+    ("k: ${env.} ${env.A-B}", ["1:4 warning", "1:12 warning"], "not an environment macro"),
     ("\ufeffk: ${env.GONE}", ["1:4 error"], "GONE"),
     ("a: 1\r\nk: ${env.GONE}", ["2:4 error"], "GONE"),
 ]

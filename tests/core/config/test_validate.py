@@ -102,18 +102,18 @@ def test_words_are_read_in_any_case() -> None:
         ("apiKeys: [good, sk- 1]", "apiKeys[1]: has a space in it"),
         ("store: {path: ''}", "store.path: is empty"),
         ("store: {}", "store.path: is empty"),
-        ("performance: {every: 5}", "performance.every: '5' is no time with a unit; write 5s for seconds"),
+        ("performance: {every: 5}", "performance.every: '5' is not a time with a unit; write 5s for seconds"),
         ("performance: {every: 4s}", "performance.every: 4s is too short; the least is 5s"),
-        ("performance: {every: often}", "'often' is no time with a unit; write it as in 5s or 1m30s"),
+        ("performance: {every: often}", "'often' is not a time with a unit; write it as in 5s or 1m30s"),
         (
             "upstream: {ignorePaths: ['a', '(']}",
             "upstream.ignorePaths[1]: '(' cannot be used as a regular expression: missing )",
         ),
         ("upstream: {ignorePaths: ['[[:alpha:]]+']}", "cannot be used as a regular expression: Possible nested set"),
         ("startPort: 70000", "startPort: must be at most 65535, and is 70000"),
-        ("memory: {vram: 5}", "memory.vram: 'vram' is no device; devices are ram, gpu0"),
-        ("memory: {ram: much}", "memory.ram: 'much' is no size"),
-        ("memory: {ram: -1}", "memory.ram: '-1' is no size"),
+        ("memory: {vram: 5}", "memory.vram: 'vram' is not a device; devices are ram, gpu0"),
+        ("memory: {ram: much}", "memory.ram: 'much' is not a size"),
+        ("memory: {ram: -1}", "memory.ram: '-1' is not a size"),
         ("{modelsMax: 3, server_pool: {num_servers: 2}}", "server_pool.num_servers: is 2, and modelsMax is 3"),
         ("models: {m: {cmd: run}}", "models.m.proxy: is absent, and its default is only for a model whose cmd uses"),
         (
@@ -125,7 +125,7 @@ def test_words_are_read_in_any_case() -> None:
         ("models: {m: {cmd: run, proxy: 'http://h:port'}}", "is not a URL"),
         ("models: {'': {cmd: run, proxy: 'http://h'}}", "a model needs a name"),
         ("models: {m: {cmd: run, proxy: 'http://h', patience: -2}}", "models.m.patience: must be -1 or more"),
-        ("models: {m: {cmd: run, proxy: 'http://h', memory: {gpu0: x}}}", "models.m.memory.gpu0: 'x' is no size"),
+        ("models: {m: {cmd: run, proxy: 'http://h', memory: {gpu0: x}}}", "models.m.memory.gpu0: 'x' is not a size"),
         (MODELS + "hooks: 1", "hooks: must be a mapping"),
     ],
 )
@@ -182,7 +182,7 @@ def test_variants_become_aliases() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
-        ("aliases: [x]", "aliases: [x]", "models.b.aliases[0]: 'x' is an alias of 'a', too"),
+        ("aliases: [x]", "aliases: [x]", "models.b.aliases[0]: 'x' is also an alias of 'a'"),
         ("aliases: [x, x]", "", "models.a.aliases[1]: 'x' is listed twice"),
         ("filters: {setParamsByID: {b: {}}}", "", "models.a.filters.setParamsByID.b: 'b' is the id of another model"),
         ("filters: {setParamsByID: {x: {}}}", "aliases: [x]", "setParamsByID.x: 'x' is already an alias of 'b'"),
@@ -240,7 +240,7 @@ def test_a_default_group_of_the_file_is_overwritten() -> None:
     ("text", "message"),
     [
         ("groups: {g: {members: [a, a]}}", "groups.g.members[1]: 'a' is twice in this group"),
-        ("groups: {g: {members: [a]}, h: {members: [a]}}", "groups.h.members[0]: 'a' is in the group 'g', too"),
+        ("groups: {g: {members: [a]}, h: {members: [a]}}", "groups.h.members[0]: 'a' is also in the group 'g'"),
         ("groups: {g: {members: [first]}}", "groups.g.members[0]: 'first' is an alias; groups take ids: write 'a'"),
         ("groups: {g: {members: [aa]}}", "groups.g.members[0]: there is no model 'aa'; did you mean 'a'?"),
         ("{groups: {g: {}}, matrix: {sets: {s: a}}}", "a configuration has groups or a matrix, not both"),
@@ -345,13 +345,13 @@ def test_a_bare_name_may_be_that_of_several_peers() -> None:
         ("peers: {p: {proxy: 'http://p', models: ['']}}", "peers.p.models[0]: is empty"),
         (
             "peers: {p: {proxy: 'http://p', models: [q/x]}, p/q: {proxy: 'http://q', models: [x]}}",
-            "peers.p/q.models[0]: 'p/q/x' is a model of the peer 'p', too",
+            "peers.p/q.models[0]: 'p/q/x' is also a model of the peer 'p'",
         ),
         ("selectors: {s: {targets: []}}", "selectors.s.targets: is empty"),
         ("selectors: {s: {targets: [nobody]}}", "selectors.s.targets[0]: there is no model 'nobody'"),
         ("selectors: {s: {targets: [a]}, t: {targets: [s]}}", "selectors.t.targets[0]: 's' is a selector"),
-        ("selectors: {a: {targets: [b]}}", "selectors.a: 'a' is the id of a model, too"),
-        ("selectors: {first: {targets: [b]}}", "selectors.first: 'first' is an alias of 'a', too"),
+        ("selectors: {a: {targets: [b]}}", "selectors.a: 'a' is also the id of a model"),
+        ("selectors: {first: {targets: [b]}}", "selectors.first: 'first' is also an alias of 'a'"),
         ("selectors: {s: {targets: [a, first]}}", "selectors.s.targets[1]: 'a' and 'first': the same model twice"),
         ("selectors: {s: {strategy: fast, targets: [a]}}", "must be pin, spillover or warm, and is 'fast'"),
         ("selectors: {s: {strategy: spillover, settings: {spillover: 0}, targets: [a]}}", "must be 1 or more"),
@@ -375,10 +375,10 @@ def test_names_that_cannot_be_used(text: str, message: str) -> None:
             "'p/x' is a peer's; the strategy warm knows models of this",
         ),
         ("selectors: {s: {targets: [z]}}", "there is no model 'z'"),
-        ("selectors: {p/x: {targets: [a]}}", "the name 'p/x' belongs to this peer, and is a selector, too"),
+        ("selectors: {p/x: {targets: [a]}}", "the name 'p/x' belongs to this peer, and is also a selector"),
         (
             "profiles: {n: {pins: {p/x: a}}}",
-            "the name 'p/x' belongs to this peer, and is a pin of the profile 'n', too",
+            "the name 'p/x' belongs to this peer, and is also a pin of the profile 'n'",
         ),
     ],
 )
@@ -391,8 +391,8 @@ def test_names_of_peers_are_theirs(text: str, message: str) -> None:
 def test_names_of_peers_clash_with_ids_and_aliases() -> None:
     lines = read("models: {p/x: {cmd: run, proxy: 'http://h', aliases: [q/w]}}\n" + PEERS)[1]
     assert len(lines) == 2
-    assert "is the id of a model, too; rename one of them" in lines[0]
-    assert "is an alias of 'p/x', too" in lines[1]
+    assert "is also the id of a model; rename one of them" in lines[0]
+    assert "is also an alias of 'p/x'" in lines[1]
 
 
 @pytest.mark.parametrize(
