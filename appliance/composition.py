@@ -50,7 +50,7 @@ from appliance.peers.owner import Peers, open_peers
 from appliance.platform.samples import open_samples
 from appliance.plugins.registry import Plugins, open_plugins
 from appliance.store.activity import DEFAULT_KEEP, open_activity
-from appliance.store.engine_book import BookFile
+from appliance.store.engine_state import StateFile
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox
@@ -65,7 +65,8 @@ class Places(Struct, frozen=True, kw_only=True):
 
     catalog: Catalog
     found: Finder
-    book: BookFile
+    remembered: StateFile
+    """What is remembered about engines."""
     downloading: DownloadSettings
     plugin_data: Path
     defaults: Config = Config()
@@ -109,7 +110,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
         open_recorder(activity) as recorder,
         open_pool() as pool,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
-        open_engines(places.found.find, places.book, starter=STARTER, only=places.found.only) as engines,
+        open_engines(places.found.find, places.remembered, starter=STARTER, only=places.found.only) as engines,
         open_fleet(
             settings.fleet,
             places.chooser or engines,

@@ -19,8 +19,7 @@ from appliance.engines.installing import CannotInstall
 from appliance.engines.installing import install as put
 from appliance.engines.integrity import check_build
 from appliance.engines.owner import Engines
-from appliance.engines.shelf import Shelf
-from appliance.engines.updating import alone
+from appliance.engines.shelf import Shelf, alone
 from appliance.errors import UsageError
 
 

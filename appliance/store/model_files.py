@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sys
+import time
 from pathlib import Path
 
 from appliance.store.partial_file import sync_folder
+
+REPLACE_ATTEMPTS = 20 if sys.platform == "win32" else 1
+"""Windows cannot replace a file that somebody reads at this moment."""
+REPLACE_AGAIN = 0.01
+"""Seconds between two attempts."""
 
 
 def free_bytes(folder: Path) -> int:
@@ -56,12 +64,30 @@ def write_whole(path: Path, data: bytes) -> None:
     """Replace a small file as a whole, and wait until the disk has it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    sync_folder(path.parent)
+    try:
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        replace(fresh, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+    with contextlib.suppress(OSError):  # some file systems cannot be asked to
+        sync_folder(path.parent)
+
+
+def replace(source: Path, target: Path) -> None:
+    """Rename a file over another one; on Windows wait until nobody reads that. Raises OSError."""
+    for attempt in range(1, REPLACE_ATTEMPTS + 1):
+        try:
+            source.replace(target)
+            return
+        except PermissionError:
+            if attempt == REPLACE_ATTEMPTS:
+                raise
+            time.sleep(REPLACE_AGAIN)
 
 
 def remove(path: Path) -> int:

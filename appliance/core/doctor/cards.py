@@ -134,7 +134,7 @@ def no_vulkan(facts: DoctorFacts) -> Iterator[Finding]:
             commands=("sudo apt-get install libvulkan1 mesa-vulkan-drivers",),
         )
         return
-    listed = next((one for one in facts.book.listed if one.digest == build.digest), None)
+    listed = next((one for one in facts.state.listed if one.digest == build.digest), None)
     sees_none = listed is not None and not listed.why and not listed.devices
     if sees_none and _gpus(facts) and not hiding(facts):
         yield Finding(

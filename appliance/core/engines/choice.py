@@ -22,8 +22,7 @@ from typing import Literal
 from msgspec import Struct
 
 from appliance.core.engines.devices import CPU, Device
-from appliance.core.engines.probation import Probation
-from appliance.core.engines.proofs import Proof
+from appliance.core.engines.proofs import Probation, Proof
 
 MARGIN = 0.9
 """A seat goes before a better placed one if it takes less than this part of its time."""

@@ -23,6 +23,9 @@ QUICKEST, SLOWEST = 1e-3, 1e9
 BUDGET = 6.0
 """Seconds that measuring may take after the first request; a slow machine computes fewer tokens."""
 
+SPEED_KEPT = 0.8
+"""Part of the old build's speed that a new one must reach."""
+
 
 class Timings(Struct, frozen=True):
     """llama-server's own measurement of a request. Times in milliseconds."""
@@ -80,3 +83,17 @@ def speeds_of(done: Sequence[Timings], part: float = 1.0) -> Speeds | None:
     prompt = max(timings.prompt_n / timings.prompt_ms for timings in told) * 1000
     generation = max(timings.predicted_n / timings.predicted_ms for timings in told) * 1000
     return Speeds(prompt * part, generation * part)
+
+
+def canary_failure(old: Speeds | None, new: Speeds) -> str:
+    """Return why the new build is refused because of its speed; empty: it is not. Without an old one, any speed will
+    do.
+    """
+    if old is None or new.nominal_seconds * SPEED_KEPT <= old.nominal_seconds:
+        return ""
+    reached = 100 * old.nominal_seconds / new.nominal_seconds
+    return (
+        f"it reaches {reached:.0f} % of the speed of the build in use (at least "
+        f"{100 * SPEED_KEPT:.0f} % are required): {new.prompt:.0f} and {new.generation:.0f} tokens/s, "
+        f"not {old.prompt:.0f} and {old.generation:.0f}"
+    )
