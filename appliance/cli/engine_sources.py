@@ -12,7 +12,6 @@ from msgspec import structs
 
 from appliance.core.engines.builds import Build
 from appliance.core.engines.manifest import (
-    BACKENDS,
     Archive,
     Asked,
     Entry,
@@ -40,7 +39,8 @@ def sources_of(word: str | None, source: str | None, platform: str, sha256: str 
         raise UsageError("--sha256 needs the 64 digits of a checksum")
     if source is None:
         if asked is None:
-            raise UsageError(f"say which build: a backend ({', '.join(BACKENDS)}), or --from")
+            listed = sorted({one.backend for one in read_manifest() if one.platform == platform})
+            raise UsageError(f"say which build; for {platform} there is {', '.join(listed) or 'none'}, or --from")
         if sha256 is not None:
             raise UsageError("--sha256 works only with --from; the checksums of listed builds are known")
         return Sources(entry=find_entry(read_manifest(), asked))

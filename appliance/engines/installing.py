@@ -22,7 +22,7 @@ from appliance.core.engines.manifest import Archive, Entry
 from appliance.engines.found import EXECUTABLE
 from appliance.engines.integrity import MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
-from appliance.engines.unpacking import BadArchive, read_member, unpack
+from appliance.engines.unpacking import BadArchive, check_links, read_member, unpack
 from appliance.errors import UsageError
 from appliance.store.model_files import free_bytes, write_whole
 from appliance.store.partial_file import sync_folder
@@ -148,7 +148,7 @@ def _made_in(
     for number in range(1, len(files)):
         _move_beside(work / str(number), build)
     if folder is None:
-        _check_links(build)
+        check_links(build)
     program = build / EXECUTABLE
     if sys.platform != "win32" and program.is_file():
         program.chmod(0o755)  # a zip made on Windows knows no modes
@@ -202,15 +202,6 @@ def _move_beside(unpacked: Path, build: Path) -> None:
         if there.exists() and not there.is_symlink():
             continue  # the build's own: what it was linked with
         path.rename(there)
-
-
-def _check_links(build: Path) -> None:
-    """Of an archive only the server's folder is kept, and of another one its files: a link that stayed in the archive
-    may lead elsewhere now. Raises CannotInstall."""
-    home = os.path.realpath(build)
-    for path in build.rglob("*"):
-        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
-            raise CannotInstall(f"{path.name} in it is a link that leads out of the server's folder")
 
 
 def _sums_of(folder: Path, check: Callable[[], None]) -> list[FileSum]:

@@ -1,4 +1,4 @@
-"""The description of an engine build: its ``engine.json``, which ``llama-builds/build.py`` and ``fetch.py`` write."""
+"""The description of an engine build: its ``engine.json``, which ``llama-builds/build.py`` and installing write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The knowledge of a seat that comes from trying it: proofs, with the starter model, and probations, from failures at work.
+"""The results of trying a seat: proofs, with the starter model, and probations, after failures at work.
 
 A build is trusted for a device only after it loaded the starter model there and said what that model is known to say:
 a device that is listed may crash at load, at the first kernel, or compute garbage. A proof holds for exactly the build
