@@ -16,11 +16,11 @@ from appliance.core.model import Model
 from appliance.core.near_names import did_you_mean
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import finder, installed_folder
-from appliance.engines.looking import look
 from appliance.engines.owner import open_engines
 from appliance.errors import EngineNotFound, UsageError
 from appliance.fleet.terms import plan_of
 from appliance.platform.children import open_children
+from appliance.platform.drivers import look
 from appliance.platform.memory import free_memory
 from appliance.store.engine_state import StateFile
 

@@ -28,10 +28,10 @@ from appliance.core.engines.seats import Offer, device_flags, seats_of
 from appliance.core.engines.state import Listed, State, key_of
 from appliance.engines.found import NO_GPUS, Engine
 from appliance.engines.integrity import check_build
-from appliance.engines.looking import look
 from appliance.engines.probing import list_devices
 from appliance.platform.children import Children, open_children
-from appliance.platform.power import hardware_signature
+from appliance.platform.drivers import look
+from appliance.platform.machine import here
 from appliance.store.engine_state import StateFile
 
 RANKED_FOR = 1.0
@@ -351,7 +351,7 @@ class Engines:
 def _signature() -> str:
     """Changes when a driver or a card does, or what the environment hides of them."""
     hidden = "".join(f" {name}={os.environ[name]}" for name in VISIBILITY if name in os.environ)
-    return hardware_signature() + hidden
+    return here.signature() + hidden
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from appliance.core.doctor.facts import Card, Checkup, DeviceFile, Disk, PortOwner
-from appliance.platform.gpu_files import VENDORS, slots
+from appliance.platform.cards_linux import VENDORS, slots
 
 DEVICE_FILES = ("dev/kfd", "dev/dri/renderD*", "dev/nvidia[0-9]*", "dev/nvidiactl", "dev/nvidia-uvm", "dev/dxg")
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import platform
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -23,14 +22,8 @@ from appliance.core.machine import (
     Processor,
     architecture_of,
 )
-from appliance.platform.gpus import open_gpus
-
-if sys.platform == "darwin":
-    from appliance.platform import hardware_macos as here
-elif sys.platform == "win32":
-    from appliance.platform import hardware_windows as here
-else:
-    from appliance.platform import hardware_linux as here
+from appliance.platform.drivers import open_gpus
+from appliance.platform.machine import here
 
 BUDGET = 10.0
 """Seconds; a driver that is installed but faulty may never answer."""

@@ -1,6 +1,6 @@
 """NVIDIA GPUs, through the driver's own library (NVML). Without it there are none, and nothing is imported.
 
-Only processes that may crash load it: `platform.gpu_process` and `engines.machine_process`, never the server.
+Only a process that may crash loads it (`platform.driver_process`), never the server.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Protocol, TypeVar, cast
 
-from appliance.core.engines.machine import Gpu
+from appliance.core.engines.machine import Gpu, normal_pci
 from appliance.core.machine import MIB, Accelerator, AcceleratorMemory, Driver, GpuSample
-from appliance.platform.gpu_files import normal_pci
 
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 MEMORY_TEMPERATURE = 82
@@ -106,7 +105,7 @@ class Library(Protocol):
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Device) -> Sequence[ProcessOnGpu]: ...
 
 
-def find_library() -> Library | None:
+def load_library() -> Library | None:
     """Return the bindings, if the driver's library can be loaded here."""
     try:
         ctypes.CDLL(LIBRARY)

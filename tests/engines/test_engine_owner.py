@@ -25,7 +25,7 @@ from appliance.engines.background import keeping_up
 from appliance.engines.found import Engine, Places, list_engines
 from appliance.engines.integrity import read_build
 from appliance.engines.owner import Engines, open_engines
-from appliance.platform.power import Suspends
+from appliance.platform.machine import Suspends
 from appliance.store.engine_state import FILE, StateFile
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the builds are shell scripts")
