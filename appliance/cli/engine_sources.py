@@ -20,8 +20,8 @@ from appliance.core.engines.manifest import (
     find_entry,
     parse_asked,
     release_of,
+    unmet,
 )
-from appliance.core.engines.needs import unmet
 from appliance.engines.builds_manifest import read_manifest
 from appliance.engines.found import EXECUTABLE
 from appliance.engines.installing import Sources, described

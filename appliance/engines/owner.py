@@ -19,12 +19,11 @@ import trio
 from msgspec import structs
 
 from appliance.core.engines.cards import drivers_of, identify, memory_names
-from appliance.core.engines.choice import Ranked, Seat, Wanted, best, rank
+from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, device_flags, rank, seats_of
 from appliance.core.engines.devices import Device, cpu_device
 from appliance.core.engines.events import Failed, Learnt, Seen, Trusted, reduce
 from appliance.core.engines.machine import VISIBILITY, Look
 from appliance.core.engines.proofs import Proof
-from appliance.core.engines.seats import Offer, device_flags, seats_of
 from appliance.core.engines.state import Listed, State, key_of
 from appliance.engines.found import NO_GPUS, Engine
 from appliance.engines.integrity import check_build

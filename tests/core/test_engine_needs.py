@@ -15,8 +15,8 @@ from appliance.core.engines.manifest import (
     find_entry,
     parse_asked,
     release_of,
+    unmet,
 )
-from appliance.core.engines.needs import unmet
 from appliance.errors import UsageError
 
 LOOK = Look(platform="linux-x64", system="Linux 6.1", environment="native", cpu="A processor")

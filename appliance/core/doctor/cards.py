@@ -8,7 +8,7 @@ from appliance.core.doctor.facts import DoctorFacts, Installed
 from appliance.core.doctor.findings import Finding, one_line, some
 from appliance.core.engines.builds import numbers_of
 from appliance.core.engines.machine import Gpu
-from appliance.core.engines.needs import runs_on
+from appliance.core.engines.manifest import runs_on
 
 BACKENDS = {
     "nvidia": ("cuda13", "cuda12", "vulkan"),
