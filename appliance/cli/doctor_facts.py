@@ -35,7 +35,7 @@ from appliance.engines.integrity import read_build
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError
 from appliance.fleet.terms import plan_of
-from appliance.platform.checkup import checkup, port_owner
+from appliance.platform.hardware import checkup, port_owner
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from appliance.cli.engine_sources import FROM_HELP, check_needs, sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.status import EXIT_OURS, say, say_error
-from appliance.core.engines.manifest import Entry
+from appliance.core.engines.builds import Entry
 from appliance.engines.found import here
 from appliance.engines.installing import CannotInstall
 from appliance.engines.installing import install as put

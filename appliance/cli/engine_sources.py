@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from appliance.core.engines.builds import Build
-from appliance.core.engines.manifest import (
+from appliance.core.engines.builds import (
     Archive,
     Asked,
+    Build,
     Entry,
     Wants,
     check_entry,
@@ -22,9 +22,8 @@ from appliance.core.engines.manifest import (
     release_of,
     unmet,
 )
-from appliance.engines.builds_manifest import read_manifest
 from appliance.engines.found import EXECUTABLE
-from appliance.engines.installing import Sources, described
+from appliance.engines.installing import Sources, described, read_manifest
 from appliance.engines.owner import Engines
 from appliance.engines.unpacking import SUFFIXES, is_archive
 from appliance.errors import UsageError

@@ -22,13 +22,11 @@ from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.show import human_size
 from appliance.cli.status import EXIT_OURS, say, say_error
 from appliance.core.config.types import Config
-from appliance.core.engines.builds import numbers_of
+from appliance.core.engines.builds import Entry, numbers_of, parse_asked
 from appliance.core.engines.choice import Ranked, best
-from appliance.core.engines.manifest import Entry, parse_asked
 from appliance.core.engines.state import Step, line_of
-from appliance.engines.builds_manifest import read_manifest
 from appliance.engines.found import Engine, here
-from appliance.engines.installing import CannotInstall, Sources, forget_downloads, stage
+from appliance.engines.installing import CannotInstall, Sources, forget_downloads, read_manifest, stage
 from appliance.engines.shelf import Shelf, alone
 from appliance.engines.updating import Candidate, Steps, canary, devices_of, prove_staged, run_update
 from appliance.errors import UsageError

@@ -20,8 +20,8 @@ from msgspec import structs
 
 from appliance.core.engines.cards import drivers_of, identify, memory_names
 from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, device_flags, rank, seats_of
-from appliance.core.engines.devices import Device, cpu_device
 from appliance.core.engines.events import Failed, Learnt, Seen, Trusted, reduce
+from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.machine import VISIBILITY, Look
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.state import Listed, State, key_of

@@ -25,15 +25,13 @@ from appliance.core.engines.ballast import (
     weights_of,
     weights_size,
 )
-from appliance.core.engines.devices import CPU, Device
-from appliance.core.engines.listing import printable
-from appliance.core.engines.proofs import Proof, ProofKey
-from appliance.core.engines.speeds import Speeds, Timings, next_request, speeds_of
+from appliance.core.engines.listing import CPU, Device, printable
+from appliance.core.engines.proofs import Proof, ProofKey, Speeds, Timings, next_request, speeds_of
 from appliance.engines.found import Engine
 from appliance.engines.known import KNOWN, Known
 from appliance.engines.trial import Trial, TrialFailed, open_trial
 from appliance.platform.children import Children
-from appliance.store.sparse_file import write_sparse
+from appliance.store.model_files import write_sparse
 
 APP_NAME = "llama-appliance"
 PROOF_TIME = 240.0

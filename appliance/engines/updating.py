@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.events import Canary, Effect, Event, Prove, Refused, Stage, StepDone, UpdateBegun
-from appliance.core.engines.proofs import Proof
-from appliance.core.engines.speeds import Speeds, Timings, canary_failure, speeds_of
+from appliance.core.engines.proofs import Proof, Speeds, Timings, canary_failure, speeds_of
 from appliance.core.engines.state import Step
 from appliance.engines.found import Engine, find_engine
 from appliance.engines.owner import open_engines

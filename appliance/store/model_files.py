@@ -11,6 +11,7 @@ from pathlib import Path
 
 from appliance.store.partial_file import sync_folder
 
+FSCTL_SET_SPARSE = 0x000900C4
 REPLACE_ATTEMPTS = 20 if sys.platform == "win32" else 1
 """Windows cannot replace a file that somebody reads at this moment."""
 REPLACE_AGAIN = 0.01
@@ -88,6 +89,39 @@ def replace(source: Path, target: Path) -> None:
             if attempt == REPLACE_ATTEMPTS:
                 raise
             time.sleep(REPLACE_AGAIN)
+
+
+def write_sparse(path: Path, head: bytes, zeros: int) -> None:
+    """Write ``head`` and ``zeros`` zero bytes behind it, which take no room on most disks. Raises OSError.
+
+    The file is there completely or not at all.
+
+    Where the file system has no holes, the zeros take up room.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with new.open("wb") as file:
+            if sys.platform == "win32":
+                _make_sparse(file.fileno())
+            file.write(head)
+            file.truncate(len(head) + zeros)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _make_sparse(descriptor: int) -> None:
+    """NTFS keeps holes only in files that are marked. FAT cannot: then the zeros are written."""
+    assert sys.platform == "win32"
+    import ctypes  # few programs write such a file
+    import msvcrt
+    from ctypes import wintypes
+
+    control = ctypes.WinDLL("kernel32", use_last_error=True).DeviceIoControl
+    told = wintypes.DWORD()
+    handle = wintypes.HANDLE(msvcrt.get_osfhandle(descriptor))
+    control(handle, FSCTL_SET_SPARSE, None, 0, None, 0, ctypes.byref(told), None)
 
 
 def remove(path: Path) -> int:

@@ -18,7 +18,7 @@ from appliance.cli.model_options import sources_of
 from appliance.cli.remote import parse_server
 from appliance.core.config.types import Config, StoreConfig
 from appliance.core.engines.choice import Ranked, Seat, Standing
-from appliance.core.engines.devices import cpu_device
+from appliance.core.engines.listing import cpu_device
 from appliance.errors import ModelNotFound
 from appliance.store.activity import open_activity
 from appliance.wire.activity import Row as ActivityRow

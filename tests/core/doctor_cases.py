@@ -23,7 +23,7 @@ from appliance.core.doctor.facts import (
 )
 from appliance.core.engines.builds import Needs
 from appliance.core.engines.choice import Ranked, Seat, Standing
-from appliance.core.engines.devices import Device, cpu_device
+from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.machine import Gpu, Look
 from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
 from appliance.core.engines.state import Listed, State

@@ -27,7 +27,7 @@ from appliance.core.doctor.facts import (
 from appliance.core.doctor.findings import Finding
 from appliance.core.doctor.texts import MOST, REMOVED, SET, environment, options, secret_values, without_secrets
 from appliance.core.engines.choice import Ranked, Seat
-from appliance.core.engines.devices import Device
+from appliance.core.engines.listing import Device
 from appliance.core.engines.machine import Gpu, Look
 from appliance.core.engines.proofs import Probation
 from appliance.core.engines.state import Listed, State

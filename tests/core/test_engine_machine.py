@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec import structs
 
 from appliance.core.engines.choice import Ranked, Seat, best, rank
-from appliance.core.engines.devices import CPU, Device
 from appliance.core.engines.events import Failed, Forgotten, Learnt, reduce
+from appliance.core.engines.listing import CPU, Device
 from appliance.core.engines.machine import Look
 from appliance.core.engines.proofs import BACK_OFF, FAILED_HOLDS, Fault, Proof, kept
 from appliance.core.engines.state import State, key_of

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core.engines.choice import Seat
-from appliance.core.engines.devices import Device
 from appliance.core.engines.events import MAX_PROOFS, Chosen, Failed, Forgotten, Learnt, Removed, Seen, Trusted, reduce
+from appliance.core.engines.listing import Device
 from appliance.core.engines.machine import Look
 from appliance.core.engines.proofs import EASED, FAILED_HOLDS, FORGOTTEN, Fault, Proof, ProofKey
 from appliance.core.engines.state import Line, Listed, State, key_of

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from appliance.core.engines.choice import Ranked, Seat, Standing
-from appliance.core.engines.devices import Device, cpu_device
 from appliance.core.engines.events import (
     KEPT,
     Canary,
@@ -29,7 +28,8 @@ from appliance.core.engines.events import (
     UpdateBegun,
     reduce,
 )
-from appliance.core.engines.speeds import Speeds, canary_failure
+from appliance.core.engines.listing import Device, cpu_device
+from appliance.core.engines.proofs import Speeds, canary_failure
 from appliance.core.engines.state import TRIAL, Line, State, check_removable, line_of, lines_to_roll_back
 from appliance.errors import Conflict, UsageError
 

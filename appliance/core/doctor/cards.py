@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from appliance.core.doctor.facts import DoctorFacts, Installed
 from appliance.core.doctor.findings import Finding, one_line, some
-from appliance.core.engines.builds import numbers_of
+from appliance.core.engines.builds import numbers_of, runs_on
 from appliance.core.engines.machine import Gpu
-from appliance.core.engines.manifest import runs_on
 
 BACKENDS = {
     "nvidia": ("cuda13", "cuda12", "vulkan"),

@@ -21,7 +21,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.engines.devices import CPU, Device
+from appliance.core.engines.listing import CPU, Device
 from appliance.core.engines.proofs import Probation, Proof
 
 MARGIN = 0.9

@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from appliance.core.engines.choice import Ranked, Seat
-from appliance.core.engines.devices import Device
+from appliance.core.engines.listing import Device
 from appliance.core.engines.machine import Look
 from appliance.core.engines.proofs import Probation, Proof, ProofKey
 from appliance.errors import Conflict, UsageError
