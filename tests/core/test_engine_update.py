@@ -264,6 +264,14 @@ def test_going_back_step_by_step_ends_with_an_error() -> None:
     assert again.role(build(2)) == "withdrawn"
 
 
+def test_a_build_that_is_returned_to_is_trusted_again() -> None:
+    line = Line(name=LINE, current=build(2), previous=(build(1),))
+    state = State(lines=(line,), withdrawn={build(1): "it crashed", build(5): "it hung"})
+    back = after(state, RolledBack(backend=None, here=(build(1), build(2)), why="no"))
+    assert back.role(build(1)) == "current"
+    assert back.withdrawn == {build(2): "no", build(5): "it hung"}
+
+
 def test_there_is_no_way_back_to_a_build_that_is_gone_and_the_latest_update_goes_back_first() -> None:
     line = Line(name=LINE, current=build(3), previous=(build(2), build(1)), switched_at=1.0)
     other = Line(name="linux-x64-vulkan", current="linux-x64-vulkan/b2", switched_at=2.0)
