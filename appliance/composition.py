@@ -67,7 +67,7 @@ class Places(Struct, frozen=True, kw_only=True):
     catalog: Catalog
     found: Finder
     remembered: StateFile
-    """What is remembered about engines."""
+    """The file of everything that is remembered about engines."""
     downloading: DownloadSettings
     plugin_data: Path
     defaults: Config = Config()

@@ -124,7 +124,7 @@ def _how(ran: Ran, seconds: float) -> str:
 
 
 def _blind(*problems: str) -> Look:
-    """What can be told without looking."""
+    """Return the facts that need no look."""
     return Look(
         platform=platform_of(sys.platform, platform.machine()),
         system=f"{platform.system()} {platform.release()}",
