@@ -47,10 +47,11 @@ from appliance.http.way.lasting import Lasting
 from appliance.http.way.pings import Pings
 from appliance.http.way.pipeline import Pipeline
 from appliance.peers.owner import Peers, open_peers
+from appliance.platform.drivers import open_gpus
 from appliance.platform.samples import open_samples
 from appliance.plugins.registry import Plugins, open_plugins
 from appliance.store.activity import DEFAULT_KEEP, open_activity
-from appliance.store.engine_book import BookFile
+from appliance.store.engine_state import StateFile
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
 from appliance.tools.box import Toolbox
@@ -65,7 +66,8 @@ class Places(Struct, frozen=True, kw_only=True):
 
     catalog: Catalog
     found: Finder
-    book: BookFile
+    remembered: StateFile
+    """The file of everything that is remembered about engines."""
     downloading: DownloadSettings
     plugin_data: Path
     defaults: Config = Config()
@@ -109,16 +111,18 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
         open_recorder(activity) as recorder,
         open_pool() as pool,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
-        open_engines(places.found.find, places.book, starter=STARTER, only=places.found.only) as engines,
+        open_engines(places.found.find, places.remembered, starter=STARTER, only=places.found.only) as engines,
+        open_gpus() as gpus,
         open_fleet(
             settings.fleet,
             places.chooser or engines,
             supply=Supply(catalog, downloads),
             observer=recorder.metrics,
             echo=places.echo,
+            gpus=gpus,
         ) as fleet,
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
-        open_samples(_sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
+        open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
         open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
         open_streams(applies.streams) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,

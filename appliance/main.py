@@ -24,14 +24,13 @@ from appliance.composition import Appliance, Places, open_appliance
 from appliance.core.config.types import Config
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
 from appliance.engines.shelf import Shelf
-from appliance.engines.updating import recover
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
 from appliance.platform.limits import raise_open_files
 from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
-from appliance.store.engine_book import BOOK, BookFile
+from appliance.store.engine_state import StateFile
 from appliance.streams.owner import check_streams
 from appliance.upkeep import (
     echoing_engine_log,
@@ -77,7 +76,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
         places = Places(
             catalog=catalog,
             found=found,
-            book=BookFile(installed_folder() / BOOK),
+            remembered=StateFile(installed_folder()),
             downloading=_downloading(settings),
             plugin_data=default_data(),
             learns=not settings.echo,
@@ -167,7 +166,7 @@ def _finder(settings: AppSettings) -> Finder:
 async def _finish_update() -> None:
     """An update of an engine may have been cut short: what it left is put in place, or away."""
     try:
-        await trio.to_thread.run_sync(recover, Shelf(installed_folder()))
+        await trio.to_thread.run_sync(Shelf(installed_folder()).recover)
     except OSError as cause:
         logging.getLogger(__name__).warning("what an update of engines left cannot be cleared up: %s", cause)
 

@@ -76,20 +76,6 @@ def is_whole(folder: Path) -> bool:
         return False
 
 
-def damage(folder: Path) -> str:
-    """The first file that is not as it was listed, and what is wrong; empty: the build is whole."""
-    entries = listed(folder)
-    if not entries:
-        return f"its {MANIFEST} lists no files"
-    for entry in entries:
-        path = folder / str(entry.get("path"))
-        if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
-            return f"{entry.get('path')} is missing"
-        if _entry(path, folder)["sha256"] != entry.get("sha256"):
-            return f"{entry.get('path')} is changed"
-    return ""
-
-
 def write_manifest(folder: Path, facts: Mapping[str, object]) -> None:
     """Write ``engine.json`` over the finished files of ``folder``: ``facts``, and the list of every file."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)

@@ -9,10 +9,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["--search-process"]:
             from appliance.tools.search_process import main
-        case ["--machine-process"]:
-            from appliance.engines.machine_process import main
-        case ["--gpu-process"]:
-            from appliance.platform.gpu_process import main
+        case ["--driver-process"]:
+            from appliance.platform.driver_process import main
         case _:
             from appliance.__main__ import main
     main()

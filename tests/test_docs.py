@@ -31,7 +31,7 @@ from appliance.cli.serve import serve
 from appliance.core import llama_flags
 from appliance.core.config.types import Config, PluginConfig, RunsConfig
 from appliance.core.engines.choice import Standing
-from appliance.core.engines.update import SPEED_KEPT
+from appliance.core.engines.proofs import SPEED_KEPT
 from appliance.core.runs import FailReason, FinishReason, RunState
 from appliance.core.settings import HttpSettings
 from appliance.core.slash import FAMILIES

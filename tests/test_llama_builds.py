@@ -28,7 +28,7 @@ from appliance.engines.integrity import check_build
 
 BUILDS = Path(__file__).resolve().parents[1] / "llama-builds"
 WINDOWS = sys.platform == "win32"
-SCRIPTS = ("archives", "build", "cuda", "fetch", "layout", "recipe", "source", "trial", "bootstrap")
+SCRIPTS = ("build", "cuda", "layout", "recipe", "source", "trial", "bootstrap")
 FAKE = Path(__file__).parent / "fakes" / "llama_server.py"
 
 CMAKE = """\

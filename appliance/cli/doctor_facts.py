@@ -18,7 +18,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.config_files import Files, config_paths
 from appliance.catalog.sources import STARTER, Sources, default_models_dir
 from appliance.cli.doctor_server import ask_server
-from appliance.cli.engine_place import book_file, own_shelf
+from appliance.cli.engine_place import own_shelf
 from appliance.cli.model_options import sources_beside
 from appliance.cli.remote import Server
 from appliance.cli.values import is_loopback
@@ -35,7 +35,7 @@ from appliance.engines.integrity import read_build
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError
 from appliance.fleet.terms import plan_of
-from appliance.platform.checkup import checkup, port_owner
+from appliance.platform.hardware import checkup, port_owner
 
 T = TypeVar("T")
 
@@ -149,15 +149,15 @@ async def _checkup(sources: Sources) -> Checkup:
 async def _with_engines(facts: DoctorFacts, wish: Wish) -> DoctorFacts:
     """Return what is remembered of engines; without a server, examine the machine and the builds anew."""
     find = partial(list_engines, Places.of_this_machine())
-    async with open_engines(find, book_file(own_shelf()), starter=STARTER) as engines:
+    async with open_engines(find, own_shelf().state, starter=STARTER) as engines:
         served = facts.server is not None and facts.server.answer == "answers"
         if engines.look is None or not served:
             await engines.probe()
         damage = {engine.id: await engines.check(engine) for engine in engines.engines}
         return structs.replace(
             facts,
-            look=engines.book.look,
-            book=engines.book,
+            look=engines.state.look,
+            state=engines.state,
             ranked=tuple(engines.ranked(wish.model)),
             engines=tuple(_installed(engine, damage[engine.id]) for engine in engines.engines),
         )

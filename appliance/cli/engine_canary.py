@@ -15,7 +15,7 @@ from appliance.cli.model_options import sources_of
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask
 from appliance.core.activity import MAX_LIMIT, Query
 from appliance.core.config.types import Config
-from appliance.engines.canary import Candidate
+from appliance.engines.updating import Candidate
 from appliance.store.activity import open_activity
 
 MOST = 3

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 import click
 import trio
-from msgspec import structs
 
 from appliance.cli.engine_place import keep, opened, own_shelf, server_table, tell_server
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.status import say
-from appliance.core.engines.book import Book
-from appliance.core.engines.changes import Changes, check_removable, rolled_back, trusted
 from appliance.core.engines.choice import Ranked, Wanted
+from appliance.core.engines.events import Chosen, Removed, RolledBack
+from appliance.core.engines.state import check_removable, lines_to_roll_back
 from appliance.engines.owner import Engines
-from appliance.engines.updating import alone, change
+from appliance.engines.shelf import alone
 from appliance.errors import UsageError
 
 AUTO = "auto"
@@ -72,24 +70,14 @@ async def _choose(server: Server, word: str, model: str | None, pinned: bool) ->
     async with alone(shelf), opened(shelf) as owner:
         if word != AUTO:
             _check_word(owner, word, pinned)
-            named = {seat.build for seat in owner.seats if word in (seat.id, seat.build)}
-            for build in named:
-                await change(shelf, partial(trusted, build=build))
-        owner.change(lambda book: chosen(book, word, model, pinned))
+        named = dict.fromkeys(seat.build for seat in owner.seats if word in (seat.id, seat.build))
+        owner.tell(Chosen(word=None if word == AUTO else word, model=model, pinned=pinned, builds=tuple(named)))
         await keep(shelf, owner)
     await tell_server(server)
     whom = f"for {model}: " if model else ""
     end = "the program chooses" if word == AUTO else f"{word}{', and nothing else' if pinned else ' is preferred'}"
     click.echo(f"{whom}{end}; what a running server has loaded moves when it is idle")
     return 0
-
-
-def chosen(book: Book, word: str, model: str | None, pinned: bool) -> Book:
-    """Return the book with the choice in it."""
-    if model is None:
-        return structs.replace(book, use=None if word == AUTO else word, pinned=pinned)
-    others = {name: used for name, used in book.models.items() if name != model}
-    return structs.replace(book, models=others if word == AUTO else others | {model: word})
 
 
 def _check_word(owner: Engines, word: str, pinned: bool) -> None:
@@ -136,14 +124,14 @@ async def _remove(server: Server, build: str, force: bool) -> int:
             build,
             working=working(owner.ranked(word=AUTO)),
             installed=await trio.to_thread.run_sync(shelf.placed),
-            wanted=owner.book.asked_for,
+            wanted=owner.state.asked_for,
             running=running,
             force=force,
         )
-        digests = [engine.digest for engine in owner.engines if engine.id == build]
+        digests = tuple(engine.digest for engine in owner.engines if engine.id == build)
         await trio.to_thread.run_sync(shelf.remove, (build,))
-        await change(shelf, lambda changes: changes.without(build))
-        owner.change(lambda book: book.cleared(digests))
+        owner.tell(Removed(build, digests))
+        await keep(shelf, owner)
     await tell_server(server)
     click.echo(f"{build}: removed")
     return 0
@@ -154,13 +142,6 @@ def working(ranked: Sequence[Ranked]) -> list[str]:
     usable = [one for one in ranked if one.usable]
     proven = [one.seat.build for one in usable if one.standing == "proven"]
     return list(dict.fromkeys(proven or [one.seat.build for one in usable]))
-
-
-def without_lost(changes: Changes, here: Collection[str]) -> Changes:
-    """Leave out earlier builds that are missing or damaged: the program cannot return to those."""
-    for build in [build for line in changes.lines for build in line.previous if build not in here]:
-        changes = changes.without(build)
-    return changes
 
 
 @click.command()
@@ -180,18 +161,14 @@ def rollback(backend: str | None, url: str | None, api_key: str | None) -> Async
 async def _rollback(server: Server, backend: str | None) -> int:
     shelf = own_shelf()
     async with alone(shelf), opened(shelf) as owner:
-        here = {engine.id for engine in owner.engines if not engine.damage}
-        before = await change(shelf, lambda changes: without_lost(changes, here))
-        lines = [line for line in before.lines if backend is None or line.name.endswith(f"-{backend}")]
-        lines.sort(key=lambda line: line.switched_at)
-        name = lines[-1].name if lines else f"{backend or 'any build'}"
-        now = time.time()
-        why = "'engines rollback' replaced it"
-        after = await change(shelf, partial(rolled_back, name=name, why=why, now=now))
+        here = tuple(engine.id for engine in owner.engines if not engine.damage)
+        lines = [line.name for line in lines_to_roll_back(owner.state, backend, here)]
+        event = RolledBack(backend=backend, here=here, why="'engines rollback' replaced it")
+        state, _ = await trio.to_thread.run_sync(shelf.state.tell, [event])
     await tell_server(server)
-    line = after.line(name)
-    click.echo(f"{name}: {line.current if line is not None else ''} is used again")
+    line = state.line(lines[-1])
+    click.echo(f"{lines[-1]}: {line.current if line is not None else ''} is used again")
     if len(lines) > 1:
-        others = ", ".join(line.name for line in lines[:-1])
+        others = ", ".join(lines[:-1])
         say(f"(updated before: {others}; name the backend to go back there)")
     return 0

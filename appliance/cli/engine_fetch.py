@@ -16,7 +16,7 @@ from appliance.catalog.hub import Hub, HubAccess, hub_access
 from appliance.cli.show import human_size
 from appliance.cli.status import say
 from appliance.core.download import Throttle
-from appliance.core.engines.manifest import Archive
+from appliance.core.engines.builds import Archive
 from appliance.engines.installing import CannotInstall
 
 STEP = 10

@@ -13,14 +13,13 @@ from appliance.cli.engine_sources import FROM_HELP, check_needs, sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.status import EXIT_OURS, say, say_error
-from appliance.core.engines.manifest import Entry
+from appliance.core.engines.builds import Entry
 from appliance.engines.found import here
 from appliance.engines.installing import CannotInstall
 from appliance.engines.installing import install as put
 from appliance.engines.integrity import check_build
 from appliance.engines.owner import Engines
-from appliance.engines.shelf import Shelf
-from appliance.engines.updating import alone
+from appliance.engines.shelf import Shelf, alone
 from appliance.errors import UsageError
 
 

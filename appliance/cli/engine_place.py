@@ -1,4 +1,4 @@
-"""Shared by the verbs of ``engines``: the folder of installed builds, the book, the running server."""
+"""Shared by the verbs of ``engines``: the folder of builds, what is remembered, the running server."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from msgspec import structs
 from appliance.catalog.sources import STARTER
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, ask_raw
 from appliance.cli.status import say
-from appliance.core.engines.changes import line_of
 from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.proofs import Proof
+from appliance.core.engines.state import line_of
 from appliance.engines.found import ENGINE_VARIABLE, Places, installed_folder, list_engines
 from appliance.engines.owner import Engines, open_engines
-from appliance.engines.shelf import Shelf
+from appliance.engines.shelf import MAKE_ROOM, Shelf
 from appliance.engines.table import Table, table
-from appliance.engines.updating import MAKE_ROOM, recover
 from appliance.errors import UsageError
-from appliance.store.engine_book import BOOK, BookFile
 
 PROBE_TIME = 300.0
 """Seconds that a running server gets to look at all its builds again."""
@@ -32,20 +30,16 @@ def own_shelf() -> Shelf:
     return Shelf(installed_folder())
 
 
-def book_file(shelf: Shelf) -> BookFile:
-    return BookFile(shelf.root / BOOK)
-
-
 @asynccontextmanager
 async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
     """Return this machine's engines, after a look at them if there was none since the drivers changed."""
     try:
-        await trio.to_thread.run_sync(recover, shelf)
+        await trio.to_thread.run_sync(shelf.recover)
     except OSError as cause:
         say(f"note: the remains of an update or an installation cannot be removed: {cause}")
     find = partial(list_engines, Places.of_this_machine())
     failure: Exception | None = None
-    async with open_engines(find, book_file(shelf), starter=STARTER) as engines:
+    async with open_engines(find, shelf.state, starter=STARTER) as engines:
         try:
             if engines.look is None:
                 await engines.probe()
@@ -57,17 +51,16 @@ async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
 
 
 async def keep(shelf: Shelf, engines: Engines) -> None:
-    """Make sure that changes are in the book's file, or raise OSError."""
-    await engines.write_down()
+    """Make sure that everything is in the file, or raise OSError."""
+    await engines.sync()
     if not engines.is_saved:
-        path = book_file(shelf).path
-        raise OSError(None, f"nothing has changed: {path} cannot be written; {MAKE_ROOM}")
+        raise OSError(None, f"nothing has changed: {shelf.state.path} cannot be written; {MAKE_ROOM}")
 
 
-async def own_table(shelf: Shelf, engines: Engines) -> Table:
+async def own_table(engines: Engines) -> Table:
     """Return the engines' standing without a server."""
-    changes = await trio.to_thread.run_sync(shelf.changes.read)
-    return table(engines.engines, engines.ranked(), engines.book, changes, running={}, now=time.time())
+    await engines.sync()
+    return table(engines.engines, engines.ranked(), engines.state, running={}, now=time.time())
 
 
 async def server_table(server: Server, method: str = "GET", path: str = "/api/engines") -> Table | None:
@@ -82,7 +75,7 @@ async def server_table(server: Server, method: str = "GET", path: str = "/api/en
 
 
 async def tell_server(server: Server) -> None:
-    """Make a running server look at builds and book again. It is not an error if no server runs."""
+    """Make a running server look at builds and state again. It is not an error if no server runs."""
     try:
         await ask_raw(server, "POST", "/api/engines/probe", patience=PROBE_TIME)
     except NotRunning:

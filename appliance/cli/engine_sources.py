@@ -10,22 +10,20 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from appliance.core.engines.builds import Build
-from appliance.core.engines.manifest import (
-    BACKENDS,
+from appliance.core.engines.builds import (
     Archive,
     Asked,
+    Build,
     Entry,
     Wants,
     check_entry,
     find_entry,
     parse_asked,
     release_of,
+    unmet,
 )
-from appliance.core.engines.needs import unmet
-from appliance.engines.builds_manifest import read_manifest
 from appliance.engines.found import EXECUTABLE
-from appliance.engines.installing import Sources, described
+from appliance.engines.installing import Sources, described, read_manifest
 from appliance.engines.owner import Engines
 from appliance.engines.unpacking import SUFFIXES, is_archive
 from appliance.errors import UsageError
@@ -40,7 +38,8 @@ def sources_of(word: str | None, source: str | None, platform: str, sha256: str 
         raise UsageError("--sha256 needs the 64 digits of a checksum")
     if source is None:
         if asked is None:
-            raise UsageError(f"say which build: a backend ({', '.join(BACKENDS)}), or --from")
+            listed = sorted({one.backend for one in read_manifest() if one.platform == platform})
+            raise UsageError(f"say which build; for {platform} there is {', '.join(listed) or 'none'}, or --from")
         if sha256 is not None:
             raise UsageError("--sha256 works only with --from; the checksums of listed builds are known")
         return Sources(entry=find_entry(read_manifest(), asked))

@@ -14,7 +14,7 @@ from appliance.catalog.sources import STARTER
 from appliance.cli.config import loaded
 from appliance.cli.engine_canary import models_to_try
 from appliance.cli.engine_fetch import fetch_archive
-from appliance.cli.engine_place import book_file, in_use, opened, own_shelf, say_proof, tell_server
+from appliance.cli.engine_place import in_use, opened, own_shelf, say_proof, tell_server
 from appliance.cli.engine_sources import FROM_HELP, check_needs, sources_of
 from appliance.cli.model_options import source_options
 from appliance.cli.plan import AsyncCommand
@@ -22,17 +22,13 @@ from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.show import human_size
 from appliance.cli.status import EXIT_OURS, say, say_error
 from appliance.core.config.types import Config
-from appliance.core.engines.builds import numbers_of
-from appliance.core.engines.changes import Step, line_of
+from appliance.core.engines.builds import Entry, numbers_of, parse_asked
 from appliance.core.engines.choice import Ranked, best
-from appliance.core.engines.manifest import Entry, parse_asked
-from appliance.engines.builds_manifest import read_manifest
-from appliance.engines.canary import Candidate, canary
+from appliance.core.engines.state import Step, line_of
 from appliance.engines.found import Engine, here
-from appliance.engines.installing import CannotInstall, Sources, forget_downloads, stage
-from appliance.engines.shelf import Shelf
-from appliance.engines.staged import devices_of, prove_staged
-from appliance.engines.updating import Steps, alone, run_update
+from appliance.engines.installing import CannotInstall, Sources, forget_downloads, read_manifest, stage
+from appliance.engines.shelf import Shelf, alone
+from appliance.engines.updating import Candidate, Steps, canary, devices_of, prove_staged, run_update
 from appliance.errors import UsageError
 from appliance.platform.children import open_children
 
@@ -94,18 +90,17 @@ async def _update(
     shelf = own_shelf()
     try:
         async with alone(shelf), opened(shelf) as owner:
-            if owner.book.pinned:
-                raise UsageError(f"the engine is pinned to '{owner.book.use}'; 'engines use auto' allows updates")
+            if owner.state.pinned:
+                raise UsageError(f"the engine is pinned to '{owner.state.use}'; 'engines use auto' allows updates")
             ranked = owner.ranked(word="auto")
             old = _old(ranked, backend)
-            if owner.book.use in (old.seat.id, old.seat.build):
+            if owner.state.use in (old.seat.id, old.seat.build):
                 raise UsageError(
-                    f"'engines use' asks for {owner.book.use}, and no other; "
+                    f"'engines use' asks for {owner.state.use}, and no other; "
                     f"'engines use {old.seat.backend}' or 'engines use auto' allows updates"
                 )
             sources = await trio.to_thread.run_sync(_newer, old.seat.build, source, sha256)
-            changes = await trio.to_thread.run_sync(shelf.changes.read)
-            if not _wanted(sources.entry, old.seat.build, changes.withdrawn.get(sources.entry.id), force):
+            if not _wanted(sources.entry, old.seat.build, owner.state.withdrawn.get(sources.entry.id), force):
                 return 0
             check_needs(sources.entry, owner, force)
             if not yes and not await _agreed(sources.entry, old.seat.build):
@@ -118,7 +113,7 @@ async def _update(
                 devices=devices_of(ranked, old.seat.build),
                 models=partial(models_to_try, server, config, model),
             )
-            why = await run_update(shelf, sources.entry.id, old.seat.build, run.steps(), held=owner.book.asked_for)
+            why = await run_update(shelf, sources.entry.id, old.seat.build, run.steps(), held=owner.state.asked_for)
             await trio.to_thread.run_sync(forget_downloads, shelf, sources.entry)
     except CannotInstall as cause:
         return say_error(f"{cause}; the build in use stays", EXIT_OURS)
@@ -206,7 +201,7 @@ class Update:
         return await stage(self._shelf, self._sources, fetch_archive)
 
     async def _prove(self, folder: Path) -> str:
-        why, self._new = await prove_staged(folder, book_file(self._shelf), STARTER, self._devices, say_proof)
+        why, self._new = await prove_staged(folder, self._shelf.state, STARTER, self._devices, say_proof)
         return why
 
     async def _canary(self, folder: Path) -> str:

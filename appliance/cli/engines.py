@@ -30,10 +30,11 @@ from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.cli.status import EXIT_OURS, say
+from appliance.core.engines.events import Forgotten
 from appliance.core.engines.machine import Look
 from appliance.core.engines.proofs import Proof
+from appliance.engines.shelf import alone
 from appliance.engines.table import BuildRow, SeatRow, Table
-from appliance.engines.updating import alone
 from appliance.errors import UsageError
 
 COLUMNS = ("", "SEAT", "DEVICE", "STANDING", "PROMPT", "ANSWER", "FROM", "WHY")
@@ -85,7 +86,7 @@ async def _ls(server: Server, as_json: bool) -> int:
     if found is None:
         shelf = own_shelf()
         async with opened(shelf) as owner:
-            found = await own_table(shelf, owner)
+            found = await own_table(owner)
     if as_json:
         print_json(found)
     else:
@@ -110,7 +111,7 @@ async def _probe(server: Server, as_json: bool) -> int:
     shelf = own_shelf()
     async with opened(shelf) as owner:
         seen = await owner.probe()
-        found = await own_table(shelf, owner)
+        found = await own_table(owner)
     await tell_server(server)
     if as_json:
         print_json(Probed(machine=seen, engines=found))
@@ -175,14 +176,14 @@ def forget(builds: tuple[str, ...], url: str | None, api_key: str | None) -> Asy
 async def _forget(server: Server, builds: tuple[str, ...]) -> int:
     shelf = own_shelf()
     async with alone(shelf), opened(shelf) as owner:
-        digests: list[str] | None = None
+        digests: tuple[str, ...] | None = None
         if builds:
-            digests = [engine.digest for engine in owner.engines if engine.id in builds]
+            digests = tuple(engine.digest for engine in owner.engines if engine.id in builds)
             known = {engine.id for engine in owner.engines}
             for build in builds:
                 if build not in known:
                     raise UsageError(f"there is no build '{build}' here; there is {', '.join(sorted(known)) or 'none'}")
-        owner.change(lambda book: book.cleared(digests))
+        owner.tell(Forgotten(digests))
         await keep(shelf, owner)
         await owner.probe()
     await tell_server(server)

@@ -16,13 +16,13 @@ from appliance.core.model import Model
 from appliance.core.near_names import did_you_mean
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import finder, installed_folder
-from appliance.engines.looking import look
 from appliance.engines.owner import open_engines
 from appliance.errors import EngineNotFound, UsageError
 from appliance.fleet.terms import plan_of
 from appliance.platform.children import open_children
+from appliance.platform.drivers import look
 from appliance.platform.memory import free_memory
-from appliance.store.engine_book import BOOK, BookFile
+from appliance.store.engine_state import StateFile
 
 
 async def machine_room() -> Mapping[str, int]:
@@ -30,8 +30,8 @@ async def machine_room() -> Mapping[str, int]:
     room = {RAM: free_memory()}
     with suppress(EngineNotFound):
         found = finder(None)
-        book = BookFile(installed_folder() / BOOK)
-        async with open_engines(found.find, book, starter=STARTER, only=found.only) as engines:
+        file = StateFile(installed_folder())
+        async with open_engines(found.find, file, starter=STARTER, only=found.only) as engines:
             engine = engines.choose()
         if engine is not None and engine.gpus:
             async with open_children() as children:

@@ -42,7 +42,7 @@ from appliance.engines.found import ENGINE_HELP, finder, installed_folder
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
-from appliance.store.engine_book import BOOK, BookFile
+from appliance.store.engine_state import StateFile
 from appliance.upstream.client import Exchange, Response
 
 FROM_STDIN = "-"
@@ -135,9 +135,9 @@ async def _run(server: Server, choices: Choices, question: str | None) -> int:
     model = snapshot.require(choices.model)
     say(f"no server is running at {server.url}: loading {model.id} for this command")
     outcome: int | Exception
-    book = BookFile(installed_folder() / BOOK)
+    file = StateFile(installed_folder())
     async with (
-        open_engines(found.find, book, starter=STARTER, only=found.only) as engines,
+        open_engines(found.find, file, starter=STARTER, only=found.only) as engines,
         open_fleet(FleetSettings(models_max=1), engines) as fleet,
     ):
         try:

@@ -28,7 +28,7 @@ from appliance.engines.found import ENGINE_HELP, Engine, find_engine, finder, in
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError
 from appliance.fleet.owner import Fleet, open_fleet
-from appliance.store.engine_book import BOOK, BookFile
+from appliance.store.engine_state import StateFile
 from appliance.upstream.client import Address, Exchange, Response
 
 QUESTION = "What is the capital of France?"
@@ -131,8 +131,8 @@ async def _selftest(engine_named: str | None, model_named: str, as_json: bool) -
 async def _chosen(named: str | None) -> Engine:
     """Return the engine on which a server would start a model, and only that one."""
     found = finder(named)
-    book = BookFile(installed_folder() / BOOK)
-    async with open_engines(found.find, book, starter=STARTER, only=found.only) as engines:
+    file = StateFile(installed_folder())
+    async with open_engines(found.find, file, starter=STARTER, only=found.only) as engines:
         return engines.choose() or find_engine(named)
 
 

@@ -15,7 +15,7 @@ import trio
 
 from appliance.core.engines.choice import Seat
 from appliance.engines.owner import Engines
-from appliance.platform.power import Suspends
+from appliance.platform.machine import Suspends
 
 QUIET = 3.0
 """Seconds without a request before something is tried: a proof measures speed, and takes a core."""

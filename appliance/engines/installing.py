@@ -9,24 +9,27 @@ import hashlib
 import os
 import shutil
 import sys
+import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
 
 import msgspec
 import trio
 from msgspec import Struct, structs
 
-from appliance.core.engines.builds import MANIFEST, Build, FileSum
-from appliance.core.engines.manifest import Archive, Entry
+from appliance.core.engines.builds import MANIFEST, Archive, Build, Entry, FileSum, Wants, check_entry
 from appliance.engines.found import EXECUTABLE
 from appliance.engines.integrity import MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
-from appliance.engines.unpacking import BadArchive, read_member, unpack
+from appliance.engines.unpacking import BadArchive, check_links, read_member, unpack
 from appliance.errors import UsageError
 from appliance.store.model_files import free_bytes, write_whole
 from appliance.store.partial_file import sync_folder
 
+SHIPPED = Path(__file__).with_name("manifest.toml")
+CHECKOUT = Path(__file__).parents[2] / "llama-builds" / "manifest.toml"
 UNPACKED = 4
 """What an archive grows to at most, of those that are known; for the look whether the disk has room."""
 SPARE = 512 << 20
@@ -148,7 +151,7 @@ def _made_in(
     for number in range(1, len(files)):
         _move_beside(work / str(number), build)
     if folder is None:
-        _check_links(build)
+        check_links(build)
     program = build / EXECUTABLE
     if sys.platform != "win32" and program.is_file():
         program.chmod(0o755)  # a zip made on Windows knows no modes
@@ -204,15 +207,6 @@ def _move_beside(unpacked: Path, build: Path) -> None:
         path.rename(there)
 
 
-def _check_links(build: Path) -> None:
-    """Of an archive only the server's folder is kept, and of another one its files: a link that stayed in the archive
-    may lead elsewhere now. Raises CannotInstall."""
-    home = os.path.realpath(build)
-    for path in build.rglob("*"):
-        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
-            raise CannotInstall(f"{path.name} in it is a link that leads out of the server's folder")
-
-
 def _sums_of(folder: Path, check: Callable[[], None]) -> list[FileSum]:
     found: list[FileSum] = []
     for path in sorted(folder.rglob("*")):
@@ -258,3 +252,65 @@ def _copy_folder(folder: Path, to: Path, check: Callable[[], None]) -> None:
 
 def _size_of(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*"))
+
+
+# ---- the list of builds that can be fetched --------------------------------------------------------------------------
+
+
+def manifest_file() -> Path:
+    """Where the list is."""
+    return SHIPPED if SHIPPED.is_file() or not CHECKOUT.is_file() else CHECKOUT
+
+
+class _Archive(Struct, frozen=True, kw_only=True):
+    name: str
+    size: int = 0
+    sha256: str = ""
+    url: str = ""
+
+
+class _Build(Struct, frozen=True, kw_only=True):
+    platform: str
+    backend: str
+    build: str
+    archives: tuple[_Archive, ...]
+    licence: str = ""
+    needs: Wants = Wants()
+
+
+class _File(Struct, frozen=True, kw_only=True):
+    base: str
+    builds: tuple[_Build, ...]
+
+
+def read_manifest(path: Path | None = None) -> list[Entry]:
+    """Every build of the list. Raises UsageError for a list that cannot be used, and OSError."""
+    path = path or manifest_file()
+    try:
+        with path.open("rb") as file:
+            found = msgspec.convert(tomllib.load(file), type=_File)
+    except FileNotFoundError:
+        raise UsageError(f"there is no list of builds at {path}; name a build of your own with --from") from None
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as cause:
+        raise UsageError(f"{path} is no list of builds: {cause}") from None
+    return [_entry(found.base, build) for build in found.builds]
+
+
+def _entry(base: str, build: _Build) -> Entry:
+    entry = Entry(
+        platform=build.platform,
+        backend=build.backend,
+        build=build.build,
+        archives=tuple(_archive(base, build.build, archive) for archive in build.archives),
+        needs=build.needs,
+        licence=build.licence,
+    )
+    check_entry(entry)
+    return entry
+
+
+def _archive(base: str, build: str, archive: _Archive) -> Archive:
+    url = archive.url or base.replace("{build}", build).replace("{name}", archive.name)
+    if PurePosixPath(archive.name).name != archive.name or urlsplit(url).scheme not in ("https", "http"):
+        raise UsageError(f"'{archive.name}' in the list of builds is no name of a file, or its address is none: {url}")
+    return Archive(name=archive.name, url=url, sha256=archive.sha256, size=archive.size)

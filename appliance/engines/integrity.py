@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import stat
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -23,8 +24,6 @@ OF_ID = re.compile(r"(?:[A-Za-z0-9_](?:[.+-]?[A-Za-z0-9_])*)?")
 """A part of a build's id: no path, and nothing that an option or a shell could take it for."""
 SHOWN = 3
 """Files that one line names."""
-
-_hashes: dict[tuple[str, int, int], str] = {}
 
 
 def read_build(folder: Path) -> Build:
@@ -91,11 +90,14 @@ def is_inside(path: str) -> bool:
 
 
 def _same(path: Path, file: FileSum, changed: int) -> bool:
-    key = (str(path), file.size, changed)
-    if key not in _hashes:
-        with path.open("rb") as content:
-            _hashes[key] = hashlib.file_digest(content, "sha256").hexdigest()
-    return _hashes[key] == file.sha256
+    return _sha256(path, file.size, changed) == file.sha256
+
+
+@lru_cache(maxsize=5000)
+def _sha256(path: Path, size: int, changed: int) -> str:
+    """Size and time of change are parts of the key: a file that stays as it is is read once per process."""
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _names(files: list[str]) -> str:

@@ -1,8 +1,8 @@
 """The owner of engines: what is known of every build on this machine, and which one a model is started on.
 
 It answers at once with what is known. What is not is found out by a look at the machine, by asking every build for its
-devices, and by proving seats: when it is told to, or by the task in `engines.background`. What is learnt goes into the
-book, so that the next start knows it.
+devices, and by proving seats: when it is told to, or by the task in `engines.background`. What is learnt is an event
+(`core.engines.events`): it counts at once here, and is in the file a moment later, so that the next start knows it.
 """
 
 from __future__ import annotations
@@ -18,29 +18,25 @@ from pathlib import Path
 import trio
 from msgspec import structs
 
-from appliance.core.engines.book import Book, Listed, key_of
 from appliance.core.engines.cards import drivers_of, identify, memory_names
-from appliance.core.engines.choice import Ranked, Seat, Wanted, best, rank
-from appliance.core.engines.devices import Device, cpu_device
+from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, device_flags, rank, seats_of
+from appliance.core.engines.events import Failed, Learnt, Seen, Trusted, reduce
+from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.machine import VISIBILITY, Look
-from appliance.core.engines.probation import after_failure
 from appliance.core.engines.proofs import Proof
-from appliance.core.engines.seats import Offer, device_flags, seats_of
+from appliance.core.engines.state import Listed, State, key_of
 from appliance.engines.found import NO_GPUS, Engine
 from appliance.engines.integrity import check_build
-from appliance.engines.looking import look
 from appliance.engines.probing import list_devices
-from appliance.engines.shelf import CHANGES
-from appliance.engines.succession import Succession
 from appliance.platform.children import Children, open_children
-from appliance.platform.power import hardware_signature
-from appliance.store.changes_file import ChangesFile
-from appliance.store.engine_book import BookFile
+from appliance.platform.drivers import look
+from appliance.platform.machine import here
+from appliance.store.engine_state import StateFile
 
 RANKED_FOR = 1.0
 """Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
 LAST_WRITE = 2.0
-"""Seconds for what is not in the book's file when the program ends."""
+"""Seconds for what is not in the file yet when the program ends."""
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +44,11 @@ log = logging.getLogger(__name__)
 class Engines:
     """Owned by `open_engines`. What is not async is atomic, and does not wait for the disk."""
 
-    def __init__(self, find: Callable[[], list[Engine]], book: BookFile, starter: Path, *, only: bool) -> None:
+    def __init__(self, find: Callable[[], list[Engine]], file: StateFile, starter: Path, *, only: bool) -> None:
         self.engines: list[Engine] = []
-        self.book = Book()
+        self.state = State()
         self._find = find
-        self._file = book
-        self._succession = Succession(ChangesFile(book.path.with_name(CHANGES)))
+        self._file = file
         self._starter = starter
         self._only = only
         self._signature = _signature()
@@ -63,9 +58,10 @@ class Engines:
         self._suspected = trio.Event()
         self._ranked: dict[tuple[str, str], tuple[float, list[Ranked]]] = {}
         """What `ranked` has answered, and when, since the last `_arrange`."""
-        self._edits: list[Callable[[Book], Book]] = []
-        """Of the book, which are not in its file yet."""
+        self._events: list[Learnt] = []
+        """Those that are not in the file yet."""
         self._unwritten = trio.Event()
+        self._is_unwritable = False
         self._proving = trio.Lock()
         self._writing = trio.Lock()
         self._probing = trio.Lock()
@@ -76,7 +72,7 @@ class Engines:
     @property
     def look(self) -> Look | None:
         """The machine; None while nobody has looked, or it has changed since."""
-        return self.book.look if self.book.signature == self._signature else None
+        return self.state.look if self.state.signature == self._signature else None
 
     @property
     def seats(self) -> Sequence[Seat]:
@@ -92,10 +88,10 @@ class Engines:
         return known[1]
 
     def _rank(self, model: str, word: str, now: float) -> list[Ranked]:
-        proofs = {seat.id: self.book.proofs_of(seat, self._system, now) for seat in self._seats}
+        proofs = {seat.id: self.state.proofs_of(seat, now) for seat in self._seats}
         wanted = self._wanted(model, word)
-        ranked = rank(self._seats, proofs, self.book.probations, wanted=wanted, model=model, now=now)
-        return self._succession.arrange(ranked)
+        ranked = rank(self._seats, proofs, self.state.probations, wanted=wanted, model=model, now=now)
+        return self.state.arrange(ranked)
 
     def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
         """See `Chooser.choose`."""
@@ -107,24 +103,29 @@ class Engines:
         engine = next(one for one in self.engines if (one.id, one.digest) == (seat.build, seat.digest))
         narrowed = seat if devices is None else structs.replace(seat, devices=tuple(devices))
         listed = self._listed(engine)
-        gpus = NO_GPUS if seat.on_cpu else memory_names(narrowed.devices, self.book.look)
+        gpus = NO_GPUS if seat.on_cpu else memory_names(narrowed.devices, self.state.look)
         flags = device_flags(narrowed, listed.devices if listed else ())
         return structs.replace(engine, seat=seat.id, args=flags, gpus=gpus)
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
-        """See `Chooser.failed`. Where there is another seat, this one waits for a while, and is proven again."""
-        if self._succession.failed(engine.id, why, time.time()):
-            self._ranked.clear()
-            self._unwritten.set()
-        usable = [one for one in self.ranked(model) if one.usable]
-        if len(usable) < 2:
+        """See `Chooser.failed`. Where there is another seat, this one waits for a while, and is proven again.
+
+        A build that came with an update and fails soon gives way to the one before it.
+        """
+        others = len([one for one in self.ranked(model) if one.usable]) > 1
+        before = self.state.role(engine.id)
+        event = Failed(
+            build=engine.id, seat=engine.seat, digest=engine.digest, model=model, why=why, at=time.time(), others=others
+        )
+        self.tell(event)
+        if self.state.role(engine.id) != before:
+            log.warning("engine %s came with an update and failed: the one before it is used again", engine.id)
+        if not others:
             return
-        before = next((p for p in self.book.probations if (p.seat, p.model) == (engine.seat, model)), None)
-        probation = after_failure(before, seat=engine.seat, digest=engine.digest, model=model, why=why, now=time.time())
-        self.change(lambda book: book.with_probation(probation))
+        pair = (engine.seat, model)
+        wait = next(one.until - one.since for one in self.state.probations if (one.seat, one.model) == pair)
         log.warning(
-            "model '%s' failed on engine %s (%s); it is not used for it for %.0f s",
-            *(model, engine.seat, why, probation.until - probation.since),
+            "model '%s' failed on engine %s (%s); it is not used for it for %.0f s", model, engine.seat, why, wait
         )
         if any(seat.id == engine.seat and seat.devices for seat in self._seats):
             self._suspects.add(engine.seat)
@@ -141,46 +142,61 @@ class Engines:
             self._arrange()
         return damage
 
-    def change(self, edit: Callable[[Book], Book]) -> None:
-        """Remember something: at once here, and in the book's file a moment later."""
-        self.book = edit(self.book)
-        self._edits.append(edit)
+    def tell(self, event: Learnt) -> None:
+        """Remember something: at once here, and in the file a moment later."""
+        self.state, _ = reduce(self.state, event)
+        self._events.append(event)
         self._unwritten.set()
         self._arrange()
 
-    async def write_down(self) -> None:
-        """Put into the files what they do not have yet, and take from them what other programs have put there."""
+    async def sync(self) -> None:
+        """Put into the file what it does not have yet, and take from it what other programs have put there.
+
+        A disk that does not take it changes nothing here: it is tried again with the next event.
+        """
         async with self._writing:
-            await trio.to_thread.run_sync(self._succession.write)
-            while edits := self._edits[:]:
-                book = await trio.to_thread.run_sync(self._file.change, partial(_applied, edits))
-                del self._edits[: len(edits)]
-                self.book = _applied(self._edits, book)
+            try:
+                state: State | None = None
+                while events := self._events[:]:
+                    state, _ = await trio.to_thread.run_sync(self._file.tell, events)
+                    del self._events[: len(events)]
+                state = state or await trio.to_thread.run_sync(self._file.read)
+            except OSError as cause:
+                self._warn(cause)
+                return
+            self._is_unwritable = False
+            for event in self._events:
+                state, _ = reduce(state, event)
+            self.state = state
         self._arrange()
+
+    def _warn(self, cause: OSError) -> None:
+        if not self._is_unwritable:
+            path, why = self._file.path, cause.strerror or cause
+            log.warning("%s cannot be used (%s): results about engines are forgotten when the program ends", path, why)
+        self._is_unwritable = True
 
     @property
     def is_saved(self) -> bool:
-        """Whether everything that was changed is in the book's file."""
-        return not self._edits and self._file.is_saved
+        """Whether every event is in the file."""
+        return not self._events
 
     async def keep_writing(self) -> None:
         """Run by `open_engines`."""
         while True:
             await self._unwritten.wait()
             self._unwritten = trio.Event()
-            await self.write_down()
+            await self.sync()
 
     async def refresh(self) -> None:
-        """Look again which engines are installed, and what other programs have put into the book."""
+        """Look again which engines are installed, and what other programs have put into the file."""
         found = await trio.to_thread.run_sync(self._find)
         for engine in found:
             if engine.id in self._damage and not await self.check(engine, read_all=True):
                 self._damage.pop(engine.id, None)  # it was installed again
-        await trio.to_thread.run_sync(self._succession.refresh)
-        async with self._writing:  # what is being written is in the file before it is read
-            book = await trio.to_thread.run_sync(self._file.read)
-            self.engines, self.book = found, _applied(self._edits, book)
-            self._arrange()
+        self.engines = found
+        self._arrange()
+        await self.sync()
 
     # ---- finding out -------------------------------------------------------------------------------------------------
 
@@ -201,7 +217,7 @@ class Engines:
             seen = await look(children)
             self._signature = signature
             await self.refresh()
-            self.change(lambda book: book.with_look(seen, signature))
+            self.tell(Seen(seen, signature))
             for engine in self.engines:
                 if not engine.damage:
                     await self._ask_for_devices(engine, seen, children)
@@ -218,7 +234,7 @@ class Engines:
             devices=identify(listing.devices, seen, listing.targets),
             why=listing.why if listing.fault is not None else "",
         )
-        self.change(lambda book: book.with_listed(listed))
+        self.tell(listed)
 
     async def prove(
         self, seats: Iterable[Seat] | None = None, tell: Callable[[Proof], None] = lambda proof: None
@@ -237,7 +253,7 @@ class Engines:
                 on = [(device, self.engine_on(seat, (device,))) for device in seat.devices]
                 tried = [await self._prove(seat, device, engine, children, tell) for device, engine in on]
                 if all(proof.ok for proof in tried):
-                    self.change(lambda book, seat=seat: book.with_trust(seat.id))
+                    self.tell(Trusted(seat.id))
                 proofs += tried
             return proofs
 
@@ -252,7 +268,7 @@ class Engines:
     async def _prove(
         self, seat: Seat, device: Device, engine: Engine, children: Children, tell: Callable[[Proof], None]
     ) -> Proof:
-        key = key_of(seat, device, self._system)
+        key = key_of(seat, device, self.state.system)
         if damage := await self.check(engine, read_all=True):
             proof = Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=damage, at=time.time())
             tell(proof)
@@ -260,7 +276,7 @@ class Engines:
         from appliance.engines.proving import prove  # seven modules, for what is done in the background
 
         proof = await prove(engine, device, self._starter, children, key=key, build=seat.build, now=time.time())
-        self.change(lambda book: book.with_proof(proof))
+        self.tell(proof)
         said = "is proven" if proof.ok else f"failed its proof: {proof.why}"
         log.log(logging.INFO if proof.ok else logging.WARNING, "engine %s on %s %s", seat.build, proof.device, said)
         tell(proof)
@@ -293,15 +309,11 @@ class Engines:
 
     # ---- arranging ---------------------------------------------------------------------------------------------------
 
-    @property
-    def _system(self) -> str:
-        return self.book.system
-
     def _wanted(self, model: str, word: str) -> Wanted | None:
-        chosen = word or self.book.models.get(model) or self.book.use
+        chosen = word or self.state.models.get(model) or self.state.use
         if self._only:
             return None
-        return Wanted(word=chosen, only=self.book.pinned and not word) if chosen and chosen != "auto" else None
+        return Wanted(word=chosen, only=self.state.pinned and not word) if chosen and chosen != "auto" else None
 
     def _listed(self, engine: Engine) -> Listed | None:
         """What the engine said of its devices, as long as system and drivers are what they were."""
@@ -309,11 +321,11 @@ class Engines:
         if seen is None:
             return None
         now = (engine.digest, seen.system, drivers_of(seen))
-        return next((one for one in self.book.listed if (one.digest, one.system, one.drivers) == now), None)
+        return next((one for one in self.state.listed if (one.digest, one.system, one.drivers) == now), None)
 
     def _arrange(self) -> None:
         """Work out the seats again."""
-        seen = self.book.look
+        seen = self.state.look
         cpu = cpu_device(seen.cpu, seen.memory_total) if seen is not None else cpu_device("", 0)
         now = time.time()
         self._seats = []
@@ -330,7 +342,7 @@ class Engines:
                 fault=listed.why if listed else "",
             )
             failed = {
-                p.key.device for p in self.book.proofs if p.key.digest == engine.digest and not p.ok and p.holds(now)
+                p.key.device for p in self.state.proofs if p.key.digest == engine.digest and not p.ok and p.holds(now)
             }
             self._seats += seats_of(offer, cpu, failed)
 
@@ -338,29 +350,23 @@ class Engines:
 def _signature() -> str:
     """Changes when a driver or a card does, or what the environment hides of them."""
     hidden = "".join(f" {name}={os.environ[name]}" for name in VISIBILITY if name in os.environ)
-    return hardware_signature() + hidden
-
-
-def _applied(edits: Sequence[Callable[[Book], Book]], book: Book) -> Book:
-    for edit in edits:
-        book = edit(book)
-    return book
+    return here.signature() + hidden
 
 
 @asynccontextmanager
 async def open_engines(
-    find: Callable[[], list[Engine]], book: BookFile, *, starter: Path, only: bool = False
+    find: Callable[[], list[Engine]], file: StateFile, *, starter: Path, only: bool = False
 ) -> AsyncGenerator[Engines]:
     """Own what is known of engines, for the length of the block; see `engines.background` for what is not.
 
     ``find`` lists the engines that there are, best place first; ``only``: nobody asked for a choice among them, so
     that the background task looks at the machine and proves what fails, and nothing else.
     """
-    engines = Engines(find, book, starter, only=only)
+    engines = Engines(find, file, starter, only=only)
     await engines.refresh()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engines.keep_writing)
         yield engines
         nursery.cancel_scope.cancel()
     with trio.move_on_after(LAST_WRITE, shield=True):
-        await engines.write_down()
+        await engines.sync()

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 
 import msgspec
+import platformdirs
 import trio
 from msgspec import Struct
 
 from appliance.core.engines import trial_log
-from appliance.core.engines.ballast import BLOCK, BLOCK_BYTES, LAYERS, LETTERS, weights_of
-from appliance.core.engines.devices import CPU, Device
-from appliance.core.engines.listing import printable
-from appliance.core.engines.proofs import Proof, ProofKey
-from appliance.core.engines.speeds import Speeds, Timings, next_request, speeds_of
-from appliance.engines.ballast import measuring_folder, write_ballast
+from appliance.core.engines.ballast import (
+    BLOCK,
+    BLOCK_BYTES,
+    LAYERS,
+    LETTERS,
+    PREFIX,
+    SUFFIX,
+    file_name,
+    header,
+    layers_for,
+    weights_of,
+    weights_size,
+)
+from appliance.core.engines.listing import CPU, Device, printable
+from appliance.core.engines.proofs import Proof, ProofKey, Speeds, Timings, next_request, speeds_of
 from appliance.engines.found import Engine
 from appliance.engines.known import KNOWN, Known
 from appliance.engines.trial import Trial, TrialFailed, open_trial
 from appliance.platform.children import Children
+from appliance.store.model_files import write_sparse
 
+APP_NAME = "llama-appliance"
 PROOF_TIME = 240.0
 """Seconds for everything. The first start on a card may compile its kernels for a minute, or two."""
 MEASURING_TIME = 60.0
@@ -185,3 +198,40 @@ def _said(answer: bytes) -> Said:
 
 def _left(until: float) -> float:
     return max(0.0, until - trio.current_time())
+
+
+# ---- the measuring model ---------------------------------------------------------------------------------------------
+
+
+class Ballast(Struct, frozen=True, kw_only=True):
+    """A measuring model that is there. ``part``: how much of the whole one it is, 1.0 where memory is plenty."""
+
+    path: Path
+    part: float
+
+
+def measuring_folder() -> Path:
+    """Where it is kept."""
+    return Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "measuring"
+
+
+def write_ballast(folder: Path, device_memory: int | None = None) -> Ballast:
+    """The measuring model for the memory that is free now, on this machine and on the device. Raises OSError.
+
+    Takes milliseconds, also the first time. Those of other versions are deleted.
+    """
+    import psutil  # seven milliseconds, which a program that measures no engine saves
+
+    free = psutil.virtual_memory().available
+    layers = layers_for(free if device_memory is None else min(free, device_memory))
+    path = folder / file_name(layers)
+    head = header(layers)
+    size = len(head) + weights_size(layers)
+    if not path.is_file() or path.stat().st_size != size:
+        write_sparse(path, head, size - len(head))
+    known = {file_name(count) for count in range(1, LAYERS + 1)}
+    for other in folder.glob(f"{PREFIX}*{SUFFIX}"):
+        if other.name not in known:
+            with contextlib.suppress(OSError):  # somebody measures with it; the next time will do
+                other.unlink()
+    return Ballast(path=path, part=layers / LAYERS)

@@ -4,7 +4,7 @@
     <root>/.staged/<platform>-<backend>/<build>/   whole and verified, and found by none
     <root>/.work/    being unpacked, or about to be removed: worth nothing after a crash
     <root>/.downloads/    archives, and what has come of them
-    <root>/book.json, changes.json
+    <root>/state.json    what is remembered of them all
 
 A build comes into its place by one renaming and leaves it by one, so that what is found there is whole. Everything here
 waits for the disk, and raises OSError.
@@ -12,22 +12,30 @@ waits for the disk, and raises OSError.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import trio
+
 from appliance.core.engines.builds import MANIFEST
-from appliance.core.engines.update import Discard, Effect, Note, Place, Remove
+from appliance.core.engines.events import Discard, Effect, Event, Place, Remove, Restarted, StepDone
 from appliance.errors import Conflict
-from appliance.store.changes_file import ChangesFile
-from appliance.store.partial_file import sync_folder
+from appliance.store.engine_state import StateFile
+from appliance.store.partial_file import Taken, claim, sync_folder
 
 STAGED = ".staged"
 WORK = ".work"
 DOWNLOADS = ".downloads"
-CHANGES = "changes.json"
 LOCK = ".change.lock"
+MAKE_ROOM = "make it writable, make room, or name another folder with LLAMA_APPLIANCE_ENGINES_DIR"
+
+log = logging.getLogger(__name__)
 
 
 class Shelf:
@@ -35,7 +43,7 @@ class Shelf:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.changes = ChangesFile(root / CHANGES)
+        self.state = StateFile(root)
         self.downloads = root / DOWNLOADS
 
     @property
@@ -48,6 +56,10 @@ class Shelf:
 
     def staged_at(self, build: str) -> Path:
         return self.root / STAGED / build
+
+    def folder_of(self, build: str) -> Path:
+        """Where the build is: in its place, or staged."""
+        return self.place_of(build) if build in self.placed() else self.staged_at(build)
 
     def placed(self) -> list[str]:
         """Ids of the builds in place."""
@@ -95,18 +107,45 @@ class Shelf:
         shutil.rmtree(self.root / STAGED, ignore_errors=True)
         self._sweep()
 
-    def carry_out(self, effects: list[Effect]) -> None:
-        """Do what `update.recover` says."""
-        for effect in effects:
-            match effect:
-                case Discard():
-                    self.discard()
-                case Place(build):
+    def carry_out(self, effect: Effect) -> None:
+        """Do what an event asks of the disk; what it asks to be tried is up to `engines.updating`."""
+        match effect:
+            case Discard():
+                self.discard()
+            case Place(build):
+                if build not in self.placed():
                     self.put(build)
-                case Remove(builds):
-                    self.remove(builds)
-                case Note(changes):
-                    self.changes.change(lambda _, new=changes: new)
+            case Remove(builds):
+                self.remove(builds)
+            case _:
+                raise AssertionError(effect)
+
+    def settle(self, event: Event) -> None:
+        """Report an event, and do all that follows from it, until nothing is left to be done."""
+        _, effects = self.state.tell([event])
+        while effects:
+            for effect in effects:
+                self.carry_out(effect)
+            _, effects = self.state.tell([StepDone(time.time())])
+
+    def recover(self) -> None:
+        """Clean up, or complete, what a killed program has left; nothing if another one is at work now.
+
+        For every start, before engines are looked for.
+        """
+        if not any((self.root / name).exists() for name in (STAGED, WORK)) and self.state.read().journal is None:
+            return
+        try:
+            lock = claim(self.lock)
+        except Taken:
+            return
+        try:
+            if (journal := self.state.read().journal) is not None:
+                log.warning("an update to %s was cut short at the step '%s'", journal.build, journal.step)
+            staged, placed = tuple(self.staged()), tuple(self.placed())
+            self.settle(Restarted(staged=staged, placed=placed, at=time.time()))
+        finally:
+            lock.release()
 
     def _set_aside(self, folder: Path) -> None:
         if not folder.exists():
@@ -146,3 +185,23 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
     except OSError:
         pass
+
+
+@asynccontextmanager
+async def alone(shelf: Shelf) -> AsyncGenerator[None]:
+    """Let nobody else install, update or remove meanwhile; what was cut short is cleared up first.
+
+    Raises Conflict, and OSError that says what to do.
+    """
+    try:
+        await trio.to_thread.run_sync(shelf.recover)
+        lock = await trio.to_thread.run_sync(claim, shelf.lock)
+    except Taken:
+        raise Conflict("another 'llama-appliance engines' command changes the builds now; wait until it ends") from None
+    except OSError as cause:
+        told = f"nothing can be changed in {shelf.root} ({cause.strerror or cause}); {MAKE_ROOM}"
+        raise OSError(cause.errno, told) from None
+    try:
+        yield
+    finally:
+        lock.release()

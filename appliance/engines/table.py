@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from appliance.core.engines.book import Book
-from appliance.core.engines.changes import Changes, Role
 from appliance.core.engines.choice import Ranked, Seat, Standing, best
+from appliance.core.engines.state import Role, State
 from appliance.engines.found import Engine
 
 
@@ -68,14 +67,13 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 def table(
-    engines: Sequence[Engine], ranked: Sequence[Ranked], book: Book, changes: Changes, *,
-    running: Mapping[str, str], now: float,
-) -> Table:  # fmt: skip
+    engines: Sequence[Engine], ranked: Sequence[Ranked], state: State, *, running: Mapping[str, str], now: float
+) -> Table:
     """``ranked`` is the order for a model of which nothing is known; ``now`` a Unix time."""
     used = best(ranked)
 
     def row(one: Ranked) -> SeatRow:
-        speeds = [proof for proof in book.proofs_of(one.seat, book.system, now) if proof.ok]
+        speeds = [proof for proof in state.proofs_of(one.seat, now) if proof.ok]
         return SeatRow(
             id=one.seat.id,
             devices=tuple(_device(one.seat, index) for index in range(len(one.seat.devices))),
@@ -96,36 +94,36 @@ def table(
                 source=engine.source,
                 folder=engine.folder,
                 damage=next((one.seat.damage for one in ranked if one.seat.build == engine.id), engine.damage),
-                role=changes.role(engine.id),
-                withdrawn=changes.withdrawn.get(engine.id, ""),
+                role=state.role(engine.id),
+                withdrawn=state.withdrawn.get(engine.id, ""),
                 seats=tuple(row(one) for one in ranked if _is_of(one.seat, engine)),
             )
             for engine in engines
         ),
         used=used.seat.id if used is not None else None,
-        reason=reason(ranked, book, changes),
+        reason=reason(ranked, state),
         order=tuple(one.seat.id for one in ranked if one.usable),
-        use=book.use,
-        pinned=book.pinned,
-        models=book.models,
-        update=changes.journal.build if changes.journal is not None else None,
+        use=state.use,
+        pinned=state.pinned,
+        models=state.models,
+        update=state.journal.build if state.journal is not None else None,
         running=running,
-        problems=book.look.problems if book.look is not None else (),
+        problems=state.look.problems if state.look is not None else (),
     )
 
 
-def reason(ranked: Sequence[Ranked], book: Book, changes: Changes) -> str:
+def reason(ranked: Sequence[Ranked], state: State) -> str:
     """Why the first seat is the one that is used."""
     used = best(ranked)
     if used is None:
         return "no engine can be used: see why at each of them"
     if used.wanted:
-        return f"'{book.use}' was asked for by 'engines {'pin' if book.pinned else 'use'}'"
-    asked = f"'{book.use}' was asked for and cannot be used; " if book.use not in (None, "auto") else ""
+        return f"'{state.use}' was asked for by 'engines {'pin' if state.pinned else 'use'}'"
+    asked = f"'{state.use}' was asked for and cannot be used; " if state.use not in (None, "auto") else ""
     match used.standing:
         case "proven":
             others = sum(one.standing == "proven" for one in ranked)
-            if changes.role(used.seat.build) == "current" and others > 1:
+            if state.role(used.seat.build) == "current" and others > 1:
                 return f"{asked}the best of {others} that are proven here; an update brought it, and went well"
             return f"{asked}the best of {others} that are proven here" if others > 1 else f"{asked}proven here"
         case "untried":

@@ -1,6 +1,9 @@
 """Archives of builds, unpacked so that nothing in them can reach beyond the folder that they are unpacked into.
 
-Everything here waits for the disk: call it in a thread.
+This is the only place that unpacks what was fetched. Names are checked before anything is written, with every file a
+new one; links come last, and each has to lead to a file in the folder, as the system itself resolves it. Python's own
+`tarfile.data_filter` is not used: the Python of Debian 12 does not have it, and it knows no bounds. Everything here
+waits for the disk: call it in a thread.
 """
 
 from __future__ import annotations
@@ -26,9 +29,15 @@ MAX_FILES = 5000
 """llama.cpp's archives have about fifty; CUDA's libraries add ten."""
 MAX_BYTES = 16 << 30
 """Unpacked. The largest that is known, ROCm with its kernels, takes 4 GB."""
+MAX_RATIO = 200
+"""Bytes that a byte of an archive may become; those of builds become five."""
+SMALL = 64 << 20
+"""Bytes that any archive may become, however small it is."""
 BLOCK = 1 << 20
 MAX_HEAD = 1 << 20
 """Bytes that a tar file may spend on saying what comes next; tarfile would keep any number of them in memory."""
+MAX_TARGET = 4096
+"""Bytes of a link's target."""
 SPARE = 256 << 20
 """Bytes of the disk that stay free, whatever an archive turns out to be."""
 DAMAGED = (
@@ -48,7 +57,7 @@ class _Member(Struct, frozen=True, kw_only=True):
     """A file, or with ``target`` a symbolic link, or with ``copy_of`` another name of a file before it."""
 
     path: str
-    executable: bool = False
+    mode: int = 0
     target: str | None = None
     copy_of: str | None = None
     open: Callable[[], IO[bytes]] | None = None
@@ -65,8 +74,9 @@ def unpack(archive: Path, into: Path, check: Callable[[], None] = lambda: None) 
     they lead to a file in the folder, and are refused otherwise.
     """
     into.mkdir(parents=True)
+    most = min(MAX_BYTES, max(SMALL, archive.stat().st_size * MAX_RATIO), shutil.disk_usage(into).free - SPARE)
     with _members(archive) as members:
-        _write(members, into, check)
+        _write(members, into, max(0, most), check)
 
 
 def read_member(archive: Path, name: str, limit: int) -> bytes | None:
@@ -115,20 +125,19 @@ class _Heads:
 def _zipped(file: zipfile.ZipFile) -> Iterator[_Member]:
     for count, info in enumerate(file.infolist(), 1):
         _check_count(count)
+        name, mode = info.filename, info.external_attr >> 16
         if info.flag_bits & 1:
-            raise BadArchive(f"{_shown(info.filename)} is encrypted")
-        mode = info.external_attr >> 16
+            raise BadArchive(f"{_shown(name)} is encrypted")
         if info.is_dir():
             continue
         if stat.S_ISLNK(mode):
-            if info.file_size > 4096:
-                raise BadArchive(f"{_shown(info.filename)}: a link with a target of {info.file_size} bytes")
-            yield _Member(path=info.filename, target=file.read(info).decode("utf-8", "replace"))
-        elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-            raise BadArchive(f"{_shown(info.filename)} is neither a file nor a folder")
+            if info.file_size > MAX_TARGET:
+                raise BadArchive(f"{_shown(name)}: a link with a target of {info.file_size} bytes")
+            yield _Member(path=name, target=file.read(info).decode("utf-8", "replace"))
+        elif stat.S_IFMT(mode) in (0, stat.S_IFREG):
+            yield _Member(path=name, mode=mode, open=lambda info=info: file.open(info))
         else:
-            executable = bool(mode & 0o100)
-            yield _Member(path=info.filename, executable=executable, open=lambda info=info: file.open(info))
+            raise BadArchive(f"{_shown(name)} is neither a file nor a folder")
 
 
 def _tarred(file: tarfile.TarFile, heads: _Heads) -> Iterator[_Member]:
@@ -140,21 +149,13 @@ def _tarred(file: tarfile.TarFile, heads: _Heads) -> Iterator[_Member]:
         if info.issym():
             yield _Member(path=info.name, target=info.linkname)
         elif info.islnk():
-            yield _Member(path=info.name, executable=bool(info.mode & 0o100), copy_of=info.linkname)
-        elif info.isreg():
-            executable = bool(info.mode & 0o100)
-            yield _Member(path=info.name, executable=executable, open=lambda info=info: _opened(file, info, heads))
+            yield _Member(path=info.name, mode=info.mode, copy_of=info.linkname)
+        elif info.isreg() and (contents := file.extractfile(info)) is not None:
+            heads.left = 2 * MAX_BYTES
+            yield _Member(path=info.name, mode=info.mode, open=lambda contents=contents: contents)
             heads.left = MAX_HEAD
         else:
             raise BadArchive(f"{_shown(info.name)} is neither a file nor a folder nor a link")
-
-
-def _opened(file: tarfile.TarFile, info: tarfile.TarInfo, heads: _Heads) -> IO[bytes]:
-    found = file.extractfile(info)
-    if found is None:
-        raise BadArchive(f"{_shown(info.name)} has no contents")
-    heads.left = 2 * MAX_BYTES
-    return found
 
 
 def _check_count(count: int) -> None:
@@ -167,32 +168,32 @@ def _shown(name: str) -> str:
     return repr(name[:200])
 
 
-def _write(members: Iterator[_Member], into: Path, check: Callable[[], None]) -> None:
+def _write(members: Iterator[_Member], into: Path, left: int, check: Callable[[], None]) -> None:
     """Files first: a link that is not there yet can lead no file astray."""
-    links: list[tuple[str, str]] = []
-    left = min(MAX_BYTES, max(0, shutil.disk_usage(into).free - SPARE))
+    links: list[tuple[Path, str]] = []
     for member in members:
         check()
-        name = _inside(member.path)
-        path = into / name
+        path = into / _inside(member.path)
         if member.target is not None:
-            links.append((name, member.target))
+            links.append((path, member.target))
             continue
         _make_room(path)
         if member.copy_of is not None:
             other = into / _inside(member.copy_of)
             if not other.is_file():
-                raise BadArchive(f"{name} is another name of {_shown(member.copy_of)}, which does not come before it")
-            with other.open("rb") as contents:
-                left -= _copy(contents, path, left, member.executable, check)
+                raise BadArchive(f"{path.name} is another name of {_shown(member.copy_of)}, which is not before it")
+            contents: IO[bytes] = other.open("rb")
         elif member.open is not None:
-            with member.open() as contents:
-                left -= _copy(contents, path, left, member.executable, check)
-    for name, target in links:
-        _link(into, name, target, {name for name, _ in links})
+            contents = member.open()
+        else:
+            continue
+        with contents:
+            left -= _copy(contents, path, left, check)
+        path.chmod(0o755 if member.mode & 0o100 else 0o644)
+    _link(links, Path(os.path.realpath(into)))
 
 
-def _copy(contents: IO[bytes], path: Path, left: int, executable: bool, check: Callable[[], None]) -> int:
+def _copy(contents: IO[bytes], path: Path, left: int, check: Callable[[], None]) -> int:
     """Write a file that must not be there yet, and wait until the disk has it; how many bytes it has."""
     size = 0
     try:
@@ -207,30 +208,38 @@ def _copy(contents: IO[bytes], path: Path, left: int, executable: bool, check: C
             os.fsync(file.fileno())
     except (FileExistsError, IsADirectoryError):
         raise BadArchive(f"{path.name} is in it twice") from None
-    path.chmod(0o755 if executable else 0o644)
     return size
 
 
-def _link(into: Path, name: str, target: str, links: set[str]) -> None:
-    """A link to a file beside it or below, or to another such link."""
-    aim = PurePosixPath(name).parent / target
-    parts: list[str] = []
-    for part in aim.parts:
-        if part == "..":
-            if not parts:
-                raise BadArchive(f"{name} is a link that leads out of the folder, to {_shown(target)}")
-            parts.pop()
-        elif part != ".":
-            parts.append(part)
-    if PurePosixPath(target).is_absolute() or "\\" in target or "\0" in target or not parts:
-        raise BadArchive(f"{name} is a link that leads out of the folder, to {_shown(target)}")
-    if "/".join(parts) not in links and not (into / "/".join(parts)).is_file():
-        raise BadArchive(f"{name} is a link to {_shown(target)}, which is not in it")
-    path = into / name
-    _make_room(path)
-    if path.exists() or path.is_symlink():
-        raise BadArchive(f"{name} is in it twice")
-    path.symlink_to(target)
+def _link(links: list[tuple[Path, str]], home: Path) -> None:
+    """Make the links, each in a folder that is really in ``home``; in the end each leads to a file there."""
+    for path, target in links:
+        within = Path(os.path.realpath(path.parent)).is_relative_to(home)  # its folder may be a link of before
+        if (
+            not within
+            or not target
+            or "\\" in target
+            or not target.isprintable()
+            or PurePosixPath(target).is_absolute()
+        ):
+            raise BadArchive(f"{path.name} is a link that leads out of the folder, to {_shown(target)}")
+        _make_room(path)
+        if os.path.lexists(path):
+            raise BadArchive(f"{path.name} is in it twice")
+        path.symlink_to(target)
+    for path, target in links:
+        if not Path(os.path.realpath(path)).is_relative_to(home):
+            raise BadArchive(f"{path.name} is a link that leads out of the folder, to {_shown(target)}")
+        if not path.is_file():
+            raise BadArchive(f"{path.name} is a link to {_shown(target)}, which is not a file in it")
+
+
+def check_links(folder: Path) -> None:
+    """Raises BadArchive for a link that leads out of ``folder``, as one may when only that folder is kept."""
+    home = os.path.realpath(folder)
+    for path in list(folder.rglob("*")):
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
+            raise BadArchive(f"{path.name} in it is a link that leads out of the server's folder")
 
 
 def _make_room(path: Path) -> None:

@@ -1,34 +1,41 @@
-"""An update, carried out: each step in its order, with the journal on the disk before it begins.
+"""An update, carried out: fetched, proven, tried with a model of the user's, put in its place.
 
-What is decided is in `core.engines.update`; what a step is made of is handed in. `recover` is for every start.
+`core.engines.events` decides what comes next; a step's own work is handed in. The folder's part is in `engines.shelf`.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.core.engines import update
-from appliance.core.engines.changes import Changes, Step
-from appliance.engines.shelf import STAGED, WORK, Shelf
-from appliance.errors import Conflict
-from appliance.store.partial_file import Taken, claim
+from appliance.core.engines.choice import Ranked, best
+from appliance.core.engines.events import Canary, Effect, Event, Prove, Refused, Stage, StepDone, UpdateBegun
+from appliance.core.engines.proofs import Proof, Speeds, Timings, canary_failure, speeds_of
+from appliance.core.engines.state import Step
+from appliance.engines.found import Engine, find_engine
+from appliance.engines.owner import open_engines
+from appliance.engines.shelf import Shelf
+from appliance.engines.trial import TrialFailed, open_trial
+from appliance.platform.children import Children
+from appliance.store.engine_state import StateFile
 
 CLEAN_UP_TIME = 30.0
 """Seconds that a cancelled update may take to remove what it has staged."""
-MAKE_ROOM = "make it writable, make room, or name another folder with LLAMA_APPLIANCE_ENGINES_DIR"
-
-log = logging.getLogger(__name__)
+LOAD_TIME = 300.0
+"""Seconds that a model may take to load."""
+ROUNDS = 3
+"""Requests to each build, of which the fastest counts: other programs slow some of them down."""
+PROMPT = " ".join(f"{number} bottles of beer on the wall, take one down, pass it around." for number in range(10))
+REQUEST = {"prompt": PROMPT, "n_predict": 32, "temperature": 0, "cache_prompt": False, "ignore_eos": True}
 
 
 class Steps(Struct, frozen=True, kw_only=True):
-    """What an update consists of. The strings are why it is not taken; empty: it is."""
+    """The work of an update. The strings are why the build is not taken; empty: it is."""
 
     stage: Callable[[], Awaitable[object]]
     """Have the build among the staged ones; not called for one that is in its place already."""
@@ -44,95 +51,133 @@ async def run_update(shelf: Shelf, build: str, old: str, steps: Steps, held: Col
 
     Raises what the steps raise, and then nothing has changed.
     """
-    await change(shelf, lambda changes: update.begin(changes, build, old, time.time(), held))
+    effects = await _tell(shelf, UpdateBegun(build=build, old=old, at=time.time(), held=tuple(held)), steps)
     done = False
     try:
-        if why := await _try(shelf, build, steps):
-            return why
-        await _advance(shelf, steps)  # place
-        if build not in await trio.to_thread.run_sync(shelf.placed):
-            await trio.to_thread.run_sync(shelf.put, build)
-        changes = await _advance(shelf, steps)  # switched, in the same writing
+        while effects:
+            for effect in effects:
+                if why := await _carry_out(shelf, effect, steps):
+                    return why
+            effects = await _tell(shelf, StepDone(time.time()), steps)
         done = True
-        surplus = changes.journal.surplus if changes.journal is not None else ()
-        await trio.to_thread.run_sync(shelf.remove, surplus)
-        await change(shelf, lambda changes: update.advance(changes, time.time()))
         return ""
     finally:
         if not done:
             with trio.move_on_after(CLEAN_UP_TIME, shield=True):
-                await trio.to_thread.run_sync(_give_up, shelf)
+                await trio.to_thread.run_sync(shelf.settle, Refused())
 
 
-async def _try(shelf: Shelf, build: str, steps: Steps) -> str:
-    """Everything before the build gets its place."""
-    steps.tell("stage")
-    here = build in await trio.to_thread.run_sync(shelf.placed)
-    if not here:
-        await steps.stage()
-    folder = shelf.place_of(build) if here else shelf.staged_at(build)
-    await _advance(shelf, steps)
-    if why := await steps.prove(folder):
-        return why
-    await _advance(shelf, steps)
-    return await steps.canary(folder)
+async def _tell(shelf: Shelf, event: Event, steps: Steps) -> tuple[Effect, ...]:
+    """Report an event; its state is on the disk when this returns."""
+    state, effects = await trio.to_thread.run_sync(shelf.state.tell, [event])
+    if state.journal is not None:
+        steps.tell(state.journal.step)
+    return effects
 
 
-async def _advance(shelf: Shelf, steps: Steps) -> Changes:
-    changes = await change(shelf, lambda changes: update.advance(changes, time.time()))
-    if changes.journal is not None:
-        steps.tell(changes.journal.step)
-    return changes
+async def _carry_out(shelf: Shelf, effect: Effect, steps: Steps) -> str:
+    match effect:
+        case Stage(build):
+            if build not in await trio.to_thread.run_sync(shelf.placed):
+                await steps.stage()
+            return ""
+        case Prove(build):
+            return await steps.prove(await trio.to_thread.run_sync(shelf.folder_of, build))
+        case Canary(build):
+            return await steps.canary(await trio.to_thread.run_sync(shelf.folder_of, build))
+        case _:
+            await trio.to_thread.run_sync(shelf.carry_out, effect)
+            return ""
 
 
-async def change(shelf: Shelf, edit: Callable[[Changes], Changes]) -> Changes:
-    """Make a change that is on the disk when this returns. Raises what ``edit`` raises, and OSError."""
-    return await trio.to_thread.run_sync(shelf.changes.change, edit)
+# ---- the proof -------------------------------------------------------------------------------------------------------
 
 
-def _give_up(shelf: Shelf) -> None:
-    """First what is on the disk, then the journal that tells of it."""
-    shelf.discard()
-    shelf.changes.change(update.given_up)
+def devices_of(ranked: Sequence[Ranked], build: str) -> dict[str, str]:
+    """The devices on which a build is proven: ids to names."""
+    proven = [one.seat for one in ranked if one.seat.build == build and one.standing == "proven"]
+    return {device.id: device.name for seat in proven for device in seat.devices}
 
 
-def recover(shelf: Shelf) -> None:
-    """Clean up, or bring to its end, what a killed program has left; nothing where another one is at it now.
+async def prove_staged(
+    folder: Path, file: StateFile, starter: Path, needed: Mapping[str, str], tell: Callable[[Proof], None]
+) -> tuple[str, Engine | None]:
+    """Why the build will not do, or empty; and its engine on the devices of its best seat.
 
-    For every start, before engines are looked for. Waits for the disk; raises OSError.
+    What is found out is remembered: it holds for the build wherever it lies.
     """
-    left = any((shelf.root / name).exists() for name in (STAGED, WORK))
-    if not left and shelf.changes.read().journal is None:
-        return
-    try:
-        lock = claim(shelf.lock)
-    except Taken:
-        return
-    try:
-        changes = shelf.changes.read()
-        if changes.journal is not None:
-            log.warning("an update to %s was cut short at the step '%s'", changes.journal.build, changes.journal.step)
-        now = time.time()
-        shelf.carry_out(update.recover(changes, staged=shelf.staged(), placed=shelf.placed(), now=now))
-    finally:
-        lock.release()
+    engine = find_engine(str(folder))
+    async with open_engines(lambda: [engine], file, starter=starter, only=True) as engines:
+        await engines.probe()
+        proofs = await engines.prove(list(engines.seats), tell)
+        ranked = engines.ranked(word=engine.id)
+        proven = devices_of(ranked, engine.id)
+        if missing := [name for device, name in needed.items() if device not in proven]:
+            why = next((proof.why for proof in proofs if not proof.ok), "it does not list it")
+            return f"it does not work on {', '.join(missing)}, where the build in use does: {why}", None
+        found = best(ranked)
+        if found is None or not proven:
+            why = next((proof.why for proof in proofs if not proof.ok), "it has no device that it could use")
+            return f"it does not work here: {why}", None
+        return "", engines.engine_on(found.seat)
 
 
-@asynccontextmanager
-async def alone(shelf: Shelf) -> AsyncGenerator[None]:
-    """Nobody else installs, updates or removes meanwhile; what was cut short is cleared up.
+# ---- the canary ------------------------------------------------------------------------------------------------------
 
-    Raises Conflict, and OSError that says what to do.
-    """
+
+class Candidate(Struct, frozen=True):
+    """A model to try with."""
+
+    id: str
+    path: Path
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """What came out. ``why``: the new build is not taken; empty: it is."""
+
+    model: str = ""
+    why: str = ""
+    old: Speeds | None = None
+    new: Speeds | None = None
+
+
+class _Answer(Struct, frozen=True):
+    timings: Timings
+
+
+async def canary(old: Engine | None, new: Engine, models: Sequence[Candidate], children: Children) -> Verdict:
+    """Try the new build with the first of the models that can be run at all."""
+    told: list[str] = []
+    for model in models:
+        before = await measure(old, model.path, children) if old is not None else None
+        after = await measure(new, model.path, children)
+        if isinstance(after, Speeds):
+            slow = canary_failure(before if isinstance(before, Speeds) else None, after)
+            if slow and old is not None:  # once more: other programs may have slowed it down
+                before, after = await measure(old, model.path, children), await measure(new, model.path, children)
+        if isinstance(after, Speeds):
+            old_speed = before if isinstance(before, Speeds) else None
+            return Verdict(model=model.id, why=canary_failure(old_speed, after), old=old_speed, new=after)
+        if isinstance(before, Speeds):
+            return Verdict(model=model.id, why=f"it does not run '{model.id}', which the build in use does: {after}")
+        told.append(f"{model.id}: {after}")
+    return Verdict(why=f"no model could be run to try it with ({'; '.join(told) or 'there are none'})")
+
+
+async def measure(engine: Engine, model: Path, children: Children) -> Speeds | str:
+    """Its speed with this model, or why it has none."""
+    answers: list[bytes] = []
     try:
-        await trio.to_thread.run_sync(recover, shelf)
-        lock = await trio.to_thread.run_sync(claim, shelf.lock)
-    except Taken:
-        raise Conflict("another 'llama-appliance engines' command changes the builds now; wait until it ends") from None
-    except OSError as cause:
-        told = f"nothing can be changed in {shelf.root} ({cause.strerror or cause}); {MAKE_ROOM}"
-        raise OSError(cause.errno, told) from None
+        async with open_trial(engine, (), model, children, seconds=LOAD_TIME) as trial:
+            for _ in range(ROUNDS):
+                answers.append(await trial.ask("/completion", REQUEST, seconds=LOAD_TIME))
+    except TrialFailed as cause:
+        return cause.why
     try:
-        yield
-    finally:
-        lock.release()
+        timings = [msgspec.json.decode(answer, type=_Answer).timings for answer in answers]
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return "its answer is not that of llama-server"
+    speeds = [found for one in timings if (found := speeds_of([one])) is not None]
+    if len(speeds) < len(timings):
+        return "it tells a speed of nothing"
+    return min(speeds, key=lambda speed: speed.nominal_seconds)

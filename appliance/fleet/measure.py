@@ -9,6 +9,7 @@ import trio
 from appliance.core.config.types import ModelConfig
 from appliance.core.room import NO_MEMORY
 from appliance.fleet.terms import in_bytes
+from appliance.platform.drivers import Gpus
 from appliance.platform.memory import process_memory
 
 AFTER = 1.0
@@ -17,13 +18,13 @@ EVERY = 30.0
 
 
 async def keep_measuring(
-    pid: int, devices: Callable[[], Collection[str]], tell: Callable[[Mapping[str, int]], None]
+    pid: int, devices: Callable[[], Collection[str]], gpus: Gpus, tell: Callable[[Mapping[str, int]], None]
 ) -> None:
     """Look at a ready process, for those devices that count, until cancelled. ``tell`` gets bytes by device."""
     await trio.sleep(AFTER)
     while True:
         if wanted := devices():
-            taken = await trio.to_thread.run_sync(process_memory, pid, tuple(wanted))
+            taken = await process_memory(pid, tuple(wanted), gpus)
             await trio.lowlevel.checkpoint_if_cancelled()  # the process may have ended meanwhile
             tell(taken)
         await trio.sleep(EVERY)

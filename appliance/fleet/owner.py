@@ -35,6 +35,7 @@ from appliance.fleet.run import Ended, ModelRun
 from appliance.fleet.status import ChildStatus, Observer, progress_of, status_of, tell_end
 from appliance.fleet.terms import policy_for
 from appliance.platform.children import REAP_TIME, Children, open_children
+from appliance.platform.drivers import Gpus
 from appliance.trio_parts import Changed
 from appliance.upstream.client import Address
 
@@ -68,11 +69,13 @@ class Fleet:
         supply: Supply | None,
         observer: Observer | None,
         echo: Echo | None,
+        gpus: Gpus,
     ) -> None:
         self.logs = Logs(echo)
         self.closing = False
         self.observer = observer
         self._supply = supply
+        self._gpus = gpus
         self._config: Config | None = None
         self._settings = settings
         self._budgets = Budgets(settings)
@@ -449,7 +452,7 @@ class Fleet:
                 self._schedule.measured(model.id, memory)
                 self._perform(self._schedule.tick(_now()))  # there may be room now for somebody who waits
 
-        await keep_measuring(process.pid, lambda: self._schedule.limits.memory.keys(), tell)
+        await keep_measuring(process.pid, lambda: self._schedule.limits.memory.keys(), self._gpus, tell)
 
     async def _expire_later(self, run: ModelRun) -> None:
         """Stop a model under its leases when they have had their time."""
@@ -493,15 +496,18 @@ async def open_fleet(
     supply: Supply | None = None,
     observer: Observer | None = None,
     echo: Echo | None = None,
+    gpus: Gpus | None = None,
 ) -> AsyncGenerator[Fleet]:
     """Own every model process. Leaving the block stops them all, politely at first; cancelling kills.
 
     Without engines only configured models can be started. ``supply`` fetches what a model lacks before it is started;
-    without one its engine has to. ``observer`` counts what happens; ``echo`` hears every line that a process prints.
+    without one its engine has to. ``observer`` counts what happens; ``echo`` hears every line that a process prints;
+    ``gpus`` is how memory of NVIDIA's GPUs is measured.
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
-        fleet = Fleet(settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo)
+        gpus = gpus or Gpus(None)
+        fleet = Fleet(settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo, gpus=gpus)
         nursery.start_soon(fleet.keep_time)
         yield fleet
         nursery.cancel_scope.deadline = _now() + fleet.close()

@@ -1,19 +1,23 @@
-"""The machine's hardware: processors, memory, accelerators, and the kind of system around it. Examined on demand,
-once.
+"""The machine's hardware, examined on demand, and the doctor's further look: disks, swap, limits, cards.
+
+``root`` is where to look for the system's files. In the doctor's look unknown facts are left out, and nothing raises.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import psutil
 import trio
 
 from appliance import __version__
+from appliance.core.doctor.facts import Card, Checkup, DeviceFile, Disk, PortOwner
 from appliance.core.machine import (
     Accelerator,
     Capture,
@@ -23,17 +27,13 @@ from appliance.core.machine import (
     Processor,
     architecture_of,
 )
-from appliance.platform.gpus import open_gpus
-
-if sys.platform == "darwin":
-    from appliance.platform import hardware_macos as here
-elif sys.platform == "win32":
-    from appliance.platform import hardware_windows as here
-else:
-    from appliance.platform import hardware_linux as here
+from appliance.platform.cards_linux import VENDORS, slots
+from appliance.platform.drivers import open_gpus
+from appliance.platform.machine import here
 
 BUDGET = 10.0
 """Seconds; a driver that is installed but faulty may never answer."""
+DEVICE_FILES = ("dev/kfd", "dev/dri/renderD*", "dev/nvidia[0-9]*", "dev/nvidiactl", "dev/nvidia-uvm", "dev/dxg")
 
 log = logging.getLogger(__name__)
 
@@ -77,3 +77,91 @@ def look(nvidia: Sequence[Accelerator] = ()) -> Hardware:
         memory=MainMemory(capacity_bytes=min(psutil.virtual_memory().total, here.memory_limit())),
         accelerators=(*nvidia, *here.accelerators(first=len(nvidia))),
     )
+
+
+# ---- for the doctor --------------------------------------------------------------------------------------------------
+
+
+def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
+    """Look around. ``folders`` are those that the program writes to, by their content. Blocks for milliseconds."""
+    swap = _swap()
+    return Checkup(
+        disks=tuple(_disks(folders)),
+        swap_used=swap[0],
+        swap_total=swap[1],
+        open_files=_open_files(),
+        cores=psutil.cpu_count(logical=True) or 0,
+        memory=psutil.virtual_memory().total,
+        cards=tuple(Card(pci=slot.pci, vendor=VENDORS[slot.vendor], driver=slot.driver) for slot in slots(root)),
+        device_files=tuple(_device_files(root)),
+    )
+
+
+def port_owner(port: int) -> PortOwner | None:
+    """Return the process that listens on a TCP port here; without a name if the system does not report it. None: none
+    does.
+    """
+    try:
+        connections = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):
+        return None
+    for one in connections:
+        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port:
+            return PortOwner(port=port, pid=one.pid, name=_name(one.pid))
+    return None
+
+
+def _name(pid: int | None) -> str:
+    try:
+        return psutil.Process(pid).name() if pid else ""
+    except psutil.Error:
+        return ""
+
+
+def _disks(folders: Mapping[str, Path]) -> Iterator[Disk]:
+    """Report folders on the same disk only once."""
+    seen: set[tuple[int, int]] = set()
+    for what, folder in folders.items():
+        there = next((path for path in (folder, *folder.parents) if path.exists()), None)
+        if there is None:
+            continue
+        try:
+            usage = psutil.disk_usage(str(there))
+        except OSError:
+            continue
+        if (usage.total, usage.free) not in seen:
+            seen.add((usage.total, usage.free))
+            yield Disk(what=what, path=str(folder), free=usage.free, total=usage.total)
+
+
+def _swap() -> tuple[int, int]:
+    try:
+        swap = psutil.swap_memory()
+    except (OSError, RuntimeError):
+        return 0, 0
+    return swap.used, swap.total
+
+
+def _open_files() -> int | None:
+    """Return the hard limit: the program raises its soft one by itself."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def _device_files(root: Path) -> Iterator[DeviceFile]:
+    for pattern in DEVICE_FILES:
+        for path in sorted(root.glob(pattern)):
+            yield DeviceFile(path=str(path), usable=os.access(path, os.R_OK | os.W_OK), group=_group(path))
+
+
+def _group(path: Path) -> str:
+    if sys.platform == "win32":
+        return ""
+    try:
+        return path.group()
+    except (OSError, KeyError):
+        return ""

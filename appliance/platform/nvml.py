@@ -1,6 +1,6 @@
 """NVIDIA GPUs, through the driver's own library (NVML). Without it there are none, and nothing is imported.
 
-Only processes that may crash load it: `platform.gpu_process` and `engines.machine_process`, never the server.
+Only a process that may crash loads it (`platform.driver_process`), never the server.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Protocol, TypeVar, cast
+from typing import ParamSpec, Protocol, TypeVar, cast
 
-from appliance.core.engines.machine import Gpu
+from appliance.core.engines.machine import Gpu, normal_pci
 from appliance.core.machine import MIB, Accelerator, AcceleratorMemory, Driver, GpuSample
-from appliance.platform.gpu_files import normal_pci
 
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 MEMORY_TEMPERATURE = 82
@@ -35,6 +34,7 @@ ARCHITECTURES = {
 """NVML_DEVICE_ARCH_*."""
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Device = object
 
 
@@ -106,7 +106,7 @@ class Library(Protocol):
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Device) -> Sequence[ProcessOnGpu]: ...
 
 
-def find_library() -> Library | None:
+def load_library() -> Library | None:
     """Return the bindings, if the driver's library can be loaded here."""
     try:
         ctypes.CDLL(LIBRARY)
@@ -124,11 +124,11 @@ class Nvml:
         self._library = library
         self._devices: list[Device] = []
         for index in range(self._try(library.nvmlDeviceGetCount) or 0):
-            device = self._try(lambda index=index: library.nvmlDeviceGetHandleByIndex(index))
+            device = self._try(library.nvmlDeviceGetHandleByIndex, index)
             if device is not None:
                 self._devices.append(device)
-        self._names = [self._try(lambda device=device: library.nvmlDeviceGetName(device)) for device in self._devices]
-        self._uuids = [self._try(lambda device=device: library.nvmlDeviceGetUUID(device)) for device in self._devices]
+        self._names = [self._try(library.nvmlDeviceGetName, device) for device in self._devices]
+        self._uuids = [self._try(library.nvmlDeviceGetUUID, device) for device in self._devices]
 
     def samples(self, now: datetime) -> list[GpuSample]:
         """Sample every GPU; a value that a model or driver does not report is None."""
@@ -140,9 +140,9 @@ class Nvml:
         driver = Driver(name="nvidia", version=self._try(library.nvmlSystemGetDriverVersion))
         found: list[Accelerator] = []
         for index, device in enumerate(self._devices):
-            architecture = self._try(lambda device=device: library.nvmlDeviceGetArchitecture(device))
+            architecture = self._try(library.nvmlDeviceGetArchitecture, device)
             memory = self._memory(device)
-            limit = self._try(lambda device=device: library.nvmlDeviceGetEnforcedPowerLimit(device))
+            limit = self._try(library.nvmlDeviceGetEnforcedPowerLimit, device)
             found.append(
                 Accelerator(
                     index=index,
@@ -167,13 +167,13 @@ class Nvml:
         """Return the processes that compute on one GPU, with their bytes there. None: unknown (containers, WDDM)."""
         if index >= len(self._devices):
             return None
-        running = self._try(lambda: self._library.nvmlDeviceGetComputeRunningProcesses(self._devices[index]))
+        running = self._try(self._library.nvmlDeviceGetComputeRunningProcesses, self._devices[index])
         return None if running is None else [(entry.pid, entry.usedGpuMemory) for entry in running]
 
     def _gpu(self, index: int, device: Device, version: str) -> Gpu:
         library = self._library
         place = self._try(lambda: library.nvmlDeviceGetPciInfo(device).busId)
-        capability = self._try(lambda: library.nvmlDeviceGetCudaComputeCapability(device))
+        capability = self._try(library.nvmlDeviceGetCudaComputeCapability, device)
         memory = self._memory(device)
         return Gpu(
             vendor="NVIDIA",
@@ -189,21 +189,21 @@ class Nvml:
 
     def _sample(self, index: int, device: Device, now: datetime) -> GpuSample:
         library = self._library
-        busy = self._try(lambda: library.nvmlDeviceGetUtilizationRates(device))
+        busy = self._try(library.nvmlDeviceGetUtilizationRates, device)
         memory = self._memory(device)
-        power = self._try(lambda: library.nvmlDeviceGetPowerUsage(device))
+        power = self._try(library.nvmlDeviceGetPowerUsage, device)
         return GpuSample(
             timestamp=now,
             id=index,
             name=self._names[index] or "NVIDIA GPU",
             uuid=self._uuids[index],
-            temp_c=self._try(lambda: library.nvmlDeviceGetTemperature(device, library.NVML_TEMPERATURE_GPU)),
+            temp_c=self._try(library.nvmlDeviceGetTemperature, device, library.NVML_TEMPERATURE_GPU),
             vram_temp_c=self._memory_temperature(device),
             gpu_util_pct=None if busy is None else busy.gpu,
             mem_util_pct=None if busy is None else busy.memory,
             mem_used_mb=None if memory is None else memory.used // MIB,
             mem_total_mb=None if memory is None else memory.total // MIB,
-            fan_speed_pct=self._try(lambda: library.nvmlDeviceGetFanSpeed(device)),
+            fan_speed_pct=self._try(library.nvmlDeviceGetFanSpeed, device),
             power_draw_w=None if power is None else round(power * MILLIWATT, 1),
         )
 
@@ -212,19 +212,19 @@ class Nvml:
         (510).
         """
         library = self._library
-        newer = self._try(lambda: library.nvmlDeviceGetMemoryInfo(device, version=library.nvmlMemory_v2))
-        return newer or self._try(lambda: library.nvmlDeviceGetMemoryInfo(device))
+        newer = self._try(library.nvmlDeviceGetMemoryInfo, device, version=library.nvmlMemory_v2)
+        return newer or self._try(library.nvmlDeviceGetMemoryInfo, device)
 
     def _memory_temperature(self, device: Device) -> int | None:
-        fields = self._try(lambda: self._library.nvmlDeviceGetFieldValues(device, [MEMORY_TEMPERATURE]))
+        fields = self._try(self._library.nvmlDeviceGetFieldValues, device, [MEMORY_TEMPERATURE])
         if fields is None or fields[0].nvmlReturn != 0:
             return None
         return fields[0].value.uiVal or None  # some GPUs say 0 where they have no sensor
 
-    def _try(self, read: Callable[[], T]) -> T | None:
+    def _try(self, ask: Callable[P, T], *words: P.args, **named: P.kwargs) -> T | None:
         """Ask the driver one question; a refusal (not supported, no permission, GPU lost) means unknown."""
         try:
-            return read()
+            return ask(*words, **named)
         except self._library.NVMLError:
             return None
 

@@ -12,7 +12,7 @@ import psutil
 from msgspec import structs
 
 from appliance.core.machine import MIB, GpuSample, NetworkCounters, Sample, SystemSample
-from appliance.platform import drm
+from appliance.platform import cards_linux
 
 MAX_INTERFACES = 32
 """Network interfaces in a sample, those with most traffic; a container host has hundreds."""
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class Sampler:
     """Takes the samples. Its methods block for a millisecond or some, and are called by one task, in threads."""
 
-    def __init__(self, cards: list[drm.Card]) -> None:
+    def __init__(self, cards: list[cards_linux.Card]) -> None:
         self._cards = cards
         self._busy_before = _processor_times()
 
@@ -33,7 +33,7 @@ class Sampler:
         Raises OSError or psutil.Error when the system does not even tell its memory.
         """
         gpus = [structs.replace(gpu, timestamp=now) for gpu in nvidia]
-        gpus += [drm.sample(card, index, now) for index, card in enumerate(self._cards, start=len(gpus))]
+        gpus += [cards_linux.sample(card, index, now) for index, card in enumerate(self._cards, start=len(gpus))]
         return Sample(system=self._system(now), gpus=tuple(gpus))
 
     def look(self, nvidia: Sequence[GpuSample]) -> Sample | None:
@@ -65,7 +65,7 @@ class Sampler:
 
 def new_sampler() -> Sampler:
     """Blocks for a moment: use a thread."""
-    return Sampler(drm.find_cards() if sys.platform == "linux" else [])
+    return Sampler(cards_linux.find_cards() if sys.platform == "linux" else [])
 
 
 def _processor_times() -> list[tuple[float, float]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from appliance.core.machine import Performance, Sample
-from appliance.platform.gpus import Gpus, open_gpus
+from appliance.platform.drivers import Gpus
 
 if TYPE_CHECKING:
     from appliance.platform.sampler import Sampler
@@ -55,15 +55,15 @@ class Samples:
 
 
 @asynccontextmanager
-async def open_samples(every: float | None, tell: Callable[[Sample], None] | None = None) -> AsyncGenerator[Samples]:
+async def open_samples(
+    gpus: Gpus, every: float | None, tell: Callable[[Sample], None] | None = None
+) -> AsyncGenerator[Samples]:
     """Own the one task that samples every so many seconds, for the length of the block. None: no samples at all.
 
-    ``tell`` hears every new sample.
-
-    Owns the process that asks NVIDIA's driver as well, which others ask through `platform.gpus`.
+    ``tell`` hears every new sample; ``gpus`` is how NVIDIA's driver is asked.
     """
     samples = Samples(every, tell)
-    async with open_gpus() as gpus, trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
         if every is not None:
             nursery.start_soon(_fill, samples, every, gpus)
         yield samples

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sys
+import time
 from pathlib import Path
 
 from appliance.store.partial_file import sync_folder
+
+FSCTL_SET_SPARSE = 0x000900C4
+REPLACE_ATTEMPTS = 20 if sys.platform == "win32" else 1
+"""Windows cannot replace a file that somebody reads at this moment."""
+REPLACE_AGAIN = 0.01
+"""Seconds between two attempts."""
 
 
 def free_bytes(folder: Path) -> int:
@@ -56,12 +65,63 @@ def write_whole(path: Path, data: bytes) -> None:
     """Replace a small file as a whole, and wait until the disk has it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    sync_folder(path.parent)
+    try:
+        with fresh.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        replace(fresh, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+    with contextlib.suppress(OSError):  # some file systems cannot be asked to
+        sync_folder(path.parent)
+
+
+def replace(source: Path, target: Path) -> None:
+    """Rename a file over another one; on Windows wait until nobody reads that. Raises OSError."""
+    for attempt in range(1, REPLACE_ATTEMPTS + 1):
+        try:
+            source.replace(target)
+            return
+        except PermissionError:
+            if attempt == REPLACE_ATTEMPTS:
+                raise
+            time.sleep(REPLACE_AGAIN)
+
+
+def write_sparse(path: Path, head: bytes, zeros: int) -> None:
+    """Write ``head`` and ``zeros`` zero bytes behind it, which take no room on most disks. Raises OSError.
+
+    The file is there completely or not at all.
+
+    Where the file system has no holes, the zeros take up room.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with new.open("wb") as file:
+            if sys.platform == "win32":
+                _make_sparse(file.fileno())
+            file.write(head)
+            file.truncate(len(head) + zeros)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _make_sparse(descriptor: int) -> None:
+    """NTFS keeps holes only in files that are marked. FAT cannot: then the zeros are written."""
+    assert sys.platform == "win32"
+    import ctypes  # few programs write such a file
+    import msvcrt
+    from ctypes import wintypes
+
+    control = ctypes.WinDLL("kernel32", use_last_error=True).DeviceIoControl
+    told = wintypes.DWORD()
+    handle = wintypes.HANDLE(msvcrt.get_osfhandle(descriptor))
+    control(handle, FSCTL_SET_SPARSE, None, 0, None, 0, ctypes.byref(told), None)
 
 
 def remove(path: Path) -> int:

@@ -12,15 +12,13 @@ from gguf_files import write_model
 
 from appliance.catalog.catalog import Catalog
 from appliance.cli.engine_canary import Row, models_to_try, most_used
-from appliance.cli.engine_choice import chosen, without_lost, working
+from appliance.cli.engine_choice import working
 from appliance.cli.engines import engines
 from appliance.cli.model_options import sources_of
 from appliance.cli.remote import parse_server
 from appliance.core.config.types import Config, StoreConfig
-from appliance.core.engines.book import Book
-from appliance.core.engines.changes import Changes, Line
 from appliance.core.engines.choice import Ranked, Seat, Standing
-from appliance.core.engines.devices import cpu_device
+from appliance.core.engines.listing import cpu_device
 from appliance.errors import ModelNotFound
 from appliance.store.activity import open_activity
 from appliance.wire.activity import Row as ActivityRow
@@ -52,26 +50,10 @@ def test_the_model_that_answered_most_is_tried_first_and_of_equals_the_latest() 
     assert most_used([]) == []
 
 
-def test_a_choice_for_one_model_leaves_the_others_and_the_general_one_alone() -> None:
-    book = Book(use="vulkan", pinned=True, models={"a": "cpu"})
-    both = chosen(book, "cuda12", "b", False)
-    assert (both.use, both.pinned, both.models) == ("vulkan", True, {"a": "cpu", "b": "cuda12"})
-    assert chosen(both, "auto", "a", False).models == {"b": "cuda12"}
-    free = chosen(both, "auto", None, False)
-    assert (free.use, free.pinned, free.models) == (None, False, both.models)
-    assert chosen(free, "cpu", None, True).pinned
-
-
 def test_what_works_is_what_is_proven_or_else_what_was_not_found_to_fail() -> None:
     assert working([ranked("a", "proven"), ranked("b", "untried"), ranked("c", "failed")]) == ["a"]
     assert working([ranked("b", "untried"), ranked("c", "damaged"), ranked("d", "probation")]) == ["b", "d"]
     assert working([ranked("c", "failed")]) == []
-
-
-def test_there_is_no_way_back_to_a_build_that_is_gone() -> None:
-    line = Line(name="linux-x64-cpu", current="linux-x64-cpu/b3", previous=("linux-x64-cpu/b2", "linux-x64-cpu/b1"))
-    found = without_lost(Changes(lines=(line,)), {"linux-x64-cpu/b1", "linux-x64-cpu/b3"})
-    assert found.lines == (Line(name=line.name, current=line.current, previous=("linux-x64-cpu/b1",)),)
 
 
 async def test_the_most_used_model_is_looked_up_in_the_activity_log_of_the_configuration(

@@ -21,13 +21,12 @@ from appliance.core.doctor.facts import (
     Running,
     ServerFact,
 )
-from appliance.core.engines.book import Book, Listed
 from appliance.core.engines.builds import Needs
 from appliance.core.engines.choice import Ranked, Seat, Standing
-from appliance.core.engines.devices import Device, cpu_device
+from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.machine import Gpu, Look
-from appliance.core.engines.probation import Probation
-from appliance.core.engines.proofs import Fault, Proof, ProofKey
+from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
+from appliance.core.engines.state import Listed, State
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
@@ -98,7 +97,7 @@ WELL = DoctorFacts(
     now=NOW,
     look=LOOK,
     ranked=(ON_CARD, ON_CPU),
-    book=Book(look=LOOK),
+    state=State(look=LOOK),
     engines=(CUDA_BUILD, CPU_BUILD),
     checkup=Checkup(
         disks=(Disk(what="models", path="/data", free=100 * GIB, total=500 * GIB),),
@@ -117,7 +116,7 @@ WELL = DoctorFacts(
 
 def with_look(**changed: object) -> DoctorFacts:
     seen = structs.replace(LOOK, **changed)
-    return structs.replace(WELL, look=seen, book=structs.replace(WELL.book, look=seen))
+    return structs.replace(WELL, look=seen, state=structs.replace(WELL.state, look=seen))
 
 
 def with_(**changed: object) -> DoctorFacts:
@@ -211,7 +210,7 @@ CASES: Sequence[tuple[str, str, DoctorFacts, str]] = (
         "warning",
         with_(
             engines=(VULKAN_BUILD, CUDA_BUILD),
-            book=Book(look=LOOK, listed=(Listed(digest="c2", system="", drivers=""),)),
+            state=State(look=LOOK, listed=(Listed(digest="c2", system="", drivers=""),)),
         ),
         "lists no device",
     ),
@@ -249,19 +248,19 @@ CASES: Sequence[tuple[str, str, DoctorFacts, str]] = (
         with_(ranked=(ON_CPU, ranked(VULKAN_BUILD, CUDA, standing="failed", why="x", fault="it hung for 30 s"))),
         "it hung for 30 s",
     ),
-    ("failed-proof", "warning", with_(book=Book(look=LOOK, proofs=(proof(),))), "xyzzy"),
-    ("probation", "warning", with_(book=Book(look=LOOK, probations=(probation(),))), "tried again in 5 min"),
+    ("failed-proof", "warning", with_(state=State(look=LOOK, proofs=(proof(),))), "xyzzy"),
+    ("probation", "warning", with_(state=State(look=LOOK, probations=(probation(),))), "tried again in 5 min"),
     (
         "untried",
         "note",
         with_(ranked=(ON_CARD, ranked(CPU_BUILD, standing="untried", why="not tried here yet"))),
         "engines prove",
     ),
-    ("bad-pin", "error", with_(book=Book(look=LOOK, use="linux-x64-vulkan/b1", pinned=True)), "engines use auto"),
+    ("bad-pin", "error", with_(state=State(look=LOOK, use="linux-x64-vulkan/b1", pinned=True)), "engines use auto"),
     (
         "bad-pin",
         "warning",
-        with_(book=Book(look=LOOK, use="vulkan"), ranked=(ON_CARD, ranked(VULKAN_BUILD, LAVAPIPE, wanted=True))),
+        with_(state=State(look=LOOK, use="vulkan"), ranked=(ON_CARD, ranked(VULKAN_BUILD, LAVAPIPE, wanted=True))),
         "Vulkan0",
     ),
     ("named-engine", "note", with_(named_engine="/opt/llama-server"), "/opt/llama-server"),
@@ -300,7 +299,7 @@ CASES: Sequence[tuple[str, str, DoctorFacts, str]] = (
         with_server(running=(Running(id="qwen", state="unloaded", error="exit status 1\n  out of memory"),)),
         "out of memory",
     ),
-    ("clock-set-back", "warning", with_(book=Book(look=LOOK, proofs=(proof(None, NOW + 86400),))), "24.0 h ahead"),
+    ("clock-set-back", "warning", with_(state=State(look=LOOK, proofs=(proof(None, NOW + 86400),))), "24.0 h ahead"),
     ("no-avx2", "note", with_look(cpu_features=("avx",), cpu_level="x86-64-v2"), "x86-64-v2"),
     ("few-cores", "note", with_look(cores=2), "leave 2"),
     ("memory-limit", "note", with_look(memory_total=8 * GIB), "8.0 GiB"),

@@ -24,8 +24,8 @@ from appliance.core.doctor.facts import (
 )
 from appliance.core.doctor.findings import Finding, is_wrong
 from appliance.core.doctor.summary import headlines
-from appliance.core.engines.book import Book
 from appliance.core.engines.builds import numbers_of
+from appliance.core.engines.state import State
 
 
 def said(finding: Finding) -> str:
@@ -71,10 +71,10 @@ def test_every_topic_is_covered() -> None:
 
 
 def test_what_is_over_is_not_told() -> None:
-    book = Book(
+    book = State(
         look=LOOK, proofs=(proof(at=NOW - 90000), proof(build=VULKAN_BUILD)), probations=(probation(until=NOW - 1),)
     )
-    assert diagnose(with_(book=book)) == []
+    assert diagnose(with_(state=book)) == []
 
 
 def test_the_gravest_comes_first() -> None:

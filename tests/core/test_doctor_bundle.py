@@ -26,11 +26,11 @@ from appliance.core.doctor.facts import (
 )
 from appliance.core.doctor.findings import Finding
 from appliance.core.doctor.texts import MOST, REMOVED, SET, environment, options, secret_values, without_secrets
-from appliance.core.engines.book import Book, Listed
 from appliance.core.engines.choice import Ranked, Seat
-from appliance.core.engines.devices import Device
+from appliance.core.engines.listing import Device
 from appliance.core.engines.machine import Gpu, Look
-from appliance.core.engines.probation import Probation
+from appliance.core.engines.proofs import Probation
+from appliance.core.engines.state import Listed, State
 
 VERSIONS = Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
 SECRETS = st.text("abcdefghijkmnop0123456789-._~+/=:!@$%*() äß", min_size=10, max_size=30).map(
@@ -58,7 +58,7 @@ def facts_with(text: str) -> DoctorFacts:
             problems=(text,),
         ),
         ranked=(Ranked(seat=seat, standing="failed", why=text),),
-        book=Book(
+        state=State(
             listed=(Listed(digest="0", system=text, drivers=text, devices=(device,), why=text),),
             probations=(Probation(seat=text, digest="0", model=text, failures=1, why=text, since=0, until=1),),
             models={text: text},

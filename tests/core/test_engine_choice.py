@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core.engines.choice import Ranked, Seat, Wanted, best, rank
-from appliance.core.engines.devices import CPU, Device
-from appliance.core.engines.probation import Probation
-from appliance.core.engines.proofs import Fault, Proof, ProofKey
+from appliance.core.engines.listing import CPU, Device
+from appliance.core.engines.proofs import Fault, Probation, Proof, ProofKey
 
 NOW = 1000.0
 FAULTS: list[Fault] = ["load", "crash", "garbage", "hang", "memory", "missing"]

@@ -9,14 +9,17 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec import structs
 
-from appliance.core.engines.book import Book, key_of
 from appliance.core.engines.choice import Ranked, Seat, best, rank
-from appliance.core.engines.devices import CPU, Device
-from appliance.core.engines.probation import BACK_OFF, after_failure, kept
-from appliance.core.engines.proofs import FAILED_HOLDS, Fault, Proof
+from appliance.core.engines.events import Failed, Forgotten, Learnt, reduce
+from appliance.core.engines.listing import CPU, Device
+from appliance.core.engines.machine import Look
+from appliance.core.engines.proofs import BACK_OFF, FAILED_HOLDS, Fault, Proof, kept
+from appliance.core.engines.state import State, key_of
 
 SYSTEM = "Test 1"
+LOOK = Look(platform="linux-x64", system=SYSTEM, environment="native", cpu="Test CPU")
 MOST_RUNS = 600
 """A hundred steps each, which takes a minute."""
 LONGEST = max(BACK_OFF)
@@ -43,12 +46,15 @@ numbers = st.integers(0, len(SEATS) - 1)
 class Engines(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.book = Book()
+        self.state = State(look=LOOK)
         self.now = 1e9
 
+    def tell(self, event: Learnt) -> None:
+        self.state, _ = reduce(self.state, event)
+
     def ranked(self, model: str) -> list[Ranked]:
-        known = {one.id: self.book.proofs_of(one, SYSTEM, self.now) for one in SEATS}
-        return rank(SEATS, known, self.book.probations, model=model, now=self.now)
+        known = {one.id: self.state.proofs_of(one, self.now) for one in SEATS}
+        return rank(SEATS, known, self.state.probations, model=model, now=self.now)
 
     @initialize(number=numbers)
     def is_proven(self, number: int) -> None:
@@ -66,7 +72,7 @@ class Engines(RuleBasedStateMachine):
     def prove(self, number: int, fault: Fault | None, speed: float) -> None:
         one = SEATS[number]
         told = None if fault else speed
-        self.book = self.book.with_proof(
+        self.tell(
             Proof(
                 key=key_of(one, one.devices[0], SYSTEM), build=one.build, device=one.devices[0].name, fault=fault,
                 why=fault or "", prompt_speed=told, generation_speed=told, at=self.now,
@@ -79,9 +85,10 @@ class Engines(RuleBasedStateMachine):
         if found is None:
             return
         one = found.seat
-        before = next((old for old in self.book.probations if (old.seat, old.model) == (one.id, model)), None)
-        self.book = self.book.with_probation(
-            after_failure(before, seat=one.id, digest=one.digest, model=model, why="it died", now=self.now)
+        self.tell(
+            Failed(
+                build=one.build, seat=one.id, digest=one.digest, model=model, why="it died", at=self.now, others=True
+            )
         )
         if found.standing != "probation" and sum(each.usable for each in self.ranked(model)) > 1:
             nxt = best(self.ranked(model), (one.id,))
@@ -92,12 +99,12 @@ class Engines(RuleBasedStateMachine):
     @rule()
     def what_says_nothing_any_more_is_dropped(self) -> None:
         before = {model: [one.seat.id for one in self.ranked(model)] for model in MODELS}
-        self.book = Book(proofs=self.book.proofs, probations=kept(self.book.probations, self.now))
+        self.state = structs.replace(self.state, probations=kept(self.state.probations, self.now))
         assert before == {model: [one.seat.id for one in self.ranked(model)] for model in MODELS}
 
     @rule(number=numbers)
     def a_build_is_forgotten(self, number: int) -> None:
-        self.book = self.book.cleared([SEATS[number].digest])
+        self.tell(Forgotten((SEATS[number].digest,)))
         (one,) = [one for one in self.ranked("m") if one.seat == SEATS[number]]
         assert one.standing == "untried"
 
@@ -111,19 +118,19 @@ class Engines(RuleBasedStateMachine):
                 assert all(one.standing in ("probation", "failed") for one in ranked)
             for one in ranked:
                 if one.standing == "failed":
-                    assert any(not proof.ok for proof in self.book.proofs_of(one.seat, SYSTEM, self.now))
+                    assert any(not proof.ok for proof in self.state.proofs_of(one.seat, self.now))
 
     @invariant()
     def nothing_is_out_for_ever(self) -> None:
         later = self.now + max(LONGEST, FAILED_HOLDS) + 120.0
-        known = {one.id: self.book.proofs_of(one, SYSTEM, later) for one in SEATS}
+        known = {one.id: self.state.proofs_of(one, later) for one in SEATS}
         for model in MODELS:
-            ranked = rank(SEATS, known, self.book.probations, model=model, now=later)
+            ranked = rank(SEATS, known, self.state.probations, model=model, now=later)
             assert all(one.standing in ("proven", "untried") for one in ranked) or self._from_the_future()
 
     def _from_the_future(self) -> bool:
         """Written by a clock that was ahead: it counts when that time really comes."""
-        times = [one.since for one in self.book.probations] + [one.at for one in self.book.proofs]
+        times = [one.since for one in self.state.probations] + [one.at for one in self.state.proofs]
         return any(time > self.now for time in times)
 
 

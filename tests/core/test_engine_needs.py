@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from appliance.core.engines.builds import numbers_of
-from appliance.core.engines.machine import Gpu, Look
-from appliance.core.engines.manifest import (
+from appliance.core.engines.builds import (
     Asked,
     Entry,
     Wants,
     check_entry,
     find_entry,
+    numbers_of,
     parse_asked,
     release_of,
+    unmet,
 )
-from appliance.core.engines.needs import unmet
+from appliance.core.engines.machine import Gpu, Look
 from appliance.errors import UsageError
 
 LOOK = Look(platform="linux-x64", system="Linux 6.1", environment="native", cpu="A processor")

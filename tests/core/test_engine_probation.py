@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.probation import (
+from appliance.core.engines.proofs import (
     BACK_OFF,
     CLOCK_SLACK,
     EASED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.devices import Device, cpu_device
-from appliance.core.engines.seats import Offer, device_flags, seats_of
+from appliance.core.engines.choice import Offer, device_flags, seats_of
+from appliance.core.engines.listing import Device, cpu_device
 
 PROCESSOR = cpu_device("Test CPU", 1 << 34)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.engines.speeds import BUDGET, ROUNDS, SMALL, WARM_UP, WHOLE, Timings, next_request, speeds_of
+from appliance.core.engines.proofs import BUDGET, ROUNDS, SMALL, WARM_UP, WHOLE, Timings, next_request, speeds_of
 
 Measured = tuple[list[Timings], float]
 speeds = st.floats(0.05, 1e6)

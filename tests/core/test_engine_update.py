@@ -5,36 +5,32 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from appliance.core.engines.changes import (
-    KEPT,
-    TRIAL,
-    Changes,
-    Line,
-    arrange,
-    check_removable,
-    line_of,
-    on_failure,
-    rolled_back,
-    switched,
-    trusted,
-)
 from appliance.core.engines.choice import Ranked, Seat, Standing
-from appliance.core.engines.devices import Device, cpu_device
-from appliance.core.engines.speeds import Speeds
-from appliance.core.engines.update import (
+from appliance.core.engines.events import (
+    KEPT,
+    Canary,
+    Chosen,
     Discard,
     Effect,
-    Note,
+    Event,
+    Failed,
     Place,
+    Prove,
+    Refused,
     Remove,
-    advance,
-    begin,
-    canary_failure,
-    given_up,
-    recover,
+    Removed,
+    Restarted,
+    RolledBack,
+    Stage,
+    StepDone,
+    UpdateBegun,
+    reduce,
 )
+from appliance.core.engines.listing import Device, cpu_device
+from appliance.core.engines.proofs import Speeds, canary_failure
+from appliance.core.engines.state import TRIAL, Line, State, check_removable, line_of, lines_to_roll_back
 from appliance.errors import Conflict, UsageError
 
 LINE = "linux-x64-cpu"
@@ -60,7 +56,7 @@ class Disk(Struct):
 
     placed: set[str]
     staged: set[str]
-    changes: Changes
+    state: State
     life: int
 
     def pay(self) -> None:
@@ -68,76 +64,99 @@ class Disk(Struct):
             raise Killed
         self.life -= 1
 
-    def note(self, changes: Changes) -> None:
-        self.pay()
-        self.changes = changes
-        self.check()
+    def tell(self, event: Event) -> tuple[Effect, ...]:
+        """The state is on the disk before its work begins, as `store.engine_state` and `engines.shelf` do it."""
+        state, effects = reduce(self.state, event)
+        if state != self.state:
+            self.pay()
+            self.state = state
+            self.check()
+        return effects
 
-    def carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Discard():
-                    self.pay()
-                    self.staged.clear()
-                case Place(name):
+    def carry_out(self, effect: Effect, *, good: bool = True) -> bool:
+        """Whether the update goes on."""
+        match effect:
+            case Stage(name):
+                self.pay()
+                self.staged.add(name)
+            case Prove() | Canary():
+                return good
+            case Place(name):
+                if name not in self.placed:
                     self.pay()
                     self.staged.remove(name)
                     self.placed.add(name)
-                case Remove(builds):
-                    for name in builds:
-                        self.pay()
-                        self.placed.discard(name)
-                case Note(changes):
-                    self.note(changes)
-            self.check()
+            case Remove(builds):
+                for name in builds:
+                    self.pay()
+                    self.placed.discard(name)
+            case Discard():
+                self.pay()
+                self.staged.clear()
+        self.check()
+        return True
+
+    def settle(self, event: Event) -> None:
+        effects = self.tell(event)
+        while effects:
+            for effect in effects:
+                self.carry_out(effect)
+            effects = self.tell(StepDone(1.0))
 
     def check(self) -> None:
         """The build in use is there, whole, and known to work; nothing that is kept is missing."""
-        line = self.changes.line(LINE)
+        line = self.state.line(LINE)
         assert line is not None
         assert line.current in self.placed
         assert set(line.previous) <= self.placed
 
 
-def update(disk: Disk, new: str, *, good: bool, now: float) -> None:
-    """The order in which `engines.updating` does it."""
-    line = disk.changes.line(LINE)
+def update(disk: Disk, new: str, *, fails_at: type[Effect] | None, now: float) -> None:
+    """As `engines.updating` does it, with nothing left out."""
+    line = disk.state.line(LINE)
     assert line is not None
-    disk.note(begin(disk.changes, new, line.current, now))
-    disk.pay()
-    disk.staged.add(new)
-    disk.note(advance(disk.changes, now))  # prove
-    disk.note(advance(disk.changes, now))  # canary
-    if not good:
-        disk.carry_out([Discard(), Note(given_up(disk.changes))])
-        return
-    disk.note(advance(disk.changes, now))  # place
-    disk.carry_out([Place(new)])
-    disk.note(advance(disk.changes, now))  # switched
-    journal = disk.changes.journal
-    assert journal is not None
-    disk.carry_out([Remove(journal.surplus)])
-    disk.note(advance(disk.changes, now))
+    effects = disk.tell(UpdateBegun(build=new, old=line.current, at=now))
+    while effects:
+        for effect in effects:
+            if not disk.carry_out(effect, good=type(effect) is not fails_at):
+                disk.settle(Refused())
+                return
+        effects = disk.tell(StepDone(now))
 
 
 def restart(disk: Disk) -> None:
-    disk.carry_out(recover(disk.changes, staged=disk.staged, placed=disk.placed, now=1.0))
+    disk.settle(Restarted(staged=tuple(disk.staged), placed=tuple(disk.placed), at=1.0))
+
+
+def after(state: State, *events: Event) -> State:
+    for event in events:
+        state, _ = reduce(state, event)
+    return state
+
+
+def updated(state: State, new: str, old: str, at: float, held: tuple[str, ...] = ()) -> State:
+    """Right after the switch."""
+    return after(state, UpdateBegun(build=new, old=old, at=at, held=held), *[StepDone(at)] * 4)
+
+
+def failed(build: str, at: float) -> Failed:
+    return Failed(build=build, seat=build, digest=build, model="m", why="it crashed", at=at, others=False)
 
 
 @given(
-    updates=st.lists(st.tuples(st.booleans(), st.integers(0, 14)), min_size=1, max_size=7),
+    updates=st.lists(st.tuples(st.sampled_from([None, Prove, Canary]), st.integers(0, 14)), min_size=1, max_size=7),
     deaths=st.lists(st.integers(0, 6), max_size=4),
 )
 def test_after_any_kills_a_start_finds_the_build_in_use_and_nothing_left_over(
-    updates: list[tuple[bool, int]], deaths: list[int]
+    updates: list[tuple[type[Effect] | None, int]], deaths: list[int]
 ) -> None:
-    disk = Disk({build(0)}, set(), Changes(lines=(Line(name=LINE, current=build(0)),)), 0)
-    for number, (good, life) in enumerate(updates, 1):
+    disk = Disk({build(0)}, set(), State(lines=(Line(name=LINE, current=build(0)),)), 0)
+    for number, (fails_at, life) in enumerate(updates, 1):
         disk.life = life
-        before = disk.changes.line(LINE)
+        before = disk.state.line(LINE)
         done = True
         try:
-            update(disk, build(number), good=good, now=float(number))
+            update(disk, build(number), fails_at=fails_at, now=float(number))
         except Killed:
             done = False
         for death in deaths:  # and the clearing up is killed as well
@@ -148,103 +167,150 @@ def test_after_any_kills_a_start_finds_the_build_in_use_and_nothing_left_over(
                 disk.check()
         disk.life = 100
         restart(disk)
-        assert disk.changes.journal is None
+        assert disk.state.journal is None
         assert not disk.staged
-        line = disk.changes.line(LINE)
+        line = disk.state.line(LINE)
         assert line is not None
         assert before is not None
+        good = fails_at is None
         assert line.current == (build(number) if done and good else line.current)
         assert line.current in (before.current, build(number) if good else before.current)
         assert disk.placed == {line.current, *line.previous}  # neither more nor fewer
         assert len(line.previous) <= KEPT
 
 
+def test_an_update_asks_for_its_steps_in_their_order() -> None:
+    state, effects = reduce(State(), UpdateBegun(build=build(2), old=build(1), at=1.0))
+    asked: list[Effect] = []
+    while effects:
+        asked += effects
+        state, effects = reduce(state, StepDone(2.0))
+    new = build(2)
+    assert asked == [Stage(new), Prove(new), Canary(new), Place(new), Remove(()), Discard()]
+    assert state == State(lines=(Line(name=LINE, current=new, previous=(build(1),), switched_at=2.0),))
+
+
 def test_recovery_again_does_nothing_more() -> None:
-    changes = advance(advance(advance(begin(Changes(), build(2), build(1), 1.0), 1.0), 1.0), 1.0)
-    effects = recover(changes, staged=[build(2)], placed=[build(1)], now=2.0)
-    assert effects[0] == Place(build(2))
-    last = [effect.changes for effect in effects if isinstance(effect, Note)][-1]
-    assert last.journal is None
-    assert last.line(LINE) == Line(name=LINE, current=build(2), previous=(build(1),), switched_at=2.0)
-    assert recover(last, staged=[], placed=[build(1), build(2)], now=3.0) == [Discard()]
+    placing = after(State(), UpdateBegun(build=build(2), old=build(1), at=1.0), *[StepDone(1.0)] * 3)
+    state, effects = reduce(placing, Restarted(staged=(build(2),), placed=(build(1),), at=2.0))
+    assert (state, effects) == (placing, (Place(build(2)),))
+    state, effects = reduce(state, StepDone(2.0))
+    assert effects == (Remove(()), Discard())
+    state = after(state, StepDone(2.0))
+    assert state.journal is None
+    assert state.line(LINE) == Line(name=LINE, current=build(2), previous=(build(1),), switched_at=2.0)
+    again = Restarted(staged=(), placed=(build(1), build(2)), at=3.0)
+    assert reduce(state, again) == (state, (Discard(),))
+
+
+def test_an_update_whose_build_got_lost_before_its_place_is_given_up() -> None:
+    placing = after(State(), UpdateBegun(build=build(2), old=build(1), at=1.0), *[StepDone(1.0)] * 3)
+    state, effects = reduce(placing, Restarted(staged=(), placed=(build(1),), at=2.0))
+    assert effects == (Discard(),)
+    assert after(state, StepDone(2.0)) == State()
+
+
+def test_an_interruption_after_the_switch_does_not_undo_it() -> None:
+    tidying = updated(State(), build(2), build(1), 1.0)
+    assert reduce(tidying, Refused()) == (tidying, (Remove(()), Discard()))
 
 
 def test_an_installation_that_was_cut_short_in_place_of_a_damaged_build_is_brought_to_its_end() -> None:
-    effects = recover(Changes(), staged=[build(1), build(2)], placed=[build(2)], now=1.0)
-    assert effects == [Place(build(1)), Discard()]
+    told = Restarted(staged=(build(1), build(2)), placed=(build(2),), at=1.0)
+    assert reduce(State(), told) == (State(), (Place(build(1)), Discard()))
 
 
 def test_what_was_asked_for_by_name_outlives_updates() -> None:
-    changes = Changes(lines=(Line(name=LINE, current=build(3), previous=(build(2), build(1))),))
+    state = State(lines=(Line(name=LINE, current=build(3), previous=(build(2), build(1))),))
     for held, gone in (((), (build(1),)), ((build(1),), ())):
-        at = begin(changes, build(4), build(3), 1.0, held)
-        for _ in range(4):
-            at = advance(at, 1.0)
-        assert at.journal is not None
-        assert at.journal.surplus == gone
+        journal = updated(state, build(4), build(3), 1.0, held).journal
+        assert journal is not None
+        assert journal.surplus == gone
 
 
 def test_two_updates_do_not_begin_at_once() -> None:
+    begun = after(State(), UpdateBegun(build=build(2), old=build(1), at=1.0))
     with pytest.raises(Conflict, match="b2"):
-        begin(begin(Changes(), build(2), build(1), 1.0), build(3), build(1), 1.0)
+        reduce(begun, UpdateBegun(build=build(3), old=build(1), at=1.0))
 
 
 def test_a_failure_within_the_first_hour_brings_the_old_build_back_and_later_ones_do_not() -> None:
-    changes, _ = switched(Changes(), LINE, build(2), build(1), 1000.0)
-    assert on_failure(changes, build(2), "it crashed", 1000.0 + TRIAL) is None
-    assert on_failure(changes, build(1), "it crashed", 1001.0) is None
-    assert on_failure(changes, "embedded", "it crashed", 1001.0) is None
-    back = on_failure(changes, build(2), "it crashed", 1060.0)
-    assert back is not None
+    state = updated(State(), build(2), build(1), 1000.0)
+    assert after(state, failed(build(2), 1000.0 + TRIAL)) == state
+    assert after(state, failed(build(1), 1001.0)) == state
+    assert after(state, failed("embedded", 1001.0)) == state
+    back = after(state, failed(build(2), 1060.0))
     assert back.line(LINE) == Line(name=LINE, current=build(1))
     assert back.role(build(2)) == "withdrawn"
     assert "60 s after the switch: it crashed" in back.withdrawn[build(2)]
-    assert on_failure(back, build(1), "it crashed", 1061.0) is None  # there is nothing older
-    assert trusted(back, build(2)).role(build(2)) == ""
+    assert after(back, failed(build(1), 1061.0)) == back  # there is nothing older
+    assert after(back, Chosen(word=build(2), builds=(build(2),))).role(build(2)) == ""
 
 
 def test_going_back_step_by_step_ends_with_an_error() -> None:
-    changes, _ = switched(Changes(), LINE, build(2), build(1), 1.0)
-    changes, _ = switched(changes, LINE, build(3), build(2), 2.0)
-    changes = rolled_back(changes, LINE, "no", 3.0)
-    assert changes.role(build(2)) == "current"
-    changes = rolled_back(changes, LINE, "no", 4.0)
-    assert changes.role(build(1)) == "current"
-    with pytest.raises(UsageError, match="nothing to go back to"):
-        rolled_back(changes, LINE, "no", 5.0)
-    again, _ = switched(changes, LINE, build(3), build(1), 6.0)
+    here = (build(1), build(2), build(3))
+    back = RolledBack(backend="cpu", here=here, why="no")
+    state = updated(after(updated(State(), build(2), build(1), 1.0), StepDone(1.0)), build(3), build(2), 2.0)
+    state = after(state, StepDone(2.0), back)
+    assert state.role(build(2)) == "current"
+    state = after(state, back)
+    assert state.role(build(1)) == "current"
+    with pytest.raises(UsageError, match=f"nothing to go back to: no update of {LINE}"):
+        reduce(state, back)
+    with pytest.raises(UsageError, match="no update of vulkan"):
+        reduce(state, RolledBack(backend="vulkan", here=here, why="no"))
+    again = updated(state, build(3), build(1), 6.0)
     assert again.role(build(3)) == "current"  # an update to it is a new try
     assert again.role(build(2)) == "withdrawn"
 
 
+def test_a_build_that_is_returned_to_is_trusted_again() -> None:
+    line = Line(name=LINE, current=build(2), previous=(build(1),))
+    state = State(lines=(line,), withdrawn={build(1): "it crashed", build(5): "it hung"})
+    back = after(state, RolledBack(backend=None, here=(build(1), build(2)), why="no"))
+    assert back.role(build(1)) == "current"
+    assert back.withdrawn == {build(2): "no", build(5): "it hung"}
+
+
+def test_there_is_no_way_back_to_a_build_that_is_gone_and_the_latest_update_goes_back_first() -> None:
+    line = Line(name=LINE, current=build(3), previous=(build(2), build(1)), switched_at=1.0)
+    other = Line(name="linux-x64-vulkan", current="linux-x64-vulkan/b2", switched_at=2.0)
+    state, here = State(lines=(other, line)), (build(1), build(3))
+    left = Line(name=LINE, current=build(3), previous=(build(1),), switched_at=1.0)
+    assert lines_to_roll_back(state, None, here) == [left, other]
+    assert lines_to_roll_back(state, "cpu", here) == [left]
+    back = after(state, RolledBack(backend="cpu", here=here, why="no"))
+    assert back.line(LINE) == Line(name=LINE, current=build(1))
+
+
 def test_a_removed_build_leaves_the_history() -> None:
-    changes, _ = switched(Changes(), LINE, build(2), build(1), 5.0)
-    assert changes.without(build(1)).line(LINE) == Line(name=LINE, current=build(2), switched_at=5.0)
-    assert changes.without(build(2)).line(LINE) == Line(name=LINE, current=build(1))
-    assert changes.without(build(2)).without(build(1)).line(LINE) is None
+    state = after(updated(State(), build(2), build(1), 5.0), StepDone(5.0))
+    assert after(state, Removed(build(1), ())).line(LINE) == Line(name=LINE, current=build(2), switched_at=5.0)
+    assert after(state, Removed(build(2), ())).line(LINE) == Line(name=LINE, current=build(1))
+    assert after(state, Removed(build(2), ()), Removed(build(1), ())).line(LINE) is None
 
 
 def test_the_current_build_goes_first_in_its_line_and_leaves_other_lines_alone() -> None:
     order = [ranked(build(1)), ranked("other/b9"), ranked(build(2)), ranked(build(3)), ranked("embedded")]
-    assert arrange(order, Changes()) == order
-    changes = Changes(lines=(Line(name=LINE, current=build(3), previous=(build(2),)),))
-    names = [one.seat.build for one in arrange(order, changes)]
+    assert State().arrange(order) == order
+    state = State(lines=(Line(name=LINE, current=build(3), previous=(build(2),)),))
+    names = [one.seat.build for one in state.arrange(order)]
     assert names == [build(3), "other/b9", build(2), build(1), "embedded"]
 
 
 def test_a_current_build_that_is_not_proven_does_not_go_before_one_that_is() -> None:
     order = [ranked(build(1)), ranked(build(2), "probation")]
-    changes = Changes(lines=(Line(name=LINE, current=build(2), previous=(build(1),)),))
-    assert arrange(order, changes) == order
+    state = State(lines=(Line(name=LINE, current=build(2), previous=(build(1),)),))
+    assert state.arrange(order) == order
 
 
 def test_a_withdrawn_build_goes_behind_everything_that_can_be_used_unless_it_is_asked_for() -> None:
     failed = ranked(build(4), "failed")
     order = [ranked(build(2)), ranked(build(1)), ranked("embedded"), failed]
-    changes = Changes(withdrawn={build(2): "it crashed"})
-    assert [one.seat.build for one in arrange(order, changes)] == [build(1), "embedded", build(2), build(4)]
+    state = State(withdrawn={build(2): "it crashed"})
+    assert [one.seat.build for one in state.arrange(order)] == [build(1), "embedded", build(2), build(4)]
     asked = [ranked(build(2), wanted=True), *order[1:]]
-    assert arrange(asked, changes) == asked
+    assert state.arrange(asked) == asked
 
 
 @given(
@@ -264,11 +330,11 @@ def test_arranging_loses_and_invents_no_seat_and_puts_nothing_unusable_first(
     seats: list[tuple[str, Standing, Device, bool]], current: str, withdrawn: set[str]
 ) -> None:
     order = sorted((ranked(*seat) for seat in seats), key=lambda one: not one.usable)
-    changes = Changes(lines=(Line(name=LINE, current=current),), withdrawn=dict.fromkeys(withdrawn - {current}, "no"))
-    found = arrange(order, changes)
+    state = State(lines=(Line(name=LINE, current=current),), withdrawn=dict.fromkeys(withdrawn - {current}, "no"))
+    found = state.arrange(order)
     assert sorted(one.seat.id for one in found) == sorted(one.seat.id for one in order)
     assert [one.usable for one in found] == sorted((one.usable for one in found), reverse=True)
-    assert arrange(found, changes) == found
+    assert state.arrange(found) == found
 
 
 @pytest.mark.parametrize(
@@ -308,4 +374,3 @@ def test_lines() -> None:
     assert line_of(build(1)) == LINE
     assert line_of("embedded") == "embedded"
     assert line_of("/usr/bin/llama-server") == "/usr/bin/llama-server"
-    assert structs.asdict(Changes()) == {"lines": (), "withdrawn": {}, "journal": None}

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.core.engines.cards import drivers_of, identify
-from appliance.core.engines.devices import Device
-from appliance.core.engines.listing import MIB, parse_listing
+from appliance.core.engines.listing import MIB, Device, parse_listing
 from appliance.core.engines.machine import Gpu, Look
 
 

@@ -160,7 +160,7 @@ def test_a_changed_file_is_shown_and_installing_again_repairs_it(machine: Machin
 
 def test_a_choice_that_cannot_be_written_is_not_reported_as_made(machine: Machine, tmp_path: Path) -> None:
     machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
-    blocked = machine.root / "book.json.new"
+    blocked = machine.root / ".state.json.new"
     blocked.mkdir()  # where a folder is, no file can be written
     for words in (("use", "cpu"), ("pin", "cpu"), ("forget",)):
         assert "nothing has changed" in machine.bad(*words, status=1)
@@ -182,10 +182,31 @@ def test_what_was_left_and_cannot_be_cleared_up_keeps_nobody_from_looking(machin
     assert "LLAMA_APPLIANCE_ENGINES_DIR" in told
 
 
-def test_a_damaged_record_of_updates_is_told_once_for_each_reader(machine: Machine, tmp_path: Path) -> None:
+def test_a_damaged_memory_is_told_once_and_begun_anew(machine: Machine, tmp_path: Path) -> None:
     machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
-    (machine.root / "changes.json").write_text("{")
-    assert machine.engines("rollback").stderr.count("changes.json is damaged") == 2
+    (machine.root / "state.json").write_text("{")
+    done = machine.engines("rollback")
+    assert done.stderr.count("could not be read") == 1
+    assert "nothing to go back to" in done.stderr
+    assert (machine.root / "state.json.unreadable").read_text() == "{"
+
+
+def test_what_a_former_version_remembered_is_taken_over_once(machine: Machine, tmp_path: Path) -> None:
+    machine.good("install", "--from", str(make_build(tmp_path / "source", build="b100")))
+    machine.good("update", "--from", str(make_build(tmp_path / "source", build="b200")), "--yes")
+    machine.good("use", "cpu")
+    state = json.loads((machine.root / "state.json").read_text())["state"]
+    changes = {name: state.pop(name) for name in ("lines", "withdrawn", "journal")}
+    (machine.root / "state.json").unlink()
+    (machine.root / "book.json").write_text(json.dumps({"version": 1, "book": state}))
+    (machine.root / "changes.json").write_text(json.dumps(changes))
+    table = machine.table()
+    assert (table["used"], table["use"]) == (f"{CPU}/b200:CPU", "cpu")
+    seats = machine.seats()
+    assert (seats[f"{CPU}/b100:CPU"], seats[f"{CPU}/b200:CPU"]) == ("proven", "proven")
+    assert not (machine.root / "book.json").exists()
+    assert not (machine.root / "changes.json").exists()
+    assert "b100 is used again" in machine.good("rollback")
 
 
 def test_a_build_whose_first_trial_was_cut_short_is_tried_by_installing_it_again(

@@ -22,7 +22,7 @@ from appliance.core.engines.choice import Ranked
 from appliance.engines import owner, proving
 from appliance.engines.found import Places, list_engines
 from appliance.engines.owner import open_engines
-from appliance.store.engine_book import BOOK, BookFile
+from appliance.store.engine_state import StateFile
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the builds are shell scripts")
 
@@ -54,7 +54,7 @@ class World:
             nowhere = Places(named=None, beside=None, installed=self.root, cache=self.root / "none", search_path="")
             find = partial(list_engines, nowhere)
             async with open_engines(
-                lambda: [e for e in find() if e.folder], BookFile(self.root / BOOK), starter=self.starter
+                lambda: [e for e in find() if e.folder], StateFile(self.root), starter=self.starter
             ) as engines:
                 await engines.probe()
                 await engines.prove()

@@ -66,8 +66,7 @@ def copy_of(machine: Path, name: str) -> Path:
 
 
 def changes_of(machine: Path) -> dict[str, object]:
-    path = machine / "engines" / "changes.json"
-    return json.loads(path.read_text()) if path.exists() else {"lines": [], "journal": None}
+    return json.loads((machine / "engines" / "state.json").read_text())["state"]
 
 
 def points(log: str, *, deep: bool) -> list[int]:
@@ -200,5 +199,6 @@ def test_interrupted_by_hand_it_changes_nothing(machine: Path, tmp_path: Path) -
             process.wait(30)
         finally:
             process.kill()
-    assert changes_of(machine) == {"lines": [], "withdrawn": {}, "journal": None}
+    changes = changes_of(machine)
+    assert [changes[name] for name in ("lines", "withdrawn", "journal")] == [[], {}, None]
     assert not (machine / "engines" / ".staged").exists()

@@ -12,9 +12,8 @@ from engine_runs import PROCESSOR
 
 from appliance.core.engines.ballast import LAYERS, file_name, weights_size
 from appliance.engines import embedded
-from appliance.engines.ballast import write_ballast
 from appliance.engines.found import EMBEDDED, find_engine
-from appliance.engines.proving import device_args
+from appliance.engines.proving import device_args, write_ballast
 from appliance.engines.trial import open_trial
 from appliance.platform.children import open_children
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,12 +20,13 @@ from waiting import until
 
 from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.choice import Ranked
+from appliance.core.engines.events import Chosen, StepDone, UpdateBegun
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Engine, Places, list_engines
 from appliance.engines.integrity import read_build
 from appliance.engines.owner import Engines, open_engines
-from appliance.platform.power import Suspends
-from appliance.store.engine_book import BOOK, BookFile
+from appliance.platform.machine import Suspends
+from appliance.store.engine_state import FILE, StateFile
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the builds are shell scripts")
 
@@ -47,7 +49,7 @@ class World:
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Engines]:
         with trio.fail_after(60):
-            async with open_engines(self.find, BookFile(self.root / BOOK), starter=self.starter) as engines:
+            async with open_engines(self.find, StateFile(self.root), starter=self.starter) as engines:
                 yield engines
 
     @asynccontextmanager
@@ -144,7 +146,7 @@ async def test_a_failure_at_work_is_on_probation_for_its_model_alone(world: Worl
         assert chosen(engines, "a") == CPU
         assert standings(engines, "a")[GPU] == "probation"
         assert chosen(engines, "b") == GPU
-    async with world.open() as engines:  # the book was written
+    async with world.open() as engines:  # it was written down
         assert chosen(engines, "a") == CPU
 
 
@@ -154,10 +156,10 @@ async def test_a_seat_that_works_is_not_kept_from_a_model_for_long_by_what_one_c
         assert engine is not None
         for _ in range(6):
             engines.failed(engine, "a", "killed by SIGABRT")
-        (waiting,) = engines.book.probations
+        (waiting,) = engines.state.probations
         assert waiting.until - waiting.since > 3600
         await engines.prove([seat for seat in engines.seats if seat.id == GPU])
-        (waiting,) = engines.book.probations
+        (waiting,) = engines.state.probations
         assert waiting.until - waiting.since <= 300
 
 
@@ -233,31 +235,57 @@ async def test_a_damaged_build_that_is_installed_again_is_used_again(world: Worl
         assert chosen(engines) == GPU
 
 
-async def test_whether_a_change_has_reached_the_disk_is_known(world: World) -> None:
-    book = world.root / BOOK
+async def test_whether_a_change_has_reached_the_disk_is_known(world: World, caplog: pytest.LogCaptureFixture) -> None:
     async with world.open() as engines:
-        engines.change(lambda book: structs.replace(book, use="cpu"))
+        engines.tell(Chosen(word="cpu"))
         assert not engines.is_saved
-        await engines.write_down()
+        await engines.sync()
         assert engines.is_saved
-        blocked = book.with_name(f"{BOOK}.new")
+        blocked = world.root / f".{FILE}.new"
         blocked.mkdir()  # where a folder is, no file can be written
-        engines.change(lambda book: structs.replace(book, use="cuda12"))
-        await engines.write_down()
-        assert not engines.is_saved
+        for word in ("cuda", "cuda12"):
+            engines.tell(Chosen(word=word))
+            await engines.sync()
+            assert not engines.is_saved
+            assert engines.state.use == word
+        assert [record.message.count("cannot be used") for record in caplog.records] == [1]
         blocked.rmdir()
-        engines.change(lambda book: structs.replace(book, pinned=True))
-        await engines.write_down()
+        engines.tell(Chosen(word="x", model="m"))
+        await engines.sync()
         assert engines.is_saved
-    assert BookFile(book).read().use == "cuda12"
+    state = StateFile(world.root).read()
+    assert (state.use, state.models) == ("cuda12", {"m": "x"})
+
+
+async def test_an_updated_build_that_fails_gives_way_also_when_the_disk_takes_nothing(world: World) -> None:
+    new, old = "linux-x64-cpu/b2", "linux-x64-cpu/b1"
+    file = StateFile(world.root)
+    file.tell([UpdateBegun(build=new, old=old, at=time.time()), *[StepDone(time.time())] * 5])
+    async with world.proven() as engines:
+        engine = engines.choose(word="cpu")
+        assert engine is not None
+        assert engines.state.role(new) == "current"
+        await engines.sync()
+        blocked = world.root / f".{FILE}.new"
+        blocked.mkdir()
+        engines.failed(engine, "a", "killed by SIGABRT")
+        file_before = file.read()
+        await engines.sync()
+        assert engines.state.role(new) == "withdrawn"
+        assert file.read() == file_before
+        blocked.rmdir()
+        StateFile(world.root).tell([Chosen(word="cuda12")])  # by another program
+        engines.failed(engine, "a", "killed by SIGABRT")
+        await engines.sync()
+    assert (file.read().role(new), file.read().role(old), file.read().use) == ("withdrawn", "current", "cuda12")
 
 
 async def test_what_somebody_asked_for_goes_first_and_pinned_it_goes_alone(world: World) -> None:
     async with world.proven() as engines:
-        engines.change(lambda book: structs.replace(book, use="cpu"))
+        engines.tell(Chosen(word="cpu"))
         assert chosen(engines) == CPU
         assert chosen(engines, word="cuda12") == GPU
-        engines.change(lambda book: structs.replace(book, use="cuda", pinned=True))
+        engines.tell(Chosen(word="cuda", pinned=True))
         assert {one.seat.backend for one in engines.ranked()} == {"cuda12"}
 
 
@@ -266,7 +294,7 @@ async def test_what_another_program_chooses_is_followed(world: World) -> None:
         pass
     async with world.keeping_up() as engines, world.open() as other:
         assert chosen(engines) == GPU
-        other.change(lambda book: structs.replace(book, use="cpu"))
+        other.tell(Chosen(word="cpu"))
         await until(lambda: chosen(engines) == CPU)
 
 

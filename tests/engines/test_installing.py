@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +18,11 @@ import pytest
 import trio
 from engine_folders import make_build
 
-from appliance.core.engines.builds import Build
-from appliance.core.engines.manifest import Archive, Entry, Wants
+from appliance.cli.engine_sources import sources_of
+from appliance.core.engines.builds import BACKENDS, Archive, Build, Entry, Wants, find_entry, parse_asked
 from appliance.engines import installing
-from appliance.engines.builds_manifest import read_manifest
 from appliance.engines.found import EXECUTABLE, Engine, Places, list_engines
-from appliance.engines.installing import CannotInstall, Sources, described, install, stage
+from appliance.engines.installing import CannotInstall, Sources, described, install, manifest_file, read_manifest, stage
 from appliance.engines.integrity import check_build
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
@@ -176,15 +177,47 @@ def test_archives_and_folders_say_what_they_are(tmp_path: Path) -> None:
     assert described(upstream_archive(tmp_path / "llama-b200.tar.gz")) is None
 
 
-def test_the_list_of_builds_can_be_read_and_each_has_an_address() -> None:
+def test_every_listed_build_has_an_address_and_a_sum_and_is_there_once() -> None:
     entries = read_manifest()
-    assert {"linux-x64-cpu", "windows-x64-vulkan", "macos-arm64-metal"} <= {
-        f"{one.platform}-{one.backend}" for one in entries
-    }
+    assert len({entry.id for entry in entries}) == len(entries)
+    assert {entry.platform for entry in entries} == {
+        "linux-x64", "linux-arm64", "macos-arm64", "macos-x64", "windows-x64", "windows-arm64",
+    }  # fmt: skip
+    archives = {(archive.name, archive.sha256, archive.size) for entry in entries for archive in entry.archives}
+    assert len({name for name, _, _ in archives}) == len(archives)
     for entry in entries:
+        assert entry.backend in BACKENDS
+        assert entry.licence.startswith("MIT")
+        assert re.fullmatch(r"b\d+", entry.build)
         for archive in entry.archives:
-            assert archive.url.startswith("https://")
-            assert archive.url.endswith(archive.name)
+            place = f"https://github.com/ggml-org/llama.cpp/releases/download/{entry.build}"
+            assert archive.url == f"{place}/{archive.name}"
+            assert re.fullmatch(r"[0-9a-f]{64}", archive.sha256)
+            assert 10_000_000 < archive.size < 1_000_000_000
+            assert archive.name.endswith(".zip" if entry.platform.startswith("windows") else ".tar.gz")
+        runtime = [archive.name for archive in entry.archives if archive.name.startswith("cudart-")]
+        assert len(runtime) == entry.backend.startswith("cuda")
+
+
+def test_the_newest_listed_build_is_meant_and_what_there_is_is_told() -> None:
+    entries = read_manifest()
+    builds = sorted(int(e.build[1:]) for e in entries if (e.platform, e.backend) == ("linux-x64", "cpu"))
+    assert len(builds) > 1
+    for word, build in (("cpu", builds[-1]), (f"cpu/b{builds[0]}", builds[0])):
+        assert find_entry(entries, parse_asked(word, "linux-x64")).build == f"b{build}"
+    with pytest.raises(UsageError, match=f"b{builds[0]}"):
+        find_entry(entries, parse_asked("cpu/b1", "linux-x64"))
+    with pytest.raises(UsageError, match="is listed; there is metal"):
+        find_entry(entries, parse_asked("cuda12", "macos-arm64"))
+    with pytest.raises(UsageError, match="for macos-arm64 there is metal"):
+        sources_of(None, None, "macos-arm64", None)
+
+
+def test_the_list_has_no_words_that_nobody_reads() -> None:
+    for each in tomllib.loads(manifest_file().read_text("utf-8"))["builds"]:
+        assert set(each) == {"platform", "backend", "build", "licence", "archives", "needs"}
+        assert set(each["needs"]) <= set(Wants.__struct_fields__)
+        assert all(set(archive) <= {"name", "size", "sha256", "url"} for archive in each["archives"])
 
 
 async def test_a_link_that_stayed_in_its_archive_leads_nowhere_else(tmp_path: Path) -> None:

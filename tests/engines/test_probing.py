@@ -12,8 +12,7 @@ import pytest
 import trio
 from engine_folders import Lie, Listed, make_build
 
-from appliance.core.engines.devices import Device
-from appliance.core.engines.listing import MIB, Listing
+from appliance.core.engines.listing import MIB, Device, Listing
 from appliance.engines import embedded
 from appliance.engines.found import Engine
 from appliance.engines.probing import list_devices

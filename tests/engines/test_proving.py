@@ -10,7 +10,7 @@ import pytest
 from engine_folders import Lie, Listed, make_build, tell
 from engine_runs import CARD, KEY, PROCESSOR, engine_in, proof_of
 
-from appliance.core.engines.devices import Device
+from appliance.core.engines.listing import Device
 from appliance.core.engines.proofs import Fault
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED, Engine, find_engine, list_engines

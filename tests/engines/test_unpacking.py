@@ -93,6 +93,38 @@ def test_an_archive_that_reaches_out_is_refused(tmp_path: Path, hostile: str) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.tar.gz", "into", "outside"]
 
 
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../evil", "C:evil", "a\\evil", "a\nevil"])
+def test_names_in_a_zip_are_held_to_the_same(tmp_path: Path, name: str) -> None:
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("llama-server", b"x")
+        file.writestr(name, b"gotcha")
+    with pytest.raises(BadArchive, match="a file with the path"):
+        unpack(archive, tmp_path / "into")
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no symbolic links without a privilege")
+@pytest.mark.parametrize("below", ["a/b", "a/b/c"])
+def test_a_link_through_a_link_makes_nothing_outside(tmp_path: Path, below: str) -> None:
+    def fill(tar: Tar) -> None:
+        file_in(tar, "x")
+        link_in(tar, "a", "..")
+        link_in(tar, below, "x")
+
+    with pytest.raises(BadArchive, match="out of the folder"):
+        unpack(tar_of(tmp_path / "a.tar.gz", fill), tmp_path / "into")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.gz", "into"]
+
+
+def test_an_archive_that_grows_beyond_all_measure_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "SMALL", 1 << 20)
+    archive = tar_of(tmp_path / "a.tar.gz", lambda tar: file_in(tar, "zeros", bytes(16 << 20)))
+    assert archive.stat().st_size * unpacking.MAX_RATIO < 16 << 20
+    with pytest.raises(BadArchive, match="larger than"):
+        unpack(archive, tmp_path / "into")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no symbolic links without a privilege")
 def test_modes_and_links_are_kept_as_upstream_has_them(tmp_path: Path) -> None:
     def fill(tar: Tar) -> None:

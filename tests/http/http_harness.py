@@ -25,7 +25,7 @@ from appliance.core.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.engines.chooser import Chooser
 from appliance.engines.found import Engine, Finder
-from appliance.store.engine_book import BOOK, BookFile
+from appliance.store.engine_state import StateFile
 from appliance.tools.box import Toolbox
 from appliance.upkeep import logging_into
 
@@ -271,7 +271,7 @@ async def open_appliance(
     places = Places(
         catalog=catalog,
         found=Finder(lambda: [engine], only=True),
-        book=BookFile(model_file.parent / BOOK),
+        remembered=StateFile(model_file.parent),
         downloading=downloads or DownloadSettings(cache=model_file.parent),
         plugin_data=model_file.parent / "plugin-data",
         defaults=Config(streams=streams or StreamsConfig(), runs=runs or RunsConfig()),

@@ -22,7 +22,7 @@ from appliance.errors import ApplianceError
 from appliance.fleet.status import ChildStatus
 from appliance.http import errors
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
-from appliance.store.engine_book import BookFile
+from appliance.store.engine_state import StateFile
 
 if sys.platform == "win32":
     pytest.skip("the lying engine is a shell script", allow_module_level=True)
@@ -42,12 +42,10 @@ async def routes(root: Path) -> AsyncGenerator[QuartTrio]:
         info = errors.describe(error)
         return errors.body(info).decode(), info.code
 
-    async with open_engines(found, BookFile(root / "book.json"), starter=STARTER) as engines:
+    async with open_engines(found, StateFile(root), starter=STARTER) as engines:
         app = QuartTrio("appliance.http", static_folder=None)
         app.register_error_handler(ApplianceError, refuse)
-        add_engine_routes(
-            app, EngineRoutes(engines, Shelf(root).changes.read, lambda: {"starter": "a seat"}, lambda: None)
-        )
+        add_engine_routes(app, EngineRoutes(engines, lambda: {"starter": "a seat"}, lambda: None))
         yield app
 
 

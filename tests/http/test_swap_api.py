@@ -21,6 +21,7 @@ from appliance.core.model import Model
 from appliance.errors import ApplianceError
 from appliance.http.control.record_routes import RecordRoutes, Records
 from appliance.http.errors import describe
+from appliance.platform.drivers import Gpus
 from appliance.platform.hardware import detect
 from appliance.platform.samples import open_samples
 from appliance.store.activity import open_activity
@@ -333,7 +334,7 @@ async def records(
     async with (
         open_activity(None, 10) as activity,
         open_recorder(activity) as recorder,
-        open_samples(every) as samples,
+        open_samples(Gpus(None), every) as samples,
     ):
         told = RecordRoutes(Records(recorder, samples, detect))
         app.add_url_rule("/api/performance", "performance", told.performance)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.core.doctor.facts import Card
-from appliance.platform.checkup import checkup, port_owner
+from appliance.platform.hardware import checkup, port_owner
 
 
 def card(root: Path, pci: str, kind: str, vendor: str, driver: str = "") -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from appliance import __version__
 from appliance.core.machine import CpuNames, Environment, architecture_of
-from appliance.platform import hardware_linux as linux
+from appliance.platform import machine_linux as linux
 from appliance.platform.hardware import detect
 
 KINDS = ("native", "container", "virtual_machine", "wsl", "unknown")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.platform import cgroups
-from appliance.platform.cpu_level import arm_level, cpu_level, x86_level
+from appliance.core.engines.machine import arm_level, x86_level
+from appliance.platform import machine_linux
 from appliance.platform.libraries import find_library, loaders, vulkan_drivers
 
 GIB = 1 << 30
@@ -55,19 +55,19 @@ NESTED_V1 = {
 )
 def test_memory_of_groups(tmp_path: Path, files: dict[str, str], limit: int, left: int) -> None:
     root = write(tmp_path, files)
-    assert (cgroups.memory_limit(root), cgroups.memory_left(root)) == (limit, left)
+    assert (machine_linux.memory_limit(root), machine_linux.memory_left(root)) == (limit, left)
 
 
 @linux
 def test_processors_of_groups(tmp_path: Path) -> None:
     usable = len(os.sched_getaffinity(0))
-    assert cgroups.cores(tmp_path / "none") == usable
-    assert cgroups.cores(write(tmp_path / "v2", SERVICE)) == 1
-    assert cgroups.cores(write(tmp_path / "v1", DOCKER_V1)) == 1
+    assert machine_linux.cores(tmp_path / "none") == usable
+    assert machine_linux.cores(write(tmp_path / "v2", SERVICE)) == 1
+    assert machine_linux.cores(write(tmp_path / "v1", DOCKER_V1)) == 1
     unlimited = {"proc/self/cgroup": "3:cpu,cpuacct:/", "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1"}
-    assert cgroups.cores(write(tmp_path / "off", unlimited)) == usable
+    assert machine_linux.cores(write(tmp_path / "off", unlimited)) == usable
     many = {"proc/self/cgroup": "0::/../..", "sys/fs/cgroup/cpu.max": "99900000 100000"}
-    assert cgroups.cores(write(tmp_path / "many", many)) == usable
+    assert machine_linux.cores(write(tmp_path / "many", many)) == usable
 
 
 V2 = "sse2 pni cx16 popcnt ssse3 sse4_1 sse4_2"
@@ -93,12 +93,12 @@ def test_levels_of_x86(flags: str, level: str) -> None:
 @linux
 def test_levels_from_files(tmp_path: Path) -> None:
     x86 = write(tmp_path / "a", {"proc/cpuinfo": f"flags\t\t: {V3} avx_vnni\n\nprocessor: 1\nflags: sse2"})
-    level, features = cpu_level(x86)
+    level, features = machine_linux.cpu_level(x86)
     assert level == "x86-64-v3"
     assert set(features) >= {"sse3", "avx2", "avx_vnni"}
     arm = write(tmp_path / "b", {"proc/cpuinfo": "Features\t: fp asimd asimddp asimdhp i8mm bf16 sve"})
-    assert cpu_level(arm) == ("armv8.6-a", ("neon", "dotprod", "fp16", "i8mm", "bf16", "sve"))
-    assert cpu_level(write(tmp_path / "c", {"proc/cpuinfo": "isa: rv64gc"})) == ("", ())
+    assert machine_linux.cpu_level(arm) == ("armv8.6-a", ("neon", "dotprod", "fp16", "i8mm", "bf16", "sve"))
+    assert machine_linux.cpu_level(write(tmp_path / "c", {"proc/cpuinfo": "isa: rv64gc"})) == ("", ())
     assert [arm_level([word]) for word in ("neon", "dotprod", "sve2")] == ["armv8-a", "armv8.2-a", "armv9-a"]
 
 

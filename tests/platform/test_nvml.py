@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from fake_nvml import MIB, FakeNvml
 
 from appliance.core.machine import AcceleratorMemory, Driver
-from appliance.platform.nvml import find_library, open_nvml
+from appliance.platform.nvml import load_library, open_nvml
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -84,7 +84,7 @@ def test_the_library_is_closed_again_and_a_broken_driver_is_no_gpu():
 
 def test_what_is_here():
     """On a machine with a working driver its GPUs are read; on any other there are none, and no error."""
-    with open_nvml(find_library()) as nvml:
+    with open_nvml(load_library()) as nvml:
         for gpu in nvml.samples(NOW) if nvml else ():
             assert gpu.name
             assert gpu.mem_total_mb is None or gpu.mem_total_mb > 0

@@ -13,6 +13,7 @@ import trio
 from waiting import until
 
 from appliance.core.machine import MIB, GpuSample, Sample, SystemSample
+from appliance.platform.drivers import Gpus
 from appliance.platform.memory import resident_bytes
 from appliance.platform.sampler import MAX_INTERFACES, new_sampler
 from appliance.platform.samples import Samples, open_samples
@@ -111,7 +112,7 @@ def test_since_tells_what_is_newer():
 async def test_samples_arrive_while_the_block_is_open():
     begun = datetime.now(UTC)
     with trio.fail_after(20):
-        async with open_samples(0.05) as samples:
+        async with open_samples(Gpus(None), 0.05) as samples:
             assert samples.enabled
             await until(lambda: len(samples.since().sys_stats) >= 3)
         ended = datetime.now(UTC)
@@ -129,12 +130,12 @@ async def test_samples_arrive_while_the_block_is_open():
 @pytest.mark.parametrize("wait", [0, 0.001, 0.01])
 async def test_leaving_at_once_is_quick(wait: float):
     with trio.fail_after(5):
-        async with open_samples(60):
+        async with open_samples(Gpus(None), 60):
             await trio.sleep(wait)
 
 
 async def test_no_samples_when_they_are_off():
-    async with open_samples(None) as samples:
+    async with open_samples(Gpus(None), None) as samples:
         assert not samples.enabled
         assert samples.latest is None
         assert samples.since().enabled is False

@@ -64,8 +64,8 @@ def silent_build(facts: DoctorFacts) -> Iterator[Finding]:
 
 def failed_proof(facts: DoctorFacts) -> Iterator[Finding]:
     here = {engine.digest for engine in facts.engines}
-    system = facts.book.system
-    for proof in facts.book.proofs:
+    system = facts.state.system
+    for proof in facts.state.proofs:
         if proof.ok or not proof.holds(facts.now) or proof.key.digest not in here or proof.key.system != system:
             continue
         yield Finding(
@@ -79,7 +79,7 @@ def failed_proof(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def on_probation(facts: DoctorFacts) -> Iterator[Finding]:
-    for one in facts.book.probations:
+    for one in facts.state.probations:
         if not one.holds(facts.now):
             continue
         build = one.seat.partition(":")[0]
@@ -111,19 +111,19 @@ def untried(facts: DoctorFacts) -> Iterator[Finding]:
 
 def bad_choice(facts: DoctorFacts) -> Iterator[Finding]:
     """Check the user's choice and its effect."""
-    word = facts.book.use
+    word = facts.state.use
     if not word or word == "auto" or not facts.ranked:
         return
     wanted = [one for one in facts.ranked if one.wanted]
     usable = [one for one in wanted if one.usable]
-    kind = "pinned" if facts.book.pinned else "chosen"
+    kind = "pinned" if facts.state.pinned else "chosen"
     if not usable:
         yield Finding(
             id="bad-pin",
-            severity="error" if facts.book.pinned else "warning",
+            severity="error" if facts.state.pinned else "warning",
             title=f"The engine '{word}' is {kind}, and cannot be used",
             evidence=some(_standing(one) for one in wanted) or (f"no installed engine is called '{word}'",),
-            advice="Nothing else is used while it is pinned." if facts.book.pinned else "Another engine is used.",
+            advice="Nothing else is used while it is pinned." if facts.state.pinned else "Another engine is used.",
             commands=(AUTO, LS),
         )
     elif usable[0].standing == "probation" or usable[0].seat.software:
@@ -183,7 +183,7 @@ def other_engine(facts: DoctorFacts) -> Iterator[Finding]:
         return
     here = {one.seat.id for one in facts.ranked}  # it may look for engines elsewhere
     for model in server.running:
-        chosen = facts.book.models.get(model.id)
+        chosen = facts.state.models.get(model.id)
         if model.seat in here and model.seat != first.seat.id and not chosen:
             yield Finding(
                 id="other-engine",
@@ -196,7 +196,7 @@ def other_engine(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def clock(facts: DoctorFacts) -> Iterator[Finding]:
-    ahead = [proof.at for proof in facts.book.proofs] + [one.since for one in facts.book.probations]
+    ahead = [proof.at for proof in facts.state.proofs] + [one.since for one in facts.state.probations]
     latest = max(ahead, default=0.0)
     if latest > facts.now + SET_BACK:
         yield Finding(

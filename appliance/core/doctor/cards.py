@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from appliance.core.doctor.facts import DoctorFacts, Installed
 from appliance.core.doctor.findings import Finding, one_line, some
-from appliance.core.engines.builds import numbers_of
+from appliance.core.engines.builds import numbers_of, runs_on
 from appliance.core.engines.machine import Gpu
-from appliance.core.engines.needs import runs_on
 
 BACKENDS = {
     "nvidia": ("cuda13", "cuda12", "vulkan"),
@@ -134,7 +133,7 @@ def no_vulkan(facts: DoctorFacts) -> Iterator[Finding]:
             commands=("sudo apt-get install libvulkan1 mesa-vulkan-drivers",),
         )
         return
-    listed = next((one for one in facts.book.listed if one.digest == build.digest), None)
+    listed = next((one for one in facts.state.listed if one.digest == build.digest), None)
     sees_none = listed is not None and not listed.why and not listed.devices
     if sees_none and _gpus(facts) and not hiding(facts):
         yield Finding(

@@ -8,10 +8,10 @@ from typing import Literal
 from msgspec import Struct
 
 from appliance.core.config.nodes import Problem
-from appliance.core.engines.book import Book
 from appliance.core.engines.builds import Needs
 from appliance.core.engines.choice import Ranked
 from appliance.core.engines.machine import NOTHING, Look
+from appliance.core.engines.state import State
 
 Answer = Literal["answers", "absent", "refused", "other", "failed"]
 """The server's address is answered by this program; by nothing; by this program, which wants another key; by another
@@ -142,7 +142,7 @@ class DoctorFacts(Struct, frozen=True, kw_only=True):
     look: Look | None = None
     ranked: tuple[Ranked, ...] = ()
     """Seats for an unknown model, best first; for ``model`` if one was named."""
-    book: Book = Book()
+    state: State = State()
     engines: tuple[Installed, ...] = ()
     checkup: Checkup = Checkup()
     models: tuple[ModelFact, ...] = ()

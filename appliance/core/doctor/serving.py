@@ -9,7 +9,7 @@ from appliance.core.doctor.cards import hiding
 from appliance.core.doctor.facts import DoctorFacts, Running
 from appliance.core.doctor.findings import Finding, one_line, some
 from appliance.core.engines.choice import best
-from appliance.core.engines.devices import CPU
+from appliance.core.engines.listing import CPU
 
 SERVE = "llama-appliance serve"
 

@@ -1,16 +1,33 @@
-"""The description of an engine build: its ``engine.json``, which ``llama-builds/build.py`` and ``fetch.py`` write."""
+"""Engine builds: the ``engine.json`` of one, the list of those that can be fetched, and what they require of a machine.
+
+``llama-builds/build.py`` and installing write an ``engine.json``.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 from msgspec import Struct
+
+from appliance.core.engines.machine import Gpu, Look
+from appliance.errors import UsageError
 
 MANIFEST = "engine.json"
 
 SYSTEMS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
 MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+
+BACKENDS = ("cpu", "vulkan", "cuda12", "cuda13", "rocm", "metal", "sycl")
+PLATFORMS = tuple(f"{system}-{machine}" for system in SYSTEMS.values() for machine in sorted(set(MACHINES.values())))
+VENDORS = {"cuda12": "nvidia", "cuda13": "nvidia", "rocm": "amd"}
+"""Backends that run only on one vendor's cards."""
+LOADERS = {"vulkan": "vulkan", "cuda12": "cuda", "cuda13": "cuda", "rocm": "rocm"}
+"""The word in `Look.loaders` for each backend."""
+
+_RELEASE = re.compile(r"(?:^|[^a-z0-9])(b[0-9]{2,9})(?:[^a-z0-9]|$)")
+_WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 def platform_of(system: str, machine: str) -> str:
@@ -75,3 +92,174 @@ class Build(Struct, frozen=True, kw_only=True):
         """Changes when any file of the build does; results about the build are remembered under it."""
         sums = "\n".join(f"{file.sha256} {file.path}" for file in sorted(self.files, key=lambda file: file.path))
         return hashlib.sha256(sums.encode()).hexdigest()[:16]
+
+
+# ---- builds that can be fetched --------------------------------------------------------------------------------------
+
+
+class Archive(Struct, frozen=True, kw_only=True):
+    """One file to fetch. ``sha256`` is empty if unknown; ``size`` (bytes) is then 0."""
+
+    name: str
+    url: str
+    sha256: str = ""
+    size: int = 0
+
+
+class Wants(Needs, frozen=True, kw_only=True):
+    """The requirements of a listed build, beyond those in its ``engine.json``."""
+
+    targets: tuple[str, ...] = ()
+    """AMD's cards that it was compiled for, such as ``gfx1100``; no others can run it."""
+    libc: str = ""
+    """Least version of glibc."""
+    macos: str = ""
+    """Least version of macOS."""
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One available build. ``archives`` are unpacked into one folder: the build, then its runtime libraries."""
+
+    platform: str
+    backend: str
+    build: str
+    archives: tuple[Archive, ...] = ()
+    needs: Wants = Wants()
+    licence: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.platform}-{self.backend}/{self.build}"
+
+    @property
+    def size(self) -> int:
+        """Bytes to fetch."""
+        return sum(archive.size for archive in self.archives)
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """The argument of ``engines install``."""
+
+    platform: str
+    backend: str
+    build: str | None = None
+    """None: the newest."""
+
+
+def parse_asked(word: str, platform: str) -> Asked:
+    """Read ``vulkan``, ``vulkan/b11434`` or ``linux-x64-vulkan/b11434``. Raises UsageError."""
+    kind, slash, build = word.strip().partition("/")
+    prefix = next((name for name in PLATFORMS if kind.startswith(f"{name}-")), None)
+    backend = kind[len(prefix) + 1 :] if prefix else kind
+    if backend not in BACKENDS or (slash and not _WORD.fullmatch(build)):
+        raise UsageError(
+            f"'{word}' is not a build; write a backend ({', '.join(BACKENDS)}), or a build such as vulkan/b11434"
+        )
+    return Asked(platform=prefix or platform, backend=backend, build=build or None)
+
+
+def find_entry(entries: Sequence[Entry], asked: Asked) -> Entry:
+    """Return the newest build that matches. Raises UsageError, which lists the existing ones."""
+    here = [one for one in entries if one.platform == asked.platform]
+    kind = [one for one in here if one.backend == asked.backend]
+    found = [one for one in kind if asked.build in (None, one.build)]
+    if found:
+        return max(found, key=lambda one: numbers_of(one.build))
+    if kind:
+        builds = ", ".join(sorted({one.build for one in kind}, key=numbers_of))
+        raise UsageError(
+            f"there is no {asked.backend}/{asked.build} for {asked.platform}; there is "
+            f"{builds}; --from installs another one from a file"
+        )
+    others = ", ".join(sorted({one.backend for one in here})) or "nothing"
+    raise UsageError(
+        f"no {asked.backend} build for {asked.platform} is listed; there is {others}; "
+        "--from installs your own build; you can make one with 'python llama-builds/build.py'"
+    )
+
+
+def release_of(name: str) -> str | None:
+    """Return ``b11434`` of ``llama-b11434-bin-ubuntu-x64.tar.gz``."""
+    found = _RELEASE.search(name.lower())
+    return found[1] if found else None
+
+
+def check_entry(entry: Entry) -> None:
+    """Raises UsageError for words that cannot be the name of a folder."""
+    for word in (entry.platform, entry.backend, entry.build):
+        if not _WORD.fullmatch(word) or ".." in word:
+            raise UsageError(f"'{word}' cannot be part of a build's name; use letters, digits, '.', '_' and '-'")
+
+
+def unmet(needs: Wants, backend: str, platform: str, look: Look, *, libc: str = "", macos: str = "") -> list[str]:
+    """Return what is missing, one line each; empty: nothing known. ``libc`` and ``macos`` are this machine's."""
+    if platform != look.platform:
+        return [f"it is for {platform}, and this machine is {look.platform}"]
+    return [
+        *(_too_old("glibc", needs.libc, libc)),
+        *(_too_old("macOS", needs.macos, macos)),
+        *_cards(needs, backend, look),
+        *_libraries(needs, backend, look),
+        *_processor(needs, look),
+    ]
+
+
+def _too_old(what: str, least: str, has: str) -> list[str]:
+    old = least and has and numbers_of(has) < numbers_of(least)
+    return [f"it needs {what} {least} or newer; this system has {has}"] if old else []
+
+
+def _cards(needs: Wants, backend: str, look: Look) -> list[str]:
+    vendor = VENDORS.get(backend)
+    if vendor is None:
+        return []
+    cards = [gpu for gpu in look.gpus if vendor in gpu.vendor.lower()]
+    if not cards:
+        seen = ", ".join(gpu.name for gpu in look.gpus) or "none"
+        return [f"it needs a graphics card of {vendor.upper()}; this machine's are: {seen}"]
+    problems = [] if any(_has_driver(gpu, needs.driver) for gpu in cards) else [_driver_problem(cards[0], needs.driver)]
+    if needs.compute and not any(_has_compute(gpu, needs.compute) for gpu in cards):
+        known = ", ".join(f"{gpu.name} ({gpu.compute})" for gpu in cards)
+        problems.append(f"it was made for cards of compute capability {', '.join(needs.compute)}, not for {known}")
+    if needs.targets and not any(gpu.gfx is None or gpu.gfx in needs.targets for gpu in cards):
+        problems.append(f"it was not made for {', '.join(f'{gpu.name} ({gpu.gfx})' for gpu in cards)}")
+    return problems
+
+
+def _has_driver(gpu: Gpu, least: str) -> bool:
+    """True for an unknown version as well: the proof will show."""
+    return not least or not gpu.driver_version or numbers_of(gpu.driver_version) >= numbers_of(least)
+
+
+def _driver_problem(gpu: Gpu, least: str) -> str:
+    return f"it needs the driver {least} or newer; {gpu.name} has {gpu.driver_version}: update the driver"
+
+
+def _has_compute(gpu: Gpu, made_for: tuple[str, ...]) -> bool:
+    """True for an unknown capability as well."""
+    if gpu.compute is None:
+        return True
+    return any(runs_on(one, gpu.compute) for one in made_for)
+
+
+def runs_on(made_for: str, has: str) -> bool:
+    """True for a later compute capability of the same major version, which runs builds for an earlier one."""
+    made, card = numbers_of(made_for), numbers_of(has)
+    return bool(made and card) and made[0] == card[0] and made <= card
+
+
+def _libraries(needs: Wants, backend: str, look: Look) -> list[str]:
+    problems: list[str] = []
+    loader = LOADERS.get(backend)
+    if loader is not None and look.loaders.get(loader) == "":
+        problems.append(f"the system has no {loader} library, which comes with the card's driver")
+    for library in needs.libraries:
+        word = next((word for word in look.loaders if word in library.lower()), None)
+        if word is not None and word != loader and not look.loaders[word]:
+            problems.append(f"the system has no {library}")
+    return problems
+
+
+def _processor(needs: Wants, look: Look) -> list[str]:
+    missing = [feature for feature in needs.cpu if look.cpu_features and feature not in look.cpu_features]
+    return [f"it needs a processor with {', '.join(missing)}, which {look.cpu} lacks"] if missing else []

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from appliance.core.engines.devices import Device
-from appliance.core.engines.listing import NO_TARGETS
+from appliance.core.engines.listing import NO_TARGETS, Device
 from appliance.core.engines.machine import Gpu, Look
 
 MAKERS = {"CUDA": "NVIDIA", "ROCm": "AMD", "HIP": "AMD", "SYCL": "Intel", "Metal": "Apple", "MTL": "Apple"}

@@ -1,4 +1,4 @@
-"""Chooses the seat: candidates in, an order with reasons out.
+"""Chooses the seat: the seats that engines offer, in an order with reasons.
 
 A *seat* is a build on the devices that it gets. The rules, in which the first difference decides:
 
@@ -21,12 +21,14 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.engines.devices import CPU, Device
-from appliance.core.engines.probation import Probation
-from appliance.core.engines.proofs import Proof
+from appliance.core.engines.listing import CPU, Device
+from appliance.core.engines.proofs import Probation, Proof
 
 MARGIN = 0.9
 """A seat goes before a better placed one if it takes less than this part of its time."""
+
+NO_CARDS = ("cpu", "unknown")
+"""Backends of builds that are not made for graphics cards, as far as known."""
 
 Standing = Literal["proven", "untried", "probation", "failed", "damaged"]
 
@@ -62,6 +64,20 @@ class Seat(Struct, frozen=True, kw_only=True):
         return any(device.software for device in self.devices)
 
 
+class Offer(Struct, frozen=True, kw_only=True):
+    """An engine as far as its seats need it."""
+
+    build: str
+    backend: str
+    digest: str
+    place: int
+    damage: str = ""
+    devices: tuple[Device, ...] | None = None
+    """Its devices; None: it has not been asked yet."""
+    fault: str = ""
+    """The reason why it could not list its devices."""
+
+
 class Wanted(Struct, frozen=True, kw_only=True):
     """A user's choice. ``word`` is a seat's id, a build's id, a backend, or a part of one (``cuda``)."""
 
@@ -89,6 +105,31 @@ class Ranked(Struct, frozen=True, kw_only=True):
     @property
     def usable(self) -> bool:
         return self.standing not in ("failed", "damaged")
+
+
+def seats_of(offer: Offer, cpu: Device, failed: Collection[str] = ()) -> list[Seat]:
+    """Return its seats, the best one first. Cards of one kind (with or without memory of their own) work together.
+
+    A device in ``failed`` (by id) and a software renderer have seats of their own, so that they can be shown and
+    requested without spoiling the others.
+    """
+    if offer.fault:
+        return [_seat(offer, (), fault=offer.fault)]
+    if offer.devices is None:
+        return [_seat(offer, (cpu,) if offer.backend == CPU.lower() else ())]
+    good = [device for device in offer.devices if not device.software and device.id not in failed]
+    groups = [[d for d in good if not d.integrated], [d for d in good if d.integrated]]
+    alone = [[device] for device in offer.devices if device not in good]
+    seats = [_seat(offer, tuple(group)) for group in (*groups, *alone) if group]
+    return [*seats, _seat(offer, (cpu,), spare=bool(offer.devices) or offer.backend not in NO_CARDS)]
+
+
+def device_flags(seat: Seat, listed: Sequence[Device]) -> tuple[str, ...]:
+    """Return the engine's flags for its devices; none if it has no choice, or if no choice is known."""
+    if not seat.devices or not listed:
+        return ()
+    names = "none" if seat.on_cpu else ",".join(device.name for device in seat.devices)
+    return ("--device", names)
 
 
 def rank(
@@ -166,3 +207,16 @@ def _by_speed(placed: list[Ranked]) -> list[Ranked]:
         ordered.append(first)
         rest.remove(first)
     return ordered
+
+
+def _seat(offer: Offer, devices: tuple[Device, ...], *, fault: str = "", spare: bool = False) -> Seat:
+    return Seat(
+        build=offer.build,
+        backend=offer.backend,
+        digest=offer.digest,
+        place=offer.place,
+        devices=devices,
+        damage=offer.damage,
+        fault=fault,
+        spare=spare,
+    )

@@ -1,4 +1,4 @@
-"""Reads a build's ``--list-devices``: `` NAME: DESCRIPTION (TOTAL MiB, FREE MiB free)`` on its output.
+"""Devices, and reading a build's ``--list-devices``: `` NAME: DESCRIPTION (TOTAL MiB, FREE MiB free)`` on its output.
 
 With ``-lv 5`` its log says more of them: which Vulkan devices are the processor itself or share its memory, and what
 CUDA and HIP cards can compute. Any text either is a list or yields a fault; none raises.
@@ -11,8 +11,13 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, structs
 
-from appliance.core.engines.devices import CPU, SOFTWARE, Device
 from appliance.core.engines.proofs import Fault
+
+CPU = "CPU"
+"""The name of the device that every build has: the machine's processors and main memory."""
+
+SOFTWARE = re.compile(r"llvmpipe|lavapipe|softpipe|swiftshader|basic render|\bwarp\b", re.IGNORECASE)
+"""Names of graphics drivers that compute on the processor."""
 
 MIB = 1 << 20
 MAX_DEVICES = 64
@@ -47,6 +52,30 @@ METAL = re.compile(r"(Metal|MTL)[0-9]*")
 NO_TARGETS: Mapping[str, str] = {}
 
 
+class Device(Struct, frozen=True, kw_only=True):
+    """One device, under one build's name. Sizes in bytes."""
+
+    name: str
+    """``CUDA0``, ``Vulkan1``, ``ROCm0``, ``Metal``, ``RPC0``: a value of ``--device``; or `CPU`."""
+    description: str
+    total: int
+    free: int
+    pci: str | None = None
+    """``0000:01:00.0``, lower case: the same for one card in all backends."""
+    uuid: str | None = None
+    software: bool = False
+    """True for a renderer that computes on the processor: always slower than the processor itself."""
+    integrated: bool | None = None
+    """True without memory of its own. None: unknown."""
+    driver: str = ""
+    """The version of its driver; empty if unknown."""
+
+    @property
+    def id(self) -> str:
+        """The part that survives renaming: the card's place or number, else its name."""
+        return self.pci or self.uuid or self.description or self.name
+
+
 class Listing(Struct, frozen=True, kw_only=True):
     """The devices that a build can use, by its own account; none if it has a fault."""
 
@@ -58,6 +87,11 @@ class Listing(Struct, frozen=True, kw_only=True):
     """Compute capabilities of CUDA and HIP devices, ``8.9`` or ``gfx1100``, by name."""
     seconds: float = 0.0
     """Seconds that it took."""
+
+
+def cpu_device(model: str, memory: int) -> Device:
+    """Return the processors as a device; ``model`` is their name."""
+    return Device(name=CPU, description=model or CPU, total=memory, free=memory)
 
 
 def parse_listing(output: str, log: str = "") -> Listing:

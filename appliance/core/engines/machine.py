@@ -1,10 +1,11 @@
-"""The result of one look at the machine. A separate process looks (`engines.machine_process`), because drivers may
-crash it.
+"""The result of one look at the machine. A separate process looks (`platform.driver_process`), because drivers may
+crash it. Levels of processors follow the x86-64 psABI.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
@@ -13,6 +14,15 @@ VISIBILITY = (
     "ROCR_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES", "VK_DRIVER_FILES", "ONEAPI_DEVICE_SELECTOR", "ZES_ENABLE_SYSMAN",
 )  # fmt: skip
 """Variables by which somebody hides devices from engines, or orders them; engines get them unchanged."""
+
+PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
+LEVELS = (
+    ("x86-64-v4", frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})),
+    ("x86-64-v3", frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})),
+    ("x86-64-v2", frozenset({"cx16", "popcnt", "ssse3", "sse4_1", "sse4_2"})),
+    ("x86-64-v1", frozenset({"sse2"})),
+)
+"""Each level includes those below it."""
 
 NOTHING: Mapping[str, str] = {}
 
@@ -60,3 +70,30 @@ class Look(Struct, frozen=True, kw_only=True):
     """Variables of `VISIBILITY` that are set."""
     problems: tuple[str, ...] = ()
     """Drivers that exist and do not answer, one line each."""
+
+
+def normal_pci(text: str) -> str | None:
+    """Convert ``00000000:01:00.0`` to ``0000:01:00.0``, lower case; None for text that is not a place on a bus."""
+    if not PCI.fullmatch(text.strip()):
+        return None
+    domain, rest = text.strip().lower().split(":", 1)
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def x86_level(flags: Collection[str]) -> str:
+    """Return the highest level whose features, and those of the levels below it, are all there."""
+    best = ""
+    for name, needed in reversed(LEVELS):
+        if not needed <= {*flags}:
+            break
+        best = name
+    return best
+
+
+def arm_level(features: Collection[str]) -> str:
+    """Return the least architecture that has these features."""
+    if "sme" in features or "sve2" in features:
+        return "armv9-a"
+    if "i8mm" in features or "bf16" in features:
+        return "armv8.6-a"
+    return "armv8.2-a" if "dotprod" in features else "armv8-a"

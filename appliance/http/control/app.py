@@ -18,8 +18,6 @@ from werkzeug.exceptions import HTTPException
 
 from appliance.core.head import read_json
 from appliance.core.settings import HttpSettings, Listen
-from appliance.engines.found import installed_folder
-from appliance.engines.shelf import Shelf
 from appliance.errors import (
     ApplianceError,
     BadRequest,
@@ -213,8 +211,8 @@ def create_app(
 
 
 def _engine_routes(owners: Owners) -> EngineRoutes:
-    changes, fleet = Shelf(installed_folder()).changes, owners.fleet
-    return EngineRoutes(owners.engines, changes.read, lambda: seats_in_use(fleet.status()), fleet.see_machine)
+    fleet = owners.fleet
+    return EngineRoutes(owners.engines, lambda: seats_in_use(fleet.status()), fleet.see_machine)
 
 
 def _swap_api(traffic: Traffic, owners: Owners, view: View) -> SwapApi:

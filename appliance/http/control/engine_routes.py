@@ -9,12 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
-import trio
 from msgspec import Struct
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from appliance.core.engines.changes import Changes
 from appliance.core.engines.choice import Seat
 from appliance.engines.owner import Engines
 from appliance.engines.table import Table, table
@@ -38,20 +36,12 @@ _PROVE = msgspec.json.Decoder(ProveRequest)
 class EngineRoutes:
     """Every method is one route.
 
-    ``changes`` reads what was decided about builds, and waits for the disk; ``running`` says which models have a
-    process on which seat; ``settled`` is called when more is known than before.
+    ``running`` says which models have a process on which seat; ``settled`` is called when more is known than before.
     """
 
-    def __init__(
-        self,
-        engines: Engines,
-        changes: Callable[[], Changes],
-        running: Callable[[], Mapping[str, str]],
-        settled: Callable[[], None],
-    ) -> None:
+    def __init__(self, engines: Engines, running: Callable[[], Mapping[str, str]], settled: Callable[[], None]) -> None:
         self._settled = settled
         self._engines = engines
-        self._changes = changes
         self._running = running
         self._waiting = 0
 
@@ -85,8 +75,8 @@ class EngineRoutes:
 
     async def _table(self) -> Table:
         engines = self._engines
-        changes = await trio.to_thread.run_sync(self._changes)
-        return table(engines.engines, engines.ranked(), engines.book, changes, running=self._running(), now=time.time())
+        await engines.sync()  # another program may have chosen, or be at an update
+        return table(engines.engines, engines.ranked(), engines.state, running=self._running(), now=time.time())
 
 
 def named_seats(engines: Engines, names: tuple[str, ...]) -> list[Seat]:

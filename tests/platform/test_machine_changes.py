@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.platform.power import SLEPT, Suspends, hardware_signature, with_sleep, without_sleep
+from appliance.platform.machine import SLEPT, Suspends, here
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux'")
 
@@ -46,21 +46,21 @@ def test_sleep_is_told_once() -> None:
 
 def test_the_real_clocks_agree_while_the_machine_is_awake() -> None:
     suspends = Suspends()
-    begun, always = without_sleep(), with_sleep()
+    begun, always = here.without_sleep(), here.with_sleep()
     time.sleep(0.05)
-    assert 0.04 < without_sleep() - begun < 5
-    assert with_sleep() > always
+    assert 0.04 < here.without_sleep() - begun < 5
+    assert here.with_sleep() > always
     assert not suspends.happened()
 
 
 @linux
 def test_the_word_changes_with_drivers_and_cards_and_stays_otherwise(tmp_path: Path) -> None:
-    seen = [hardware_signature(tmp_path)]
+    seen = [here.signature(tmp_path)]
 
     def assert_new() -> None:
-        now = hardware_signature(tmp_path)
+        now = here.signature(tmp_path)
         assert now not in seen
-        assert now == hardware_signature(tmp_path)
+        assert now == here.signature(tmp_path)
         seen.append(now)
 
     version = tmp_path / "proc/driver/nvidia/version"
@@ -87,10 +87,10 @@ def test_the_word_changes_with_drivers_and_cards_and_stays_otherwise(tmp_path: P
 
 @linux
 def test_asking_costs_less_than_a_millisecond() -> None:
-    hardware_signature()
+    here.signature()
     best = 1.0
     for _ in range(20):
         begun = time.perf_counter()
-        hardware_signature()
+        here.signature()
         best = min(best, time.perf_counter() - begun)
     assert best < 0.001

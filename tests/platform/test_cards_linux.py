@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.platform.gpu_files import amd, intel, normal_pci, nvidia_from_files, nvidia_version, problems
+from appliance.core.engines.machine import normal_pci
+from appliance.platform.cards_linux import amd, intel, nvidia_from_files, nvidia_version, problems
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="trees with links like sysfs; Windows has no sysfs")
 MIB = 1 << 20

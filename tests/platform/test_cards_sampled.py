@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance.core.machine import AcceleratorMemory, Driver
-from appliance.platform.drm import accelerator, find_cards, sample
+from appliance.platform.cards_linux import accelerator, find_cards, sample
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RADEON = {
@@ -45,7 +45,7 @@ ARC = {
 
 
 def make_card(root: Path, name: str, files: dict[str, str]) -> Path:
-    device = root / "class" / "drm" / name / "device"
+    device = root / "sys/class/drm" / name / "device"
     for file, text in files.items():
         path = device / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def test_which_entries_are_gpus_and_their_order(tmp_path: Path):
     make_card(tmp_path, "card3", {"vendor": "0x1af4"})
     make_card(tmp_path, "card2-DP-1", RADEON)
     make_card(tmp_path, "renderD128", RADEON)
-    (tmp_path / "class/drm/version").write_text("drm 1.1.0\n")
+    (tmp_path / "sys/class/drm/version").write_text("drm 1.1.0\n")
     assert [card.name for card in find_cards(tmp_path)] == ["Radeon RX 7900 XTX", "Intel GPU e20b"]
 
 
@@ -110,8 +110,8 @@ def test_an_intel_gpu_tells_its_temperatures_and_nothing_is_made_up(tmp_path: Pa
 @pytest.mark.skipif(sys.platform == "win32", reason="a tree with links like sysfs; Windows has no sysfs")
 def test_accelerator(tmp_path: Path):
     device = make_card(tmp_path, "card1", RADEON)
-    (tmp_path / "module/amdgpu").mkdir(parents=True)
-    (tmp_path / "module/amdgpu/version").write_text("6.16.13\n")
+    (tmp_path / "sys/module/amdgpu").mkdir(parents=True)
+    (tmp_path / "sys/module/amdgpu/version").write_text("6.16.13\n")
     (device / "driver").symlink_to("../../../../bus/pci/drivers/amdgpu")
     found = accelerator(find_cards(tmp_path)[0], 1, tmp_path)
     assert (found.index, found.kind, found.vendor, found.model) == (1, "gpu", "AMD", "Radeon RX 7900 XTX")

@@ -12,8 +12,8 @@ import trio
 from fake_nvml_library import build
 
 from appliance.core.engines.machine import Look
-from appliance.engines.looking import look
 from appliance.platform.children import open_children
+from appliance.platform.drivers import look
 from appliance.platform.env import inherited_env
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="libraries and files as Linux has them")

@@ -1,7 +1,8 @@
-"""GPUs as Linux' files show them, drivers or not: ``/sys/bus/pci``, ``/proc/driver/nvidia``, KFD's topology of AMD's.
+"""GPUs as Linux' files show them, drivers or not. Files are only read, no library is called, no sleeping GPU is woken.
 
-Nothing here calls a driver's library. Sources: the kernel's documentation of sysfs-bus-pci, amdgpu and amdkfd; the
-README of NVIDIA's driver, "The /proc interface".
+``root`` is where to look for the files. Sources: the kernel's documentation of ``amdgpu`` ("GPU Power/Thermal Controls
+and Monitoring", "Memory info"), of hwmon's sysfs interface, sysfs-bus-pci and amdkfd; the README of NVIDIA's driver,
+"The /proc interface".
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.core.engines.machine import Gpu
-from appliance.platform.drm import read_number, read_text
+from appliance.core.engines.machine import Gpu, normal_pci
+from appliance.core.machine import MIB, Accelerator, AcceleratorMemory, Driver, GpuSample
 
 ROOT = Path("/")
 NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
 VENDORS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
+DISPLAYED = (AMD, INTEL)
+"""Vendors whose cards are sampled through their display driver; NVIDIA's are sampled by their library."""
+CARD = re.compile(r"card(\d+)")
+MICRO, MILLI = 1e-6, 1e-3
 CLASSES = ("0x03", "0x12")
 """PCI classes: displays and 3D controllers; processing accelerators."""
-PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
 MAX_CARDS = 64
 INTEGRATED_INTEL = "0000:00:02.0"
 """The place of the processor's own GPU on every Intel platform."""
@@ -31,6 +36,115 @@ SET_ASIDE = ("vfio-pci", "pci-stub", "pciback", "xen-pciback")
 """Drivers that keep a card for a virtual machine."""
 NODES = "sys/class/kfd/kfd/topology/nodes"
 KFD = "dev/kfd"
+
+
+class Card(Struct, frozen=True, kw_only=True):
+    """One GPU of a driver; ``hwmon`` is its folder of sensors, if it has one."""
+
+    device: Path
+    vendor: str
+    name: str
+    uuid: str | None
+    hwmon: Path | None
+    sensors: dict[str, Path]
+    """Temperatures by label: edge, junction, mem (amdgpu); pkg, vram (xe)."""
+
+
+def find_cards(root: Path = ROOT) -> list[Card]:
+    """Return AMD and Intel GPUs in the kernel's order. NVIDIA's are left to NVML; virtual displays are not GPUs."""
+    folder = root / "sys/class/drm"
+    numbered = sorted(
+        (int(match[1]), path) for path in entries(folder) if (match := CARD.fullmatch(path.name)) is not None
+    )
+    return [card for _, path in numbered if (card := _card(path / "device")) is not None]
+
+
+def sample(card: Card, index: int, now: datetime) -> GpuSample:
+    """Take one sample. A question would wake a GPU that is powered down, so for such a GPU only the name is
+    reported.
+    """
+    if read_text(card.device / "power" / "runtime_status") == "suspended":
+        return GpuSample(timestamp=now, id=index, name=card.name, uuid=card.uuid)
+    used, total = (read_number(card.device / f"mem_info_vram_{which}") for which in ("used", "total"))
+    return GpuSample(
+        timestamp=now,
+        id=index,
+        name=card.name,
+        uuid=card.uuid,
+        temp_c=_degrees(card, "edge", "pkg"),
+        vram_temp_c=_degrees(card, "mem", "vram"),
+        gpu_util_pct=read_number(card.device / "gpu_busy_percent"),
+        mem_util_pct=read_number(card.device / "mem_busy_percent"),
+        mem_used_mb=None if used is None else used // MIB,
+        mem_total_mb=None if total is None else total // MIB,
+        fan_speed_pct=_fan_percent(card.hwmon),
+        power_draw_w=_watts(card.hwmon, "power1_average", "power1_input"),
+    )
+
+
+def accelerator(card: Card, index: int, root: Path = ROOT) -> Accelerator:
+    """Return the GPU's hardware. Only amdgpu reports the size of its own memory; Intel's drivers do not."""
+    capacity = read_number(card.device / "mem_info_vram_total")
+    driver = _driver(card.device)
+    return Accelerator(
+        index=index,
+        vendor=card.vendor,
+        model=read_text(card.device / "product_name"),
+        architecture=None,
+        memory=AcceleratorMemory(kind="dedicated" if capacity else "unknown", capacity_bytes=capacity or None),
+        driver=Driver(name=driver, version=_module_version(driver, root) or None) if driver else None,
+        power_limit_watts=_watts(card.hwmon, "power1_cap") or None,
+    )
+
+
+def _card(device: Path) -> Card | None:
+    number = read_text(device / "vendor")
+    if number not in DISPLAYED:
+        return None
+    vendor = VENDORS[number]
+    hwmon = next(iter(entries(device / "hwmon")), None)
+    model = (read_text(device / "device") or "").removeprefix("0x")
+    return Card(
+        device=device,
+        vendor=vendor,
+        name=read_text(device / "product_name") or f"{vendor} GPU {model}".strip(),
+        uuid=read_text(device / "unique_id"),
+        hwmon=hwmon,
+        sensors=_sensors(hwmon),
+    )
+
+
+def _sensors(hwmon: Path | None) -> dict[str, Path]:
+    if hwmon is None:
+        return {}
+    labels = ((path, read_text(path)) for path in entries(hwmon) if path.match("temp*_label"))
+    return {label: path.with_name(path.name.replace("_label", "_input")) for path, label in labels if label is not None}
+
+
+def _degrees(card: Card, *labels: str) -> int | None:
+    for label in labels:
+        sensor = card.sensors.get(label)
+        if sensor is not None and (value := read_number(sensor)) is not None:
+            return round(value * MILLI)
+    return None
+
+
+def _fan_percent(hwmon: Path | None) -> float | None:
+    if hwmon is None:
+        return None
+    value, full = read_number(hwmon / "pwm1"), read_number(hwmon / "pwm1_max")
+    return None if value is None or not full else round(100 * value / full, 1)
+
+
+def _watts(hwmon: Path | None, *names: str) -> float | None:
+    """Read the first of these hwmon files that is readable; they are in microwatts."""
+    for path in [hwmon / name for name in names] if hwmon is not None else []:
+        if (value := read_number(path)) is not None:
+            return round(value * MICRO, 1)
+    return None
+
+
+# ---- on the bus ------------------------------------------------------------------------------------------------------
 
 
 class Slot(Struct, frozen=True, kw_only=True):
@@ -43,18 +157,10 @@ class Slot(Struct, frozen=True, kw_only=True):
     folder: Path
 
 
-def normal_pci(text: str) -> str | None:
-    """Convert ``00000000:01:00.0`` to ``0000:01:00.0``, lower case; None for text that is not a place on a bus."""
-    if not PCI.fullmatch(text.strip()):
-        return None
-    domain, rest = text.strip().lower().split(":", 1)
-    return f"{int(domain, 16):04x}:{rest}"
-
-
 def slots(root: Path = ROOT) -> list[Slot]:
     """Return every card of the three vendors, in the order of the bus."""
     found: list[Slot] = []
-    for folder in _entries(root / "sys/bus/pci/devices"):
+    for folder in entries(root / "sys/bus/pci/devices"):
         kind, vendor = read_text(folder / "class") or "", read_text(folder / "vendor") or ""
         pci = normal_pci(folder.name)
         if pci is not None and vendor in VENDORS and kind.startswith(CLASSES):
@@ -67,7 +173,7 @@ def nvidia_from_files(root: Path = ROOT) -> list[Gpu]:
     """Return the cards that the kernel's module reports: for when NVML does not."""
     version = nvidia_version(root)
     found: list[Gpu] = []
-    for folder in _entries(root / "proc/driver/nvidia/gpus")[:MAX_CARDS]:
+    for folder in entries(root / "proc/driver/nvidia/gpus")[:MAX_CARDS]:
         text = read_text(folder / "information") or ""
         facts = dict(re.findall(r"^([^:\n]+):[ \t]*(.*)$", text, re.MULTILINE))
         uuid = facts.get("GPU UUID", "").strip()
@@ -155,7 +261,7 @@ _NO_NODE = _Node()
 def _kfd(root: Path) -> Mapping[str, _Node]:
     """Return the nodes by place on the bus."""
     found: dict[str, _Node] = {}
-    for folder in _entries(root / NODES)[: 2 * MAX_CARDS]:
+    for folder in entries(root / NODES)[: 2 * MAX_CARDS]:
         facts = dict(re.findall(r"^(\w+) ([0-9]{1,20})$", read_text(folder / "properties") or "", re.MULTILINE))
         number = {name: int(value) for name, value in facts.items()}
         if not number.get("simd_count"):
@@ -197,15 +303,37 @@ def _module_version(driver: str, root: Path) -> str:
     return (read_text(root / "sys/module" / driver / "version") or "") if driver else ""
 
 
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def read_text(path: Path) -> str | None:
+    """Return the text of one small file; None if it is empty, absent, or cannot be read at the moment (EBUSY,
+    EPERM).
+    """
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def read_number(path: Path) -> int | None:
+    """Return the decimal number in one small file."""
+    try:
+        return int(read_text(path) or "")
+    except ValueError:
+        return None
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what is in a folder, in the order of names; nothing if it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
 def _driver(folder: Path) -> str:
     try:
         return (folder / "driver").readlink().name
     except OSError:
         return ""
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []

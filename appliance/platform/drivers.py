@@ -1,26 +1,56 @@
-"""NVIDIA's GPUs, asked through a process of their own (`platform.gpu_process`), which their driver may crash or stop.
+"""Drivers, asked through a process of their own (`platform.driver_process`), which they may crash or stop.
 
-The process starts with the first question, and only if the driver's library is installed; after a failure it starts
-again, each time a while later.
+`look` asks everything once, of a throw-away process. `open_gpus` keeps a process that NVIDIA's driver is asked through
+again and again. It starts with the first question, and only if the driver's library is installed; after a failure it
+starts again, each time a while later.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+import os
+import platform
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import msgspec
 import trio
+from msgspec import structs
 
+from appliance.core.engines.builds import platform_of
+from appliance.core.engines.listing import printable
+from appliance.core.engines.machine import Look
 from appliance.core.machine import Accelerator, GpuSample
 from appliance.platform.children import Child, Children, describe_status, open_children
+from appliance.platform.driver_process import (
+    ACCELERATORS,
+    LOOK,
+    PROCESSES,
+    SAMPLES,
+    STAGES,
+    Order,
+    Seen,
+    Stage,
+    Told,
+    command,
+)
 from appliance.platform.env import inherited_env
-from appliance.platform.gpu_process import ACCELERATORS, PROCESSES, SAMPLES, command
 from appliance.platform.libraries import has_nvml
-from appliance.platform.throwaway import clear_away
+from appliance.platform.throwaway import Ran, clear_away, run_to_end
 
+LIMIT = 30.0 if sys.platform == "win32" else 10.0
+"""Seconds for one process; a driver that is asked for the first time may take three to wake a card."""
+WHOSE = {
+    "nvml": "NVIDIA's driver library (NVML)",
+    "nvidia": "NVIDIA's driver",
+    "amd": "AMD's driver",
+    "intel": "Intel's driver",
+    "apple": "Metal",
+    "loaders": "the list of GPU libraries",
+    "problems": "the list of cards",
+}
 PATIENCE = 5.0
 """Seconds for an answer. A card that sleeps takes one to two to wake."""
 AGAIN = (5.0, 30.0, 120.0, 600.0)
@@ -31,11 +61,81 @@ MAX_ERRORS = 2000
 T = TypeVar("T")
 Ask = tuple[str, "Reply"]
 
+_TOLD: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
 _SAMPLES = msgspec.json.Decoder(list[GpuSample])
 _ACCELERATORS = msgspec.json.Decoder(list[Accelerator])
 _PROCESSES = msgspec.json.Decoder(list[tuple[int, int | None]] | None)
 
 log = logging.getLogger(__name__)
+
+
+# ---- one look --------------------------------------------------------------------------------------------------------
+
+
+async def look(
+    children: Children, *, seconds: float = LIMIT, root: str = "/", env: Mapping[str, str] | None = None
+) -> Look:
+    """Look at the machine. ``seconds`` are those of one process; each driver that kills or stops one costs another.
+
+    Never an error: a driver that does not answer is one of the look's problems, by name. ``root`` is where the
+    system's files are looked for.
+    """
+    without: list[str] = []
+    problems: list[str] = []
+    while True:
+        try:
+            order = LOOK.encode() + b" " + msgspec.json.encode(Order(tuple(without), root)) + b"\n"
+            ran = await run_to_end(children, command(), env or inherited_env(), seconds=seconds, stdin=order)
+        except OSError as error:
+            return _blind(f"the process that looks at the machine cannot be started: {error}")
+        stage, seen = _told(ran.output)
+        if seen is not None:
+            return structs.replace(seen, problems=(*problems, *seen.problems))
+        how = _how(ran, seconds)
+        if stage not in WHOSE or stage in without:
+            return _blind(f"the machine could not be looked at: {how}", *problems)
+        without.append(stage)
+        problems.append(f"{WHOSE[stage]} {how} when asked for its cards, and is left out")
+
+
+def _told(output: bytes) -> tuple[str, Look | None]:
+    """The last stage that began, and the look if there is one."""
+    stage = STAGES[0]
+    for line in output.split(b"\n"):
+        try:
+            told = _TOLD.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue  # a driver that prints something
+        match told:
+            case Stage(name):
+                stage = name
+            case Seen(seen):
+                return stage, seen
+    return stage, None
+
+
+def _how(ran: Ran, seconds: float) -> str:
+    if ran.flooded:
+        return "printed without end"
+    if ran.status is None:
+        return f"did not answer within {seconds:g} s"
+    last = ran.errors.decode(errors="replace").strip().rpartition("\n")[2]
+    return f"ended its process ({describe_status(ran.status)}{': ' + printable(last) if last else ''})"
+
+
+def _blind(*problems: str) -> Look:
+    """Return the facts that need no look."""
+    return Look(
+        platform=platform_of(sys.platform, platform.machine()),
+        system=f"{platform.system()} {platform.release()}",
+        environment="unknown",
+        cpu=platform.machine(),
+        cores=os.cpu_count() or 1,
+        problems=problems,
+    )
+
+
+# ---- NVIDIA's driver -------------------------------------------------------------------------------------------------
 
 
 class Reply:
@@ -79,15 +179,6 @@ class Gpus:
             return nothing
 
 
-_opened: list[Gpus] = []
-"""The open `Gpus`, the newest last. A machine has one driver: every measurement of a model asks it through these."""
-
-
-async def processes_on(index: int) -> list[tuple[int, int | None]] | None:
-    """Return `Gpus.processes` of the newest open one; None if there is none."""
-    return await _opened[-1].processes(index) if _opened else None
-
-
 @asynccontextmanager
 async def open_gpus() -> AsyncGenerator[Gpus]:
     """Own the process that asks the driver, for the length of the block. Without a driver nothing is started."""
@@ -98,11 +189,9 @@ async def open_gpus() -> AsyncGenerator[Gpus]:
     gpus = Gpus(send)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer_all, receive)
-        _opened.append(gpus)
         try:
             yield gpus
         finally:
-            _opened.remove(gpus)
             send.close()
         nursery.cancel_scope.cancel()
 

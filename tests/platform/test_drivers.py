@@ -13,8 +13,8 @@ import trio
 from fake_nvml_library import build
 from waiting import until
 
-from appliance.platform import gpus as module
-from appliance.platform.gpus import Gpus, open_gpus, processes_on
+from appliance.platform import drivers as module
+from appliance.platform.drivers import Gpus, open_gpus
 from appliance.platform.hardware import detect
 from appliance.platform.memory import process_memory
 from appliance.platform.samples import open_samples
@@ -40,13 +40,13 @@ def mapped() -> str:
 
 
 def started() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "gpu_process" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children() if "driver_process" in " ".join(child.cmdline())]
 
 
 async def test_samples_come_from_another_process(library: Library):
     library()
     with trio.fail_after(30):
-        async with open_samples(0.05) as samples:
+        async with open_gpus() as gpus, open_samples(gpus, 0.05) as samples:
             await until(lambda: len([gpu for gpu in samples.since().gpu_stats or () if gpu.id == 1]) >= 3)
             (process,) = started()
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
@@ -59,13 +59,13 @@ async def test_samples_come_from_another_process(library: Library):
     assert "nvidia-ml" not in mapped()
 
 
-async def test_what_processes_have_there_is_told_to_threads(library: Library):
+async def test_what_processes_have_there_is_told(library: Library):
     library()
     with trio.fail_after(30):
-        async with open_samples(None):
+        async with open_gpus() as gpus:
             assert started() == []
-            assert await processes_on(0) == [(os.getpid(), 3 * GIB)]
-            taken = await trio.to_thread.run_sync(process_memory, os.getpid(), ("ram", "gpu0", "gpu7", "vulkan"))
+            assert await gpus.processes(0) == [(os.getpid(), 3 * GIB)]
+            taken = await process_memory(os.getpid(), ("ram", "gpu0", "gpu7", "vulkan"), gpus)
     assert taken["gpu0"] == 3 * GIB
     assert taken["ram"] > 1 << 20
     assert set(taken) == {"ram", "gpu0"}
@@ -73,8 +73,9 @@ async def test_what_processes_have_there_is_told_to_threads(library: Library):
 
 async def test_without_anybody_who_asks_the_driver_nothing_is_told(library: Library):
     library()
-    assert await processes_on(0) is None
-    assert set(await trio.to_thread.run_sync(process_memory, os.getpid(), ("ram", "gpu0"))) == {"ram"}
+    gpus = Gpus(None)
+    assert await gpus.processes(0) is None
+    assert set(await process_memory(os.getpid(), ("ram", "gpu0"), gpus)) == {"ram"}
 
 
 async def test_hardware(library: Library):
@@ -98,7 +99,7 @@ async def test_a_library_that_does_not_work_costs_its_process_alone(
     monkeypatch.setattr(module, "PATIENCE", 1.0 if "pause" in what else 20.0)
     library(at_init=what)
     with trio.fail_after(30):
-        async with open_samples(0.05) as samples:
+        async with open_gpus() as gpus, open_samples(gpus, 0.05) as samples:
             await until(lambda: len(samples.since().sys_stats) >= 3)
             assert started() == []
     assert samples.since().gpu_stats is None
@@ -147,5 +148,5 @@ async def test_without_a_library_nothing_is_started(monkeypatch: pytest.MonkeyPa
     async with open_gpus() as gpus:
         assert await gpus.samples() == []
         assert await gpus.accelerators() == []
-        assert await processes_on(0) is None
+        assert await gpus.processes(0) is None
         assert started() == []

@@ -1,0 +1,350 @@
+"""The events of engines, and what follows from each: the one function that changes the state.
+
+`reduce` takes the state and an event, and returns the new state with the work that it asks for. One rule makes an
+update survive a kill at any instant: **the new state is on the disk before its work begins, and the work is done before
+`StepDone` is reported.** A program that finds a journal therefore knows that the work of its step may be half done, and
+`Restarted` says how to go on.
+
+    UpdateBegun -> stage -> prove -> canary -> place -> (the switch) tidy -> no journal
+                     |  Refused, or killed: discard -> no journal
+
+Until *place* ends, the new build lies where no search for builds looks, and the old one is in use. *place* is one
+renaming of a folder. The switch is the write that follows it. So there is no instant without a build in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct, structs
+
+from appliance.core.engines.machine import Look
+from appliance.core.engines.proofs import Proof, after_failure, eased, kept
+from appliance.core.engines.state import TRIAL, Journal, Line, Listed, State, Step, line_of, lines_to_roll_back
+from appliance.errors import Conflict, UsageError
+
+MAX_PROOFS = 200
+"""Number of proofs that are kept, the newest; a machine has a handful of builds and devices."""
+KEPT = 2
+"""Number of builds before the current one that stay on the disk."""
+
+# ---- what happens: a Proof and a Listed are events as they are -------------------------------------------------------
+
+
+class Seen(Struct, frozen=True):
+    """The machine was examined; ``signature`` is that of its drivers and cards."""
+
+    look: Look
+    signature: str
+
+
+class Trusted(Struct, frozen=True):
+    """The seat was proven on all its devices after it had failed at work."""
+
+    seat: str
+
+
+class Failed(Struct, frozen=True, kw_only=True):
+    """A model could not be started on a seat, or its process died at work.
+
+    ``others`` is True if the model has another seat to go to; if it has none, this one does not wait.
+    """
+
+    build: str
+    seat: str
+    digest: str
+    model: str
+    why: str
+    at: float
+    others: bool
+
+
+class Chosen(Struct, frozen=True, kw_only=True):
+    """The user chose an engine; ``word`` None: the program chooses. ``builds`` are those that the word names."""
+
+    word: str | None
+    model: str | None = None
+    """None: for all models."""
+    pinned: bool = False
+    builds: tuple[str, ...] = ()
+
+
+class Forgotten(Struct, frozen=True):
+    """Forget the results about builds with these digests, or about all. The user's choices stay."""
+
+    digests: tuple[str, ...] | None = None
+
+
+class Removed(Struct, frozen=True):
+    """A build was removed from the disk."""
+
+    build: str
+    digests: tuple[str, ...]
+
+
+Learnt = Proof | Listed | Seen | Trusted | Failed | Chosen | Forgotten | Removed
+"""Events that never fail and ask for no work: they may be remembered first and written later."""
+
+
+class RolledBack(Struct, frozen=True, kw_only=True):
+    """The user returns to the build before; see `lines_to_roll_back`. Raises UsageError if there is none."""
+
+    backend: str | None
+    here: tuple[str, ...]
+    why: str
+
+
+class UpdateBegun(Struct, frozen=True, kw_only=True):
+    """An update to ``build`` begins; ``old`` is in use, and builds that are ``held`` are never removed by it.
+
+    Raises Conflict if another update was not finished.
+    """
+
+    build: str
+    old: str
+    at: float
+    held: tuple[str, ...] = ()
+
+
+class StepDone(Struct, frozen=True):
+    """The work that the last event asked for is done."""
+
+    at: float
+
+
+class Refused(Struct, frozen=True):
+    """The new build is not taken, or the update was interrupted."""
+
+
+class Restarted(Struct, frozen=True, kw_only=True):
+    """A program starts. ``staged`` are the complete builds in the staging folder, ``placed`` those in their place.
+
+    Builds not yet known to work are thrown away, with everything that is staged. An update that had passed every test
+    is completed, and so is an installation, which needs no test.
+    """
+
+    staged: tuple[str, ...]
+    placed: tuple[str, ...]
+    at: float
+
+
+Event = Learnt | RolledBack | UpdateBegun | StepDone | Refused | Restarted
+
+# ---- what is to be done: carrying it out twice does no harm ----------------------------------------------------------
+
+
+class Stage(Struct, frozen=True):
+    """Have the build, complete, among the staged ones, unless it is in its place already."""
+
+    build: str
+
+
+class Prove(Struct, frozen=True):
+    """Find out whether the build works on the devices that it is for."""
+
+    build: str
+
+
+class Canary(Struct, frozen=True):
+    """Find out whether the build runs the user's own model, and not too slowly."""
+
+    build: str
+
+
+class Place(Struct, frozen=True):
+    """Move the staged build to its place among the others, by one rename, unless it is there already."""
+
+    build: str
+
+
+class Remove(Struct, frozen=True):
+    """Remove builds; a missing one is not an error."""
+
+    builds: tuple[str, ...]
+
+
+class Discard(Struct, frozen=True):
+    """Remove everything that is staged."""
+
+
+Effect = Stage | Prove | Canary | Place | Remove | Discard
+NEXT: Mapping[Step, Step] = {"stage": "prove", "prove": "canary", "canary": "place"}
+
+
+def reduce(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+    """Return the state after the event, and the work to be done once that state is on the disk."""
+    match event:
+        case UpdateBegun():
+            return _working(structs.replace(state, journal=_begun(state, event)))
+        case StepDone():
+            return _working(_advanced(state, event.at))
+        case Refused():
+            return _working(_at_step(state, "discard") if _is_on_trial(state.journal) else state)
+        case Restarted():
+            return _restarted(state, event)
+        case RolledBack():
+            return _rolled_back(state, event), ()
+        case _:
+            return _learnt(state, event), ()
+
+
+def _learnt(state: State, event: Learnt) -> State:
+    match event:
+        case Proof():
+            others = [one for one in state.proofs if one.key != event.key]
+            return structs.replace(state, proofs=(*others, event)[-MAX_PROOFS:])
+        case Listed():
+            listed = [one for one in state.listed if one.digest != event.digest]
+            return structs.replace(state, listed=(*listed, event))
+        case Seen(look, signature):
+            return structs.replace(state, look=look, signature=signature)
+        case Trusted(seat):
+            return structs.replace(
+                state, probations=tuple(eased(one) if one.seat == seat else one for one in state.probations)
+            )
+        case Failed():
+            return _failed(state, event)
+        case Chosen():
+            return _chosen(state, event)
+        case Forgotten(digests):
+            return _cleared(state, digests)
+        case Removed(build, digests):
+            return _cleared(state.without_build(build), digests)
+
+
+def _cleared(state: State, digests: Collection[str] | None) -> State:
+    def stays(digest: str) -> bool:
+        return digests is not None and digest not in digests
+
+    return structs.replace(
+        state,
+        proofs=tuple(one for one in state.proofs if stays(one.key.digest)),
+        probations=tuple(one for one in state.probations if stays(one.digest)),
+        listed=tuple(one for one in state.listed if stays(one.digest)),
+    )
+
+
+def _chosen(state: State, event: Chosen) -> State:
+    for build in event.builds:
+        state = state.trusting(build)
+    if event.model is None:
+        return structs.replace(state, use=event.word, pinned=event.pinned)
+    others = {name: used for name, used in state.models.items() if name != event.model}
+    return structs.replace(state, models=others if event.word is None else others | {event.model: event.word})
+
+
+def _failed(state: State, event: Failed) -> State:
+    """A build that came into use within the last hour gives way to the one before it. The pair of seat and model waits.
+
+    Report failures of the engine, not of a model that no engine can load.
+    """
+    line = state.line(line_of(event.build))
+    if line is not None and line.current == event.build and line.previous:
+        passed = event.at - line.switched_at
+        if 0 <= passed < TRIAL:
+            state = _stepped_back(state, line, f"it failed {passed:.0f} s after the switch: {event.why}")
+    if not event.others:
+        return state
+    pair = (event.seat, event.model)
+    before = next((one for one in state.probations if (one.seat, one.model) == pair), None)
+    probation = after_failure(
+        before, seat=event.seat, digest=event.digest, model=event.model, why=event.why, now=event.at
+    )
+    left = [one for one in kept(state.probations, event.at) if (one.seat, one.model) != pair]
+    return structs.replace(state, probations=(*left, probation))
+
+
+def _rolled_back(state: State, event: RolledBack) -> State:
+    lines = lines_to_roll_back(state, event.backend, event.here)
+    if not lines or not lines[-1].previous:
+        raise UsageError(
+            f"there is nothing to go back to: no update of {lines[-1].name if lines else event.backend or 'any build'} "
+            "is remembered; 'llama-appliance engines use BUILD' switches to another build"
+        )
+    return _stepped_back(state, lines[-1], event.why)
+
+
+def _stepped_back(state: State, line: Line, why: str) -> State:
+    """Make the line's previous build current again."""
+    back, *rest = line.previous
+    withdrawn = {**state.trusting(back).withdrawn, line.current: why}
+    # No trial for a build that was in use before: there is nothing newer to be suspected.
+    entry = Line(name=line.name, current=back, previous=tuple(rest), switched_at=0.0)
+    return structs.replace(state, withdrawn=withdrawn).with_line(entry)
+
+
+# ---- an update -------------------------------------------------------------------------------------------------------
+
+
+def _begun(state: State, event: UpdateBegun) -> Journal:
+    if state.journal is not None:
+        raise Conflict(
+            f"an update to {state.journal.build} was begun and not finished; "
+            "'llama-appliance engines probe' completes or removes it"
+        )
+    line = line_of(event.build)
+    return Journal(line=line, build=event.build, old=event.old, step="stage", began=event.at, held=event.held)
+
+
+def _advanced(state: State, now: float) -> State:
+    """After *place* the new build is the line's current one; after *tidy* and *discard* there is no journal."""
+    journal = state.journal
+    if journal is None:
+        return state
+    match journal.step:
+        case "stage" | "prove" | "canary":
+            return _at_step(state, NEXT[journal.step])
+        case "place":
+            return _switched(state, journal, now)
+        case "tidy" | "discard":
+            return structs.replace(state, journal=None)
+
+
+def _switched(state: State, journal: Journal, now: float) -> State:
+    before = state.line(journal.line)
+    history = [journal.old, *(before.previous if before is not None else ())]
+    previous = tuple(dict.fromkeys(one for one in history if one and one != journal.build))
+    entry = Line(name=journal.line, current=journal.build, previous=previous[:KEPT], switched_at=now)
+    surplus = tuple(build for build in previous[KEPT:] if build not in journal.held)
+    tidying = structs.replace(journal, step="tidy", surplus=surplus)
+    return structs.replace(state.trusting(journal.build).with_line(entry), journal=tidying)
+
+
+def _restarted(state: State, event: Restarted) -> tuple[State, tuple[Effect, ...]]:
+    journal = state.journal
+    if journal is None:  # an installation that was cut short is completed: it needs no test
+        return state, (*(Place(build) for build in event.staged if build not in event.placed), Discard())
+    is_lost = journal.build not in (*event.staged, *event.placed)
+    if journal.step in NEXT or (journal.step == "place" and is_lost):
+        state = _at_step(state, "discard")
+    return _working(state)
+
+
+def _working(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Return the state with the work of its step."""
+    journal = state.journal
+    if journal is None:
+        return state, ()
+    match journal.step:
+        case "stage":
+            return state, (Stage(journal.build),)
+        case "prove":
+            return state, (Prove(journal.build),)
+        case "canary":
+            return state, (Canary(journal.build),)
+        case "place":
+            return state, (Place(journal.build),)
+        case "tidy":
+            return state, (Remove(journal.surplus), Discard())
+        case "discard":
+            return state, (Discard(),)
+
+
+def _is_on_trial(journal: Journal | None) -> bool:
+    """True until the switch."""
+    return journal is not None and journal.step not in ("tidy", "discard")
+
+
+def _at_step(state: State, step: Step) -> State:
+    assert state.journal is not None
+    return structs.replace(state, journal=structs.replace(state.journal, step=step))

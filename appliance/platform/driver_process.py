@@ -1,0 +1,187 @@
+"""A process of its own that asks drivers, because they may crash or hang whoever loads them: see `platform.drivers`.
+
+It answers each line of its input with one line of JSON, and ends with its input. To `LOOK`, with an `Order` behind it,
+it prints the name of each stage before it begins it, so that whoever finds it dead or stuck knows where, and the `Look`
+at the end. It imports little, and knows no event loop; what it needs to answer it imports with the first question, as
+the server imports the words below.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from appliance.core.engines.machine import VISIBILITY, Gpu, Look
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from appliance.platform.nvml import Nvml
+
+WORD = "--driver-process"
+"""The argument that makes the frozen program this one."""
+LOOK, SAMPLES, ACCELERATORS, PROCESSES = "look", "samples", "accelerators", "processes"
+"""The questions; `PROCESSES` comes with the number of the GPU behind it."""
+NO_DRIVER = 3
+"""Exit status if the driver cannot be asked."""
+NVML_STAGE = "nvml"
+STAGES = ("system", NVML_STAGE, "nvidia", "amd", "intel", "apple", "loaders", "problems")
+MISMATCH = "version mismatch"
+"""NVML's words after an update of the driver until the machine is restarted; nvidia-smi says it in full."""
+
+
+class Order(Struct, frozen=True):
+    """The look that is wanted. ``without`` names stages that are left out, as they ended the process before."""
+
+    without: tuple[str, ...] = ()
+    root: str = "/"
+
+
+class Stage(Struct, frozen=True, tag=True):
+    """It begins now."""
+
+    name: str
+
+
+class Seen(Struct, frozen=True, tag=True):
+    """The end."""
+
+    look: Look
+
+
+Told = Stage | Seen
+
+
+def command() -> list[str]:
+    """The command that starts it: isolated, so that nothing in the working directory is taken for a module."""
+    if getattr(sys, "frozen", False):
+        return [sys.executable, WORD]
+    return [sys.executable, "-I", "-m", "appliance.platform.driver_process"]
+
+
+def main() -> None:
+    """Answer until the input ends. The driver is opened with the first question to it."""
+    from contextlib import ExitStack
+
+    from appliance.platform.nvml import load_library, open_nvml
+
+    nvml: Nvml | None = None
+    with ExitStack() as opened:
+        for line in sys.stdin:
+            question, _, rest = line.strip().partition(" ")
+            if question == LOOK:
+                _say(Seen(see(msgspec.json.decode(rest, type=Order), lambda name: _say(Stage(name)))))
+                continue
+            if nvml is None:
+                nvml = opened.enter_context(open_nvml(load_library(), _complain))
+            if nvml is None:
+                sys.exit(NO_DRIVER)
+            _say(answer(nvml, question, rest))
+
+
+def answer(nvml: Nvml, question: str, rest: str) -> object:
+    """Return the driver's answer; None to anything but a question."""
+    from datetime import UTC, datetime
+
+    asked: dict[str, Callable[[], object]] = {
+        SAMPLES: lambda: nvml.samples(datetime.now(UTC)),
+        ACCELERATORS: nvml.accelerators,
+        PROCESSES: lambda: nvml.processes(int(rest)),
+    }
+    return asked[question]() if question in asked else None
+
+
+def see(order: Order, begin: Callable[[str], None] = lambda name: None) -> Look:
+    """Look at everything; ``begin`` hears of each stage that is about to be done."""
+    import platform
+    from pathlib import Path
+
+    from appliance.core.engines.builds import platform_of
+    from appliance.platform.machine import here
+
+    root = Path(order.root)
+
+    def doing(stage: str) -> bool:
+        if stage in order.without:
+            return False
+        begin(stage)
+        return True
+
+    begin(STAGES[0])
+    total, available = here.memory(root)
+    level, features = here.cpu_level(root)
+    gpus: list[Gpu] = []
+    problems: list[str] = []
+    if doing(NVML_STAGE):
+        gpus += _through_nvml(root, problems)
+    if not gpus and doing("nvidia"):
+        gpus += here.gpus_of("nvidia", root)
+    for vendor in STAGES[3:6]:
+        if doing(vendor):
+            gpus += here.gpus_of(vendor, root)
+    loaders = here.loaders(root) if doing("loaders") else {}
+    if doing("problems"):
+        problems += here.problems(root)
+    if here.nvidia_is_loaded(root) and not loaders.get("cuda", "?"):
+        problems.append(
+            "NVIDIA's driver runs, and its libcuda.so.1 is not here: install it, or start the container with --gpus all"
+        )
+    return Look(
+        platform=platform_of(sys.platform, platform.machine()),
+        system=here.system(),
+        environment=here.environment(root).kind,
+        cpu=here.cpu_names(root).model or platform.machine(),
+        cpu_level=level,
+        cpu_features=features,
+        cores=here.cores(root),
+        memory_total=total,
+        memory_available=available,
+        gpus=tuple(gpus),
+        loaders=loaders,
+        hidden=dict(_hidden()),
+        problems=tuple(dict.fromkeys(problems)),
+    )
+
+
+def _through_nvml(root: Path, problems: list[str]) -> list[Gpu]:
+    """NVIDIA's cards, where its library is installed; a library without its driver is a problem."""
+    from appliance.platform.libraries import NVML, find_library
+    from appliance.platform.nvml import load_library, open_nvml
+
+    if not find_library(NVML, root):
+        return []
+
+    def refused(why: str) -> None:
+        problems.append(_in_words(why))
+
+    with open_nvml(load_library(), refused) as nvml:
+        return [] if nvml is None else nvml.gpus()
+
+
+def _in_words(why: str) -> str:
+    if MISMATCH in why.lower():
+        return "NVIDIA's driver was updated and the old one runs (driver/library version mismatch): restart the machine"
+    return f"NVIDIA's driver does not answer: {why}"
+
+
+def _hidden() -> Iterator[tuple[str, str]]:
+    import os
+
+    return ((name, os.environ[name]) for name in VISIBILITY if name in os.environ)
+
+
+def _say(told: object) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _complain(why: str) -> None:
+    sys.stderr.write(f"{why}\n")
+
+
+if __name__ == "__main__":
+    main()

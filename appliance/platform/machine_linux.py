@@ -1,0 +1,299 @@
+"""Linux' description of the machine, in ``/proc``, ``/sys`` and a few marker files; other Unixes have some of it.
+
+``root`` is where to look for those files. A group's limits (cgroups, version 1 and 2) hold for all below it, so the
+smallest on the way from this process's own group to the top counts. Seen from inside a container the top is the
+container's own. Sources: the kernel's cgroup-v2.rst and cgroup-v1/memory.rst; Linux' names in ``/proc/cpuinfo``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import re
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from appliance.core.engines.machine import Gpu, arm_level, x86_level
+from appliance.core.machine import Accelerator, CpuNames, Environment, OperatingSystem
+from appliance.platform import cards_linux
+from appliance.platform.cards_linux import accelerator, find_cards, read_number, read_text
+from appliance.platform.libraries import loaders as installed_loaders
+
+ROOT = Path("/")
+CPUINFO = "proc/cpuinfo"
+VENDORS = {
+    "GenuineIntel": "Intel",
+    "AuthenticAMD": "AMD",
+    "0x41": "ARM",
+    "0x4e": "NVIDIA",
+    "0x51": "Qualcomm",
+    "0x61": "Apple",
+    "0xc0": "Ampere",
+}
+"""``vendor_id`` of x86; ``CPU implementer`` of ARM (Arm's MIDR_EL1)."""
+CONTAINER_FILES = {"run/.containerenv": "Podman", ".dockerenv": "Docker"}
+CONTAINER_NAMES = {"docker": "Docker", "podman": "Podman", "lxc": "LXC", "oci": None}
+MACHINES = (
+    ("kvm", "KVM"),
+    ("qemu", "QEMU"),
+    ("vmware", "VMware"),
+    ("virtualbox", "VirtualBox"),
+    ("microsoft", "Hyper-V"),
+    ("xen", "Xen"),
+    ("amazon ec2", "Amazon EC2"),
+    ("google compute engine", "Google Compute Engine"),
+    ("parallels", "Parallels"),
+    ("bochs", "Bochs"),
+)
+"""Firmware names of virtual machines; asked only if the processor says that it is virtual."""
+X86 = (
+    "sse3", "ssse3", "sse4_1", "sse4_2", "avx", "f16c", "fma", "bmi2", "avx2", "avx_vnni", "avx512f", "avx512_vnni",
+    "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16",
+)  # fmt: skip
+"""The features that distinguish llama.cpp's variants for x86."""
+ARM = {"asimd": "neon", "asimddp": "dotprod", "asimdhp": "fp16", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve",
+       "sve2": "sve2", "sme": "sme"}  # fmt: skip
+"""Linux' names, mapped to the compiler's."""
+MOUNT = "sys/fs/cgroup"
+NO_LIMIT = 1 << 60
+"""Version 1 writes "no limit" as a number near 2**63."""
+MODULES = ("nvidia", "nouveau", "nova_core", "amdgpu", "i915", "xe")
+FOLDERS = (
+    "usr/share/vulkan/icd.d",
+    "etc/vulkan/icd.d",
+    "usr/lib/wsl/drivers",
+    "sys/class/drm",
+    "proc/driver/nvidia/gpus",
+)
+"""Folders whose entries and times of change count: Vulkan's drivers, Windows' drivers under WSL, cards."""
+LISTED = ("sys/class/drm", "proc/driver/nvidia/gpus")
+"""Folders whose times mean nothing, because the kernel makes them up."""
+NO_CUDA_IN_WSL = (
+    "Windows lends its cards to WSL, and there is no libcuda.so.1 from it: install the vendor's driver on Windows"
+)
+
+
+def cpu_names(root: Path = ROOT) -> CpuNames:
+    """Return the names of the first processor; it stands for machines with different ones."""
+    text = read_text(root / CPUINFO) or ""
+    vendor = _field(text, "vendor_id") or _field(text, "CPU implementer")
+    return CpuNames(VENDORS.get(vendor or "", vendor), _field(text, "model name"), _sockets(root, text))
+
+
+def cpu_level(root: Path = ROOT) -> tuple[str, tuple[str, ...]]:
+    """Return the level (``x86-64-v3``, ``armv8.2-a``; empty: unknown) and the features."""
+    text = read_text(root / CPUINFO) or ""
+    if flags := _field(text, "flags"):
+        known = {*flags.split()}
+        known |= {"sse3"} if "pni" in known else set()
+        return x86_level(known), tuple(name for name in X86 if name in known)
+    if features := _field(text, "Features"):
+        known = {*features.split()}
+        return arm_level({ARM[name] for name in ARM if name in known}), tuple(
+            ARM[name] for name in ARM if name in known
+        )
+    return "", ()
+
+
+def operating_system(root: Path = ROOT) -> OperatingSystem:
+    """Return the distribution, from ``os-release``."""
+    text = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release") or ""
+    facts = dict(re.findall(r"^(\w+)=[\"']?(.*?)[\"']?$", text, re.MULTILINE))
+    family = platform.system().lower()
+    known = family in ("linux", "freebsd")
+    return OperatingSystem(
+        family=family if known else "other",
+        name=facts.get("NAME"),
+        version=facts.get("VERSION_ID"),
+        kernel=platform.release() or None,
+        raw_family=None if known else family or "unknown",
+    )
+
+
+def system() -> str:
+    """Return the kernel with its build."""
+    return f"{platform.system()} {platform.release()}"
+
+
+def environment(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Environment:
+    """Return the kind of system around this process, the innermost one: a container in a virtual machine is a
+    container.
+    """
+    release = read_text(root / "proc/sys/kernel/osrelease") or ""
+    if container := _container(root, environ):
+        return container
+    if "microsoft" in release.lower():
+        return Environment(kind="wsl", name="WSL", version="2" if "wsl2" in release.lower() else None)
+    text = read_text(root / CPUINFO) or ""
+    flags = (_field(text, "flags") or "").split()
+    firmware = " ".join(read_text(root / "sys/class/dmi/id" / name) or "" for name in ("sys_vendor", "product_name"))
+    name = next((name for word, name in MACHINES if word in firmware.lower()), None)
+    if "hypervisor" in flags:
+        return Environment(kind="virtual_machine", name=name, version=None)
+    return Environment(kind="native" if flags else "unknown", name=None, version=None)
+
+
+def accelerators(first: int, root: Path = ROOT) -> list[Accelerator]:
+    """Return the GPUs other than NVIDIA's, numbered from ``first``."""
+    return [accelerator(card, first + at, root) for at, card in enumerate(find_cards(root))]
+
+
+def gpus_of(vendor: str, root: Path = ROOT) -> list[Gpu]:
+    """Return the cards of ``nvidia`` (without their library), ``amd`` or ``intel``."""
+    looks = {"nvidia": cards_linux.nvidia_from_files, "amd": cards_linux.amd, "intel": cards_linux.intel}
+    return looks[vendor](root) if vendor in looks else []
+
+
+def problems(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the drivers that exist and are not usable, one line each."""
+    lent = (root / "dev/dxg").exists() and not loaders(root, environ)["cuda"]
+    return cards_linux.problems(root) + ([NO_CUDA_IN_WSL] if lent else [])
+
+
+def loaders(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """See `libraries.loaders`."""
+    return installed_loaders(root, environ)
+
+
+def nvidia_is_loaded(root: Path = ROOT) -> bool:
+    """True if the kernel runs NVIDIA's driver."""
+    return bool(cards_linux.nvidia_version(root)) or read_text(root / "sys/module/nvidia/initstate") is not None
+
+
+# ---- what this process may use ---------------------------------------------------------------------------------------
+
+
+def memory(root: Path = ROOT) -> tuple[int, int]:
+    """Return the bytes in all, and the bytes that programs can still get."""
+    import psutil  # seven milliseconds, and the server asks this module for little else
+
+    told = psutil.virtual_memory()
+    return min(told.total, memory_limit(root)), min(told.available, memory_left(root))
+
+
+def memory_limit(root: Path = ROOT) -> int:
+    """Return the bytes that this process and its neighbours in the group may have in all; `sys.maxsize` without a
+    limit.
+    """
+    return min((limit for _, limit in _memory(root)), default=sys.maxsize)
+
+
+def memory_left(root: Path = ROOT) -> int:
+    """Return the unused bytes of the limits; file pages that the kernel would give up count as unused."""
+    return min((max(0, limit - _taken(group)) for group, limit in _memory(root)), default=sys.maxsize)
+
+
+def cores(root: Path = ROOT) -> int:
+    """Return the processors that this process may use at once: its affinity and the quotas of its groups, at least
+    one.
+    """
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
+    return max(1, min([usable, *(math.ceil(quota) for quota in _quotas(root))]))
+
+
+# ---- changes ---------------------------------------------------------------------------------------------------------
+
+
+def signature(root: Path = ROOT) -> str:
+    """Return a word that changes when a GPU or a driver does, as far as files show."""
+    return f"{zlib.crc32(chr(10).join(_signs(root)).encode()):08x}"
+
+
+def with_sleep() -> float:
+    """Return seconds on a clock that continues while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.time()
+
+
+def without_sleep() -> float:
+    """Return seconds on a clock that stands still meanwhile."""
+    return time.monotonic()
+
+
+def _signs(root: Path) -> Iterator[str]:
+    yield read_text(root / "proc/driver/nvidia/version") or ""
+    for module in MODULES:
+        folder = root / "sys/module" / module
+        if folder.is_dir():
+            yield f"{module} {read_text(folder / 'version') or ''} {read_text(folder / 'srcversion') or ''}"
+    for name in FOLDERS:
+        yield f"{name} {_times(root / name, timed=name not in LISTED)}"
+    yield f"kfd {os.access(root / 'dev/kfd', os.R_OK | os.W_OK)} dxg {(root / 'dev/dxg').exists()}"
+
+
+def _times(folder: Path, *, timed: bool) -> str:
+    try:
+        with os.scandir(folder) as entries:
+            return " ".join(sorted(f"{entry.name}:{entry.stat().st_mtime_ns if timed else ''}" for entry in entries))
+    except OSError:
+        return ""
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _container(root: Path, environ: Mapping[str, str]) -> Environment | None:
+    for file, name in CONTAINER_FILES.items():
+        if (root / file).exists():
+            return Environment(kind="container", name=name, version=None)
+    told = environ.get("container") or read_text(root / "run/systemd/container")  # systemd's container interface
+    if told:
+        return Environment(kind="container", name=CONTAINER_NAMES.get(told, told), version=None)
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return Environment(kind="container", name="Kubernetes", version=None)
+    return None
+
+
+def _sockets(root: Path, cpuinfo: str) -> int | None:
+    told = set(re.findall(r"^physical id\s*:\s*(\d+)", cpuinfo, re.MULTILINE))
+    if not told:
+        folder = root / "sys/devices/system/cpu"
+        ids = (read_number(path) for path in folder.glob("cpu[0-9]*/topology/physical_package_id"))
+        told = {number for number in ids if number is not None and number >= 0}
+    return len(told) or None
+
+
+def _field(cpuinfo: str, name: str) -> str | None:
+    found = re.search(rf"^{name}\s*:[ \t]*(.*)$", cpuinfo, re.MULTILINE)
+    return (found[1].strip() or None) if found else None
+
+
+def _memory(root: Path) -> Iterator[tuple[Path, int]]:
+    for group in (*_groups(root, ""), *_groups(root, "memory")):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            limit = read_number(group / name)
+            if limit is not None and 0 < limit < NO_LIMIT:
+                yield group, limit
+
+
+def _taken(group: Path) -> int:
+    used = read_number(group / "memory.current") or read_number(group / "memory.usage_in_bytes") or 0
+    words = (read_text(group / "memory.stat") or "").split()
+    facts = dict(zip(words[::2], words[1::2], strict=False))
+    idle = facts.get("total_inactive_file") or facts.get("inactive_file") or "0"
+    return max(0, used - (int(idle) if idle.isdecimal() else 0))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    for group in _groups(root, ""):
+        quota, _, period = (read_text(group / "cpu.max") or "").partition(" ")
+        if quota.isdecimal() and period.isdecimal() and int(period):
+            yield int(quota) / int(period)
+    for group in (*_groups(root, "cpu"), *_groups(root, "cpu,cpuacct")):
+        quota, period = read_number(group / "cpu.cfs_quota_us"), read_number(group / "cpu.cfs_period_us")
+        if quota and period and quota > 0:
+            yield quota / period
+
+
+def _groups(root: Path, controller: str) -> list[Path]:
+    """Return folders from this process's group up to the top; ``controller`` is empty for version 2."""
+    top = root / MOUNT / controller
+    own = PurePosixPath("/")
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        _, names, path = (*line.split(":", 2), "", "")[:3]
+        if (controller in names.split(",") or controller == names) and ".." not in path:
+            own = PurePosixPath("/", path)
+    return [top / str(group).lstrip("/") for group in (own, *own.parents)]

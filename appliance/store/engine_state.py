@@ -1,0 +1,151 @@
+"""The file that remembers everything about engines, in the folder of installed builds.
+
+Several programs may change it. Each change is made, under a lock, to what the disk has at that moment, and the file is
+replaced as a whole. Everything here waits for the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct, structs
+
+from appliance.core.engines.events import Effect, Event, reduce
+from appliance.core.engines.state import State
+from appliance.store.model_files import replace, write_whole
+
+FILE = "state.json"
+VERSION = 1
+"""Version of the file. A newer program may add keys without a new version; a new one locks out older programs."""
+OLD_BOOK, OLD_CHANGES = "book.json", "changes.json"
+"""The two files of former versions of the program."""
+MAX_SIZE = 16 << 20
+WAIT = 10.0
+"""Seconds that a change waits for another one, which takes milliseconds."""
+
+log = logging.getLogger(__name__)
+
+
+class _Head(Struct, frozen=True):
+    version: int = 0
+
+
+class _Contents(Struct, frozen=True, kw_only=True):
+    version: int
+    state: State
+
+
+class _OldBook(Struct, frozen=True, kw_only=True):
+    version: int
+    book: State
+
+
+T = TypeVar("T", _Contents, _OldBook)
+
+
+class StateFile:
+    """One such file, which need not be there yet."""
+
+    def __init__(self, folder: Path, *, wait: float = WAIT) -> None:
+        self.path = folder / FILE
+        self._wait = wait
+
+    def read(self) -> State:
+        """Return what is remembered. A file that is damaged, or from a newer program, is moved aside.
+
+        Raises OSError if the disk does not let it be read, or be moved.
+        """
+        try:
+            return self._load()
+        except (ValueError, FileNotFoundError):
+            if not any(path.exists() for path in (self.path, *self._old)):
+                return State()
+        return self.tell(())[0]
+
+    def tell(self, events: Sequence[Event]) -> tuple[State, tuple[Effect, ...]]:
+        """Apply the events, in their order. Return the state, which is then on the disk, and the last event's work.
+
+        Raises OSError, and then nothing has changed, and what `reduce` raises.
+        """
+        from filelock import FileLock  # several milliseconds that an idle server does not need
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path.with_name(f".{FILE}.lock"), timeout=self._wait):
+            state = before = self._load_or_begin()
+            effects: tuple[Effect, ...] = ()
+            for event in events:
+                state, effects = reduce(state, event)
+            if state != before:
+                self._write(state)
+        return state, effects
+
+    @property
+    def _old(self) -> tuple[Path, Path]:
+        return self.path.with_name(OLD_BOOK), self.path.with_name(OLD_CHANGES)
+
+    def _load(self) -> State:
+        """Raises ValueError for something else than a state, and OSError."""
+        return _decode(_read(self.path), _Contents).state
+
+    def _load_or_begin(self) -> State:
+        """The caller holds the lock."""
+        try:
+            return self._load()
+        except FileNotFoundError:
+            return self._taken_over()
+        except ValueError as cause:
+            aside = self.path.with_name(f"{FILE}.unreadable")
+            replace(self.path, aside)
+            log.warning(
+                "%s could not be read: it is damaged, or from a newer version (%s); it is now %s, and engines are "
+                "proven again",
+                self.path,
+                cause,
+                aside.name,
+            )
+            return State()
+
+    def _taken_over(self) -> State:
+        """Return what a former version of the program has left, which is read once and removed."""
+        book, changes = State(), State()
+        old_book, old_changes = self._old
+        if old_book.exists():
+            try:
+                book = _decode(_read(old_book), _OldBook).book
+            except ValueError as cause:
+                log.warning("%s is damaged (%s) and is ignored", old_book, cause)
+        if old_changes.exists():
+            try:
+                changes = msgspec.json.decode(_read(old_changes), type=State)
+            except (ValueError, RecursionError) as cause:
+                log.warning("%s is damaged (%s) and is ignored", old_changes, cause)
+        state = structs.replace(book, lines=changes.lines, withdrawn=changes.withdrawn, journal=changes.journal)
+        if state != State():
+            self._write(state)
+        for path in self._old:
+            path.unlink(missing_ok=True)
+        return state
+
+    def _write(self, state: State) -> None:
+        contents = msgspec.json.encode(_Contents(version=VERSION, state=state))
+        write_whole(self.path, msgspec.json.format(contents, indent=1) + b"\n")
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_SIZE + 1)
+
+
+def _decode(data: bytes, kind: type[T]) -> T:
+    """Raises ValueError (msgspec's errors are some)."""
+    try:
+        version = msgspec.json.decode(data, type=_Head).version
+        if version != VERSION:
+            raise ValueError(f"it has the version {version}")
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -1,0 +1,269 @@
+"""The memory on disk: no change is lost between programs, old files are taken over once, nothing damaged stops one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from filelock import FileLock, Timeout
+from full_disk import REFUSED, full_disk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.engines.events import Chosen, Place, StepDone, UpdateBegun
+from appliance.core.engines.proofs import Proof, ProofKey
+from appliance.core.engines.state import Line, State
+from appliance.errors import Conflict
+from appliance.store.engine_state import FILE, MAX_SIZE, StateFile
+
+WRITER = """
+import sys
+from pathlib import Path
+from appliance.core.engines.proofs import Proof, ProofKey
+from appliance.store.engine_state import StateFile
+file = StateFile(Path(sys.argv[1]))
+for number in range(int(sys.argv[3])):
+    key = ProofKey(digest=sys.argv[2], device=str(number), driver="", system="s")
+    file.tell([Proof(key=key, build="b", device="d", fault=None)])
+    print(number, flush=True)
+"""
+HOLDER = """
+import sys, time
+from filelock import FileLock
+with FileLock(sys.argv[1], timeout=5):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals, and permissions of folders")
+
+
+def proof(number: int = 0) -> Proof:
+    key = ProofKey(digest="d", device=str(number), driver="", system="s")
+    return Proof(key=key, build="b", device="d", fault=None, prompt_speed=10.5, at=1e9)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "engines"
+
+
+def start(code: str, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE)
+
+
+def test_a_change_is_there_for_the_next_program(folder: Path) -> None:
+    assert StateFile(folder).read() == State()
+    assert not folder.exists(), "who only reads writes nothing"
+    after, effects = StateFile(folder).tell([proof()])
+    assert (after.proofs, effects) == ((proof(),), ())
+    assert StateFile(folder).read() == after
+    assert sorted(each.name for each in folder.iterdir()) == [f".{FILE}.lock", FILE]
+
+
+def test_the_work_that_an_event_asks_for_is_told_once_its_state_is_on_the_disk(folder: Path) -> None:
+    begun = UpdateBegun(build="l-x-cpu/b2", old="l-x-cpu/b1", at=1.0)
+    _, effects = StateFile(folder).tell([begun, *[StepDone(1.0)] * 3])
+    assert effects == (Place("l-x-cpu/b2"),)
+    journal = StateFile(folder).read().journal
+    assert journal is not None
+    assert journal.step == "place"
+    with pytest.raises(Conflict):
+        StateFile(folder).tell([Chosen(word="cpu"), begun])
+    assert StateFile(folder).read().use is None, "nothing has changed"
+
+
+def test_a_change_that_changes_nothing_writes_nothing(folder: Path) -> None:
+    StateFile(folder).tell([proof()])
+    path = folder / FILE
+    before = path.stat().st_mtime_ns, path.stat().st_ino
+    StateFile(folder).tell([proof()])
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == before
+
+
+def test_programs_that_write_at_the_same_time_lose_nothing(folder: Path) -> None:
+    count = 25
+    writers = [start(WRITER, str(folder), name, str(count)) for name in ("one", "two", "three")]
+    for writer in writers:
+        writer.communicate(timeout=60)
+        assert writer.returncode == 0
+    digests = [one.key.digest for one in StateFile(folder).read().proofs]
+    assert {name: digests.count(name) for name in ("one", "two", "three")} == {
+        "one": count,
+        "two": count,
+        "three": count,
+    }
+
+
+@posix_only
+@pytest.mark.parametrize("after", [0.0, 0.001, 0.003, 0.01, 0.03])
+def test_a_program_that_is_killed_while_it_writes_leaves_a_whole_file(folder: Path, after: float) -> None:
+    writer = start(WRITER, str(folder), "killed", "5000")
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    time.sleep(after)
+    writer.send_signal(signal.SIGKILL)
+    told = len(writer.stdout.read().split()) + 1
+    writer.stdout.close()
+    writer.wait()
+    proofs = StateFile(folder).read().proofs
+    assert told <= len(proofs) <= told + 1 or len(proofs) == 200
+    assert StateFile(folder, wait=1.0).tell([proof()])[0].proofs[-1] == proof(), "the lock has gone with it"
+    assert not list(folder.glob("*.unreadable"))
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe\x00",
+        b"[]",
+        b'{"version": 1}',
+        b'{"version": 1, "state": {"proofs": [7]}}',
+        b'{"version": 2, "state": {}}',
+        b'{"state": {}}',
+        b'{"version": 1, "state": {}, "more": ' + b"[" * 200_000,
+        b'{"version": 1, "state": {"pinned": "' + b"x" * MAX_SIZE + b'"}}',
+    ],
+    ids=lambda value: repr(value[:24]),
+)
+def test_what_cannot_be_read_is_moved_aside_and_told(
+    contents: bytes, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.mkdir()
+    (folder / FILE).write_bytes(contents)
+    file = StateFile(folder)
+    assert file.read() == State()
+    assert (folder / f"{FILE}.unreadable").read_bytes() == contents
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "could not be read" in record.message
+    assert file.tell([proof()])[0] == StateFile(folder).read()
+    assert len(caplog.records) == 1
+
+
+def test_keys_of_a_newer_program_do_not_matter(folder: Path) -> None:
+    StateFile(folder).tell([proof()])
+    plain = msgspec.json.decode((folder / FILE).read_bytes())
+    plain["later"] = plain["state"]["later"] = [1]
+    (folder / FILE).write_bytes(msgspec.json.encode(plain))
+    assert StateFile(folder).read().proofs == (proof(),)
+
+
+# ---- what former versions left ---------------------------------------------------------------------------------------
+
+BOOK = {
+    "proofs": msgspec.to_builtins([proof()]), "probations": [], "listed": [], "look": None, "signature": "abc",
+    "use": "vulkan", "pinned": True, "models": {"m": "cpu"},
+}  # fmt: skip
+CHANGES = {
+    "lines": [{"name": "l-x-cpu", "current": "l-x-cpu/b2", "previous": ["l-x-cpu/b1"], "switched_at": 5.0}],
+    "withdrawn": {"l-x-cpu/b3": "it crashed"},
+    "journal": {
+        "line": "l-x-cpu", "build": "l-x-cpu/b4", "old": "l-x-cpu/b2", "step": "place", "began": 6.0, "held": [],
+        "surplus": [],
+    },
+}  # fmt: skip
+
+
+def old_files(folder: Path, book: object = None, changes: object = None) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "book.json").write_bytes(msgspec.json.encode(book or {"version": 1, "book": BOOK}))
+    (folder / "changes.json").write_bytes(msgspec.json.encode(changes or CHANGES))
+
+
+def test_what_a_former_version_remembered_is_taken_over_once(folder: Path) -> None:
+    old_files(folder)
+    state = StateFile(folder).read()
+    assert (state.proofs, state.signature) == ((proof(),), "abc")
+    assert (state.use, state.pinned, state.models) == ("vulkan", True, {"m": "cpu"})
+    assert state.lines == (Line(name="l-x-cpu", current="l-x-cpu/b2", previous=("l-x-cpu/b1",), switched_at=5.0),)
+    assert state.withdrawn == {"l-x-cpu/b3": "it crashed"}
+    assert state.journal is not None
+    assert (state.journal.build, state.journal.step) == ("l-x-cpu/b4", "place")
+    assert sorted(each.name for each in folder.iterdir()) == [f".{FILE}.lock", FILE]
+    StateFile(folder).tell([Chosen(word=None)])
+    old_files(folder)  # as a former version would leave them that still runs
+    assert StateFile(folder).read().use is None
+
+
+@given(kept=st.sampled_from(["book", "changes"]), damage=st.sampled_from([b"{", b"[]", b'{"version": 2}']))
+def test_one_old_file_that_is_damaged_does_not_cost_the_other(
+    tmp_path_factory: pytest.TempPathFactory, kept: str, damage: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("engines")
+    old_files(folder)
+    damaged = "changes" if kept == "book" else "book"
+    (folder / f"{damaged}.json").write_bytes(damage if damaged == "book" else damage[:2])
+    state = StateFile(folder).read()
+    assert (state.use, len(state.lines)) == (("vulkan", 0) if kept == "book" else (None, 1))
+
+
+@posix_only
+def test_a_takeover_that_the_disk_refuses_loses_nothing(folder: Path) -> None:
+    old_files(folder)
+    with full_disk(), pytest.raises(OSError, match=REFUSED):
+        StateFile(folder).read()
+    assert (folder / "book.json").exists()
+    assert StateFile(folder).read().use == "vulkan"
+
+
+# ---- disks and locks -------------------------------------------------------------------------------------------------
+
+
+@posix_only
+def test_on_a_full_disk_the_old_file_stays_whole(folder: Path) -> None:
+    StateFile(folder).tell([proof(1)])
+    with full_disk():
+        with pytest.raises(OSError, match=REFUSED):
+            StateFile(folder).tell([proof(2)])
+        assert len(StateFile(folder).read().proofs) == 1
+        assert not list(folder.glob("*.new"))
+        assert not list(folder.glob(".*.new"))
+    assert len(StateFile(folder).tell([proof(3)])[0].proofs) == 2
+
+
+def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "engines").write_bytes(b"")
+    file = StateFile(tmp_path / "engines")
+    with pytest.raises(OSError, match="engines"):
+        file.read()
+    with pytest.raises(OSError, match="engines"):
+        file.tell([proof()])
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="nothing is forbidden to the superuser")
+def test_a_folder_that_nobody_may_write_into_can_be_read(folder: Path) -> None:
+    StateFile(folder).tell([proof(1)])
+    (folder / f".{FILE}.lock").unlink()
+    folder.chmod(0o500)
+    try:
+        assert len(StateFile(folder).read().proofs) == 1
+        with pytest.raises(PermissionError):
+            StateFile(folder).tell([proof(2)])
+    finally:
+        folder.chmod(0o700)
+
+
+def test_a_lock_that_is_kept_is_an_error_after_a_while_and_goes_with_its_holder(folder: Path) -> None:
+    folder.mkdir()
+    lock = folder / f".{FILE}.lock"
+    holder = start(HOLDER, str(lock))
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline().strip() == b"held"
+        with pytest.raises(Timeout):
+            StateFile(folder, wait=0.2).tell([proof()])
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert StateFile(folder, wait=0.2).tell([proof()])[0].proofs == (proof(),)
+    with FileLock(lock, timeout=0):
+        assert StateFile(folder).read().proofs == (proof(),), "who only reads needs no lock"
