@@ -338,10 +338,12 @@ def run_web(args: Sequence[str]) -> int:
     with exclusive(folder / "node_modules" / LOCK_NAME, "the packages of the page"):
         if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted.hexdigest():
             command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            if (status := subprocess.run(command, cwd=folder, check=False).returncode) != 0:
+            status = subprocess.run(command, cwd=folder, check=False).returncode
+            if status != 0:
                 return status
             stamp.write_text(wanted.hexdigest(), encoding="utf-8")
-    if (status := subprocess.run([npm, "run", "--silent", "check"], cwd=folder, check=False).returncode) != 0:
+    status = subprocess.run([npm, "run", "--silent", "check"], cwd=folder, check=False).returncode
+    if status != 0:
         return status
     return become([node, "build.mjs", *args], folder=folder)
 
