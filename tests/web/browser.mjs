@@ -33,8 +33,10 @@ export async function another(browser, url, options = {}) {
 export const field = (page) => page.getByRole("textbox", { name: "Ask anything" });
 
 export async function say(page, text) {
+  const before = await page.getByRole("article").count();
   await field(page).fill(text);
   await page.getByRole("button", { name: "Send", exact: true }).click();
+  await page.waitForFunction((before) => document.querySelectorAll("article").length >= before + 2, before);
 }
 
 export const answered = (page) => page.getByText("The answer is complete.").waitFor({ state: "attached", timeout: 60_000 });

@@ -119,8 +119,12 @@ export class Chat {
     const before = this.info.leaf;
     await this.lives.get(message.id)?.stop();
     const { ids } = await send<{ ids: string[] }>("DELETE", `${ROOT}/${this.info.id}/messages/${message.id}`);
-    const back = () => send("POST", `${ROOT}/${this.info.id}/messages/restore`, { ids, leaf: before }).catch((error) => toasts.failed(error));
-    toasts.tell(t("messageDeleted"), "told", { label: t("undo"), run: back });
+    const back = async () => {
+      await send("POST", `${ROOT}/${this.info.id}/messages/restore`, { ids, leaf: before });
+      await this.refresh();
+      this.info = { ...this.info, leaf: before };
+    };
+    toasts.tell(t("messageDeleted"), "told", { label: t("undo"), run: () => back().catch((error) => toasts.failed(error)) });
     await this.refresh();
   }
 

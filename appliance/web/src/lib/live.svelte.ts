@@ -121,7 +121,7 @@ export class Live {
         this.line = lines.pop() ?? "";
         for (const line of lines) if (line.startsWith("data:")) this.hear(line.slice(5).trim());
         if (this.finished) return;
-        this.frame ||= document.hidden ? this.show() : requestAnimationFrame(() => this.show());
+        if (!document.hidden) this.frame ||= requestAnimationFrame(() => this.show());
       }
     } catch (error) {
       if (this.leaving.signal.aborted) throw error; // else the connection broke, and `resume` goes on
@@ -166,10 +166,9 @@ export class Live {
     this.calls = calls;
   }
 
-  private show(): number {
+  private show() {
     this.frame = 0;
     this.content = this.text;
     this.reasoning = this.thoughts;
-    return 0;
   }
 }

@@ -2,7 +2,7 @@
  * Markdown as a tree of tokens, for components that build elements of it. No HTML string is made anywhere, so nothing
  * that a model writes can become an element that is not listed in Tokens.svelte.
  */
-import { Marked, type Token, type TokensList } from "marked";
+import { Lexer, Marked, type Token } from "marked";
 
 export interface MathToken {
   type: "math";
@@ -53,7 +53,7 @@ export class Blocks {
       this.length = 0;
     }
     this.text = text;
-    const found: TokensList | Token[] = marked.lexer(quoted(text.slice(this.length)));
+    const found = lexed(quoted(text.slice(this.length)));
     const finished = found.slice(0, -1);
     for (const token of finished) {
       this.stable.push({ key: this.stable.length, token });
@@ -62,6 +62,19 @@ export class Blocks {
     const last = found.at(-1);
     return last ? [...this.stable, { key: this.stable.length, token: last }] : this.stable;
   }
+}
+
+const LONGEST = 10_000;
+
+/** Like `marked.lexer`, but a paragraph longer than people write stays text: some cost time in the square of it. */
+function lexed(text: string): Token[] {
+  const lexer = new Lexer(marked.defaults);
+  lexer.blockTokens(text.replace(/\r\n|\r/g, "\n"), lexer.tokens);
+  for (const { src, tokens } of lexer.inlineQueue) {
+    if (src.length > LONGEST) tokens.push({ type: "text", raw: src, text: src });
+    else lexer.inlineTokens(src, tokens);
+  }
+  return lexer.tokens;
 }
 
 const DEEPEST = 20;
