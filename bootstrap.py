@@ -4,6 +4,7 @@
     python3 bootstrap.py test [--deep] [ARGS]  run the tests; ARGS go to pytest, --deep searches much longer
     python3 bootstrap.py test --upstream       run llama.cpp's own server tests against both programs
     python3 bootstrap.py check                 format, lint, types, import directions, prose
+    python3 bootstrap.py web [--check]         build the page of appliance/web (needs Node); --check compares
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program dist/llama-appliance/
     python3 bootstrap.py bench [ARGS...]       measure the program beside nginx and other relays
     python3 bootstrap.py setup [--dev]         only install what `serve` (or, with --dev, everything else) needs
@@ -324,6 +325,29 @@ def run_check(args: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
+def run_web(args: Sequence[str]) -> int:
+    """Install what the page's lock file pins, if that has changed, and check its types; then build it, or compare."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        raise SetupError("the page is built with Node 20.19 or newer; on Debian 'apt-get install nodejs npm' brings it")
+    folder = ROOT / "appliance" / "web"
+    wanted, stamp = (
+        hashlib.sha256((folder / "package-lock.json").read_bytes()),
+        folder / "node_modules" / ".lock.sha256",
+    )
+    with exclusive(folder / "node_modules" / LOCK_NAME, "the packages of the page"):
+        if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted.hexdigest():
+            command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+            status = subprocess.run(command, cwd=folder, check=False).returncode
+            if status != 0:
+                return status
+            stamp.write_text(wanted.hexdigest(), encoding="utf-8")
+    status = subprocess.run([npm, "run", "--silent", "check"], cwd=folder, check=False).returncode
+    if status != 0:
+        return status
+    return become([node, "build.mjs", *args], folder=folder)
+
+
 def run_freeze(args: Sequence[str]) -> int:
     return become([str(ensure("dev")), str(ROOT / "packaging" / "freeze.py"), *args], folder=ROOT)
 
@@ -378,6 +402,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "serve": run_serve,
     "test": run_test,
     "check": run_check,
+    "web": run_web,
     "freeze": run_freeze,
     "bench": run_bench,
     "lock": run_lock,

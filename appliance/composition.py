@@ -23,6 +23,7 @@ from appliance.catalog.supply import Supply
 from appliance.cli.plan import AppSettings
 from appliance.cli.plugin_options import choice_of
 from appliance.cli.values import refuse_open_door
+from appliance.conversations.owner import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
 from appliance.core.config.units import parse_duration
@@ -76,6 +77,8 @@ class Places(Struct, frozen=True, kw_only=True):
     """Says which engine a model is started on, instead of what is known of engines."""
     toolbox: Toolbox | None = None
     """The tools, instead of those that the settings switch on."""
+    conversations: Path | None = None
+    """The file of the page's conversations, if the configuration does not name another one; None: none are kept."""
     learns: bool = True
     """Facts that are not known of the engines are found out in the background."""
     samples: bool = True
@@ -124,7 +127,8 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
         keeping_up(engines, lambda: fleet.busy, fleet.see_machine) if places.learns else nullcontext(),
         open_samples(gpus, _sampling(applies) if places.samples else None, partial(_see_gpus, fleet)) as samples,
         open_peers(config, local_state=partial(model_states, fleet), wait_changed=fleet.wait_changed) as peers,
-        open_streams(applies.streams) as streams,
+        open_conversations(*_kept(settings, places, applies)) as conversations,
+        open_streams(applies.streams, conversations) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
         open_run_store(log[0]) as run_store,
     ):
@@ -161,6 +165,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
                 peers=peers,
                 samples=samples,
                 streams=streams,
+                conversations=conversations,
                 agents=agents,
                 plugins=plugins,
                 downloads=downloads if settings.sources.lookup is not None else None,
@@ -193,6 +198,14 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
     if config is None:
         return None, DEFAULT_KEEP
     return Path(config.store.path) if config.store is not None else None, config.metrics_max_in_memory
+
+
+def _kept(settings: AppSettings, places: Places, config: Config) -> tuple[Path | None, int]:
+    """Where conversations are kept, None for nowhere, and how many bytes of them."""
+    kept = config.conversations
+    if not (settings.conversations and kept.enabled):
+        return None, kept.max_bytes
+    return (Path(kept.path).expanduser() if kept.path else places.conversations), kept.max_bytes
 
 
 def _sampling(config: Config) -> float | None:

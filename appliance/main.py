@@ -44,6 +44,7 @@ NEST = 100
 SCAN_HEAD_START = 1.0
 """Seconds that the first look for models may delay listening; on a slow disk it goes on in the background."""
 SHOWN_MODELS = 8
+CONVERSATIONS = "conversations.db"
 LIVED = 5.0
 """Seconds after which the one model that has died is loaded again: one that dies earlier would do so for ever."""
 
@@ -79,6 +80,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
             remembered=StateFile(installed_folder()),
             downloading=_downloading(settings),
             plugin_data=default_data(),
+            conversations=default_data().with_name(CONVERSATIONS),
             learns=not settings.echo,
             echo=echo,
         )

@@ -35,6 +35,8 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     allow_unauthenticated: bool = False
     """The user asked to listen beyond this machine without a key."""
     engine: str | None = None
+    conversations: bool = True
+    """The page's conversations are kept on this machine, if the configuration does not say otherwise."""
     preload: tuple[str, ...] = ()
     hub_token: str | None = None
     """The account for downloads; None is the account that is logged in."""

@@ -245,6 +245,7 @@ def serve(
         plugins=named(plugins, none=no_plugins),
         allow_unauthenticated=allow_unauthenticated,
         engine=engine,
+        conversations=web.conversations,
         preload=preload,
     )
 

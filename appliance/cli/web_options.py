@@ -27,6 +27,7 @@ class WebOptions(Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...]
     ui_config: str | None
     ui_config_file: str | None
+    conversations: bool
 
     def applied(self, http: HttpSettings) -> HttpSettings:
         """Raises UsageError for options that cannot be used."""
@@ -77,6 +78,7 @@ def web_options(command: Callable[Concatenate[WebOptions, P], T]) -> Callable[..
     )
     @click.option("--ui-config", metavar="JSON", help="Settings for web pages, sent by /props.")
     @click.option("--ui-config-file", metavar="FILE", help="The same, from a file.")
+    @click.option("--no-conversations", is_flag=True, help="Do not keep the page's conversations on this machine.")
     @functools.wraps(command)
     def with_options(
         web_path: Path | None,
@@ -84,6 +86,7 @@ def web_options(command: Callable[Concatenate[WebOptions, P], T]) -> Callable[..
         cors_proxy_allow: tuple[str, ...],
         ui_config: str | None,
         ui_config_file: str | None,
+        no_conversations: bool,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
@@ -93,6 +96,7 @@ def web_options(command: Callable[Concatenate[WebOptions, P], T]) -> Callable[..
             allow=cors_proxy_allow,
             ui_config=ui_config,
             ui_config_file=ui_config_file,
+            conversations=not no_conversations,
         )
         return command(web, *args, **kwargs)
 

@@ -10,6 +10,7 @@ from appliance.catalog.configuration import Configuration
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
 from appliance.catalog.reloads import Reloads
+from appliance.conversations.owner import Conversations
 from appliance.engines.owner import Engines
 from appliance.fleet.owner import Fleet
 from appliance.peers.listing import ModelState
@@ -29,6 +30,7 @@ class Owners(Struct, frozen=True, kw_only=True):
     peers: Peers
     samples: Samples
     streams: Streams
+    conversations: Conversations
     agents: Agents
     plugins: Plugins
     downloads: Downloads | None

@@ -15,6 +15,8 @@ from appliance.core.ring import Gap, Ring
 Headers = Sequence[tuple[bytes, bytes]]
 EVENTS = b"text/event-stream"
 RECORD_END = b"\n\n"
+MAX_REFUSAL = 4096
+"""Bytes of an answer that is not kept that are remembered: an error says all in fewer."""
 PIECE = 1 << 18
 """Bytes that a reader takes at once."""
 
@@ -104,6 +106,8 @@ class Generation:
         self.end: End | None = None
         self.interrupted_at: int | None = None
         """The beginning of the record about a break in which bytes were lost: a crash of the program."""
+        self.refusal = b""
+        """The beginning of the body of an answer that is not kept."""
         self.scope = trio.CancelScope()
         self.sink = RingSink(self)
         self.changed = ParkingLot()
@@ -125,6 +129,11 @@ class Generation:
     async def wait_begun(self) -> None:
         """Until it has a head, or never will."""
         while self.head is None and self.end is None:
+            await self.changed.park()
+
+    async def wait_ended(self) -> None:
+        """Until nothing more will come."""
+        while self.end is None:
             await self.changed.park()
 
     def reader(self, offset: int) -> Reader:
@@ -213,6 +222,7 @@ class Generation:
 
     async def hand(self, data: bytes) -> None:
         """To the first reader, who has an answer that is not kept."""
+        self.refusal += data[: MAX_REFUSAL - len(self.refusal)]
         if not self._first_left:
             try:
                 await self._to_first.send(data)

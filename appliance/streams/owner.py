@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 import trio
 from msgspec import Struct
@@ -30,6 +31,18 @@ OVERHEAD = 4096
 Work = Callable[[RingSink], Awaitable[None]]
 
 
+class Audience(Protocol):
+    """Hears of every generation, in order to read some; refuses to hold it up."""
+
+    def begun(self, generation: Generation) -> None:
+        """It is there, or was found on disk."""
+        ...
+
+    def forget(self, generation: Generation) -> None:
+        """Nobody finds it by its id any more."""
+        ...
+
+
 class _Entry(Struct, kw_only=True, eq=False):
     """A generation with the owner's own facts about it."""
 
@@ -48,8 +61,11 @@ class _Entry(Struct, kw_only=True, eq=False):
 class Streams:
     """Made by `open_streams`. Every method is atomic."""
 
-    def __init__(self, settings: StreamsConfig, nursery: trio.Nursery, files: StreamFiles | None) -> None:
+    def __init__(
+        self, settings: StreamsConfig, nursery: trio.Nursery, files: StreamFiles | None, audience: Audience | None
+    ) -> None:
         self.settings = settings
+        self._audience = audience
         self.held = 0
         """Bytes of all streams."""
         self._nursery = nursery
@@ -96,6 +112,8 @@ class Streams:
             if entry.before is not None:
                 self._nursery.start_soon(self._take_over_later, entry)
         self._live += 1
+        if self._audience is not None:
+            self._audience.begun(generation)
         self._nursery.start_soon(self._run, entry, work)
         return generation
 
@@ -200,7 +218,7 @@ class Streams:
             if generation.end is None:
                 generation.cut(end, entry.interrupted)
             if generation not in self._streams:
-                self._entries.pop(generation, None)
+                self._lose(generation)
 
     async def _take_over_later(self, entry: _Entry) -> None:
         await trio.sleep(TAKE_OVER_AFTER)
@@ -246,6 +264,8 @@ class Streams:
             entry = _Entry(generation=generation, key=found.key)
             self._current[about.conversation] = self._entries[generation] = self._streams[generation] = entry
             self.held += ring.held + OVERHEAD
+            if self._audience is not None:
+                self._audience.begun(generation)
             self._expire_at(entry, trio.current_time() + self.settings.keep)
         self._make_room()
 
@@ -285,6 +305,11 @@ class Streams:
                 self._current[entry.generation.conversation] = entry.before
         entry.before = None
 
+    def _lose(self, generation: Generation) -> None:
+        self._entries.pop(generation, None)
+        if self._audience is not None:
+            self._audience.forget(generation)
+
     def _forget(self, entry: _Entry) -> None:
         if self._current.get(entry.generation.conversation) is entry:
             del self._current[entry.generation.conversation]
@@ -293,7 +318,7 @@ class Streams:
         generation = entry.generation
         if self._streams.pop(generation, None) is None:
             return
-        self._entries.pop(generation, None)
+        self._lose(generation)
         self.held -= generation.ring.held + OVERHEAD
         self._discard(entry.key)
         current = self._current.get(generation.conversation)
@@ -316,18 +341,18 @@ def check_streams(settings: StreamsConfig) -> None:
 
 
 @asynccontextmanager
-async def open_streams(settings: StreamsConfig) -> AsyncGenerator[Streams]:
+async def open_streams(settings: StreamsConfig, audience: Audience | None = None) -> AsyncGenerator[Streams]:
     """Own all generations; leaving the block ends running ones, with a record that says so."""
     if not settings.path:
         async with trio.open_nursery() as nursery:
-            streams = Streams(settings, nursery, None)
+            streams = Streams(settings, nursery, None, audience)
             nursery.start_soon(streams.expire)
             yield streams
             nursery.cancel_scope.cancel()
         return
     limits = (settings.max_bytes, settings.max_total)
     async with open_stream_files(Path(settings.path), *limits) as (files, stored), trio.open_nursery() as nursery:
-        streams = Streams(settings, nursery, files)
+        streams = Streams(settings, nursery, files, audience)
         streams.adopt_stored(stored)
         nursery.start_soon(files.write, streams.adopt_stored)
         nursery.start_soon(streams.expire)

@@ -16,6 +16,8 @@ PAGE_PATHS = frozenset(("/", WORKER, MANIFEST, PAGE_VERSION))
 """The page and what belongs to it, in whose place a folder's files may stand."""
 PUBLIC_PATHS = PAGE_PATHS | {"/health", "/v1/health", "/wol-health", "/favicon.ico", "/upstream"}
 PAGE_PREFIX = "/ui/"
+CONVERSATIONS = "/api/conversations"
+"""Where the page's conversations are."""
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -141,10 +143,37 @@ async def test_a_log_stream_with_a_long_history_does_not_hold_up_others(open_ser
             assert trio.current_time() - began < 0.5
 
 
-async def test_the_page_is_html_without_script_and_escapes_everything(open_server: OpenServer, fake_model: Path):
+async def test_the_page_is_served_with_its_files_and_a_strict_policy(open_server: OpenServer):
+    async with open_server(api_keys=("k",)) as server:
+        for path, folder in (("/", "./ui/assets/"), ("/ui/", "./assets/")):
+            answer = await server.ask("GET", path)
+            assert answer.status == 200
+            policy = answer.header("content-security-policy") or ""
+            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+            assert "unsafe" not in policy
+            names = re.findall(rf'(?:src|href)="{re.escape(folder)}([^"]+)"', answer.body.decode())
+            assert len(names) >= 3
+            again = await server.ask("GET", path, headers=[("If-None-Match", answer.header("etag") or "")])
+            assert (again.status, again.body) == (304, b"")
+        for name in names:
+            plain = await server.ask("GET", f"/ui/assets/{name}")
+            packed = await server.ask("GET", f"/ui/assets/{name}", headers=[("Accept-Encoding", "gzip, deflate")])
+            assert plain.status == packed.status == 200
+            if name.endswith((".js", ".css")):
+                assert "immutable" in (plain.header("cache-control") or "")
+                assert packed.header("content-encoding") == "gzip"
+                assert gzip.decompress(packed.body) == plain.body
+        for other in ("nothing.js", "%2e%2e%2findex.html", f"{names[0]}.gz", ".hidden"):
+            assert (await server.ask("GET", f"/ui/assets/{other}")).status == 404
+    async with open_server(api_prefix="/a/b") as server:
+        assert (await server.ask("GET", "/")).header("location") == "/a/b/ui/"
+        assert b'src="./assets/' in (await server.ask("GET", "/a/b/ui/")).body
+
+
+async def test_the_status_page_is_html_without_script_and_escapes_everything(open_server: OpenServer, fake_model: Path):
     bad = model(fake_model, "<script>alert(1)</script>", error="<b>broken</b>")
     async with open_server(models=[bad]) as server:
-        answer = await server.ask("GET", "/")
+        answer = await server.ask("GET", "/ui/status")
         page = answer.body.decode()
         assert page.startswith("<!doctype html>")
         assert "<script" not in page
@@ -154,8 +183,9 @@ async def test_the_page_is_html_without_script_and_escapes_everything(open_serve
         assert "http://localhost/v1" in page
         policy = answer.header("content-security-policy") or ""
         assert policy.startswith("default-src 'none'; style-src 'sha256-")
-        assert (await server.ask("HEAD", "/")).status == 200
+        assert (await server.ask("HEAD", "/ui/status")).status == 200
     async with open_server(page=False) as server:
+        assert (await server.ask("GET", "/ui/status")).status == 404
         assert (await server.ask("GET", "/")).status == 404
 
 

@@ -312,6 +312,14 @@ class StreamsConfig(_Keys, frozen=True):
     path: Annotated[str, told("Addition: folder where streams survive a restart; empty: in memory alone")] = ""
 
 
+class ConversationsConfig(_Keys, frozen=True):
+    """The conversations of the page: their texts and files, which the program keeps so that every device has them."""
+
+    enabled: Annotated[bool, told("Addition: keep the page's conversations on this machine")] = True
+    path: Annotated[str, told("Addition: SQLite file of the conversations; empty: in the program's data folder")] = ""
+    max_bytes: Annotated[int, told("Addition: bytes that they may take together"), Meta(ge=1)] = 2 << 30
+
+
 class McpServerConfig(_Keys, frozen=True):
     """The program as an MCP server, at ``/mcp``."""
 
@@ -454,6 +462,9 @@ class Config(_Keys, frozen=True):
     )
     loading_jokes: Annotated[bool, told("Addition: jokes while a model loads, as llama-swap tells them")] = field(
         default=False, name="loadingJokes"
+    )
+    conversations: Annotated[ConversationsConfig, told("Addition: the conversations of the page")] = field(
+        default_factory=ConversationsConfig
     )
     streams: Annotated[StreamsConfig, told("Addition: streams that survive a dropped connection")] = field(
         default_factory=StreamsConfig

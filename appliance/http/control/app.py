@@ -33,10 +33,12 @@ from appliance.http.bytes.listening import shown
 from appliance.http.control import page
 from appliance.http.control.agent_routes import add_agent_routes
 from appliance.http.control.answers import json_answer
+from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
 from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.http.control.fit_routes import FitRoutes, add_fit_routes
 from appliance.http.control.listing import Object, health, list_models, router_props, state_of
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
+from appliance.http.control.page_bundle import PageBundle, add_page_bundle
 from appliance.http.control.page_files import add_page_files
 from appliance.http.control.record_routes import Records
 from appliance.http.control.run_routes import add_run_routes
@@ -48,6 +50,7 @@ from appliance.http.owners import Owners
 from appliance.platform.hardware import detect
 from appliance.traffic.choice import find_model, refresh
 from appliance.traffic.metrics import CONTENT_TYPE
+from appliance.traffic.request import PAGE_PREFIX
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.client import Address, Exchange
 
@@ -185,8 +188,12 @@ def create_app(
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
-    for path in ("/", "/ui/"):
-        app.add_url_rule(path, f"page {path}", control.page)
+    bundle = PageBundle(settings.api_prefix)
+    if settings.page and bundle.present:
+        add_page_bundle(app, bundle)
+    else:
+        app.add_url_rule("/", "page /", control.page)
+    app.add_url_rule(f"{PAGE_PREFIX}status", "status page", control.page)
     add_page_files(app, page=settings.page)
     for path in ("/health", "/v1/health"):
         app.add_url_rule(path, f"health {path}", control.health)
@@ -201,6 +208,7 @@ def create_app(
     add_model_routes(app, ModelRoutes(owners, traffic.lifetime))
     add_stream_routes(app, owners.streams)
     add_agent_routes(app, owners.plugins)
+    add_conversation_routes(app, ConversationRoutes(owners, traffic.lifetime))
     add_run_routes(app, traffic.targets, owners.agents)
     add_engine_routes(app, _engine_routes(owners))
     add_fit_routes(app, FitRoutes(owners.catalog, owners.fleet))

@@ -1,4 +1,4 @@
-"""The page at ``/``: what runs here and how to use it. No script, no outside asset, everything escaped."""
+"""The page at ``/ui/status``: what runs here and how to use it, for browsers without script. Everything escaped."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
 from appliance.http.bytes.tls import TlsSocket
 from appliance.http.control.app import MAX_CONTROL_BODY
-from appliance.http.control.run_routes import MAX_RUN, RUNS
+from appliance.http.control.run_routes import LARGE, MAX_RUN
 from appliance.http.way.guard import Guard
 from appliance.http.way.resumable import STREAM
 from appliance.http.way.visit import Visit
@@ -32,7 +32,7 @@ from appliance.traffic.request import Request
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, Scope
 
-FOLLOWED = ("/logs/stream", "/api/events", "/api/runs/", "/models/sse", f"{STREAM}/")
+FOLLOWED = ("/logs/stream", "/api/events", "/api/runs/", "/api/conversations/events", "/models/sse", f"{STREAM}/")
 """Answers without an end: whoever writes them has to notice that the client leaves."""
 _OF_THE_FRAME = frozenset((b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"))
 
@@ -134,7 +134,7 @@ class _Name:
 
 
 def _limit(path: str) -> int:
-    return MAX_RUN if path == RUNS or path.startswith(f"{RUNS}/") else MAX_CONTROL_BODY
+    return MAX_RUN if path.startswith(LARGE) else MAX_CONTROL_BODY
 
 
 def _written(request: Request, head: Head, body: bytes) -> bytes:

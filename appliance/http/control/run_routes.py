@@ -23,6 +23,7 @@ from appliance.http import errors
 from appliance.http.control.answers import endless_answer, json_answer
 from appliance.http.control.run_request import read_results, read_run
 from appliance.http.feeds.stream_routes import CONTENT_TYPE, StreamBody, read_offset
+from appliance.traffic.request import CONVERSATIONS
 from appliance.traffic.targets import Targets
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from werkzeug.datastructures import Headers
 
 RUNS = "/api/runs"
+LARGE = (RUNS, CONVERSATIONS)
+"""Beginnings of the paths whose bodies may have `MAX_RUN` bytes."""
 MAX_RUN = 16 << 20
 """Bytes of a run's body, and of tool results: a conversation with a few pictures in it."""
 
@@ -136,7 +139,7 @@ class RunsRequest(TrioRequest):
         body_timeout: int | None = None,
         send_push_promise: Callable[[str, Headers], Awaitable[None]],
     ) -> None:
-        limit = MAX_RUN if path.startswith(RUNS) else max_content_length
+        limit = MAX_RUN if path.startswith(LARGE) else max_content_length
         super().__init__(
             method,
             scheme,

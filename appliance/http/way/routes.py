@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from appliance.core.sse import Dialect
 from appliance.http.way.resumable import is_stream_path
-from appliance.traffic.request import PAGE_PREFIX, Request
+from appliance.traffic.request import CONVERSATIONS, PAGE_PREFIX, Request
 
 
 class Route(Struct, frozen=True, kw_only=True):
@@ -132,7 +132,12 @@ def model_route(request: Request) -> Route | None:
 def single_route(request: Request) -> Route | None:
     """The same in single-model mode, where all of llama-server's routes are the model's; None for the few of ours."""
     path = request.path
-    if request.public or is_stream_path(path) or path.startswith((PAGE_PREFIX, "/logs/")) or path in ("", "/logs"):
+    if (
+        request.public
+        or is_stream_path(path)
+        or path.startswith((PAGE_PREFIX, CONVERSATIONS, "/logs/"))
+        or path in ("", "/logs")
+    ):
         return None
     if known := model_route(request):
         return known

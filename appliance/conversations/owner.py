@@ -1,0 +1,328 @@
+"""The owner of the conversations: its store in a thread, the news for readers, and the answers under way.
+
+The page writes an empty answer first (state ``answering``), and then asks the model with the message's id as
+``X-Conversation-Id``. The generation of that id is read here, too, and its end is written into the message. So an
+answer is complete whether or not a page is open, and an answer cut short by the program's end says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import trio
+from msgspec import Struct, structs
+
+from appliance.core.conversations import Answer, copied, path_to
+from appliance.errors import ApplianceError, BadRequest, Forbidden, NotFound
+from appliance.store.conversations import ConversationStore
+from appliance.streams.generation import End, Generation
+from appliance.trio_parts import Changed
+from appliance.wire.conversations import Conversation, Fields, Hit, Listing, Message, Whole, Written
+
+log = logging.getLogger(__name__)
+
+BEGIN_WITHIN = 30.0
+"""Seconds after which an answer that nobody asked a model for has failed."""
+NOTE_EVERY = 2.0
+"""Seconds of an answer that a kill of the program may cost."""
+REMEMBERED = 500
+"""Changes that a reader may be behind before it is told to read everything again."""
+LAST_WORDS = 5.0
+"""Seconds that answers get to be written down when the program ends."""
+
+T = TypeVar("T")
+
+
+class _Awaited:
+    """A generation that an answer waits for."""
+
+    def __init__(self, generation: Generation | None) -> None:
+        self.generation = generation
+        self.here = trio.Event()
+        if generation is not None:
+            self.here.set()
+
+
+class Change(Struct, frozen=True):
+    """Something of this conversation has changed; None: of all. ``number`` orders the changes of one run."""
+
+    number: int
+    conversation: str | None
+
+
+class _Refused(Struct, frozen=True):
+    message: str = ""
+
+
+class _Refusal(Struct):
+    error: _Refused = _Refused()
+
+
+class Conversations:
+    """Made by `open_conversations`. Methods raise Forbidden where no conversations are kept, and what the store raises.
+
+    The file is opened by the first call. Only one call at a time is in the thread, so each is atomic.
+    """
+
+    def __init__(self, path: Path | None, limit: int, nursery: trio.Nursery) -> None:
+        self.enabled = path is not None
+        self.news = Changed()
+        self._path = path
+        self._limit = limit
+        self._nursery = nursery
+        self._turn = trio.CapacityLimiter(1)
+        self._store: ConversationStore | None = None
+        self._opening = trio.Lock()
+        self._changes: deque[Change] = deque(maxlen=REMEMBERED)
+        self._number = 0
+        self._generations: dict[str, Generation] = {}
+        self._awaited: dict[str, _Awaited] = {}
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def latest(self) -> int:
+        """The number of the newest change."""
+        return self._number
+
+    def changes_since(self, number: int) -> list[Change]:
+        """What has changed since; one change of everything where that is not known any more."""
+        if self._number - number > len(self._changes):
+            return [Change(self._number, None)]
+        return [change for change in self._changes if change.number > number]
+
+    async def list(self) -> Listing:
+        if not self.enabled:
+            return Listing(enabled=False)
+
+        def read(store: ConversationStore) -> Listing:
+            return Listing(enabled=True, conversations=tuple(store.list()), bytes=store.size(), limit=self._limit)
+
+        return await self._do(read)
+
+    async def read(self, conversation: str, since: int = 0) -> Whole:
+        return await self._do(lambda store: store.read(conversation, since))
+
+    async def search(self, text: str) -> list[Hit]:
+        return await self._do(lambda store: store.search(text))
+
+    async def attachment(self, digest: str) -> tuple[str, bytes]:
+        return await self._do(lambda store: store.attachment(digest))
+
+    # ---- changing ----------------------------------------------------------------------------------------------------
+
+    async def change(self, conversation: str, fields: Fields) -> Conversation:
+        changed = await self._do(lambda store: store.change(conversation, fields, _now()))
+        self._tell(conversation)
+        return changed
+
+    async def write(self, conversation: str, message: Message) -> Written:
+        """Store a message, and follow the generation of its id if it is an answer under way."""
+        done = await self._do(lambda store: store.write(conversation, message, secrets.token_hex(16), _now()))
+        self._tell(conversation)
+        if done.message.state == "answering":
+            self._expect(done.message)
+        return Written(message=done.message, branched=done.branched)
+
+    async def delete(self, conversation: str) -> None:
+        await self._do(lambda store: store.delete(conversation, _now()))
+        self._tell(conversation)
+
+    async def restore(self, conversation: str) -> None:
+        await self._do(lambda store: store.restore(conversation, _now()))
+        self._tell(conversation)
+
+    async def delete_message(self, conversation: str, message: str) -> list[str]:
+        gone = await self._do(lambda store: store.delete_message(conversation, message, _now()))
+        self._tell(conversation)
+        return gone
+
+    async def restore_messages(self, conversation: str, ids: list[str], leaf: str | None) -> None:
+        await self._do(lambda store: store.restore_messages(conversation, ids, leaf, _now()))
+        self._tell(conversation)
+
+    async def attach(self, kind: str, data: bytes) -> str:
+        """Store a file's content under its hash, once."""
+        if not data:
+            raise BadRequest("the attachment is empty")
+        digest = await trio.to_thread.run_sync(lambda: hashlib.sha256(data).hexdigest())
+        await self._do(lambda store: store.attach(digest, kind, data, _now()))
+        return digest
+
+    async def fork(self, conversation: str, message: str) -> Conversation:
+        """A conversation of its own out of the branch that ends with this message."""
+
+        def fork(store: ConversationStore) -> Conversation:
+            whole = store.read(conversation)
+            known = {each.id: each for each in whole.messages}
+            path = path_to({each.id: each.parent for each in whole.messages}, message)
+            if not path:
+                raise NotFound(f"there is no message '{message}' in this conversation")
+            ids = {old: secrets.token_hex(16) for old in path}
+            now = _now()
+            made = structs.replace(
+                whole.conversation, id=secrets.token_hex(16), created=now, updated=now, leaf=ids[message], pinned=False,
+                draft="",
+            )  # fmt: skip
+            store.add(made, copied([known[each] for each in path], ids), now)
+            return made
+
+        made = await self._do(fork)
+        self._tell(made.id)
+        return made
+
+    async def add(self, found: list[tuple[Conversation, list[Message]]], files: list[tuple[str, bytes]]) -> list[str]:
+        """Add conversations that were read from a file, with their attachments; those that were not here before."""
+
+        def add(store: ConversationStore) -> list[str]:
+            now = _now()
+            for kind, data in files:
+                store.attach(hashlib.sha256(data).hexdigest(), kind, data, now)
+            return [each.id for each, messages in found if store.add(each, messages, now)]
+
+        added = await self._do(add)
+        self._tell(None)
+        return added
+
+    async def empty(self) -> None:
+        """Delete everything at once, for good."""
+        await self._do(lambda store: store.empty())
+        self._tell(None)
+
+    # ---- answers under way -------------------------------------------------------------------------------------------
+
+    def begun(self, generation: Generation) -> None:
+        """Hear of a generation, at the moment in which its work begins."""
+        self._generations[generation.conversation] = generation
+        awaited = self._awaited.get(generation.conversation)
+        if awaited is not None and awaited.generation is None:
+            awaited.generation = generation
+            awaited.here.set()
+
+    def forget(self, generation: Generation) -> None:
+        """The generation cannot be read any more."""
+        if self._generations.get(generation.conversation) is generation:
+            del self._generations[generation.conversation]
+
+    def _expect(self, message: Message, generation: Generation | None = None) -> None:
+        if message.id not in self._awaited:
+            awaited = self._awaited[message.id] = _Awaited(generation)
+            self._nursery.start_soon(self._write_down, message, awaited)
+
+    async def _write_down(self, message: Message, awaited: _Awaited) -> None:
+        """Follow an answer from the request for it to its end. Cancelled only at the end of the program."""
+        ended = message
+        try:
+            with trio.move_on_after(BEGIN_WITHIN):
+                await awaited.here.wait()
+            if awaited.generation is None:
+                ended = structs.replace(message, state="failed", error="no model was asked for this answer")
+            else:
+                ended = await self._follow(awaited.generation, message)
+        except trio.Cancelled:
+            ended = structs.replace(message, state="interrupted")
+            raise
+        finally:
+            del self._awaited[message.id]
+            with trio.move_on_after(LAST_WORDS, shield=True):
+                await self._finish(ended)
+
+    async def _follow(self, generation: Generation, message: Message) -> Message:
+        await generation.wait_begun()
+        if generation.head is None:
+            state = "stopped" if generation.end in (End.STOPPED, End.REPLACED) else "interrupted"
+            return structs.replace(message, state=state)
+        if not generation.kept:
+            await generation.wait_ended()
+            return structs.replace(message, state="failed", error=_refusal(generation.refusal))
+        answer, reader, noted = Answer(message), generation.reader(0), trio.current_time()
+        while data := await reader.receive():
+            answer.feed(data)
+            if trio.current_time() >= noted + NOTE_EVERY:
+                noted, so_far = trio.current_time(), answer.so_far
+                await self._do(lambda store, so_far=so_far: store.note(so_far))
+        stopped = generation.end in (End.STOPPED, End.REPLACED)
+        cut = generation.end in (End.SHUT_DOWN, End.BROKEN) or generation.interrupted_at is not None
+        return answer.ended(stopped=stopped, cut=cut)
+
+    async def _finish(self, ended: Message) -> None:
+        try:
+            conversation = await self._do(lambda store: store.finish(ended, _now()))
+        except ApplianceError as error:
+            log.warning("an answer cannot be written into its conversation: %s", error)
+        else:
+            if conversation is not None:
+                self._tell(conversation)
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def _tell(self, conversation: str | None) -> None:
+        self._number += 1
+        self._changes.append(Change(self._number, conversation))
+        self.news.wake()
+
+    async def _do(self, work: Callable[[ConversationStore], T]) -> T:
+        store = await self._open()
+        return await trio.to_thread.run_sync(work, store, limiter=self._turn)
+
+    async def _open(self) -> ConversationStore:
+        if self._store is not None:
+            return self._store
+        path = self._path
+        if path is None:
+            raise Forbidden("this server keeps no conversations; start it without --no-conversations")
+        async with self._opening:
+            if self._store is None:
+                store = await trio.to_thread.run_sync(ConversationStore, path, self._limit, limiter=self._turn)
+                self._store = store
+                await self._take_up(store)
+        return self._store
+
+    async def _take_up(self, store: ConversationStore) -> None:
+        """Follow the answers that an earlier run began and whose streams are still here; the others were cut short."""
+        for _, message, partial in await trio.to_thread.run_sync(store.answering, limiter=self._turn):
+            if generation := self._generations.get(message.id):
+                self._expect(message, generation)
+            else:
+                ended = structs.replace(partial or message, state="interrupted")
+                await trio.to_thread.run_sync(store.finish, ended, _now(), limiter=self._turn)
+
+    async def close(self) -> None:
+        """Close the file."""
+        if self._store is not None:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self._store.close, limiter=self._turn)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _refusal(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=_Refusal).error.message or "the model refused to answer"
+    except msgspec.MsgspecError:
+        return "the model refused to answer"
+
+
+@asynccontextmanager
+async def open_conversations(path: Path | None, limit: int) -> AsyncGenerator[Conversations]:
+    """Own the conversations in this file; None keeps none. Leaving the block waits for answers to be written down."""
+    conversations: Conversations | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            conversations = Conversations(path, limit, nursery)
+            yield conversations
+            nursery.cancel_scope.deadline = trio.current_time() + LAST_WORDS
+    finally:
+        if conversations is not None:
+            await conversations.close()

@@ -1,0 +1,181 @@
+"""The rules of a conversation's tree: what may be written, what becomes of conflicting writes, what a branch is.
+
+A message's parent and role are fixed when it is made, and its parent is there before it, so the tree has no cycle by
+construction. Two writers never overwrite each other: a write that has not seen the newest revision becomes a sibling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Raw, Struct, structs
+
+from appliance.core.chat_events import ChatEvents
+from appliance.core.runs import CallDelta, ReasoningDelta, TextDelta, TurnFailed
+from appliance.errors import BadRequest
+from appliance.wire.conversations import Message
+
+MAX_TEXT = 8 << 20
+"""Characters of one message with its thoughts; a book has less than one million."""
+MAX_TITLE = 60
+TAIL = 1 << 14
+"""Bytes at the end of a stream in which its timings are looked for."""
+
+
+class Write(Struct, frozen=True):
+    """A message as it is to be stored."""
+
+    message: Message
+    branched: bool = False
+
+
+def write(known: Mapping[str, Message], sent: Message, new_id: str, now: int) -> Write:
+    """Decide what a sent message becomes in a conversation of these messages. Raises BadRequest.
+
+    ``sent.revision`` is the newest that its writer has seen, 0 for a message that is new.
+    """
+    if len(sent.content) + len(sent.reasoning) > MAX_TEXT:
+        raise BadRequest(f"a message may have {MAX_TEXT} characters; split it", param="content")
+    if sent.parent is not None and sent.parent not in known:
+        raise BadRequest(f"the message '{sent.parent}' is not in this conversation; write it first", param="parent")
+    before = known.get(sent.id)
+    if before is None:
+        return Write(structs.replace(sent, revision=1, created=sent.created or now))
+    if (before.parent, before.role) != (sent.parent, sent.role):
+        raise BadRequest("a message keeps its parent and its role; write another message", param="parent")
+    if before.revision != sent.revision:
+        if _content(before) == _content(sent):
+            return Write(before)
+        if sent.state == "answering":  # the answer under way is the other one's
+            sent = structs.replace(sent, state="done")
+        return Write(structs.replace(sent, id=new_id, revision=1, created=now), branched=True)
+    return Write(structs.replace(sent, revision=before.revision + 1, created=before.created))
+
+
+def _content(message: Message) -> Message:
+    return structs.replace(message, revision=0, created=0)
+
+
+def below(parents: Mapping[str, str | None], message: str) -> list[str]:
+    """The message and everything that answers it, at any distance; each after its parent."""
+    children: dict[str | None, list[str]] = {}
+    for child, parent in parents.items():
+        children.setdefault(parent, []).append(child)
+    found = [message]
+    for each in found:
+        found += children.get(each, ())
+    return found
+
+
+def path_to(parents: Mapping[str, str | None], leaf: str | None) -> list[str]:
+    """The branch that ends with ``leaf``, from its root on; empty for one that is not there."""
+    found: list[str] = []
+    while leaf is not None and leaf in parents:
+        found.append(leaf)
+        leaf = parents[leaf]
+    return found[::-1]
+
+
+def title_of(text: str) -> str:
+    """A title made of the first line of what was asked."""
+    line = next((" ".join(line.split()) for line in text.splitlines() if line.strip()), "")
+    if len(line) <= MAX_TITLE:
+        return line
+    return line[:MAX_TITLE].rsplit(" ", 1)[0].rstrip(" ,.;:") + "…"
+
+
+def copied(messages: Sequence[Message], ids: Mapping[str, str]) -> list[Message]:
+    """The messages under new ids; an answer under way is copied as far as it is."""
+    return [
+        structs.replace(
+            message,
+            id=ids[message.id],
+            parent=ids.get(message.parent or ""),
+            revision=1,
+            state="interrupted" if message.state == "answering" else message.state,
+        )
+        for message in messages
+    ]
+
+
+class _Timed(Struct):
+    timings: dict[str, object] | None = None
+    usage: dict[str, object] | None = None
+    model: str = ""
+
+
+class _Call(Struct):
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class Answer:
+    """Gathers a streamed chat answer for the message that it belongs to, behind what the message has already."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._events = ChatEvents()
+        self._text = [message.content]
+        self._thoughts = [message.reasoning]
+        self._calls: dict[int, _Call] = {}
+        self._tail = b""
+        self._failed = ""
+
+    def feed(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-TAIL:]
+        for event in self._events.feed(data):
+            match event:
+                case TextDelta(text=text):
+                    self._text.append(text)
+                case ReasoningDelta(text=text):
+                    self._thoughts.append(text)
+                case CallDelta(index=index, id=call_id, name=name, arguments=arguments):
+                    call = self._calls.setdefault(index, _Call())
+                    call.id, call.name = call.id or call_id, call.name + name
+                    call.arguments += arguments
+                case TurnFailed(detail=detail):
+                    self._failed = detail
+                case _:
+                    pass
+
+    @property
+    def so_far(self) -> Message:
+        """The message as it is now, still under way."""
+        calls = tuple(
+            Raw(
+                msgspec.json.encode(
+                    {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                )
+            )
+            for _, c in sorted(self._calls.items())
+        )
+        return structs.replace(
+            self._message, content="".join(self._text), reasoning="".join(self._thoughts), tool_calls=calls
+        )
+
+    def ended(self, *, stopped: bool, cut: bool) -> Message:
+        """The message for good. ``stopped``: somebody asked for its end; ``cut``: the program or the engine ended."""
+        message = self.so_far
+        timed = self._timed()
+        message = structs.replace(
+            message, timings=timed.timings or timed.usage, model=message.model or timed.model, error=""
+        )
+        if self._events.ended and not self._failed:
+            return structs.replace(message, state="done")
+        if stopped:
+            return structs.replace(message, state="stopped")
+        if cut:
+            return structs.replace(message, state="interrupted")
+        failed = self._failed or "the answer broke off before its end"
+        return structs.replace(message, state="failed", error=failed)
+
+    def _timed(self) -> _Timed:
+        for line in reversed(self._tail.split(b"\n")):
+            if line.startswith(b"data:") and (b'"timings"' in line or b'"usage"' in line):
+                try:
+                    return msgspec.json.decode(line[5:], type=_Timed)
+                except msgspec.MsgspecError:
+                    continue
+        return _Timed()

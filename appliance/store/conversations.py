@@ -1,0 +1,340 @@
+"""Conversations in SQLite: a row for each, for each message and for each attachment, and FTS5's index of the words.
+
+Everything here blocks and is for one worker thread at a time. Every change takes the next number; with the numbers
+readers learn what they have missed. What is deleted stays for `UNDO_MS`, marked, and is purged with a later write.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import UNSET, structs
+
+from appliance.core import conversations as rules
+from appliance.errors import BadRequest, Busy, Conflict, NotFound, UsageError
+from appliance.wire.conversations import Conversation, Fields, Hit, Message, Whole
+
+VERSION = 1
+UNDO_MS = 60_000
+"""How long a deletion can be taken back; the page offers it for ten seconds."""
+MAX_MESSAGES = 20_000
+"""Messages of one conversation."""
+MAX_HITS = 50
+BUSY_MS = 5000
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS counter (change INTEGER NOT NULL);
+INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM counter);
+CREATE TABLE IF NOT EXISTS conversations (
+  id TEXT PRIMARY KEY, change INTEGER NOT NULL, body TEXT NOT NULL, updated INTEGER NOT NULL, deleted INTEGER);
+CREATE TABLE IF NOT EXISTS messages (
+  row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, conversation TEXT NOT NULL, change INTEGER NOT NULL,
+  body TEXT NOT NULL, partial TEXT, answering INTEGER NOT NULL, deleted INTEGER);
+CREATE INDEX IF NOT EXISTS messages_of ON messages (conversation, change);
+CREATE INDEX IF NOT EXISTS messages_answering ON messages (answering) WHERE answering;
+CREATE TABLE IF NOT EXISTS attachments (
+  hash TEXT PRIMARY KEY, type TEXT NOT NULL, added INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS uses (message INTEGER NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (hash, message));
+CREATE INDEX IF NOT EXISTS uses_of ON uses (message);
+CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (content, tokenize = 'unicode61 remove_diacritics 2');
+"""
+_message = msgspec.json.Decoder(Message).decode
+_conversation = msgspec.json.Decoder(Conversation).decode
+
+
+class ConversationStore:
+    """Raises UsageError when the file cannot be used. ``limit``: bytes that it may have before writes are refused."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self._limit = limit
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._db = sqlite3.connect(path, timeout=BUSY_MS / 1000, check_same_thread=False, isolation_level=None)
+            path.chmod(0o600)
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version > VERSION:
+                raise UsageError(f"the conversations in '{path}' were written by a later version of this program")
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.execute("PRAGMA secure_delete = ON")
+            self._db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
+        except (sqlite3.Error, OSError) as error:
+            raise UsageError(
+                f"conversations cannot be kept in '{path}' ({error}); name another file as conversations.path, or "
+                "start with --no-conversations"
+            ) from None
+
+    def close(self) -> None:
+        self._db.close()
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def size(self) -> int:
+        """Bytes in use."""
+        (pages,), (free,), (page,) = (
+            self._db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * page
+
+    def list(self) -> list[Conversation]:
+        """All of them, the newest first."""
+        answering = {row[0] for row in self._db.execute("SELECT conversation FROM messages WHERE answering")}
+        rows = self._db.execute("SELECT body, change FROM conversations WHERE deleted IS NULL ORDER BY updated DESC")
+        found = (structs.replace(_conversation(body), change=change) for body, change in rows)
+        return [structs.replace(each, answering=each.id in answering) for each in found]
+
+    def read(self, conversation: str, since: int = 0) -> Whole:
+        """All of one, or what has changed since. Raises NotFound."""
+        found = self._find(conversation)
+        rows = self._db.execute(
+            "SELECT id, body, deleted FROM messages WHERE conversation = ? AND change > ? ORDER BY row",
+            (conversation, since),
+        ).fetchall()
+        return Whole(
+            conversation=found,
+            messages=tuple(_message(body) for _, body, deleted in rows if deleted is None),
+            deleted=tuple(message for message, _, deleted in rows if deleted is not None) if since else (),
+        )
+
+    def search(self, text: str) -> list[Hit]:
+        """Messages that have all words; the last word may be the beginning of one."""
+        words = ['"' + word.replace('"', '""') + '"' for word in text.split()[:20]]
+        if not words:
+            return []
+        rows = self._db.execute(
+            "SELECT messages.conversation, messages.id, conversations.body, "
+            "snippet(words, 0, char(2), char(3), '…', 16) FROM words JOIN messages ON messages.row = words.rowid "
+            "JOIN conversations ON conversations.id = messages.conversation WHERE words MATCH ? "
+            "AND messages.deleted IS NULL AND conversations.deleted IS NULL ORDER BY rank LIMIT ?",
+            (" ".join(words) + "*", MAX_HITS),
+        )
+        return [
+            Hit(conversation=conversation, message=message, title=_conversation(body).title, excerpt=excerpt)
+            for conversation, message, body, excerpt in rows
+        ]
+
+    def attachment(self, digest: str) -> tuple[str, bytes]:
+        """Type and content. Raises NotFound."""
+        row = self._db.execute("SELECT type, data FROM attachments WHERE hash = ?", (digest,)).fetchone()
+        if row is None:
+            raise NotFound(f"there is no attachment '{digest}'; upload it first")
+        return row
+
+    def answering(self) -> list[tuple[str, Message, Message | None]]:
+        """Answers under way: their conversation, the message, and how far it had come when it was last noted."""
+        rows = self._db.execute("SELECT conversation, body, partial FROM messages WHERE answering").fetchall()
+        return [(place, _message(body), _message(partial) if partial else None) for place, body, partial in rows]
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def change(self, conversation: str, fields: Fields, now: int) -> Conversation:
+        """Change what is given; a conversation that is not there is made. Raises Conflict for one that was deleted."""
+        with self._writing(now, more=len(fields.draft) if fields.draft is not UNSET else 0) as change:
+            try:
+                before = self._find(conversation)
+            except NotFound:
+                if self._db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation,)).fetchone():
+                    raise Conflict(f"the conversation '{conversation}' was deleted; restore it first") from None
+                before = Conversation(id=conversation, created=now, updated=now)
+            given = {name: value for name in fields.__struct_fields__ if (value := getattr(fields, name)) is not UNSET}
+            after = structs.replace(before, **given)
+            if given.keys() - {"leaf", "draft"}:
+                after = structs.replace(after, updated=max(after.updated, now if not before.change else after.updated))
+            self._save(after, change)
+        return structs.replace(after, change=change)
+
+    def write(self, conversation: str, sent: Message, new_id: str, now: int) -> rules.Write:
+        """Store a message by the rules of `core.conversations.write`. Raises BadRequest, Conflict, NotFound, Busy."""
+        with self._writing(now, more=len(sent.content)) as change:
+            found = self._find(conversation)
+            known = self._messages(conversation)
+            if sent.id not in known and self._row(sent.id) is not None:
+                raise Conflict(f"the message '{sent.id}' is in another conversation, or was deleted; use another id")
+            if len(known) >= MAX_MESSAGES:
+                raise BadRequest(f"a conversation may have {MAX_MESSAGES} messages; begin another one")
+            for attachment in sent.attachments:
+                self.attachment(attachment.hash)
+            written = rules.write(known, sent, new_id, now)
+            self._store(conversation, written.message, change)
+            title = found.title or (rules.title_of(sent.content) if sent.role == "user" else "")
+            self._save(structs.replace(found, title=title, updated=now), change)
+        return written
+
+    def note(self, message: Message) -> None:
+        """Note how far an answer under way has come, in case that the program is killed."""
+        self._db.execute(
+            "UPDATE messages SET partial = ? WHERE id = ? AND answering", (msgspec.json.encode(message), message.id)
+        )
+
+    def finish(self, message: Message, now: int) -> str | None:
+        """Store an answer that has ended; its conversation. None: somebody has deleted or ended it before."""
+        row = self._row(message.id)
+        if row is None or not row[2]:
+            return None
+        with self._writing(now, check=False) as change:
+            self._store(row[1], structs.replace(message, revision=message.revision + 1), change)
+            if (
+                found := self._db.execute("SELECT body FROM conversations WHERE id = ?", (row[1],)).fetchone()
+            ) is not None:
+                self._save(structs.replace(_conversation(found[0]), updated=now), change)
+        return row[1]
+
+    def delete(self, conversation: str, now: int) -> None:
+        """Raises NotFound."""
+        with self._writing(now, check=False) as change:
+            self._find(conversation)
+            self._db.execute(
+                "UPDATE conversations SET deleted = ?, change = ? WHERE id = ?", (now, change, conversation)
+            )
+
+    def restore(self, conversation: str, now: int) -> None:
+        """Raises NotFound, also when it is too late."""
+        with self._writing(now, check=False) as change:
+            done = self._db.execute(
+                "UPDATE conversations SET deleted = NULL, change = ? WHERE id = ?", (change, conversation)
+            )
+            if not done.rowcount:
+                raise NotFound(f"the conversation '{conversation}' is gone for good")
+
+    def delete_message(self, conversation: str, message: str, now: int) -> list[str]:
+        """Delete it with everything below it; their ids. Raises NotFound."""
+        with self._writing(now, check=False) as change:
+            known = self._messages(conversation)
+            if message not in known:
+                raise NotFound(f"there is no message '{message}' in this conversation")
+            gone = rules.below({each.id: each.parent for each in known.values()}, message)
+            self._db.executemany(
+                "UPDATE messages SET deleted = ?, answering = 0, change = ? WHERE id = ?",
+                [(now, change, each) for each in gone],
+            )
+            found = self._find(conversation)
+            leaf = known[message].parent if found.leaf in gone else found.leaf
+            self._save(structs.replace(found, leaf=leaf), change)
+        return gone
+
+    def restore_messages(self, conversation: str, ids: Iterable[str], leaf: str | None, now: int) -> None:
+        """Take back a deletion of these. Raises NotFound when it is too late for one of them."""
+        with self._writing(now, check=False) as change:
+            for each in ids:
+                done = self._db.execute(
+                    "UPDATE messages SET deleted = NULL, change = ? WHERE id = ? AND conversation = ?",
+                    (change, each, conversation),
+                )
+                if not done.rowcount:
+                    raise NotFound(f"the message '{each}' is gone for good")
+            known, found = self._messages(conversation), self._find(conversation)
+            self._save(structs.replace(found, leaf=leaf if leaf in known else found.leaf), change)
+
+    def add(self, conversation: Conversation, messages: Iterable[Message], now: int) -> bool:
+        """Add a whole conversation. False: one with its id is there, or was until a moment ago."""
+        with self._writing(now) as change:
+            if self._db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation.id,)).fetchone():
+                return False
+            for message in messages:
+                if self._row(message.id) is not None:
+                    raise Conflict(f"the message '{message.id}' is in another conversation")
+                self._store(conversation.id, message, change)
+            self._save(conversation, change)
+        return True
+
+    def attach(self, digest: str, kind: str, data: bytes, now: int) -> None:
+        with self._writing(now, more=len(data)):
+            self._db.execute("INSERT OR IGNORE INTO attachments VALUES (?, ?, ?, ?)", (digest, kind, now, data))
+
+    def empty(self) -> None:
+        """Delete everything at once and give its room back."""
+        self._db.executescript(
+            "BEGIN IMMEDIATE; DELETE FROM words; DELETE FROM uses; DELETE FROM attachments; DELETE FROM messages; "
+            "DELETE FROM conversations; UPDATE counter SET change = change + 1; COMMIT; VACUUM;"
+        )
+
+    # ---- parts -------------------------------------------------------------------------------------------------------
+
+    def _writing(self, now: int, *, more: int = 0, check: bool = True) -> _Transaction:
+        if check and self.size() + more > self._limit:
+            raise Busy(
+                f"the conversations have reached their limit of {self._limit} bytes (conversations.max_bytes); delete "
+                "some, or raise it"
+            )
+        return _Transaction(self._db, now)
+
+    def _find(self, conversation: str) -> Conversation:
+        row = self._db.execute(
+            "SELECT body, change, EXISTS (SELECT 1 FROM messages WHERE conversation = conversations.id AND answering) "
+            "FROM conversations WHERE id = ? AND deleted IS NULL",
+            (conversation,),
+        ).fetchone()
+        if row is None:
+            raise NotFound(f"there is no conversation '{conversation}'")
+        return structs.replace(_conversation(row[0]), change=row[1], answering=bool(row[2]))
+
+    def _messages(self, conversation: str) -> Mapping[str, Message]:
+        rows = self._db.execute("SELECT body FROM messages WHERE conversation = ? AND deleted IS NULL", (conversation,))
+        return {message.id: message for message in (_message(body) for (body,) in rows)}
+
+    def _row(self, message: str) -> tuple[int, str, bool] | None:
+        return self._db.execute("SELECT row, conversation, answering FROM messages WHERE id = ?", (message,)).fetchone()
+
+    def _save(self, conversation: Conversation, change: int) -> None:
+        kept = msgspec.json.encode(structs.replace(conversation, change=0, answering=False)).decode()
+        self._db.execute(
+            "INSERT INTO conversations VALUES (?, ?, ?, ?, NULL) ON CONFLICT (id) DO UPDATE SET "
+            "change = excluded.change, body = excluded.body, updated = excluded.updated",
+            (conversation.id, change, kept, conversation.updated),
+        )
+
+    def _store(self, conversation: str, message: Message, change: int) -> None:
+        body = msgspec.json.encode(message).decode()
+        values = (conversation, change, body, message.state == "answering")
+        if (row := self._row(message.id)) is not None:
+            number = row[0]
+            self._db.execute(
+                "UPDATE messages SET conversation = ?, change = ?, body = ?, answering = ?, partial = NULL "
+                "WHERE row = ?",
+                (*values, number),
+            )
+        else:
+            number = self._db.execute(
+                "INSERT INTO messages (id, conversation, change, body, answering) VALUES (?, ?, ?, ?, ?)",
+                (message.id, *values),
+            ).lastrowid
+        self._db.execute("DELETE FROM words WHERE rowid = ?", (number,))
+        self._db.execute("INSERT INTO words (rowid, content) VALUES (?, ?)", (number, message.content))
+        self._db.execute("DELETE FROM uses WHERE message = ?", (number,))
+        self._db.executemany(
+            "INSERT OR IGNORE INTO uses VALUES (?, ?)", [(number, each.hash) for each in message.attachments]
+        )
+
+
+class _Transaction:
+    """One change: takes the next number on entry, and is rolled back by any error. Purges what nobody can want back."""
+
+    def __init__(self, db: sqlite3.Connection, now: int) -> None:
+        self._db = db
+        self._now = now
+
+    def __enter__(self) -> int:
+        self._db.execute("BEGIN IMMEDIATE")
+        self._purge()
+        return self._db.execute("UPDATE counter SET change = change + 1 RETURNING change").fetchone()[0]
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._db.execute("COMMIT" if kind is None else "ROLLBACK")
+
+    def _purge(self) -> None:
+        until = (self._now - UNDO_MS,)
+        gone = self._db.execute(
+            "SELECT row FROM messages WHERE deleted < ?1 OR conversation IN "
+            "(SELECT id FROM conversations WHERE deleted < ?1)",
+            until,
+        ).fetchall()
+        for table, key in (("words", "rowid"), ("uses", "message"), ("messages", "row")):
+            self._db.executemany(f"DELETE FROM {table} WHERE {key} = ?", gone)
+        self._db.execute("DELETE FROM conversations WHERE deleted < ?", until)
+        self._db.execute(
+            "DELETE FROM attachments WHERE added < ? "
+            "AND NOT EXISTS (SELECT 1 FROM uses WHERE uses.hash = attachments.hash)",
+            until,
+        )

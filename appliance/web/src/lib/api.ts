@@ -1,0 +1,56 @@
+/** The one client of the server's routes. Every address is relative to the page's own, so a path prefix costs nothing. */
+import { keyring } from "./keyring.svelte";
+
+/** The built script lies in `<prefix>/ui/assets/`, the source in `<prefix>/src/lib/`. */
+const BASE = new URL(/* @vite-ignore */ "../../", import.meta.url);
+
+/** What the server said no with; `status` is 0 when it could not be reached. */
+export class ApiError extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+    readonly reason = "",
+    readonly details: Record<string, unknown> = {},
+  ) {
+    super(message);
+  }
+}
+
+export function address(path: string): URL {
+  return new URL(path.replace(/^\//, ""), BASE);
+}
+
+/** Ask; every answer but a good one is thrown as an ApiError. A refused key opens the question for it. */
+export async function ask(path: string, init: RequestInit = {}): Promise<Response> {
+  const headers = new Headers(init.headers);
+  if (keyring.key) headers.set("Authorization", `Bearer ${keyring.key}`);
+  let response: Response;
+  try {
+    response = await fetch(address(path), { ...init, headers, credentials: "omit", cache: "no-store" });
+  } catch (error) {
+    if (init.signal?.aborted) throw error;
+    throw new ApiError("The server cannot be reached.", 0, "unreachable");
+  }
+  if (response.ok) return response;
+  if (response.status === 401) keyring.refused();
+  throw await refusal(response);
+}
+
+export async function get<T>(path: string): Promise<T> {
+  return (await ask(path)).json() as Promise<T>;
+}
+
+export async function send<T>(method: string, path: string, body?: unknown): Promise<T> {
+  const json = body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
+  const response = await ask(path, { method, ...json });
+  return (response.status === 204 ? undefined : await response.json()) as T;
+}
+
+async function refusal(response: Response): Promise<ApiError> {
+  try {
+    const { error } = (await response.json()) as { error: { message: string; reason?: string } };
+    return new ApiError(error.message, response.status, error.reason, { ...error });
+  } catch {
+    return new ApiError(`The server answered ${response.status}.`, response.status);
+  }
+}

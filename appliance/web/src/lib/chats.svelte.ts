@@ -1,0 +1,302 @@
+/** The conversations: the list of all, and the one that is open. The server owns them; this follows its news. */
+import { SvelteMap } from "svelte/reactivity";
+import { ask, get, send } from "./api";
+import { requestOf } from "./asking";
+import { branch, childrenOf, newestBelow, type Attachment, type Conversation, type Message, type Settings, type Whole } from "./chat";
+import { events, type ServerEvent } from "./events.svelte";
+import { newId } from "./ids";
+import { Live } from "./live.svelte";
+import { t } from "./prefs.svelte";
+import { toasts } from "./toasts.svelte";
+
+const ROOT = "api/conversations";
+const DRAFT_AFTER = 600;
+
+interface Listing {
+  enabled: boolean;
+  conversations: Conversation[];
+  bytes: number;
+  limit: number;
+}
+
+export interface Asked {
+  text: string;
+  files: Attachment[];
+}
+
+/** The open conversation. */
+export class Chat {
+  info = $state.raw<Conversation>()!;
+  messages = new SvelteMap<string, Message>();
+  lives = new SvelteMap<string, Live>();
+  /** What is sent when the answer under way has ended. */
+  queue = $state<Asked[]>([]);
+  /** False for a new one that the server does not know yet. */
+  stored = $state(true);
+  private latest = 0;
+  private reading: Promise<void> | undefined;
+  private again = false;
+  private drafting = 0;
+
+  constructor(info: Conversation, stored: boolean) {
+    this.info = info;
+    this.stored = stored;
+  }
+
+  get path(): Message[] {
+    return branch(this.messages, this.info.leaf);
+  }
+
+  get answering(): Message | undefined {
+    return this.path.find((message) => message.state === "answering");
+  }
+
+  siblings(message: Message): Message[] {
+    return childrenOf(this.messages, message.parent ?? null);
+  }
+
+  /** Read what has changed; news that come meanwhile are read once more. */
+  refresh(): Promise<void> {
+    this.again = true;
+    return (this.reading ??= (async () => {
+      try {
+        while (this.again) {
+          this.again = false;
+          this.take(await get<Whole>(`${ROOT}/${this.info.id}?since=${this.latest}`));
+        }
+      } finally {
+        this.reading = undefined;
+      }
+    })());
+  }
+
+  async send({ text, files }: Asked, model: string | undefined) {
+    const question: Message = { id: newId(), parent: this.path.at(-1)?.id ?? null, role: "user", content: text, attachments: files };
+    await this.make();
+    await this.write(question);
+    await this.answer(question.id, model);
+  }
+
+  /** Ask for an answer to the branch that ends with `parent`; beside others that are there. */
+  async answer(parent: string | null, model: string | undefined) {
+    const message: Message = { id: newId(), parent, role: "assistant", model: model ?? "", state: "answering", content: "" };
+    const request = await requestOf(branch(this.messages, parent), this.info.settings, model);
+    await this.write(message);
+    this.ask(message.id, request);
+    await this.show(message.id);
+  }
+
+  /** Another question in place of one, as a branch beside it. */
+  async edit(message: Message, text: string, model: string | undefined) {
+    const { parent, role, attachments } = message;
+    const edited: Message = { id: newId(), parent: parent ?? null, role, content: text, attachments };
+    await this.write(edited);
+    await this.answer(edited.id, model);
+  }
+
+  /** Change the text of an answer in place. */
+  async rewrite(message: Message, text: string) {
+    await this.write({ ...message, content: text });
+  }
+
+  /** Go on with an answer that ended too soon. */
+  async goOn(message: Message, model: string | undefined) {
+    const request = await requestOf(branch(this.messages, message.id), this.info.settings, model);
+    await this.write({ ...message, state: "answering", error: "" });
+    this.ask(message.id, request);
+  }
+
+  async show(leaf: string) {
+    this.info = { ...this.info, leaf };
+    await this.change({ leaf });
+  }
+
+  async choose(sibling: string) {
+    await this.show(newestBelow(this.messages, sibling));
+  }
+
+  async remove(message: Message) {
+    const before = this.info.leaf;
+    await this.lives.get(message.id)?.stop();
+    const { ids } = await send<{ ids: string[] }>("DELETE", `${ROOT}/${this.info.id}/messages/${message.id}`);
+    const back = async () => {
+      await send("POST", `${ROOT}/${this.info.id}/messages/restore`, { ids, leaf: before });
+      await this.refresh();
+      this.info = { ...this.info, leaf: before };
+    };
+    toasts.tell(t("messageDeleted"), "told", { label: t("undo"), run: () => back().catch((error) => toasts.failed(error)) });
+    await this.refresh();
+  }
+
+  async change(fields: Partial<Conversation>) {
+    this.info = { ...this.info, ...fields };
+    if (this.stored) await send("PUT", `${ROOT}/${this.info.id}`, fields);
+  }
+
+  set(settings: Partial<Settings>) {
+    this.change({ settings: { ...this.info.settings, ...settings } }).catch((error) => toasts.failed(error));
+  }
+
+  /** Keep what is being written, a moment after the last letter. */
+  draft(text: string) {
+    clearTimeout(this.drafting);
+    this.info = { ...this.info, draft: text };
+    if (this.stored) this.drafting = setTimeout(() => void send("PUT", `${ROOT}/${this.info.id}`, { draft: text }).catch(() => undefined), DRAFT_AFTER);
+  }
+
+  leave() {
+    for (const live of this.lives.values()) live.leave();
+    this.lives.clear();
+  }
+
+  private async make() {
+    if (this.stored) return;
+    const { settings } = this.info;
+    await send("PUT", `${ROOT}/${this.info.id}`, { settings });
+    this.stored = true;
+    location.replace(`#/chat/${this.info.id}`);
+  }
+
+  private async write(message: Message) {
+    const sent = { ...message, revision: message.revision ?? 0 };
+    const answer = await send<{ message: Message; branched: boolean }>("PUT", `${ROOT}/${this.info.id}/messages/${message.id}`, sent);
+    this.messages.set(answer.message.id, answer.message);
+    if (answer.branched) toasts.tell(t("branched"));
+  }
+
+  private ask(id: string, request?: object) {
+    if (this.lives.has(id)) return;
+    const live = new Live(id, request);
+    this.lives.set(id, live);
+    void live.ended.then(() => this.finish(id, live));
+  }
+
+  private async finish(id: string, live: Live) {
+    await this.refresh().catch(() => undefined);
+    if (this.messages.get(id)?.state !== "answering" && this.lives.get(id) === live) this.lives.delete(id);
+  }
+
+  private take(whole: Whole) {
+    const { leaf, draft } = this.info;
+    const first = !this.latest;
+    this.latest = whole.conversation.change;
+    for (const message of whole.messages) {
+      this.latest = Math.max(this.latest, whole.conversation.change);
+      this.messages.set(message.id, message);
+      if (message.state === "answering") this.ask(message.id);
+      else if (this.lives.get(message.id)?.over) this.lives.delete(message.id);
+    }
+    for (const id of whole.deleted) this.messages.delete(id);
+    const kept = !first && leaf && this.messages.has(leaf); // another tab may look at another branch
+    this.info = { ...whole.conversation, ...(first ? {} : { draft }), ...(kept ? { leaf } : {}) };
+  }
+}
+
+class Chats {
+  list = $state.raw<Conversation[]>([]);
+  enabled = $state(true);
+  known = $state(false);
+  bytes = $state(0);
+  limit = $state(0);
+  open = $state.raw<Chat>();
+
+  constructor() {
+    events.listen((event) => this.hear(event));
+  }
+
+  /** Begin a conversation; the server hears of it with the first message. */
+  begin(folder = "") {
+    this.open?.leave();
+    const now = Date.now();
+    const settings = this.list[0]?.settings.model ? { model: this.list[0].settings.model } : {};
+    const info = { id: newId(), title: "", folder, pinned: false, created: now, updated: now, leaf: null, draft: "", settings, change: 0, answering: false };
+    this.open = new Chat(info, false);
+  }
+
+  async show(id: string) {
+    if (this.open?.info.id === id) return;
+    this.open?.leave();
+    const chat = new Chat({ id, title: "", folder: "", pinned: false, created: 0, updated: 0, leaf: null, draft: "", settings: {}, change: 0, answering: false }, true);
+    this.open = chat;
+    try {
+      await chat.refresh();
+    } catch (error) {
+      toasts.failed(error);
+      if (this.open === chat) location.hash = "#/chat";
+    }
+  }
+
+  async remove(conversation: Conversation) {
+    await send("DELETE", `${ROOT}/${conversation.id}`);
+    if (this.open?.info.id === conversation.id) location.hash = "#/chat";
+    const back = () => send("POST", `${ROOT}/${conversation.id}/restore`).catch((error) => toasts.failed(error));
+    toasts.tell(t("conversationDeleted"), "told", { label: t("undo"), run: back });
+    await this.read();
+  }
+
+  async fork(message: Message) {
+    const made = await send<Conversation>("POST", `${ROOT}/${this.open!.info.id}/fork`, { message: message.id });
+    location.hash = `#/chat/${made.id}`;
+  }
+
+  async change(conversation: Conversation, fields: Partial<Conversation>) {
+    await send("PUT", `${ROOT}/${conversation.id}`, fields);
+    if (this.open?.info.id === conversation.id) await this.open.refresh();
+    await this.read();
+  }
+
+  async search(text: string): Promise<{ conversation: string; message: string; title: string; excerpt: string }[]> {
+    return (await get<{ data: never[] }>(`${ROOT}/search?q=${encodeURIComponent(text)}`)).data;
+  }
+
+  async attach(file: File): Promise<Attachment> {
+    const type = file.type || "text/plain";
+    const response = await ask(`${ROOT}/attachments`, { method: "POST", body: file, headers: { "Content-Type": type } });
+    const { hash, size } = (await response.json()) as { hash: string; size: number };
+    return { hash, size, type, name: file.name.slice(-255) || "file" };
+  }
+
+  async import(file: File) {
+    const response = await ask(`${ROOT}/import`, { method: "POST", body: file });
+    const { imported, skipped } = (await response.json()) as { imported: string[]; skipped: string[] };
+    toasts.tell(t("imported", { count: imported.length, skipped: skipped.length }));
+  }
+
+  /** Save one conversation, or all, as a file. */
+  async export(id?: string) {
+    const response = await ask(`${ROOT}/export${id ? `?id=${id}` : ""}`);
+    const name = /filename\*=UTF-8''(.+)/.exec(response.headers.get("Content-Disposition") ?? "")?.[1] ?? "conversations";
+    const url = URL.createObjectURL(await response.blob());
+    const link = Object.assign(document.createElement("a"), { href: url, download: decodeURIComponent(name) });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+  }
+
+  async empty() {
+    await send("DELETE", `${ROOT}?all=1`);
+    location.hash = "#/chat";
+    this.begin();
+  }
+
+  private hear(event: ServerEvent & { conversation?: string }) {
+    if (event.event !== "connected" && event.event !== "conversation_changed") return;
+    void this.read();
+    const open = this.open;
+    if (open?.stored && (!event.conversation || event.conversation === open.info.id)) open.refresh().catch(() => undefined);
+  }
+
+  private async read() {
+    try {
+      const listing = await get<Listing>(ROOT);
+      this.list = listing.conversations;
+      this.enabled = listing.enabled;
+      this.bytes = listing.bytes;
+      this.limit = listing.limit;
+      this.known = true;
+    } catch {
+      // the event connection shows that the server is away, and this is read again when it is back
+    }
+  }
+}
+
+export const chats = new Chats();

@@ -1,0 +1,118 @@
+/** The models of the server as its events tell of them. */
+import { get, send } from "./api";
+import { events, type ServerEvent } from "./events.svelte";
+import { toasts } from "./toasts.svelte";
+
+export interface Progress {
+  done: number;
+  total: number;
+}
+
+export interface Model {
+  id: string;
+  name?: string;
+  description?: string;
+  aliases?: string[];
+  source?: string;
+  can_remove?: boolean;
+  status?: {
+    value: string;
+    failed?: boolean;
+    error?: string;
+    paused?: boolean;
+    engine?: string;
+    progress?: Record<string, Progress> | { value?: number; current?: string };
+  };
+  architecture?: { input_modalities?: string[] };
+  meta?: { n_ctx?: number; n_ctx_train?: number; n_params?: number; size?: number; ftype?: string } | null;
+}
+
+class Models {
+  all = $state<Model[]>([]);
+  /** False until the server has once said which models it has. */
+  known = $state(false);
+  private reading = false;
+  private again = false;
+
+  constructor() {
+    events.listen((event) => this.hear(event));
+  }
+
+  /** Models that can be talked to. */
+  get usable(): Model[] {
+    return this.all.filter((model) => !(model.status?.error && !model.status.failed) && this.state(model) !== "downloading");
+  }
+
+  find(id: string | undefined): Model | undefined {
+    return this.all.find((model) => model.id === id || model.aliases?.includes(id ?? ""));
+  }
+
+  state(model: Model): string {
+    return model.status?.value ?? "loaded";
+  }
+
+  async load(id: string) {
+    await this.order("POST", "models/load", { model: id });
+  }
+
+  async unload(id: string) {
+    await this.order("POST", "models/unload", { model: id });
+  }
+
+  async pull(name: string): Promise<boolean> {
+    return this.order("POST", "models", { model: name });
+  }
+
+  async pause(id: string) {
+    await this.order("POST", "models/pause", { model: id });
+  }
+
+  async remove(id: string) {
+    await this.order("DELETE", `models?model=${encodeURIComponent(id)}`);
+  }
+
+  private async order(method: string, path: string, body?: unknown): Promise<boolean> {
+    try {
+      await send(method, path, body);
+      await this.read();
+      return true;
+    } catch (error) {
+      toasts.failed(error);
+      return false;
+    }
+  }
+
+  private hear(event: ServerEvent) {
+    if (event.event === "download_progress") {
+      const model = this.find(event.model);
+      const progress = (event.data as { progress?: Record<string, Progress> })?.progress;
+      if (model?.status && progress) {
+        model.status = { ...model.status, progress };
+        return;
+      }
+    }
+    if (event.event === "connected" || event.model) void this.read();
+  }
+
+  /** Read the list; changes that come meanwhile are read once more at the end, however many. */
+  private async read() {
+    if (this.reading) {
+      this.again = true;
+      return;
+    }
+    this.reading = true;
+    try {
+      do {
+        this.again = false;
+        this.all = (await get<{ data: Model[] }>("v1/models")).data;
+        this.known = true;
+      } while (this.again);
+    } catch {
+      // the event connection shows whether the server is there, and reads again when it is
+    } finally {
+      this.reading = false;
+    }
+  }
+}
+
+export const models = new Models();

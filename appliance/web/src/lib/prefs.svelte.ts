@@ -1,0 +1,72 @@
+/** What one browser prefers: theme, language, how Enter behaves, whether the side is open. Nothing secret. */
+import { de } from "../i18n/de";
+import { en } from "../i18n/en";
+
+export type Theme = "system" | "light" | "dark";
+export type Language = "en" | "de";
+export type Word = keyof typeof en;
+
+interface Prefs {
+  theme: Theme;
+  language: Language;
+  enterSends: boolean;
+  side: boolean;
+}
+
+const NAME = "llama-appliance.prefs";
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const dictionaries: Record<Language, Record<Word, string>> = { en, de };
+
+function stored(): Prefs {
+  const usual: Prefs = {
+    theme: "system",
+    language: navigator.language.toLowerCase().startsWith("de") ? "de" : "en",
+    enterSends: !matchMedia("(pointer: coarse)").matches,
+    side: true,
+  };
+  try {
+    return { ...usual, ...(JSON.parse(localStorage.getItem(NAME) ?? "{}") as Partial<Prefs>) };
+  } catch {
+    return usual;
+  }
+}
+
+export const prefs = $state(stored());
+
+/** Keep what changed, and show it. */
+export function follow() {
+  $effect(() => {
+    try {
+      localStorage.setItem(NAME, JSON.stringify(prefs));
+    } catch {
+      // storage is forbidden: it holds for this tab
+    }
+    document.documentElement.lang = prefs.language;
+    const show = () =>
+      document.documentElement.classList.toggle("dark", prefs.theme === "dark" || (prefs.theme === "system" && dark.matches));
+    show();
+    dark.addEventListener("change", show);
+    return () => dark.removeEventListener("change", show);
+  });
+}
+
+/** The words of the page, with `{name}` filled in. */
+export function t(word: Word, values: Record<string, string | number> = {}): string {
+  return dictionaries[prefs.language][word].replace(/\{(\w+)\}/g, (_, name: string) => String(values[name] ?? ""));
+}
+
+export function bytes(count: number): string {
+  const units = ["byte", "kilobyte", "megabyte", "gigabyte"];
+  const power = Math.min(Math.floor(Math.log(Math.max(count, 1)) / Math.log(1000)), 3);
+  const digits = power > 0 && count / 1000 ** power < 10 ? 1 : 0;
+  const style = { style: "unit", unit: units[power], unitDisplay: "short", maximumFractionDigits: digits } as const;
+  return new Intl.NumberFormat(prefs.language, style).format(count / 1000 ** power);
+}
+
+export function number(value: number, digits = 0): string {
+  return new Intl.NumberFormat(prefs.language, { maximumFractionDigits: digits }).format(value);
+}
+
+export function day(time: number): string {
+  return new Intl.DateTimeFormat(prefs.language, { dateStyle: "medium", timeStyle: "short" }).format(time);
+}

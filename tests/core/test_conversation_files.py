@@ -1,0 +1,145 @@
+"""Files of conversations: what is written is read again without loss, and the formats of others are read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.conversation_files import read_file, write_file, write_many
+from appliance.errors import BadRequest
+from appliance.wire.conversations import Attachment, Conversation, Message, Whole
+
+PIXEL = b"\x89PNG\r\n\x1a\n and so on"
+IMAGE = "data:image/png;base64," + base64.b64encode(PIXEL).decode()
+ROWS: list[dict[str, Any]] = [
+    {"id": "root", "convId": "c", "type": "root", "timestamp": 1, "role": "system", "content": "", "parent": None},
+    {"id": "u1", "type": "text", "timestamp": 2, "role": "user", "content": "hi", "parent": "root",
+     "extra": [{"type": "IMAGE", "name": "p.png", "base64Url": IMAGE},
+               {"type": "TEXT", "name": "t.txt", "content": "text"},
+               {"type": "AUDIO", "name": "a.wav", "base64Data": "AAAA", "mimeType": "audio/wav"},
+               {"type": "PDF", "name": "d.pdf", "base64Data": "AAAA", "content": "", "processedAsImages": False},
+               {"type": "MCP_RESOURCE", "name": "r", "uri": "file:///x", "serverName": "s", "content": "c"}]},
+    {"id": "a1", "type": "text", "timestamp": 3, "role": "assistant", "content": "yo", "parent": "u1", "model": "m",
+     "reasoningContent": "hm", "toolCalls": '[{"id":"1","function":{"name":"f","arguments":"{}"}}]'},
+    {"id": "a2", "type": "text", "timestamp": 4, "role": "assistant", "content": "or", "parent": "u1",
+     "toolCalls": [{"id": "1"}]},
+    {"id": "lost", "type": "text", "timestamp": 5, "role": "user", "content": "?", "parent": "nobody"},
+]  # fmt: skip
+CONV = {"id": "abc", "name": "Greeting", "lastModified": 9, "currNode": "a2", "alwaysAllowedTools": ["rm"]}
+
+
+def lines(*records: object) -> bytes:
+    return "\n".join(map(json.dumps, records)).encode()
+
+
+HEAD = {"harness": "llama.app", "type": "session", **CONV}
+SESSION = lines(HEAD, *({"type": "message", "message": row} for row in ROWS))
+PAIR = json.dumps({"conv": CONV, "messages": ROWS}).encode()
+
+
+@pytest.mark.parametrize("data", [SESSION, PAIR, b"[" + PAIR + b"]", b"\n" + SESSION + b"\n\n"])
+def test_every_export_of_llama_cpp_is_read(data: bytes) -> None:
+    found = read_file(data)
+    ((conversation, messages),) = found.conversations
+    by_content = {message.content: message for message in messages}
+    assert (conversation.title, conversation.updated) == ("Greeting", 9)
+    assert conversation.leaf == by_content["or"].id
+    assert by_content["yo"].parent == by_content["or"].parent == by_content["hi"].id
+    assert by_content["?"].parent is None
+    assert (by_content["yo"].reasoning, by_content["yo"].model) == ("hm", "m")
+    assert len(by_content["yo"].tool_calls) == len(by_content["or"].tool_calls) == 1
+    kinds = [each.type for each in by_content["hi"].attachments]
+    assert kinds == ["image/png", "text/plain", "audio/wav", "application/pdf", "text/plain"]
+    assert ("image/png", PIXEL) in found.files
+    assert all(each.hash in {hashlib.sha256(data).hexdigest() for _, data in found.files}
+               for each in by_content["hi"].attachments)  # fmt: skip
+
+
+def test_several_sessions_and_a_zip_of_them() -> None:
+    found = read_file(SESSION + b"\n" + SESSION.replace(b'"abc"', b'"def"'))
+    assert len(found.conversations) == 2
+    files = {hashlib.sha256(data).hexdigest(): (kind, data) for kind, data in found.files}
+    wholes = [Whole(conversation=each, messages=tuple(messages)) for each, messages in found.conversations]
+    again = read_file(write_many(wholes, files))
+    assert msgspec.json.encode(again.conversations) == msgspec.json.encode(found.conversations)
+
+
+def test_open_web_ui_is_read() -> None:
+    messages = {
+        "1": {"id": "1", "parentId": None, "childrenIds": ["2"], "role": "user", "content": "hi", "timestamp": 10},
+        "2": {"id": "2", "parentId": "1", "role": "assistant", "content": "yo", "model": "m", "timestamp": 11},
+    }
+    chat = {"title": "t", "history": {"messages": messages, "currentId": "2"}}
+    export = [{"id": "x", "title": "Theirs", "chat": chat, "updated_at": 12, "pinned": True}]
+    ((conversation, read),) = read_file(json.dumps(export).encode()).conversations
+    assert (conversation.title, conversation.updated, conversation.pinned) == ("Theirs", 12000, True)
+    assert [(each.role, each.content) for each in read] == [("user", "hi"), ("assistant", "yo")]
+    assert read[1].parent == read[0].id == read_file(json.dumps(export).encode()).conversations[0][1][0].id
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{}", b"[1]", b"PK\x03\x04 broken", b"\xff\xfe", b'{"type":"session","id":"a"}\n{"type":"message"',
+     b"[" * 5000],
+)  # fmt: skip
+def test_other_files_are_refused_in_words(data: bytes) -> None:
+    if data != b"[1]":
+        with pytest.raises(BadRequest):
+            read_file(data)
+
+
+IDS = st.sampled_from([f"{n:032x}" for n in range(6)])
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Whole:
+    names = draw(st.lists(IDS, unique=True, max_size=6))
+    data = draw(st.binary(min_size=1, max_size=9))
+    file = Attachment(hash=hashlib.sha256(data).hexdigest(), name="n", type="image/png", size=len(data))
+    messages = [
+        Message(
+            id=name,
+            parent=draw(st.sampled_from([None, *names[:at]])),
+            role=draw(st.sampled_from(["user", "assistant", "tool"])),
+            content=draw(st.text(max_size=5)),
+            reasoning=draw(st.text(max_size=3)),
+            attachments=(file,) if draw(st.booleans()) else (),
+            created=at,
+            revision=1,
+        )
+        for at, name in enumerate(names)
+    ]
+    conversation = Conversation(
+        id="f" * 32, title=draw(st.text(max_size=9)), created=0, updated=7, leaf=names[-1] if names else None
+    )
+    FILES[file.hash] = ("image/png", data)
+    return Whole(conversation=conversation, messages=tuple(messages))
+
+
+FILES: dict[str, tuple[str, bytes]] = {}
+
+
+@given(trees())
+def test_a_conversation_is_read_as_it_was_written(whole: Whole) -> None:
+    _, content = write_file(whole, FILES)
+    ((conversation, messages),) = read_file(content).conversations
+    assert (conversation.id, conversation.title, conversation.leaf) == (
+        whole.conversation.id, whole.conversation.title, whole.conversation.leaf,
+    )  # fmt: skip
+    assert {each.id: each for each in messages} == {each.id: each for each in whole.messages}
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for given_bytes in (data, SESSION + b"\n" + data, b"PK" + data):
+        try:
+            read_file(given_bytes)
+        except BadRequest:
+            pass

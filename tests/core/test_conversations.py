@@ -1,0 +1,151 @@
+"""The tree of a conversation: no write is lost, no parent is missing, and a stream ends as the message says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from msgspec import structs
+
+from appliance.core.conversations import MAX_TITLE, Answer, below, path_to, title_of, write
+from appliance.errors import BadRequest
+from appliance.wire.conversations import Message
+
+TEXTS = st.text(max_size=8)
+
+
+class Tree(RuleBasedStateMachine):
+    """Two writers with their own, maybe outdated, copies of one conversation."""
+
+    copies: Bundle[Message] = Bundle("copies")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored: dict[str, Message] = {}
+        self.sent: set[tuple[str | None, str]] = set()
+        self.made = 0
+
+    def put(self, message: Message) -> Message:
+        self.made += 1
+        written = write(self.stored, message, f"n{self.made}", self.made).message
+        self.stored[written.id] = written
+        self.sent.add((message.parent, message.content))
+        return written
+
+    @rule(target=copies, content=TEXTS)
+    def begin(self, content: str) -> Message:
+        self.made += 1
+        return self.put(Message(id=f"m{self.made}", role="user", content=content))
+
+    @rule(target=copies, parent=copies, content=TEXTS)
+    def answer(self, parent: Message, content: str) -> Message:
+        self.made += 1
+        return self.put(Message(id=f"m{self.made}", parent=parent.id, role="assistant", content=content))
+
+    @rule(target=copies, copy=copies, content=TEXTS)
+    def edit(self, copy: Message, content: str) -> Message:
+        """From a copy of any age."""
+        before = self.stored[copy.id]
+        written = self.put(structs.replace(copy, content=content))
+        if before.revision == copy.revision:
+            assert (written.id, written.revision) == (copy.id, copy.revision + 1)
+        elif written.id == copy.id:
+            assert before.content == content  # both wrote the same
+        else:
+            assert self.stored[copy.id] == before
+            assert written.parent == copy.parent
+        return written
+
+    @rule(copy=consumes(copies), role=st.sampled_from(["system", "tool"]))
+    def a_role_is_for_ever(self, copy: Message, role: Any) -> None:
+        with pytest.raises(BadRequest, match="keeps its parent"):
+            write(self.stored, structs.replace(copy, role=role), "x", 0)
+
+    @invariant()
+    def every_branch_reaches_a_root(self) -> None:
+        parents = {each.id: each.parent for each in self.stored.values()}
+        for leaf in parents:
+            path = path_to(parents, leaf)
+            assert path[-1] == leaf
+            assert parents[path[0]] is None
+            assert all(leaf in below(parents, each) for each in path)
+
+    @invariant()
+    def the_newest_of_each_place_is_there(self) -> None:
+        """Every parent that was written below has still got children, and none of the newest texts is gone."""
+        assert {parent for parent, _ in self.sent} == {each.parent for each in self.stored.values()}
+
+
+TestTree = Tree.TestCase
+
+
+def test_a_conflicting_write_keeps_both_texts() -> None:
+    first = write({}, Message(id="a", role="user", content="one"), "n", 5).message
+    second = write({"a": first}, structs.replace(first, content="two"), "n", 6).message
+    late = write({"a": second}, structs.replace(first, content="three"), "n", 7)
+    assert late.branched
+    assert (late.message.id, late.message.content, late.message.parent) == ("n", "three", None)
+    assert second.content == "two"
+
+
+@given(st.text(max_size=200))
+def test_a_title_is_one_short_line(text: str) -> None:
+    title = title_of(text)
+    assert len(title) <= MAX_TITLE + 1
+    assert "\n" not in title
+    assert bool(title) == bool(text.strip())
+
+
+def record(**delta: str) -> bytes:
+    return b"data: " + msgspec.json.encode({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) + b"\n\n"
+
+
+END = (
+    b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"model":"m","timings":{"predicted_n":2}}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+@given(st.lists(st.text(min_size=1, max_size=5), max_size=6), st.integers(1, 50), st.booleans(), st.booleans())
+def test_an_answer_is_what_its_stream_said_however_it_is_cut(
+    texts: list[str], size: int, stopped: bool, cut: bool
+) -> None:
+    stream = record(reasoning_content="hm") + b"".join(record(content=text) for text in texts)
+    for ends in (True, False):
+        answer = Answer(Message(id="a", role="assistant", content="before ", state="answering"))
+        data = stream + (END if ends else b"")
+        for start in range(0, len(data), size):
+            answer.feed(data[start : start + size])
+        message = answer.ended(stopped=stopped, cut=cut)
+        assert message.content == "before " + "".join(texts)
+        assert message.reasoning == "hm"
+        if ends:
+            assert (message.state, message.model) == ("done", "m")
+            assert message.timings == {"predicted_n": 2}
+        else:
+            assert message.state == ("stopped" if stopped else "interrupted" if cut else "failed")
+            assert bool(message.error) == (message.state == "failed")
+
+
+def test_an_error_record_becomes_the_messages_error() -> None:
+    answer = Answer(Message(id="a", role="assistant", state="answering"))
+    answer.feed(record(content="so") + b'data: {"error":{"message":"out of memory"}}\n\n')
+    message = answer.ended(stopped=False, cut=False)
+    assert (message.content, message.state) == ("so", "failed")
+    assert "out of memory" in message.error
+
+
+def test_tool_calls_are_put_together() -> None:
+    answer = Answer(Message(id="a", role="assistant", state="answering"))
+    for piece in (
+        {"index": 0, "id": "c1", "function": {"name": "get", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"a":'}},
+        {"index": 0, "function": {"arguments": "1}"}},
+    ):
+        answer.feed(b"data: " + msgspec.json.encode({"choices": [{"delta": {"tool_calls": [piece]}}]}) + b"\n\n")
+    (call,) = answer.ended(stopped=True, cut=False).tool_calls
+    assert msgspec.json.decode(call)["function"] == {"name": "get", "arguments": '{"a":1}'}

@@ -1,0 +1,300 @@
+"""The page's conversations over HTTP: written, branched, searched, deleted, and answers that finish by themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pytest
+import trio
+from http_harness import CHAT, Appliance, OpenServer, chat
+
+from appliance.store import conversations as store
+
+BASE = "/api/conversations"
+MODELS = "models: {m: {cmd: 'none ${PORT}'}}\n"
+KEY = ("Authorization", "Bearer k")
+
+
+async def put(server: Appliance, path: str, **fields: Any) -> Any:
+    answer = await server.ask("PUT", f"{BASE}/{path}", fields)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def say(server: Appliance, message: str, *, role: str = "user", **fields: Any) -> Any:
+    return (await put(server, f"c/messages/{message}", id=message, role=role, **fields))["message"]
+
+
+async def read(server: Appliance, query: str = "") -> Any:
+    return (await server.ask("GET", f"{BASE}/c{query}")).json
+
+
+async def message(server: Appliance, wanted: str) -> Any:
+    return next(each for each in (await read(server))["messages"] if each["id"] == wanted)
+
+
+async def begin(server: Appliance, **request: object) -> None:
+    """Ask something, write the empty answer, and ask the model for it; go after the first bytes."""
+    await put(server, "c", title="t")
+    await say(server, "q", content="hi")
+    await say(server, "a", role="assistant", parent="q", state="answering")
+    async with server.connect() as client:
+        body = json.dumps(chat(stream=True, **request)).encode()
+        await client.send("POST", CHAT, body, [("X-Conversation-Id", "a")])
+        await client.head()
+        await client.data()
+
+
+async def ended(server: Appliance, wanted: str = "a") -> Any:
+    conversations = server.owners.conversations
+    with trio.fail_after(10):
+        while (found := await message(server, wanted)).get("state") == "answering":
+            await conversations.news.wait()
+    return found
+
+
+# ---- the tree ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_conversation_is_written_read_and_listed(open_server: OpenServer):
+    async with open_server() as server:
+        assert (await server.ask("GET", BASE)).json["conversations"] == []
+        made = await put(server, "c", folder="work", settings={"model": "alpha"})
+        first = await say(server, "q", content="What is\na llama?")
+        assert first["revision"] == 1
+        await say(server, "a", role="assistant", parent="q", content="An animal.")
+        await put(server, "c", leaf="a", pinned=True)
+        whole = await read(server)
+        assert [each["id"] for each in whole["messages"]] == ["q", "a"]
+        (listed,) = (await server.ask("GET", BASE)).json["conversations"]
+        assert listed == whole["conversation"]
+        assert (listed["title"], listed["folder"], listed["leaf"]) == ("What is", "work", "a")
+        assert listed["settings"] == {"model": "alpha"}
+        assert listed["change"] > made["change"]
+        since = await read(server, f"?since={made['change'] + 1}")
+        assert [each["id"] for each in since["messages"]] == ["a"]
+
+
+async def test_two_writers_lose_nothing(open_server: OpenServer):
+    async with open_server() as server:
+        await put(server, "c")
+        await say(server, "q", content="one")
+        await say(server, "q", content="two", revision=1)
+        late = await put(server, "c/messages/q", id="q", role="user", content="three", revision=1)
+        assert late["branched"] is True
+        assert {each["content"] for each in (await read(server))["messages"]} == {"two", "three"}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status", "named"),
+    [
+        ("c/messages/x", {"id": "y", "role": "user"}, 400, "not that of the path"),
+        ("c/messages/x", {"id": "x", "role": "user", "parent": "no"}, 400, "write it first"),
+        ("c/messages/x", {"id": "x", "role": "boss"}, 400, "role"),
+        ("c/messages/x", {"id": "x", "role": "user", "attachments": [{"hash": "0" * 64, "name": "n", "type": "t"}]},
+         404, "upload it first"),
+        ("none/messages/x", {"id": "x", "role": "user"}, 404, "no conversation"),
+        ("c", {"settings": []}, 400, "JSON object"),
+        ("b%20d", {}, 400, "an id has letters"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_written_is_refused_in_words(
+    open_server: OpenServer, path: str, fields: dict[str, Any], status: int, named: str
+):
+    async with open_server() as server:
+        await put(server, "c")
+        answer = await server.ask("PUT", f"{BASE}/{path}", fields)
+        assert answer.status == status
+        assert named in answer.error["message"]
+
+
+async def test_deletions_are_taken_back(open_server: OpenServer):
+    async with open_server() as server:
+        await put(server, "c")
+        await say(server, "q", content="secret plans")
+        await say(server, "a", role="assistant", parent="q", content="tell me")
+        await put(server, "c", leaf="a")
+        gone = (await server.ask("DELETE", f"{BASE}/c/messages/q")).json["ids"]
+        assert gone == ["q", "a"]
+        assert (await read(server))["messages"] == []
+        assert (await server.ask("GET", f"{BASE}/search?q=secret")).json["data"] == []
+        back = await server.ask("POST", f"{BASE}/c/messages/restore", {"ids": gone, "leaf": "a"})
+        assert back.status == 204
+        whole = await read(server)
+        assert ([each["id"] for each in whole["messages"]], whole["conversation"]["leaf"]) == (["q", "a"], "a")
+        assert (await server.ask("DELETE", f"{BASE}/c")).status == 204
+        assert (await server.ask("GET", f"{BASE}/c")).status == 404
+        assert (await server.ask("PUT", f"{BASE}/c", {})).status == 409
+        assert (await server.ask("POST", f"{BASE}/c/restore")).status == 204
+        assert (await read(server))["conversation"]["leaf"] == "a"
+
+
+async def test_after_the_time_to_undo_nothing_is_left(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(store, "UNDO_MS", -1000)
+    async with open_server() as server:
+        await put(server, "c")
+        await say(server, "q", content="secret plans")
+        await server.ask("DELETE", f"{BASE}/c")
+        await put(server, "other")
+        assert (await server.ask("POST", f"{BASE}/c/restore")).status == 404
+
+
+async def test_every_word_is_found(open_server: OpenServer):
+    async with open_server() as server:
+        await put(server, "c", title="Zoo")
+        await say(server, "q", content='Where do Llamas live? 東京 "quoted" OR x*')
+        for query, found in (("llama", True), ("live%20llam", True), ("dead", False), ("%22quoted", True), ("OR", True),
+                             ("東京", True), ("%20", False), ("NEAR(", False)):  # fmt: skip
+            hits = (await server.ask("GET", f"{BASE}/search?q={quote(unquote(query))}")).json["data"]
+            assert [hit["message"] for hit in hits] == (["q"] if found else []), query
+        (hit,) = (await server.ask("GET", f"{BASE}/search?q=llama")).json["data"]
+        assert (hit["title"], "\x02Llamas\x03" in hit["excerpt"]) == ("Zoo", True)
+
+
+async def test_attachments_are_stored_once_and_never_run(open_server: OpenServer):
+    async with open_server() as server:
+        page = b"<script>alert(1)</script>"
+        for _ in range(2):
+            answer = await server.ask("POST", f"{BASE}/attachments", page, [("Content-Type", "text/html")])
+            assert (answer.status, answer.json["hash"]) == (201, hashlib.sha256(page).hexdigest())
+        got = await server.ask("GET", f"{BASE}/attachments/{answer.json['hash']}")
+        assert (got.body, got.header("content-type")) == (page, "application/octet-stream")
+        assert got.header("content-security-policy") == "sandbox; default-src 'none'"
+        assert (await server.ask("POST", f"{BASE}/attachments", b"")).status == 400
+
+
+async def test_a_branch_becomes_a_conversation_of_its_own(open_server: OpenServer):
+    async with open_server() as server:
+        await put(server, "c", title="Old")
+        await say(server, "q", content="one")
+        await say(server, "a", role="assistant", parent="q", content="two")
+        await say(server, "b", role="assistant", parent="q", content="other")
+        made = (await server.ask("POST", f"{BASE}/c/fork", {"message": "a"})).json
+        whole = (await server.ask("GET", f"{BASE}/{made['id']}")).json
+        assert [each["content"] for each in whole["messages"]] == ["one", "two"]
+        assert whole["conversation"]["leaf"] == whole["messages"][1]["id"] != "a"
+
+
+async def test_exports_come_back_on_another_server(open_server: OpenServer):
+    async with open_server() as server:
+        await put(server, "c", title="Travel plans")
+        kept = (await server.ask("POST", f"{BASE}/attachments", b"notes", [("Content-Type", "text/plain")])).json
+        file = {"hash": kept["hash"], "name": "n.txt", "type": "text/plain", "size": 5}
+        await say(server, "0" * 32, content="see", attachments=[file])
+        one = await server.ask("GET", f"{BASE}/export?id=c")
+        assert "Travel_plans" in (one.header("content-disposition") or "")
+        await put(server, "d")
+        many = await server.ask("GET", f"{BASE}/export")
+        assert many.header("content-type") == "application/zip"
+        assert (await server.ask("DELETE", BASE)).status == 400
+        assert (await server.ask("DELETE", f"{BASE}?all=1")).status == 204
+        assert (await server.ask("GET", BASE)).json["conversations"] == []
+        done = (await server.ask("POST", f"{BASE}/import", many.body)).json
+        assert (len(done["imported"]), done["skipped"]) == (2, [])
+        again = (await server.ask("POST", f"{BASE}/import", one.body)).json
+        assert again == {
+            "imported": [],
+            "skipped": [next(each for each in done["imported"] if each in again["skipped"])],
+        }
+        (hit,) = (await server.ask("GET", f"{BASE}/search?q=see")).json["data"]
+        whole = (await server.ask("GET", f"{BASE}/{hit['conversation']}")).json
+        assert whole["messages"][0]["attachments"] == [file]
+        assert (await server.ask("GET", f"{BASE}/attachments/{kept['hash']}")).body == b"notes"
+
+
+async def test_other_tabs_hear_of_every_change(open_server: OpenServer):
+    async with open_server() as server, server.connect() as client:
+        await client.send("GET", f"{BASE}/events")
+        assert (await client.head()).status_code == 200
+        told = b""
+        with trio.fail_after(5):
+            while b"alpha" not in told:
+                told += await client.data()
+            await put(server, "c", title="new")
+            began = trio.current_time()
+            while b"conversation_changed" not in told:
+                told += await client.data()
+        assert trio.current_time() - began < 1
+        assert b'"conversation":"c"' in told
+
+
+async def test_conversations_need_the_key_and_can_be_off(open_server: OpenServer, fake_model: Any):
+    async with open_server(api_keys=("k",)) as server:
+        assert (await server.ask("GET", BASE)).status == 401
+        assert (await server.ask("GET", BASE, headers=[KEY])).status == 200
+    config = fake_model.parent / "off.yaml"
+    config.write_text("conversations: {enabled: false}\n" + MODELS)
+    async with open_server(config=config) as server:
+        listed = (await server.ask("GET", BASE)).json
+        assert (listed["enabled"], listed["conversations"]) == (False, [])
+        refused = await server.ask("PUT", f"{BASE}/c", {})
+        assert (refused.status, "--no-conversations" in refused.error["message"]) == (403, True)
+
+
+async def test_a_full_store_says_so_and_can_be_emptied(open_server: OpenServer, fake_model: Any):
+    config = fake_model.parent / "small.yaml"
+    config.write_text(f"conversations: {{max_bytes: 200000, path: '{fake_model.parent / 'small.db'}'}}\n" + MODELS)
+    async with open_server(config=config) as server:
+        await put(server, "c")
+        full = await server.ask("POST", f"{BASE}/attachments", b"x" * 300_000)
+        assert (full.status, "max_bytes" in full.error["message"]) == (503, True)
+        assert (await server.ask("DELETE", f"{BASE}/c")).status == 204
+    assert oct((fake_model.parent / "small.db").stat().st_mode)[-3:] == "600"
+
+
+# ---- answers -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_is_complete_though_its_page_has_left(open_server: OpenServer):
+    async with open_server() as server:
+        await begin(server, tokens=30, token_delay=0.01)
+        done = await ended(server)
+        assert done.get("state", "done") == "done"
+        streamed = (await server.ask("GET", "/v1/stream?conv_id=a")).body
+        said = "".join(
+            json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
+            for line in streamed.decode().splitlines()
+            if line.startswith('data: {"') and '"delta"' in line
+        )
+        assert done["content"] == said != ""
+        assert done["revision"] == 2
+        assert (await read(server))["conversation"]["answering"] is False
+
+
+async def test_a_stop_keeps_what_there_is(open_server: OpenServer):
+    async with open_server() as server:
+        await begin(server, tokens=1000, token_delay=0.02)
+        assert (await server.ask("DELETE", "/v1/stream?conv_id=a")).status == 204
+        stopped = await ended(server)
+        assert stopped["state"] == "stopped"
+        assert stopped["content"]
+
+
+async def test_a_refused_answer_says_why(open_server: OpenServer):
+    async with open_server() as server:
+        await put(server, "c")
+        await say(server, "a", role="assistant", state="answering")
+        await server.ask("POST", CHAT, chat("nobody", stream=True), [("X-Conversation-Id", "a")])
+        failed = await ended(server)
+        assert failed["state"] == "failed"
+        assert "nobody" in failed["error"]
+
+
+async def test_the_end_of_the_program_is_told_in_the_answer(open_server: OpenServer, fake_model: Any):
+    async with open_server() as server:
+        await begin(server, tokens=10_000, token_delay=0.02)
+    async with open_server() as server:
+        cut = await message(server, "a")
+        assert cut["state"] == "interrupted"
+        assert cut["content"]
+
+
+async def test_an_answer_that_nobody_asked_for_fails(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("appliance.conversations.owner.BEGIN_WITHIN", 0.05)
+    async with open_server() as server:
+        await put(server, "c")
+        await say(server, "a", role="assistant", state="answering")
+        assert "no model was asked" in (await ended(server))["error"]

@@ -1,0 +1,42 @@
+// The browser for the tests of the page: the system's Chromium, headless, with every request to another host noted.
+import { createRequire } from "node:module";
+
+const require = createRequire(new URL("../../appliance/web/package.json", import.meta.url));
+const { chromium } = require("playwright-core");
+
+export const axe = require("axe-core").source;
+
+/** A browser and a page of it at `url`. `wrong` gathers errors, violations of the policy and foreign requests. */
+export async function open(url, context = {}) {
+  const browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+  });
+  return { browser, ...(await another(browser, url, context)) };
+}
+
+/** Another device: a context of its own. */
+export async function another(browser, url, options = {}) {
+  const context = await browser.newContext({ locale: "en-GB", ...options });
+  const page = await context.newPage();
+  const wrong = [];
+  page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
+  page.on("console", (message) => {
+    if (/Content.Security.Policy|Refused to/i.test(message.text())) wrong.push(message.text());
+  });
+  page.on("request", (request) => {
+    if (/^(https?|wss?):/.test(request.url()) && new URL(request.url()).origin !== new URL(url).origin) wrong.push(`foreign: ${request.url()}`);
+  });
+  return { context, page, wrong };
+}
+
+export const field = (page) => page.getByRole("textbox", { name: "Ask anything" });
+
+export async function say(page, text) {
+  const before = await page.getByRole("article").count();
+  await field(page).fill(text);
+  await page.getByRole("button", { name: "Send", exact: true }).click();
+  await page.waitForFunction((before) => document.querySelectorAll("article").length >= before + 2, before);
+}
+
+export const answered = (page) => page.getByText("The answer is complete.").waitFor({ state: "attached", timeout: 60_000 });
