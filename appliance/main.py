@@ -31,6 +31,7 @@ from appliance.http.owners import Owners
 from appliance.platform.limits import raise_open_files
 from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
+from appliance.service.systemd_notify import open_service_manager
 from appliance.store.engine_book import BOOK, BookFile
 from appliance.streams.owner import check_streams
 from appliance.upkeep import (
@@ -98,6 +99,7 @@ async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Even
     owners, traffic = appliance.owners, appliance.traffic
     with logging_into(traffic.program_log):
         async with (
+            open_service_manager(stop.asked) as manager,
             telling_console(traffic.logs if owners.configuration is not None else None),
             following_files(owners.reloads, watch=settings.watch_config),
             trio.open_nursery() as serving,
@@ -109,6 +111,7 @@ async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Even
             else:
                 where = " and ".join(url_of(each, tls=settings.http.tls is not None) for each in bound)
                 say(f"{PROGRAM} {__version__} listening on {where}")
+                manager.say(READY=1, STATUS=f"listening on {where}")
                 async with _until(stop.asked):
                     await scanned.wait()
                     failure = await _beside_serving(settings, owners)
