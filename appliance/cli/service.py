@@ -13,6 +13,7 @@ import click
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.show import print_json
 from appliance.cli.status import PROGRAM, say
+from appliance.core.systemd import SYSUSERS
 from appliance.errors import UsageError
 from appliance.platform.env import is_frozen
 
@@ -149,14 +150,18 @@ def _in_words(found: Status) -> str:
 @click.option(
     "--program", type=click.Path(path_type=Path), metavar="FILE", help="Path of the program in it; default: this one."
 )
+@click.option("--sysusers", is_flag=True, help="Print the lines of sysusers.d(5) for the service's user instead.")
 @serve_words
-def unit(user: bool, program: Path | None, words: tuple[str, ...]) -> None:
+def unit(user: bool, program: Path | None, sysusers: bool, words: tuple[str, ...]) -> None:
     """Print the systemd unit that 'service install' would write, and write nothing.
 
     \b
     Example:
       llama-appliance service unit -- --config /etc/llama-appliance/config.yaml
     """
+    if sysusers:
+        click.echo(SYSUSERS, nl=False)
+        return
     click.echo(_systemd(user).text(_command(program, words)), nl=False)
 
 

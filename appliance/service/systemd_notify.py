@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -52,6 +53,9 @@ async def open_service_manager(stopping: trio.Event) -> AsyncGenerator[ServiceMa
             if manager.every is not None:
                 nursery.start_soon(_show_life, manager, manager.every)
             if watch.address:
+                signal.signal(
+                    signal.SIGHUP, signal.SIG_IGN
+                )  # systemd's reload, also where there is nothing to read again
                 nursery.start_soon(_tell_stopping, manager, stopping)
             yield manager
             nursery.cancel_scope.cancel()

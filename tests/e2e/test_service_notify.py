@@ -54,6 +54,9 @@ def test_systemd_hears_ready_life_and_end(tmp_path: Path, abstract: bool) -> Non
                 process.send_signal(signal.SIGCONT)
                 sock.settimeout(PATIENCE)
                 assert words(sock) == {"WATCHDOG": "1"}
+                process.send_signal(signal.SIGHUP)  # a reload with nothing to read again
+                assert words(sock) == {"WATCHDOG": "1"}
+                assert words(sock) == {"WATCHDOG": "1"}
                 process.send_signal(signal.SIGTERM)
                 until = time.monotonic() + PATIENCE
                 while "STOPPING" not in words(sock):
