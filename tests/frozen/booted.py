@@ -72,5 +72,12 @@ def boot(root: Path, script: str, files: Mapping[str, Path]) -> dict[str, str]:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIME, check=False)
     said = (root / "said").read_text("utf-8", "replace") if (root / "said").exists() else ""
     assert done.returncode == 0, done.stdout.decode(errors="replace") + said
-    parts = ("\n" + said).split("\n@@ ")
-    return {name: text for name, _, text in (part.partition("\n") for part in parts[1:])}
+    sections: dict[str, str] = {}
+    name = ""
+    for line in said.splitlines(keepends=True):
+        if line.startswith("@@ "):
+            name = line[3:].strip()
+            sections[name] = ""
+        elif name:
+            sections[name] += line
+    return sections
