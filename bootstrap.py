@@ -5,7 +5,8 @@
     python3 bootstrap.py test --upstream       run llama.cpp's own server tests against both programs
     python3 bootstrap.py check                 format, lint, types, import directions, prose
     python3 bootstrap.py web [--check]         build the page of appliance/web (needs Node); --check compares
-    python3 bootstrap.py freeze [ARGS...]      make the stand-alone program dist/llama-appliance/
+    python3 bootstrap.py freeze [ARGS...]      make the stand-alone program and all it carries, dist/llama-appliance/
+    python3 bootstrap.py package [deb rpm tar] make Linux packages from that, in dist/packages/
     python3 bootstrap.py bench [ARGS...]       measure the program beside nginx and other relays
     python3 bootstrap.py setup [--dev]         only install what `serve` (or, with --dev, everything else) needs
     python3 bootstrap.py lock                  renew requirements/*.txt from pyproject.toml
@@ -352,6 +353,10 @@ def run_freeze(args: Sequence[str]) -> int:
     return become([str(ensure("dev")), str(ROOT / "packaging" / "freeze.py"), *args], folder=ROOT)
 
 
+def run_package(args: Sequence[str]) -> int:
+    return become([str(ensure("dev")), str(ROOT / "installer" / "linux.py"), *args], folder=ROOT)
+
+
 def run_bench(args: Sequence[str]) -> int:
     return become([str(ensure("dev")), str(ROOT / "bench" / "bench.py"), *args], folder=ROOT)
 
@@ -404,6 +409,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "check": run_check,
     "web": run_web,
     "freeze": run_freeze,
+    "package": run_package,
     "bench": run_bench,
     "lock": run_lock,
 }

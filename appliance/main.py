@@ -30,6 +30,8 @@ from appliance.http.owners import Owners
 from appliance.platform.limits import raise_open_files
 from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
+from appliance.service.parent import check_parent, open_parent
+from appliance.service.systemd_notify import open_service_manager
 from appliance.store.engine_state import StateFile
 from appliance.streams.owner import check_streams
 from appliance.upkeep import (
@@ -53,6 +55,7 @@ async def run_server(settings: AppSettings) -> int:
     """Serve until told to stop; the result is the exit status. Raises ApplianceError for what the user can mend."""
     if settings.config is None:
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    check_parent(settings.embedding)
     engines = _finder(settings)
     catalog = Catalog(settings.sources, settings.config)
     if settings.config is not None:
@@ -99,6 +102,8 @@ async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Even
     owners, traffic = appliance.owners, appliance.traffic
     with logging_into(traffic.program_log):
         async with (
+            open_service_manager(stop.asked) as manager,
+            open_parent(settings.embedding) as parent,
             telling_console(traffic.logs if owners.configuration is not None else None),
             following_files(owners.reloads, watch=settings.watch_config),
             trio.open_nursery() as serving,
@@ -108,11 +113,15 @@ async def _serve(settings: AppSettings, appliance: Appliance, scanned: trio.Even
             except ApplianceError as error:
                 failure = error
             else:
-                where = " and ".join(url_of(each, tls=settings.http.tls is not None) for each in bound)
+                urls = [url_of(each, tls=settings.http.tls is not None) for each in bound]
+                where = " and ".join(urls)
                 say(f"{PROGRAM} {__version__} listening on {where}")
+                manager.say(READY=1, STATUS=f"listening on {where}")
                 async with _until(stop.asked):
-                    await scanned.wait()
-                    failure = await _beside_serving(settings, owners)
+                    failure = await parent.tell_ready(urls, __version__)
+                    if failure is None:
+                        await scanned.wait()
+                        failure = await _beside_serving(settings, owners)
                 if failure is not None:
                     stop.asked.set()
     return failure

@@ -1,9 +1,11 @@
 """The frozen program's first line of Python: the program itself, or one of the processes that it starts of itself.
 
-Each of those modules says why it is apart, and starts it so.
+Each of those modules says why it is apart, and starts it so. Under the name llama-server the program stands in for
+llama-server, so that an application only has to swap the path of its executable.
 """
 
 import sys
+from pathlib import PurePath
 
 if __name__ == "__main__":
     match sys.argv[1:]:
@@ -11,6 +13,9 @@ if __name__ == "__main__":
             from appliance.tools.search_process import main
         case ["--driver-process"]:
             from appliance.platform.driver_process import main
-        case _:
+        case words:
             from appliance.__main__ import main
+
+            if PurePath(sys.argv[0]).stem.lower() == "llama-server":
+                sys.argv[1:] = ["llama-server", *words]
     main()

@@ -1,14 +1,17 @@
-"""Make the program that needs no Python: dist/llama-appliance/, with a llama.cpp engine and the starter model in it.
+"""Make the payload: dist/llama-appliance/, the folder that every installer, bundle and application carries.
 
-    python3 bootstrap.py freeze [--engine FOLDER | --without-engine]
+    python3 bootstrap.py freeze [--engines cpu,vulkan] [--sign KEY.pem] [--twice]
 
     dist/llama-appliance/
-        llama-appliance          the program; start it from anywhere
-        _internal/               its Python and libraries, and the starter model
+        llama-appliance          the program; start it from anywhere, without Python
+        llama-server             the same program, standing in for llama-server
+        _internal/               its Python and libraries, the starter model, the plugins
         engines/PLATFORM-BACKEND/BUILD/   llama-server, its libraries and engine.json, byte for byte as they were built
-        licenses/                the licences of the packages inside
+        licenses/ sbom.cdx.json payload.json payload.json.sig    see contents.py
 
-FOLDER is one that llama-builds/build.py made; without the option that build is taken from the cache, or made first.
+An engine is a backend or a folder that llama-builds made: a backend is taken from the cache, else built (cpu, vulkan,
+cuda) or fetched by its sums (others). ``--engines none`` ships none; the program then looks for one on PATH.
+Equal commits give equal payloads: --twice makes it a second time from nothing and compares.
 """
 
 from __future__ import annotations
@@ -20,31 +23,33 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
-from collections.abc import Iterator
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import cast
 
-ROOT = Path(__file__).resolve().parents[1]
-NAME = "llama-appliance"
+import contents
+from contents import NAME, ROOT
+
+sys.path.insert(0, str(ROOT / "llama-builds"))
+from layout import platform_name
+
 EXE_SUFFIX = ".exe" if sys.platform == "win32" else ""
-NOT_INSIDE = {"editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers", NAME}
-"""Packages of requirements/serve.txt that install the program and are no part of it."""
+BUILT = ("cpu", "vulkan", "cuda")
+"""Backends that llama-builds/build.py makes; fetch.py gets the others."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--engine", type=Path, metavar="FOLDER", help="the engine to ship")
-    which.add_argument("--without-engine", action="store_true", help="ship none; the program looks for one on PATH")
+    parser.add_argument("--engines", default="cpu", metavar="LIST", help="backends or folders, with commas; or none")
+    parser.add_argument("--sign", type=Path, metavar="KEY.pem", help="an ed25519 key, as openssl genpkey makes it")
+    parser.add_argument("--twice", action="store_true", help="make it again from nothing, and compare")
     args = parser.parse_args()
-    engine: Path | None = None if args.without_engine else (args.engine or built_engine())
-    staged = run_pyinstaller(ROOT / "build")
-    if engine is not None:
-        copy_engine(engine, staged / "engines")
-    copy_licenses(staged / "licenses")
-    prove(staged, engine)
+    words = [word for word in str(args.engines).split(",") if word and word != "none"]
+    engines = [find_engine(word) for word in words]
+    staged = make(ROOT / "build", engines)
+    if args.twice:
+        compare(staged, make(ROOT / "build" / "again", engines))
+    if args.sign is not None:
+        contents.sign(staged, args.sign)
     finished = ROOT / "dist" / NAME
     shutil.rmtree(finished, ignore_errors=True)
     finished.parent.mkdir(exist_ok=True)
@@ -52,20 +57,59 @@ def main() -> None:
     report(finished)
 
 
-def built_engine() -> Path:
-    """The folder of the cached build, made now if it is not there."""
-    build = [sys.executable, str(ROOT / "llama-builds" / "build.py")]
-    done = subprocess.run(build, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+def make(work: Path, engines: list[Path]) -> Path:
+    """The whole payload but for its signature, somewhere below ``work``."""
+    made_from = contents.commit()
+    staged = run_pyinstaller(work)
+    for engine in engines:
+        copy_engine(engine, staged / "engines")
+    give_second_name(staged)
+    parts = contents.components(work / "pyinstaller" / NAME)
+    contents.copy_licenses(staged / "licenses", parts)
+    contents.settle(staged, made_from.time)
+    prove(staged, engines)
+    contents.write_sbom(staged, parts, made_from)
+    digest = contents.write_list(staged, platform_name(), made_from)
+    contents.settle(staged, made_from.time)
+    print(f"  payload {digest} of commit {made_from.word}")
+    return staged
+
+
+def compare(one: Path, other: Path) -> None:
+    """End with an error unless both payloads hold the same files."""
+    lists = [{str(entry["path"]): entry for entry in contents.entries(each)} for each in (one, other)]
+    differ = sorted(path for path in {*lists[0], *lists[1]} if lists[0].get(path) != lists[1].get(path))
+    if differ:
+        sys.exit(f"error: two payloads of one commit differ in {len(differ)} files: {', '.join(differ[:20])}")
+    print(f"  made twice: all {len(lists[0])} files are equal")
+
+
+def give_second_name(payload: Path) -> None:
+    """Add the executable called llama-server: a link, or a copy where links need a privilege."""
+    if sys.platform == "win32":
+        shutil.copyfile(payload / f"{NAME}.exe", payload / "llama-server.exe")
+    else:
+        (payload / "llama-server").symlink_to(NAME)
+
+
+def find_engine(word: str) -> Path:
+    """The folder of a build; one that is not there is made or fetched now."""
+    if (folder := Path(word)).is_dir():
+        return folder
+    script = "build.py" if word in BUILT else "fetch.py"
+    command = [sys.executable, str(ROOT / "llama-builds" / script), "--backend", word]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        sys.exit("error: there is no engine to ship; see above, or use --without-engine")
+        sys.exit(f"error: there is no engine {word} to ship; see above, or name others with --engines")
     return Path(done.stdout.strip()).parent
 
 
 def run_pyinstaller(work: Path) -> Path:
     """The frozen program without its engines, under ``work``."""
-    work.mkdir(exist_ok=True)
+    shutil.rmtree(work / "staged", ignore_errors=True)
+    work.mkdir(parents=True, exist_ok=True)
     spec = ROOT / "packaging" / f"{NAME}.spec"
-    command = [sys.executable, "-m", "PyInstaller", "--noconfirm", "--distpath", str(work / "staged")]
+    command = [sys.executable, "-m", "PyInstaller", "--noconfirm", "--clean", "--distpath", str(work / "staged")]
     command += ["--workpath", str(work / "pyinstaller"), str(spec)]
     log = work / "freeze.log"
     with log.open("wb") as file:  # a fixed hash seed: equal sources give equal files
@@ -101,37 +145,14 @@ def copy_engine(engine: Path, engines: Path) -> None:
     shutil.copytree(engine, place)
 
 
-def copy_licenses(folder: Path) -> None:
-    """The licences of the program, of Python, and of every package that may be inside, one folder each."""
-    for name, path in {NAME: ROOT / "LICENSE", "python": Path(sysconfig.get_path("stdlib")) / "LICENSE.txt"}.items():
-        if path.is_file():
-            (folder / name).mkdir(parents=True)
-            shutil.copyfile(path, folder / name / path.name)
-    wanted = {name for name in locked_names() if name not in NOT_INSIDE}
-    for distribution in distributions():
-        name = distribution.metadata["Name"].lower().replace("_", "-")
-        for file in distribution.files or ():
-            path = Path(str(distribution.locate_file(file)))
-            if name in wanted and path.name.lower().startswith(("licen", "copying", "notice")) and path.is_file():
-                (folder / name).mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, folder / name / path.name)
-
-
-def locked_names() -> Iterator[str]:
-    """The packages pinned for the server."""
-    for line in (ROOT / "requirements" / "serve.txt").read_text(encoding="utf-8").splitlines():
-        if line[:1].isalnum():
-            yield line.partition("==")[0]
-
-
-def prove(program: Path, engine: Path | None) -> None:
-    """Start the staged program once, far from this checkout's environment: it must name the engine shipped with it."""
+def prove(program: Path, engines: list[Path]) -> None:
+    """Start the staged program once, far from this checkout's environment: it must name the engines shipped with it."""
     command = [str(program / f"{NAME}{EXE_SUFFIX}"), "version", "--json"]
     environment = {name: value for name, value in os.environ.items() if name == "SYSTEMROOT"}
     done = subprocess.run(command, cwd=program.anchor, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"error: the frozen program does not start: {done.stderr.strip()}")
-    if engine is not None and str(program / "engines") not in " ".join(json.loads(done.stdout)["engine"]["command"]):
+    if engines and str(program / "engines") not in " ".join(json.loads(done.stdout)["engine"]["command"]):
         sys.exit(f"error: the frozen program does not use its own engine but says {done.stdout}")
 
 

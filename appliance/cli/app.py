@@ -35,6 +35,7 @@ VERBS = {
     "engines": "Manage the llama.cpp builds of this machine.",
     "doctor": "Report problems, their evidence and the commands that help.",
     "config": "Check and explain a configuration file.",
+    "service": "Run the program as a service of the system.",
     "selftest": "Prove that the engine and the starter model work here.",
     "version": "Show versions of the program, Python, platform and engine.",
     "mcp": "Connect a desktop client to the running server, by MCP.",
@@ -146,6 +147,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.config import config as command
         case "rpc-worker":
             from appliance.cli.rpc_worker import rpc_worker as command
+        case "service":
+            from appliance.cli.service import service as command
         case "selftest":
             from appliance.cli.selftest import selftest as command
         case "version":

@@ -11,7 +11,7 @@ from appliance.catalog.config_files import Files
 from appliance.catalog.sources import Sources
 from appliance.core.config.loaded import NO_PORTS
 from appliance.core.config.types import Config
-from appliance.core.settings import FleetSettings, HttpSettings, ToolSettings
+from appliance.core.settings import Embedding, FleetSettings, HttpSettings, ToolSettings
 
 
 class AppSettings(Struct, frozen=True, kw_only=True):
@@ -20,6 +20,7 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     http: HttpSettings
     fleet: FleetSettings
     tools: ToolSettings = ToolSettings()
+    embedding: Embedding = Embedding()
     sources: Sources
     files: Files | None = None
     """The files that the configuration was read from; None if there is none."""

@@ -10,6 +10,7 @@ import click
 from msgspec import structs
 
 from appliance.catalog.config_files import Files
+from appliance.cli.embed_options import EmbedOptions, embed_options
 from appliance.cli.mcp_options import mcp_server_options, with_mcp_server
 from appliance.cli.model_options import catalog_options, source_options, sources_beside, sources_of
 from appliance.cli.plan import AppSettings
@@ -147,11 +148,13 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
 )
 @click.option("--reuse-port", is_flag=True, help="Let other processes listen on the same ports.")
 @mcp_server_options
+@embed_options
 @web_options
 @tool_options
 @click.option("--max-body", type=Size(), default=HTTP.max_body, help="Largest request; default 100M.")
 def serve(
     web: WebOptions,
+    embed: EmbedOptions,
     listen: tuple[Listen, ...],
     ssl_cert_file: str | None,
     ssl_key_file: str | None,
@@ -198,16 +201,17 @@ def serve(
       llama-appliance serve --listen 0.0.0.0:8080 --api-key "$KEY"
       llama-appliance serve -- --ctx-size 16384 --n-gpu-layers 99
     """
+    embed.settle()
     files = Files(config=config_file, config_dir=config_dir) if config_file or config_dir else None
     if watch_config and files is None and models_preset is None:
         raise UsageError("--watch-config needs something to watch: --config, --config-dir or --models-preset")
     read = _read(files)
     config = read.require() if read is not None else None
     settings = HttpSettings(
-        listen=listen or HTTP.listen,
+        listen=embed.listen(listen) or HTTP.listen,
         reuse_port=reuse_port,
         tls=certificate(ssl_cert_file, ssl_key_file),
-        api_keys=api_keys(keys, api_key_file, os.environ, KEY_VARIABLE),
+        api_keys=api_keys(embed.keys(keys), api_key_file, os.environ, KEY_VARIABLE),
         allow_hosts=allow_hosts,
         cors=Cors(origins=cors_origins),
         grace=grace,
@@ -237,6 +241,7 @@ def serve(
             threads=threads,
         ),
         tools=tool_choice.settings(config),
+        embedding=embed.embedding,
         sources=sources,
         files=files,
         config=config,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from pathlib import Path
 
 import click
 from msgspec import Struct
@@ -11,19 +12,27 @@ from msgspec import Struct
 from appliance import __version__
 from appliance.cli.show import print_json
 from appliance.cli.status import PROGRAM
-from appliance.engines.found import ENGINE_HELP, Engine, find_engine
+from appliance.core.payload import LIST, Payload, digest_of, read_payload
+from appliance.engines.found import ENGINE_HELP, Engine, find_engine, list_engines
 from appliance.errors import EngineNotFound
+from appliance.platform.env import is_frozen
 
 
 class Facts(Struct, frozen=True, kw_only=True):
     """The output of ``version --json``."""
 
     version: str
+    commit: str | None
+    """The commit that the frozen program was made from, ``-edited`` behind it if files were changed; None elsewhere."""
+    payload: str | None
+    """The sha256 of payload.json, which lists every file of the frozen program; None elsewhere."""
     python: str
     platform: str
     frozen: bool
     engine: Engine | None
     engine_error: str | None
+    engines: tuple[str, ...]
+    """The ids of all engines that are here, best place first."""
 
 
 @click.command()
@@ -40,7 +49,7 @@ def version(engine: str | None, as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    click.echo(f"{PROGRAM} {facts.version}")
+    click.echo(f"{PROGRAM} {facts.version}" + (f" (commit {facts.commit[:12]})" if facts.commit else ""))
     click.echo(f"  Python    {facts.python}{' (frozen)' if facts.frozen else ''}")
     click.echo(f"  platform  {facts.platform}")
     click.echo(f"  engine    {in_words(facts.engine) if facts.engine else facts.engine_error}")
@@ -57,11 +66,26 @@ def _facts(named: str | None) -> Facts:
         engine = find_engine(named)
     except EngineNotFound as missing:
         error = str(missing)
+    listed, digest = _payload()
     return Facts(
         version=__version__,
+        commit=listed.commit if listed is not None else None,
+        payload=digest,
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
-        frozen=bool(getattr(sys, "frozen", False)),
+        frozen=is_frozen(),
         engine=engine,
         engine_error=error,
+        engines=tuple(each.id for each in list_engines()),
     )
+
+
+def _payload() -> tuple[Payload | None, str | None]:
+    """Return the list of files beside the frozen program, and its digest; Nones where there is no readable list."""
+    if not is_frozen():
+        return None, None
+    try:
+        content = (Path(sys.executable).resolve().parent / LIST).read_bytes()
+        return read_payload(content), digest_of(content)
+    except (OSError, ValueError):
+        return None, None

@@ -120,6 +120,17 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     """The process of a model on disk starts this much later (``LLAMA_SERVER_DEBUG_FAKE_TIMING``)."""
 
 
+class Embedding(Struct, frozen=True, kw_only=True):
+    """The wishes of an application that starts the program as a part of itself."""
+
+    ready_file: str | None = None
+    """Gets the address when the program listens."""
+    parent_pid: int | None = None
+    """The program ends when this process does."""
+    log_json: bool = False
+    """Messages on standard error are JSON, one object in a line."""
+
+
 class ToolSettings(Struct, frozen=True, kw_only=True):
     """The tools that clients and models may use on this machine; none by default."""
 

@@ -26,6 +26,7 @@ from appliance.core.engines.builds import MANIFEST, Build, numbers_of, platform_
 from appliance.engines import embedded
 from appliance.engines.integrity import damage_of, read_build
 from appliance.errors import EngineNotFound, UsageError
+from appliance.platform.env import is_frozen
 
 APP_NAME = "llama-appliance"
 ENGINE_VARIABLE = "LLAMA_APPLIANCE_ENGINE"
@@ -94,7 +95,7 @@ class Places(Struct, frozen=True, kw_only=True):
         """The real ones."""
         return cls(
             named=environ.get(ENGINE_VARIABLE) or None,
-            beside=Path(sys.executable).parent / "engines" if getattr(sys, "frozen", False) else None,
+            beside=Path(sys.executable).parent / "engines" if is_frozen() else None,
             installed=installed_folder(environ),
             cache=Path(platformdirs.user_cache_dir(APP_NAME, appauthor=False)) / "engines",
             search_path=environ.get("PATH", os.defpath),
@@ -182,9 +183,15 @@ def _on_path(search_path: str) -> Path | None:
     """
     for folder in search_path.split(os.pathsep):
         program = Path(folder) / EXECUTABLE
-        if folder and program.is_absolute() and _executable(program) and not _is_everybodys(program):
+        usable = folder and program.is_absolute() and _executable(program) and not _is_everybodys(program)
+        if usable and not _is_this_program(program):
             return program
     return None
+
+
+def _is_this_program(program: Path) -> bool:
+    """True for the frozen program's own second name, which would start itself for ever."""
+    return is_frozen() and program.resolve().parent == Path(sys.executable).resolve().parent
 
 
 def _is_everybodys(program: Path) -> bool:

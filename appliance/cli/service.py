@@ -1,0 +1,177 @@
+"""``service``: installs the program as a service of the operating system, and steers it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from appliance.cli.plan import AsyncCommand
+from appliance.cli.show import print_json
+from appliance.cli.status import PROGRAM, say
+from appliance.core.systemd import SYSUSERS
+from appliance.errors import UsageError
+from appliance.platform.env import is_frozen
+
+if TYPE_CHECKING:
+    from appliance.service.systemd import Status, Systemd
+
+NOT_RUNNING = 3
+"""Exit status of ``service status`` for a service that does not run, as systemctl has it."""
+
+user_option = click.option("--user", is_flag=True, help="A service of your own, without root, instead of the system's.")
+
+
+@click.group()
+def service() -> None:
+    """Install the program as a service that starts with the machine, and steer it.
+
+    On Linux this is a systemd service: of the system, under a user of its own, or with --user one of your own.
+
+    \b
+    Examples:
+      sudo llama-appliance service install
+      llama-appliance service install --user -- --models-dir ~/models
+      llama-appliance service status
+    """
+
+
+def _command(program: Path | None, words: tuple[str, ...]) -> list[str]:
+    """Return what the service runs: this program, or the one at ``program``, with the words for ``serve``."""
+    if program is not None:
+        return [str(program.absolute()), "serve", *words]
+    own = [str(Path(sys.executable).resolve())] if is_frozen() else [sys.executable, "-m", "appliance"]
+    return [*own, "serve", *words]
+
+
+serve_words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]")
+
+
+@service.command()
+@user_option
+@click.option("--no-start", is_flag=True, help="Do not start it now.")
+@serve_words
+def install(user: bool, no_start: bool, words: tuple[str, ...]) -> AsyncCommand:
+    """Install the service, let it start with the machine (--user: with your session), and start it now.
+
+    \b
+    Examples:
+      sudo llama-appliance service install
+      sudo llama-appliance service install -- --listen 0.0.0.0:8080 --api-key-file /etc/llama-appliance/keys
+    """
+
+    async def run() -> int:
+        systemd = _systemd(user)
+        await systemd.install(_command(None, words), start=not no_start)
+        say(f"installed {systemd.unit}{'' if no_start else ' and started it'}")
+        return 0
+
+    return run
+
+
+@service.command()
+@user_option
+@click.option("--purge", is_flag=True, help="Also delete the service's models, data and user.")
+def uninstall(user: bool, purge: bool) -> AsyncCommand:
+    """Stop the service and remove it. Its data stay unless --purge is given.
+
+    \b
+    Example:
+      sudo llama-appliance service uninstall
+    """
+
+    async def run() -> int:
+        if purge and user:
+            raise UsageError("--purge is for the service of the system; your own models and data belong to you")
+        systemd = _systemd(user)
+        kept = await systemd.uninstall(purge=purge)
+        say(f"removed {systemd.unit}" + (f"; {' and '.join(kept)} stay, --purge deletes them" if kept else ""))
+        return 0
+
+    return run
+
+
+def _steering(verb: str, text: str) -> Callable[..., AsyncCommand]:
+    @service.command(verb, help=f"{text} Waits until it is done.\n\nExample: sudo llama-appliance service {verb}")
+    @user_option
+    def steer(user: bool) -> AsyncCommand:
+        async def run() -> int:
+            await _systemd(user).steer(verb)
+            return 0
+
+        return run
+
+    return steer
+
+
+_steering("start", "Start the service.")
+_steering("stop", "Stop the service: requests under way may finish.")
+_steering("restart", "Stop the service and start it.")
+
+
+@service.command()
+@user_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(user: bool, as_json: bool) -> AsyncCommand:
+    """Show whether the service is installed and runs. The exit status is 3 if it does not run.
+
+    \b
+    Example:
+      llama-appliance service status --json
+    """
+    return partial(_show_status, user, as_json)
+
+
+async def _show_status(user: bool, as_json: bool) -> int:
+    found = await _systemd(user).status()
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(_in_words(found))
+    return 0 if found.state == "active" else NOT_RUNNING
+
+
+def _in_words(found: Status) -> str:
+    if not found.installed:
+        return f"not installed; '{PROGRAM} service install' installs it"
+    pid = f", process {found.pid}" if found.pid is not None else ""
+    restarts = f", restarted {found.restarts} times" if found.restarts else ""
+    enabled = "starts with the machine" if found.enabled else "does not start by itself"
+    said = f"\n  {found.said}" if found.said else ""
+    return f"{found.state} ({found.detail}{pid}{restarts}); {enabled}\n  {found.unit}{said}"
+
+
+@service.command()
+@user_option
+@click.option(
+    "--program", type=click.Path(path_type=Path), metavar="FILE", help="Path of the program in it; default: this one."
+)
+@click.option("--sysusers", is_flag=True, help="Print the lines of sysusers.d(5) for the service's user instead.")
+@serve_words
+def unit(user: bool, program: Path | None, sysusers: bool, words: tuple[str, ...]) -> None:
+    """Print the systemd unit that 'service install' would write, and write nothing.
+
+    \b
+    Example:
+      llama-appliance service unit -- --config /etc/llama-appliance/config.yaml
+    """
+    if sysusers:
+        click.echo(SYSUSERS, nl=False)
+        return
+    click.echo(_systemd(user).text(_command(program, words)), nl=False)
+
+
+def _systemd(user: bool) -> Systemd:
+    """Return the service manager. Raises UsageError on systems that this program has no service for yet."""
+    if sys.platform != "linux":
+        raise UsageError(
+            f"'{PROGRAM} service' works with systemd on Linux; for Windows and macOS it does not exist yet: start "
+            f"'{PROGRAM} serve' from the task scheduler, or as a launchd agent"
+        )
+    from appliance.service.systemd import Systemd  # what it needs exists on Linux alone
+
+    return Systemd(user=user)

@@ -1,0 +1,148 @@
+"""The text of the systemd unit, and the words that a service and systemd say to each other (systemd.exec(5),
+systemd.service(5), sd_notify(3)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+NAME = "llama-appliance"
+UNIT = f"{NAME}.service"
+STATE = f"/var/lib/{NAME}"
+CACHE = f"/var/cache/{NAME}"
+CONFIG = f"/etc/{NAME}/config.yaml"
+OPTIONS_FILE = f"/etc/default/{NAME}"
+HIDDEN = ("/home", "/root", "/run/user")
+"""Folders that a service of the system does not see (``ProtectHome=``)."""
+WATCHDOG = 60
+"""Seconds without a sign of life after which systemd starts the program again."""
+STOP = 90
+"""Seconds that the program may take to end: requests get their grace, models their time to stop."""
+SYSUSERS = f"""\
+g render -
+g video -
+u {NAME} - "Llama Appliance" {STATE}
+m {NAME} render
+m {NAME} video
+"""
+"""The user of the system's service in the words of sysusers.d(5); the groups own the devices of graphics cards."""
+
+_HEAD = """\
+[Unit]
+Description=Llama Appliance, a private AI server
+Documentation=man:llama-appliance(1)
+"""
+_SERVICE = f"""\
+Type=notify
+NotifyAccess=main
+ExecReload=kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=2
+WatchdogSec={WATCHDOG}
+TimeoutStartSec=180
+TimeoutStopSec={STOP}
+KillMode=mixed
+LimitNOFILE=65536
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+RestrictNamespaces=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+UMask=0077
+"""
+_SYSTEM = f"""\
+User={NAME}
+Group={NAME}
+StateDirectory={NAME}
+StateDirectoryMode=0750
+CacheDirectory={NAME}
+CacheDirectoryMode=0750
+WorkingDirectory={STATE}
+Environment=HOME={STATE} XDG_DATA_HOME=/var/lib XDG_CACHE_HOME=/var/cache XDG_CONFIG_HOME=/etc
+Environment=HF_HOME={STATE}/huggingface
+EnvironmentFile=-{OPTIONS_FILE}
+CapabilityBoundingSet=
+AmbientCapabilities=
+ProtectSystem=strict
+ProtectHome=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+ProtectClock=yes
+ProtectHostname=yes
+PrivateTmp=yes
+RemoveIPC=yes
+DevicePolicy=closed
+DeviceAllow=char-drm rw
+DeviceAllow=char-kfd rw
+DeviceAllow=char-nvidia rw
+DeviceAllow=char-nvidia-frontend rw
+DeviceAllow=char-nvidia-uvm rw
+DeviceAllow=char-nvidia-caps rw
+"""
+# What is left out on purpose: PrivateDevices= hides the devices of graphics cards, MemoryDenyWriteExecute= breaks CUDA
+# and Vulkan drivers, which compile kernels in memory, and PrivateNetwork= would leave nobody to serve.
+
+
+def system_unit(command: Sequence[str]) -> str:
+    """Return the unit of the system's service: a user of its own, and nothing writable but its own folders.
+
+    ``command`` is the program with its arguments. Raises ValueError for an argument that no unit can hold.
+    """
+    return (
+        f"{_HEAD}After=network-online.target nvidia-persistenced.service\nWants=network-online.target\n"
+        f"\n[Service]\nExecStart={exec_line(command)} $LLAMA_APPLIANCE_OPTIONS\n{_SERVICE}{_SYSTEM}"
+        "\n[Install]\nWantedBy=multi-user.target\n"
+    )
+
+
+def user_unit(command: Sequence[str]) -> str:
+    """Return the unit of a user's service: the user's own files, without privileges. Raises as `system_unit`."""
+    return f"{_HEAD}\n[Service]\nExecStart={exec_line(command)}\n{_SERVICE}\n[Install]\nWantedBy=default.target\n"
+
+
+def exec_line(command: Sequence[str]) -> str:
+    """Quote a command for ``ExecStart=``: every argument arrives as it is. Raises ValueError as `system_unit`."""
+    return " ".join(_quoted(word, first=number == 0) for number, word in enumerate(command))
+
+
+def _quoted(word: str, *, first: bool) -> str:
+    """Quote one word: systemd undoes quotes and backslashes, then ``%``, then ``$``, the last not in the first word."""
+    if not word or any(ord(char) < 32 or ord(char) == 127 for char in word):
+        raise ValueError(f"{word!r} cannot stand in a systemd unit; leave out what cannot be printed")
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    if not first:
+        text = text.replace("$", "$$")
+    return text if text.replace("/", "").replace("-", "").replace("_", "").replace(".", "").isalnum() else f'"{text}"'
+
+
+class Watch(Struct, frozen=True):
+    """The wishes of systemd towards a service."""
+
+    address: str = ""
+    """Of its socket, ``@`` in front for an abstract one; empty: nobody listens."""
+    every: float | None = None
+    """Seconds between two signs of life: half of what systemd waits. None: it wants none."""
+
+
+def watch_of(environ: Mapping[str, str], pid: int) -> Watch:
+    """Read ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``; what is meant for another process counts not."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")) or len(address) < 2:
+        return Watch()
+    meant = environ.get("WATCHDOG_PID", "")
+    micros = environ.get("WATCHDOG_USEC", "")
+    wanted = micros.isascii() and micros.isdigit() and int(micros) > 0 and meant in ("", str(pid))
+    return Watch(address, int(micros) / 2_000_000 if wanted else None)
+
+
+def message(**words: str | int) -> bytes:
+    """Return the datagram of sd_notify(3) with these assignments; line breaks in them become spaces."""
+    return "\n".join(f"{name}={' '.join(str(value).splitlines())}" for name, value in words.items()).encode()

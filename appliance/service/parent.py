@@ -1,0 +1,115 @@
+"""The application that started the program as a part of itself: it learns the address, and the program ends with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance.core.settings import Embedding
+from appliance.errors import UsageError
+from appliance.platform.stopping import STOP_SIGNALS
+
+LOOK_EVERY = 0.5
+"""Seconds between two looks for the parent, where the system does not tell of its end."""
+
+
+class Ready(Struct, frozen=True, kw_only=True):
+    """The content of the ready file."""
+
+    url: str
+    """The first address that the program listens on."""
+    urls: Sequence[str]
+    pid: int
+    version: str
+
+
+class Parent:
+    """The application, as far as it can be told something."""
+
+    def __init__(self, ready_file: Path | None) -> None:
+        self._file = ready_file
+
+    async def tell_ready(self, urls: Sequence[str], version: str) -> UsageError | None:
+        """Write the ready file, whole or not at all; the error if it cannot be written."""
+        if self._file is not None:
+            content = msgspec.json.encode(Ready(url=urls[0], urls=urls, pid=os.getpid(), version=version)) + b"\n"
+            try:
+                await trio.to_thread.run_sync(_write, self._file, content)
+            except OSError as cause:
+                return UsageError(f"--ready-file {self._file} cannot be written: {cause.strerror or cause}")
+        return None
+
+
+@asynccontextmanager
+async def open_parent(settings: Embedding) -> AsyncGenerator[Parent]:
+    """For the length of the block: the program is told to stop when the parent ends. The end removes the ready file.
+
+    A ready file that an earlier run left is removed first, so that the application never reads an old address.
+    """
+    file = Path(settings.ready_file) if settings.ready_file is not None else None
+    _remove(file)
+    try:
+        async with trio.open_nursery() as nursery:
+            if settings.parent_pid is not None:
+                nursery.start_soon(_follow, settings.parent_pid)
+            yield Parent(file)
+            nursery.cancel_scope.cancel()
+    finally:
+        _remove(file)
+
+
+def _remove(file: Path | None) -> None:
+    if file is not None:
+        with suppress(OSError):
+            file.unlink()
+
+
+async def _follow(pid: int) -> None:
+    """Wait for the process's end. Linux tells it at once and of this very process, whoever gets its number next."""
+    if sys.platform == "linux":
+        with suppress(ProcessLookupError):  # it has ended already
+            descriptor = os.pidfd_open(pid)
+            try:
+                await trio.lowlevel.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+    else:
+        import psutil  # see `check_parent`
+
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110  there is no event
+                await trio.sleep(LOOK_EVERY)
+    signal.raise_signal(STOP_SIGNALS[-1])  # as from outside, with the watchdog that this arms
+
+
+def check_parent(settings: Embedding) -> None:
+    """Raises UsageError for a parent that does not exist."""
+    if settings.parent_pid is None:
+        return
+    import psutil  # of no use to a server that has no parent
+
+    if not psutil.pid_exists(settings.parent_pid):
+        raise UsageError(
+            f"--parent-pid {settings.parent_pid}: there is no such process; give the application's own process id"
+        )
+
+
+def _write(file: Path, content: bytes) -> None:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "wb") as opened:  # noqa: PTH123  only this takes a descriptor
+            opened.write(content)
+        temporary.replace(file)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()

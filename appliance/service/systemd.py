@@ -1,0 +1,166 @@
+"""Installs and steers the program's systemd service, of the system or of the user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from appliance.core.systemd import CACHE, HIDDEN, NAME, STATE, SYSUSERS, UNIT, system_unit, user_unit
+from appliance.errors import ApplianceError, UsageError
+from appliance.platform.children import open_children
+from appliance.platform.env import inherited_env
+from appliance.platform.throwaway import Ran, run_to_end
+
+PACKAGED = Path("/usr/lib/systemd/system") / UNIT
+"""The unit of a package, which installs and removes it."""
+RUNNING = Path("/run/systemd/system")
+"""Exists where systemd runs (sd_booted(3))."""
+COMMAND_TIME = 240.0
+"""Seconds for one systemctl: starting waits until the program serves, stopping until it has ended."""
+SHOWN = ("LoadState", "UnitFileState", "ActiveState", "SubState", "MainPID", "NRestarts", "Result", "StatusText")
+
+
+class ServiceFailed(ApplianceError):
+    """The service manager refused. ``status`` of its command; None when the command did not end in time."""
+
+    def __init__(self, command: str, status: int | None, said: str) -> None:
+        super().__init__(command, status, said)
+        self.command = command
+        self.status = status
+        self.said = said
+
+    def __str__(self) -> str:
+        how = f"ended with {self.status}" if self.status is not None else f"took longer than {COMMAND_TIME:.0f} s"
+        return f"'{self.command}' {how}: {self.said or 'it said nothing'}; 'journalctl -u {NAME}' may say more"
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """The service as systemd sees it. ``state``: active, activating, inactive, failed ... as systemd calls it."""
+
+    installed: bool
+    enabled: bool
+    state: str
+    detail: str
+    pid: int | None
+    restarts: int
+    said: str
+    """What the program last reported."""
+    unit: str
+    """The unit's file."""
+
+
+class Systemd:
+    """One service manager: the system's, or the user's. Every method raises ServiceFailed when systemd refuses."""
+
+    def __init__(self, *, user: bool, environ: Mapping[str, str] = os.environ) -> None:
+        self._user = user
+        config = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        self.unit = config / "systemd" / "user" / UNIT if user else Path("/etc/systemd/system") / UNIT
+
+    def text(self, command: Sequence[str]) -> str:
+        """Return the unit that `install` writes. Raises UsageError."""
+        program = Path(command[0])
+        if not self._user and (hidden := next((each for each in HIDDEN if program.is_relative_to(each)), None)):
+            raise UsageError(
+                f"a service of the system does not see {hidden}, and {program} is there; copy the program's folder to "
+                f"/opt/{NAME} and install it from there, or use --user"
+            )
+        try:
+            return user_unit(command) if self._user else system_unit(command)
+        except ValueError as cause:
+            raise UsageError(str(cause)) from None
+
+    async def install(self, command: Sequence[str], *, start: bool) -> None:
+        """Write the unit, let it start with the machine (or the session), and start it now if asked. Raises OSError."""
+        text = self.text(command)
+        self._refuse_packaged()
+        self._need_systemd()
+        self._need_root()
+        if not self._user:
+            await self._run("systemd-sysusers", "-", stdin=SYSUSERS.encode())
+        self.unit.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.unit.with_suffix(".new")
+        temporary.write_text(text, "utf-8")
+        temporary.replace(self.unit)
+        await self._systemctl("daemon-reload")
+        await self._systemctl("enable", UNIT)
+        if start:
+            await self._systemctl("restart", UNIT)
+
+    async def uninstall(self, *, purge: bool) -> list[str]:
+        """Stop the service and remove the unit; with ``purge`` also its data and its user. Returns what stays."""
+        self._refuse_packaged()
+        self._need_systemd()
+        self._need_root()
+        if not self.unit.exists():
+            raise UsageError(f"there is no {self.unit}, so the service is not installed")
+        await self._systemctl("disable", "--now", UNIT)
+        self.unit.unlink()
+        await self._systemctl("daemon-reload")
+        await self._systemctl("reset-failed", UNIT, may_fail=True)
+        if self._user:
+            return []
+        if not purge:
+            return [STATE, CACHE]
+        await self._run("rm", "-rf", "--one-file-system", STATE, CACHE)
+        await self._run("userdel", NAME)
+        return []
+
+    async def steer(self, verb: str) -> None:
+        """Carry out ``start``, ``stop`` or ``restart`` and wait until it is done."""
+        self._need_systemd()
+        self._need_root()
+        if not self.unit.exists() and not (not self._user and PACKAGED.exists()):
+            raise UsageError(f"the service is not installed; '{self._own('install')}' installs it")
+        await self._systemctl(verb, UNIT)
+
+    async def status(self) -> Status:
+        """Ask systemd. Needs no privilege."""
+        self._need_systemd()
+        ran = await self._systemctl("show", UNIT, f"--property={','.join(SHOWN)}", "--property=FragmentPath")
+        lines = [line.partition("=") for line in ran.output.decode(errors="replace").splitlines()]
+        words = {name: value for name, _, value in lines}
+        return Status(
+            installed=words.get("LoadState") == "loaded",
+            enabled=words.get("UnitFileState") == "enabled",
+            state=words.get("ActiveState", "unknown"),
+            detail=words.get("SubState", "") if words.get("Result", "success") == "success" else words["Result"],
+            pid=int(words["MainPID"]) if words.get("MainPID", "0").isdigit() and words.get("MainPID") != "0" else None,
+            restarts=int(words["NRestarts"]) if words.get("NRestarts", "").isdigit() else 0,
+            said=words.get("StatusText", ""),
+            unit=words.get("FragmentPath") or str(self.unit),
+        )
+
+    def _refuse_packaged(self) -> None:
+        if not self._user and PACKAGED.exists():
+            raise UsageError(
+                f"{PACKAGED} belongs to a package, which installs and removes the service; "
+                f"'{self._own('start')}' and '{self._own('stop')}' work, and '--user' makes a service of your own"
+            )
+
+    def _need_systemd(self) -> None:
+        if not RUNNING.is_dir():
+            raise UsageError(
+                f"systemd does not run here, so it has no services; start '{NAME} serve' from the init system that does"
+            )
+
+    def _need_root(self) -> None:
+        if not self._user and os.geteuid() != 0:
+            raise UsageError("a service of the system needs root: use sudo, or --user for a service of your own")
+
+    def _own(self, verb: str) -> str:
+        return f"{NAME} service {verb}{' --user' if self._user else ''}"
+
+    async def _systemctl(self, *words: str, may_fail: bool = False) -> Ran:
+        return await self._run("systemctl", *(("--user",) if self._user else ()), *words, may_fail=may_fail)
+
+    async def _run(self, *command: str, stdin: bytes = b"", may_fail: bool = False) -> Ran:
+        async with open_children() as children:
+            ran = await run_to_end(children, command, inherited_env(), seconds=COMMAND_TIME, stdin=stdin)
+        if ran.status != 0 and not may_fail:
+            said = " ".join((ran.errors or ran.output).decode(errors="replace").split())
+            raise ServiceFailed(" ".join(command), ran.status, said)
+        return ran

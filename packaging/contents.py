@@ -1,0 +1,325 @@
+"""What lies in the payload: whose every file is, its licences, its bill of materials, its list of files, its signature.
+
+licenses/<component>/        the licence texts of everything inside
+sbom.cdx.json                CycloneDX 1.6: every component, every file with its sha256
+payload.json                 version, commit, platform, engines, and every file but itself and its signature
+payload.json.sig             ed25519 signature of payload.json: 64 bytes, as `openssl pkeyutl -rawin` makes them
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import cast
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME = "llama-appliance"
+LIST = "payload.json"
+SIGNATURE = "payload.json.sig"
+SBOM = "sbom.cdx.json"
+COMMON_LICENSES = re.compile(r"/usr/share/common-licenses/([\w.+-]*\w)")
+NAMESPACE = uuid.UUID("5f0f4f6e-3c3a-5d51-9b58-5a5f1f6d0c11")
+"""Any fixed number: serial numbers of bills of materials are derived from it and the content, so that they repeat."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """Something with a version and a licence of its own. ``texts`` are the files of its licence."""
+
+    name: str
+    version: str
+    kind: str = "library"
+    purl: str = ""
+    licence: str = ""
+    texts: tuple[Path, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The commit that the payload is made from. ``time`` in seconds since 1970; ``clean``: nothing was edited since."""
+
+    id: str
+    time: int
+    clean: bool
+
+    @property
+    def word(self) -> str:
+        return self.id if self.clean else f"{self.id}-edited"
+
+
+def commit() -> Commit:
+    """Return the checkout's commit; an archive of sources without git has none and is of 1980, zip's first year."""
+    try:
+        shown = _output("git", "-C", str(ROOT), "log", "-1", "--format=%H %ct").split()
+        edited = _output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no").strip()
+    except (OSError, subprocess.CalledProcessError):
+        return Commit("", 315532800, clean=True)
+    return Commit(shown[0], int(shown[1]), clean=not edited)
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
+
+
+# ---- whose the files are ---------------------------------------------------------------------------------------------
+
+
+def components(work: Path) -> list[Component]:
+    """Everything that PyInstaller took, from its own lists in ``work``. Ends with an error for a file of nobody."""
+    packages = _packages()
+    found: dict[str, Component] = {}
+    others: set[Path] = set()
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    for path in _sources(work):
+        if (owner := packages.get(str(path))) is not None:
+            found.setdefault(owner.metadata["Name"].lower(), _of_package(owner))
+        elif not (path.is_relative_to(stdlib) or path.is_relative_to(ROOT)):
+            others.add(path)
+    foreign, nobodys = _of_debian(sorted(others))
+    base = Path(sys.base_prefix)
+    if unknown := [str(path) for path in nobodys if base == Path("/usr") or not path.is_relative_to(base)]:
+        sys.exit(f"error: nobody knows whose these files are, and so their licence: {', '.join(unknown)}")
+    python = Component(
+        name="python",
+        version=".".join(map(str, sys.version_info[:3])),
+        kind="platform",
+        purl=f"pkg:generic/python@{'.'.join(map(str, sys.version_info[:3]))}",
+        licence="PSF-2.0",
+        texts=_python_licence(stdlib),
+    )
+    program = Component(
+        name=NAME, version=program_version(), kind="application", licence="MIT", texts=(ROOT / "LICENSE",)
+    )
+    return [program, python, *sorted([*found.values(), *foreign], key=lambda each: each.name)]
+
+
+def program_version() -> str:
+    """Return the version that the package states."""
+    text = (ROOT / "appliance" / "__init__.py").read_text("utf-8")
+    return re.findall(r'__version__ = "([^"]+)"', text)[0]
+
+
+def _sources(work: Path) -> Iterator[Path]:
+    """The files that PyInstaller read: of the folder, of the archive of modules, of the executable."""
+    for name in ("COLLECT-00.toc", "PYZ-00.toc", "EXE-00.toc"):
+        for entry in _entries(ast.literal_eval((work / name).read_text("utf-8"))):
+            path = Path(entry)
+            if entry and path.is_absolute() and not path.is_relative_to(work) and path.is_file():
+                yield path
+
+
+def _entries(content: object) -> Iterator[str]:
+    """Find the second field of each ``(name, path, kind)`` in a list of PyInstaller's."""
+    if isinstance(content, (list, tuple)):
+        parts = cast(Sequence[object], content)
+        if isinstance(content, tuple) and len(parts) == 3 and all(isinstance(part, str) for part in parts):
+            yield str(parts[1])
+        else:
+            for part in parts:
+                yield from _entries(part)
+
+
+def _packages() -> dict[str, Distribution]:
+    """Map each file of each installed Python package to its package; the program's own is not one of them."""
+    found: dict[str, Distribution] = {}
+    for package in distributions():
+        if package.metadata["Name"].lower() != NAME:
+            folder = str(package.locate_file(""))
+            found |= {os.path.join(folder, file): package for file in package.files or ()}  # noqa: PTH118  tens of thousands
+    return found
+
+
+def _of_package(package: Distribution) -> Component:
+    name = package.metadata["Name"].lower().replace("_", "-")
+    texts = [Path(str(package.locate_file(file))) for file in package.files or ()]
+    metadata = package.metadata
+    stated = [*(metadata.get_all("License-Expression") or ()), *(metadata.get_all("License") or ()), ""][0]
+    classifiers = [each.rpartition(" :: ")[2] for each in metadata.get_all("Classifier") or ()]
+    licences = [each for each in classifiers if "License" in each]
+    return Component(
+        name=name,
+        version=package.version,
+        purl=f"pkg:pypi/{name}@{package.version}",
+        licence=stated if 0 < len(stated) < 60 else ", ".join(licences),
+        texts=tuple(
+            path
+            for path in texts
+            if path.name.lower().startswith(("licen", "copying", "notice")) and path.suffix != ".py" and path.is_file()
+        ),
+    )
+
+
+def _python_licence(stdlib: Path) -> tuple[Path, ...]:
+    debian = Path(f"/usr/share/doc/libpython3.{sys.version_info[1]}-minimal/copyright")
+    found = next((path for path in (stdlib / "LICENSE.txt", debian) if path.is_file()), None)
+    if found is None:
+        sys.exit(f"error: the licence of Python is neither {stdlib / 'LICENSE.txt'} nor {debian}")
+    return (found,)
+
+
+def _of_debian(paths: Sequence[Path]) -> tuple[list[Component], list[Path]]:
+    """Return the Debian packages that own system libraries, and the files that no package owns."""
+    if shutil.which("dpkg-query") is None or not paths:
+        return [], list(paths)
+    # Since /lib became a link to /usr/lib, dpkg knows a file under one of two names.
+    names = {
+        each: path for path in paths for real in (path, path.resolve()) for each in (str(real), _outside_usr(real))
+    }
+    query = ["dpkg-query", "--search", *sorted(names)]
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    owners = {names[path]: owner for owner, _, path in (line.partition(": ") for line in done.stdout.splitlines())}
+    found: list[Component] = []
+    for owner in sorted(set(owners.values())):
+        name, version = _output("dpkg-query", "--show", "--showformat", "${Package} ${Version}", owner).split()
+        text = Path("/usr/share/doc") / name / "copyright"
+        texts = [text, *(Path(each.group()) for each in COMMON_LICENSES.finditer(text.read_text("utf-8", "replace")))]
+        part = Component(
+            name=name,
+            version=version,
+            purl=f"pkg:deb/debian/{name}@{version}",
+            licence=f"see licenses/{name}/copyright",
+            texts=tuple(dict.fromkeys(path for path in texts if path.is_file())),
+        )
+        found.append(part)
+    return found, [path for path in paths if path not in owners]
+
+
+def _outside_usr(path: Path) -> str:
+    return str(path).removeprefix("/usr")
+
+
+def copy_licenses(folder: Path, parts: Sequence[Component]) -> None:
+    """Put each component's licence into a folder of its name. Ends with an error for one that has none at all."""
+    for part in parts:
+        place = folder / part.name
+        place.mkdir(parents=True)
+        for text in part.texts:  # a package may carry two of one name, in two folders
+            name = f"{text.parent.name}-{text.name}" if (place / text.name).exists() else text.name
+            shutil.copyfile(text, place / name)
+        if not part.texts:
+            if not part.licence:
+                sys.exit(f"error: {part.name} {part.version} names no licence, so it cannot be shipped")
+            (place / "LICENSE").write_text(f"{part.name} {part.version}: {part.licence}\n", "utf-8")
+
+
+# ---- lists -----------------------------------------------------------------------------------------------------------
+
+
+def engines_in(payload: Path) -> list[Component]:
+    """Return the engine builds inside, named by their ids."""
+    found: list[Component] = []
+    for manifest in sorted((payload / "engines").glob("*/*/engine.json")):
+        facts = cast(dict[str, str], json.loads(manifest.read_bytes()))
+        found.append(
+            Component(
+                name=f"{facts['platform']}-{facts['backend']}/{facts['build']}",
+                version=str(facts.get("version") or facts["build"]),
+                kind="application",
+                purl=f"pkg:github/ggml-org/llama.cpp@{facts.get('version') or facts['build']}",
+                licence="MIT",
+            )
+        )
+    return found
+
+
+def entries(payload: Path) -> list[dict[str, object]]:
+    """Return path, size and sha256 of every file below ``payload``, or the target of a link, sorted by path."""
+    found: list[dict[str, object]] = []
+    for path in sorted(payload.rglob("*"), key=lambda each: each.relative_to(payload).as_posix()):
+        name = path.relative_to(payload).as_posix()
+        if path.is_symlink():
+            found.append({"path": name, "link": path.readlink().as_posix()})
+        elif path.is_file():
+            content = path.read_bytes()
+            entry: dict[str, object] = {"path": name, "size": len(content)}
+            entry["sha256"] = hashlib.sha256(content).hexdigest()
+            found.append(entry | ({"executable": True} if os.access(path, os.X_OK) else {}))
+    return found
+
+
+def write_sbom(payload: Path, parts: Sequence[Component], made_from: Commit) -> None:
+    """Write the bill of materials, which lists every file that is there before it."""
+    files = entries(payload)
+    starter = Component("starter-model", program_version(), "machine-learning-model", licence="MIT")
+    things = [_thing(part) for part in (*parts[1:], *engines_in(payload), starter)]
+    for file in files:
+        thing: dict[str, object] = {"type": "file", "name": file["path"], "bom-ref": f"file:{file['path']}"}
+        if "sha256" in file:
+            thing["hashes"] = [{"alg": "SHA-256", "content": file["sha256"]}]
+        else:
+            thing["description"] = f"link to {file['link']}"
+        things.append(thing)
+    content = json.dumps([_thing(parts[0]), things], sort_keys=True)
+    bill: dict[str, object] = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(NAMESPACE, content)}",
+        "version": 1,
+        "metadata": {"timestamp": _written(made_from.time), "component": _thing(parts[0])},
+        "components": things,
+    }
+    (payload / SBOM).write_text(json.dumps(bill, indent=1) + "\n", "utf-8")
+
+
+def _thing(part: Component) -> dict[str, object]:
+    thing: dict[str, object] = {"type": part.kind, "name": part.name, "version": part.version}
+    thing["bom-ref"] = part.purl or f"{part.kind}:{part.name}"
+    if part.purl:
+        thing["purl"] = part.purl
+    return thing | ({"licenses": [{"license": {"name": part.licence}}]} if part.licence else {})
+
+
+def write_list(payload: Path, platform: str, made_from: Commit) -> str:
+    """Write the list of files, and return its sha256, which stands for the whole payload."""
+    content = {
+        "format": 1,
+        "name": NAME,
+        "version": program_version(),
+        "commit": made_from.word,
+        "made": _written(made_from.time),
+        "platform": platform,
+        "engines": [engine.name for engine in engines_in(payload)],
+        "files": entries(payload),
+    }
+    text = json.dumps(content, indent=1).encode() + b"\n"
+    (payload / LIST).write_bytes(text)
+    return hashlib.sha256(text).hexdigest()
+
+
+def sign(payload: Path, key: Path) -> None:
+    """Sign the list with an ed25519 key in PEM form. Needs openssl 3, which does it in constant time."""
+    command = ["openssl", "pkeyutl", "-sign", "-rawin", "-inkey", str(key), "-in", str(payload / LIST)]
+    try:
+        done = subprocess.run([*command, "-out", str(payload / SIGNATURE)], capture_output=True, text=True, check=False)
+    except OSError as cause:
+        sys.exit(f"error: --sign needs the program openssl: {cause}")
+    if done.returncode != 0 or (payload / SIGNATURE).stat().st_size != 64:
+        sys.exit(
+            f"error: {key} cannot sign: {done.stderr.strip() or 'it is not an ed25519 key'}\n"
+            f"'openssl genpkey -algorithm ed25519 -out {key}' makes one"
+        )
+
+
+def settle(payload: Path, seconds: int) -> None:
+    """Give every file the commit's time and plain modes, so that archives of equal payloads are equal."""
+    for path in (payload, *payload.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+        os.utime(path, (seconds, seconds), follow_symlinks=os.utime not in os.supports_follow_symlinks)
+
+
+def _written(seconds: int) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,90 @@
+"""The unit's text and the words of sd_notify."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.systemd import Watch, exec_line, message, system_unit, user_unit, watch_of
+
+ARGUMENT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]), min_size=1)
+
+
+def as_systemd_reads(line: str) -> list[str]:
+    """Undo the quoting in systemd's order: words with their quotes and backslashes, then %, then $ after the first."""
+    words: list[str] = []
+    word, quoted, begun, escaped = "", False, False, False
+    for char in line:
+        if escaped:
+            word, escaped = word + char, False
+        elif char == "\\":
+            escaped = begun = True
+        elif char == '"':
+            quoted, begun = not quoted, True
+        elif char == " " and not quoted:
+            if begun:
+                words.append(word)
+            word, begun = "", False
+        else:
+            word, begun = word + char, True
+    assert not quoted
+    words = [each.replace("%%", "%") for each in [*words, *([word] if begun else [])]]
+    return [words[0], *(each.replace("$$", "$") for each in words[1:])]
+
+
+@given(st.lists(ARGUMENT, min_size=1, max_size=5))
+def test_every_argument_arrives_as_it_is(command: list[str]) -> None:
+    assert as_systemd_reads(exec_line(command)) == command
+
+
+@pytest.mark.parametrize("word", ["", "a\nb", "a\0b", "\x7f", "\x1b[0m"])
+def test_what_no_unit_can_hold_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="cannot stand in a systemd unit"):
+        exec_line(["/bin/true", word])
+
+
+def test_nothing_hides_graphics_cards_or_breaks_their_drivers() -> None:
+    text = system_unit(["/opt/x/llama-appliance", "serve"])
+    assert "PrivateDevices" not in text
+    assert "MemoryDenyWriteExecute" not in text
+    assert {line.partition("=")[2] for line in text.splitlines() if line.startswith("DeviceAllow=char-nvidia")}
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+@pytest.mark.parametrize("unit", [system_unit, user_unit])
+def test_systemd_accepts_the_unit(unit: object, tmp_path: Path) -> None:
+    assert callable(unit)
+    file = tmp_path / "llama-appliance.service"
+    file.write_text(unit(["/bin/sh", "a b", "100%", "$HOME", 'say "x"']), "utf-8")
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True)
+    complaints = [line for line in done.stderr.splitlines() if file.name in line]
+    assert complaints == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, Watch()),
+        ({"WATCHDOG_USEC": "1000000"}, Watch()),
+        ({"NOTIFY_SOCKET": "relative"}, Watch()),
+        ({"NOTIFY_SOCKET": "@"}, Watch()),
+        ({"NOTIFY_SOCKET": "/run/n"}, Watch("/run/n")),
+        ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "3000000"}, Watch("@n", 1.5)),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"}, Watch("/n", 1.5)),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"}, Watch("/n")),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "0"}, Watch("/n")),
+        ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "nonsense"}, Watch("/n")),
+    ],
+)
+def test_what_systemd_asks_is_read(environ: dict[str, str], found: Watch) -> None:
+    assert watch_of(environ, 7) == found
+
+
+@given(st.text())
+def test_no_text_can_smuggle_in_an_assignment(text: str) -> None:
+    assert len(message(STATUS=text, READY=1).decode("utf-8", "surrogatepass").split("\n")) == 2

@@ -1,0 +1,83 @@
+"""A small Debian that really boots: systemd as its first process, in a container of its own, without a network.
+
+Needs root, mmdebstrap and systemd-nspawn; the root folder is made once and kept in build/. One script runs in it as
+root when everything has started, and then the machine is switched off.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = ROOT / "build" / "roots" / "bookworm.tar"
+PACKAGES = ROOT / "dist" / "packages"
+INSIDE = "systemd,systemd-sysv,dbus,curl,procps,passwd,rpm"
+"""What the small Debian has beside what every Debian has."""
+TIME = 240.0
+UNIT = """\
+[Unit]
+After=multi-user.target
+[Service]
+Type=oneshot
+ExecStart=/bin/bash -c '/bin/bash /scenario >/said 2>&1'
+ExecStopPost=/bin/systemctl --force poweroff
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def missing() -> str:
+    """Return what this machine lacks to boot one; empty: nothing."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "needs root on Linux"
+    tools = [tool for tool in ("mmdebstrap", "systemd-nspawn", "unshare") if shutil.which(tool) is None]
+    return f"needs {' and '.join(tools)}" if tools else ""
+
+
+def unpack_root(folder: Path) -> Path:
+    """Return a fresh root folder below ``folder``."""
+    if not BASE.exists():
+        BASE.parent.mkdir(parents=True, exist_ok=True)
+        half = BASE.with_suffix(".half.tar")
+        subprocess.run(["mmdebstrap", "--variant=minbase", f"--include={INSIDE}", "bookworm", half], check=True)
+        half.rename(BASE)
+    root = folder / "root"
+    root.mkdir()
+    subprocess.run(["tar", "-C", root, "--exclude=./dev/*", "-xf", BASE], check=True)
+    return root
+
+
+def boot(root: Path, script: str, files: Mapping[str, Path]) -> dict[str, str]:
+    """Boot the root, run the script in it, and return what it said after each ``section NAME`` of its.
+
+    ``files`` are put into its top folder under these names first.
+    """
+    for name, path in files.items():
+        shutil.copyfile(path, root / name)
+    (root / "scenario").write_text('section() { echo "@@ $1"; }\n' + script, "utf-8")
+    (root / "said").unlink(missing_ok=True)
+    unit = root / "etc/systemd/system/scenario.service"
+    unit.write_text(UNIT, "utf-8")
+    wanted = root / "etc/systemd/system/multi-user.target.wants/scenario.service"
+    wanted.parent.mkdir(exist_ok=True)
+    wanted.unlink(missing_ok=True)
+    wanted.symlink_to("../scenario.service")
+    command = ["unshare", "--mount", "systemd-nspawn", "--quiet", f"--directory={root}", "--boot", "--register=no"]
+    command += ["--keep-unit", "--private-network", "--console=pipe"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIME, check=False)
+    said = (root / "said").read_text("utf-8", "replace") if (root / "said").exists() else ""
+    assert done.returncode == 0, done.stdout.decode(errors="replace") + said
+    sections: dict[str, str] = {}
+    name = ""
+    for line in said.splitlines(keepends=True):
+        if line.startswith("@@ "):
+            name = line[3:].strip()
+            sections[name] = ""
+        elif name:
+            sections[name] += line
+    return sections

@@ -1,0 +1,156 @@
+"""The packages in a Debian that boots: installed, served, killed, hung, upgraded, removed, purged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import booted
+import pytest
+
+pytestmark = [pytest.mark.frozen, pytest.mark.slow, pytest.mark.skipif(bool(booted.missing()), reason=booted.missing())]
+
+WORDS = """
+files() {
+    find / -xdev \\( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /var/lib/dpkg -o -path /var/log \\
+        -o -path /var/lib/rpm -o -path /var/cache/ldconfig -o -path /var/lib/systemd \\) -prune -o \\
+        \\( ! -type d -o -name "*llama*" \\) -print |
+        grep -v -e '^/etc/.*-$' -e '^/said' -e '^/etc/.pwd.lock' | sort
+}
+property() { systemctl show llama-appliance -P "$1"; }
+chat() {
+    curl -sS --fail --max-time 60 http://127.0.0.1:8080/v1/chat/completions \\
+        -d '{"model": "starter", "messages": [{"role": "user", "content": "What is your name?"}]}'
+    echo
+}
+until_active() {
+    for _ in $(seq 300); do
+        [ "$(property ActiveState) $(property NRestarts)" = "active $1" ] && return
+        sleep 0.1
+    done
+    echo "not active with $1 restarts"
+}
+"""
+"""Shell functions of the scenarios."""
+
+DEB = """
+files >/tmp/before
+section install; dpkg -i /llama-appliance.deb; echo "status $?"
+section status; llama-appliance service status --json
+section user; ps -o user:20= -p "$(property MainPID)"
+section chat; chat
+section engine; ps -eo args | grep -c '^/usr/lib/llama-appliance/engines/.*/llama-server'
+section gpu; property DevicePolicy; property DeviceAllow
+section security; systemd-analyze security llama-appliance | tail -1
+section refused; llama-appliance service install; echo "status $?"
+section man; [ -s /usr/share/man/man1/llama-appliance.1.gz ] && echo there
+section killed; kill -9 "$(property MainPID)"; until_active 1; chat
+section watchdog
+mkdir -p /run/systemd/system/llama-appliance.service.d
+printf '[Service]\\nWatchdogSec=2\\n' >/run/systemd/system/llama-appliance.service.d/short.conf
+systemctl daemon-reload; systemctl restart llama-appliance; kill -STOP "$(property MainPID)"; until_active 1; chat
+journalctl -u llama-appliance | grep -c 'Watchdog timeout'
+section reload; systemctl reload llama-appliance; echo "status $?"; systemctl is-active llama-appliance
+section data; touch /var/lib/llama-appliance/mine; echo '#edited' >>/etc/default/llama-appliance
+section upgrade; dpkg -i /newer.deb; echo "status $?"; systemctl is-active llama-appliance; chat
+grep -c edited /etc/default/llama-appliance; ls /var/lib/llama-appliance/mine
+section upgraded-stopped; systemctl stop llama-appliance; dpkg -i /newer.deb >/dev/null 2>&1
+systemctl is-active llama-appliance
+section remove; dpkg -r llama-appliance; echo "status $?"; ls -d /var/lib/llama-appliance/mine /usr/lib/llama-appliance
+ps -eo args | grep -c '[l]lama-appliance serve'
+section purge; dpkg -P llama-appliance; echo "status $?"
+rm -rf /run/systemd/system/llama-appliance.service.d; files >/tmp/after
+section left; diff /tmp/before /tmp/after; getent passwd llama-appliance
+"""
+
+
+def package(pattern: str) -> Path:
+    found = sorted(booted.PACKAGES.glob(pattern))
+    assert found, f"there is no {pattern} in {booted.PACKAGES}; 'python3 bootstrap.py package' makes it"
+    return found[-1]
+
+
+def newer(deb: Path, folder: Path) -> Path:
+    """The same package with a higher version."""
+    tree = folder / "newer"
+    subprocess.run(["dpkg-deb", "--raw-extract", deb, tree], check=True)
+    control = tree / "DEBIAN" / "control"
+    control.write_text(control.read_text("utf-8").replace("\nVersion: ", "\nVersion: 99."), "utf-8")
+    made = folder / "newer.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", tree, made], check=True)
+    shutil.rmtree(tree)
+    return made
+
+
+def answer(text: str) -> str:
+    return str(json.loads(text.splitlines()[0])["choices"][0]["message"]["content"]).lower()
+
+
+def test_the_deb_from_install_to_purge(tmp_path: Path) -> None:
+    deb = package("*.deb")
+    root = booted.unpack_root(tmp_path)
+    said = booted.boot(root, WORDS + DEB, {"llama-appliance.deb": deb, "newer.deb": newer(deb, tmp_path)})
+    assert said["install"].endswith("status 0\n"), said["install"]
+    status = json.loads(said["status"])
+    assert (status["state"], status["enabled"], status["said"]) == (
+        "active",
+        True,
+        "listening on http://127.0.0.1:8080",
+    )
+    assert said["user"].strip() == "llama-appliance"
+    assert "appliance" in answer(said["chat"])
+    assert said["engine"] == "1\n"
+    assert "closed" in said["gpu"]
+    assert "char-nvidia" in said["gpu"]
+    assert "1.9 OK" in said["security"]
+    assert "belongs to a package" in said["refused"]
+    assert said["refused"].endswith("status 2\n")
+    assert said["man"] == "there\n"
+    assert "appliance" in answer(said["killed"])
+    assert "appliance" in answer(said["watchdog"])
+    assert said["watchdog"].splitlines()[-1] != "0"
+    assert said["reload"] == "status 0\nactive\n"
+    tail = said["upgrade"].partition("status 0\nactive\n")[2].splitlines()
+    assert "appliance" in answer(tail[0])
+    assert tail[1:] == ["1", "/var/lib/llama-appliance/mine"]
+    assert said["upgraded-stopped"] == "inactive\n"
+    assert "\n/var/lib/llama-appliance/mine\n" in said["remove"]
+    assert "cannot access '/usr/lib/llama-appliance'" in said["remove"]
+    assert said["remove"].endswith("\n0\n")
+    assert "status 0" in said["purge"]
+    assert said["left"] == ""
+
+
+RPM = """
+rpm --initdb; files >/tmp/before
+section install; rpm -i --nodeps /llama-appliance.rpm; echo "status $?"
+section verify; rpm -V --nodeps llama-appliance; echo "status $?"
+section chat; until_active 0; chat
+section upgrade; rpm -U --nodeps --force /llama-appliance.rpm; echo "status $?"; systemctl is-active llama-appliance
+section remove; rpm -e llama-appliance; echo "status $?"; systemctl is-active llama-appliance
+section left; rm -rf /var/lib/llama-appliance /var/cache/llama-appliance; files >/tmp/after; diff /tmp/before /tmp/after
+"""
+
+
+def test_the_rpm_installed_and_removed(tmp_path: Path) -> None:
+    """Dependencies are not looked at: this Debian's rpm knows nothing of what Debian installed."""
+    root = booted.unpack_root(tmp_path)
+    said = booted.boot(root, WORDS + RPM, {"llama-appliance.rpm": package("*.rpm")})
+    assert said["install"].endswith("status 0\n"), said["install"]
+    assert said["verify"] == "status 0\n"
+    assert "appliance" in answer(said["chat"])
+    assert said["upgrade"].endswith("status 0\nactive\n")
+    assert "status 0\n" in said["remove"]
+    assert said["remove"].endswith("inactive\n")
+    assert said["left"] == ""
+
+
+def test_the_tarball_runs_where_it_is_unpacked(tmp_path: Path) -> None:
+    subprocess.run(["tar", "-C", tmp_path, "-xzf", package("*.tar.gz")], check=True)
+    [folder] = tmp_path.iterdir()
+    listed = json.loads((folder / "payload.json").read_bytes())
+    assert folder.name == f"llama-appliance-{listed['version']}-{listed['platform']}"
+    done = subprocess.run([folder / "llama-appliance", "version", "--json"], env={}, capture_output=True, text=True)
+    assert json.loads(done.stdout)["commit"] == listed["commit"]

@@ -1,0 +1,132 @@
+"""The payload: what it lists, what it says of itself, its second name, and the environment of its children."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+from frozen_harness import PATIENCE, SUFFIX, Server, bare_environment
+
+pytestmark = pytest.mark.frozen
+
+CORE = 60e6
+"""Bytes of the payload without engines, at most."""
+LISTING = 0.4
+"""Seconds that `ls` may take: the median of ten, on a machine that does nothing else."""
+
+
+def run(program: Path, *argv: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [str(program), *argv]
+    environment = bare_environment() | (env or {})
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def test_the_list_names_every_file_as_it_is(program: Path) -> None:
+    listed = json.loads((program.parent / "payload.json").read_bytes())
+    files = {entry["path"]: entry for entry in listed["files"]}
+    for path in program.parent.rglob("*"):
+        name = path.relative_to(program.parent).as_posix()
+        if path.is_symlink():
+            assert files.pop(name)["link"] == path.readlink().as_posix()
+        elif path.is_file() and name not in ("payload.json", "payload.json.sig"):
+            assert files.pop(name)["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest(), name
+    assert files == {}
+
+
+def test_the_bill_of_materials_and_the_licences_are_whole(program: Path) -> None:
+    bill = json.loads((program.parent / "sbom.cdx.json").read_bytes())
+    things = [bill["metadata"]["component"], *bill["components"]]
+    listed = json.loads((program.parent / "payload.json").read_bytes())
+    files = {each["name"] for each in things if each["type"] == "file"}
+    assert files == {entry["path"] for entry in listed["files"]} - {"sbom.cdx.json"}
+    for each in things:
+        if each["type"] == "library" or each["name"] in ("python", "llama-appliance"):
+            assert each["licenses"][0]["license"]["name"], each["name"]
+            assert any((program.parent / "licenses" / each["name"]).iterdir()), each["name"]
+    for engine in (program.parent / "engines").glob("*/*"):
+        assert any((engine / "licenses").iterdir())
+
+
+def test_it_says_which_commit_payload_and_engines_it_is(program: Path, tmp_path: Path) -> None:
+    facts = json.loads(run(program, "version", "--json", cwd=tmp_path).stdout)
+    content = (program.parent / "payload.json").read_bytes()
+    listed = json.loads(content)
+    assert facts["payload"] == hashlib.sha256(content).hexdigest()
+    assert (facts["version"], facts["commit"]) == (listed["version"], listed["commit"])
+    assert re.fullmatch(r"[0-9a-f]{40}(-edited)?", facts["commit"])
+    assert set(listed["engines"]) <= set(facts["engines"])
+
+
+def test_under_its_second_name_it_stands_in_for_llama_server(program: Path, tmp_path: Path) -> None:
+    second = program.with_name(f"llama-server{SUFFIX}")
+    told = run(second, "--version", cwd=tmp_path)
+    assert told.returncode == 0
+    assert told.stdout + told.stderr == "".join(
+        getattr(run(program, "llama-server", "--version", cwd=tmp_path), name) for name in ("stdout", "stderr")
+    )
+    copied = tmp_path / "copied"
+    shutil.copytree(program.parent, copied, ignore=shutil.ignore_patterns("engines"))  # links become files
+    copy = run(copied / second.name, "--version", cwd=tmp_path, env={"PATH": str(copied)})
+    assert "no engine" in copy.stderr or copy.returncode != 0, "it started itself, being on PATH"
+
+
+CONFIGURATION = """
+models:
+  alpha:
+    cmd: /bin/sh -c 'env > {seen}; exec "$0" "$@"' '{engine}' --model '{model}' --port ${{PORT}} --threads 1
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="asks env(1)")
+def test_a_child_sees_the_environment_of_an_unfrozen_start(program: Path, tmp_path: Path) -> None:
+    """The bootloader's additions would make an engine load the program's libraries instead of the system's."""
+    [engine] = (program.parent / "engines").glob("*/*/llama-server")
+    [model] = (program.parent / "_internal" / "appliance" / "catalog" / "starter").glob("*.gguf")
+    unfrozen = Path(sysconfig.get_path("scripts")) / "llama-appliance"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LD_LIBRARY_PATH": "/mine", "LLAMA_ARG_PORT": "1"}
+    seen: list[dict[str, str]] = []
+    for number, each in enumerate((program, unfrozen)):
+        file, note = tmp_path / f"{number}.yaml", tmp_path / f"{number}.env"
+        file.write_text(CONFIGURATION.format(seen=note, engine=engine, model=model), "utf-8")
+        server = Server(each, tmp_path, environment, "--config", str(file))
+        try:
+            body: dict[str, object] = {"model": "alpha", "max_tokens": 1, "prompt": "Hi"}
+            server.ask("/v1/completions", body)
+            assert server.stop() == 0
+        finally:
+            server.close()
+        pairs = [line.partition("=") for line in note.read_text("utf-8").splitlines()]
+        seen.append({name: value for name, _, value in pairs if name not in ("_", "SHLVL", "PORT")})
+    assert seen[0] == seen[1]
+    assert seen[0]["LD_LIBRARY_PATH"] == "/mine"
+    assert "LLAMA_ARG_PORT" not in seen[0]
+
+
+def test_it_is_small_and_lists_models_quickly(
+    program: Path, tmp_path: Path, record_property: pytest.RecordProperty, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines = program.parent / "engines"
+    files = [path for path in program.parent.rglob("*") if path.is_file() and not path.is_symlink()]
+    core = sum(path.stat().st_size for path in files if not path.is_relative_to(engines))
+    times: list[float] = []
+    for _ in range(10):
+        began = time.monotonic()
+        assert run(program, "ls", "--no-stores", cwd=tmp_path).returncode == 0
+        times.append(time.monotonic() - began)
+    with capsys.disabled():
+        listing = f"best {min(times):.3f} s, median {statistics.median(times):.3f} s"
+        print(f"\n  without engines {core / 1e6:.1f} MB; listing {listing}")
+    record_property("core_bytes", core)
+    record_property("listing_seconds", statistics.median(times))
+    assert core <= CORE
+    assert min(times) <= LISTING
