@@ -170,6 +170,10 @@ class UsageError(_Told, CallerError):
     reason = "usage"
 
 
+class OpenDoor(UsageError):
+    """The server would let in every machine that reaches it, and nobody has said that this is meant."""
+
+
 class InvalidConfig(UsageError):
     """A configuration has mistakes; ``problems`` lists all of them, each as one line with its place."""
 
