@@ -77,7 +77,7 @@ class BodyTooLarge(CallerError):
 
 
 class BodyTooSlow(CallerError):
-    """A body that stopped arriving before its end."""
+    """A body that stopped arriving before its end, or that comes drop by drop."""
 
     reason = "body_timeout"
 
@@ -86,7 +86,7 @@ class BodyTooSlow(CallerError):
         self.seconds = seconds
 
     def __str__(self) -> str:
-        return f"the request body made no progress for {self.seconds:g} s; send it again"
+        return f"the request body made no progress worth the name for {self.seconds:g} s; send it again, and faster"
 
 
 WHERE_MODELS_ARE = "; 'llama-appliance ls' and GET /v1/models list the models"

@@ -143,12 +143,39 @@ async def test_a_hundred_megabytes_go_through(open_server: OpenServer):
 
 async def test_all_bodies_together_are_bounded(open_server: OpenServer):
     async with open_server(max_bodies=1000) as server, server.connect() as holder:
-        await holder.stream.send_all(post(b'{"model":"alpha"', length=900))
+        await holder.stream.send_all(post(b'{"model":"alpha"' + b" " * 850, length=900))
         await trio.sleep(0.05)
         full = await server.ask("POST", CHAT, b" " * 200)
         assert (full.status, full.error["reason"]) == (503, "busy")
         assert full.header("retry-after") == "1"
         assert (await server.ask("POST", CHAT, chat())).status == 200
+
+
+async def test_a_promise_of_many_bytes_takes_nobodys_room(open_server: OpenServer):
+    async with open_server(max_body=1000, max_bodies=1000) as server, server.connect() as promising:
+        await promising.stream.send_all(post(b"{", length=1000))
+        await trio.sleep(0.05)
+        assert (await server.ask("POST", CHAT, json.dumps(chat()).encode() + b" " * 700)).status == 200
+
+
+async def test_a_body_that_comes_drop_by_drop_is_a_408(open_server: OpenServer):
+    async with open_server(body_stall=0.6) as server, server.connect() as client:
+        await client.stream.send_all(post(b"{", length=1000))
+
+        async def drip() -> None:
+            try:
+                while True:
+                    await client.stream.send_all(b" ")
+                    await trio.sleep(0.1)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(drip)
+                answer = await client.answer()
+                nursery.cancel_scope.cancel()
+        assert (answer.status, answer.error["reason"]) == (408, "body_timeout")
 
 
 async def test_a_body_that_stops_coming_is_a_408(open_server: OpenServer):
