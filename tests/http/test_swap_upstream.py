@@ -107,6 +107,13 @@ async def test_own_patterns(open_server: OpenServer, configured: Configure):
         assert (await server.ask("GET", "/upstream/alpha/app.js")).status == 200
 
 
+async def test_no_pattern_holds_up_the_server(open_server: OpenServer, configured: Configure):
+    """Python's own engine would try 2 to the power of 40 ways."""
+    async with open_server(config=configured({"alpha": ECHO}, upstream={"ignorePaths": ["^/(a+)+$"]})) as server:
+        assert (await server.ask("GET", f"/upstream/alpha/{'a' * 40}!", patience=5)).status == 200
+        assert (await server.ask("GET", "/upstream/alpha/aaa")).status == 200  # it runs by now
+
+
 async def test_models_on_disk_beside_a_configuration(open_server: OpenServer, fake_model: Path):
     models = [model(fake_model, "org/repo:Q4", "al"), model(fake_model, "plain")]
     async with open_server(models=models) as server:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from urllib.parse import unquote
 
@@ -11,6 +10,7 @@ from msgspec import Struct, structs
 from appliance.catalog.catalog import Catalog
 from appliance.core import head as heads
 from appliance.core.head import RequestHead
+from appliance.core.linear_patterns import is_found
 from appliance.core.model import Model
 from appliance.core.settings import HttpSettings
 from appliance.core.slash import Plan
@@ -299,7 +299,7 @@ class Pipeline:
     def _ignores(self, path: str) -> bool:
         """Whether ``/upstream/<model>`` with this rest never starts the model (``upstream.ignorePaths``)."""
         config = self._targets.config
-        return config is not None and any(re.search(pattern, path) for pattern in config.upstream.ignore_paths)
+        return config is not None and any(is_found(pattern, path) for pattern in config.upstream.ignore_paths)
 
     async def _answer_inward(self, request: Request, record: Record, content: bytes, handover: Handover) -> None:
         """Have a request of the program itself answered, without a connection; see `http.way.inward`."""
