@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
@@ -214,12 +215,30 @@ async def test_an_idle_connection_is_closed_in_time(open_server: OpenServer, mon
             assert await client.stream.receive_some(10) == b""
 
 
-async def test_too_many_connections_are_turned_away(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+async def test_connections_without_a_request_make_way_for_others(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody holds all places, by saying nothing or the half of a head, or by having asked once."""
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
-    async with open_server() as server, server.connect(), server.connect(), server.connect():
-        await trio.sleep(0.05)
-        async with server.connect() as fourth:
-            answer = await fourth.answer()
+    async with open_server() as server, AsyncExitStack() as stack:
+        silent, half, idle = [await stack.enter_async_context(server.connect()) for _ in range(3)]
+        await half.stream.send_all(b"GET /health HTTP/1.1\r\nHost: loc")
+        await idle.send("GET", "/health")
+        assert (await idle.answer()).status == 200
+        for _ in range(6):
+            assert (await server.ask("GET", "/health", patience=5)).status == 200
+        with trio.fail_after(5):
+            assert await silent.stream.receive_some(10) == b""
+
+
+async def test_requests_under_way_make_way_for_nobody(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 2)
+    async with open_server() as server, server.connect() as one, server.connect() as two:
+        for client in (one, two):
+            await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=3, stall_after_tokens=2)).encode())
+            assert (await client.head()).status_code == 200
+        async with server.connect() as third:
+            answer = await third.answer()
             assert (answer.status, answer.error["reason"]) == (503, "busy")
 
 

@@ -110,6 +110,11 @@ class Connection:
         finally:
             self.close()
 
+    @property
+    def spare(self) -> bool:
+        """No request is under way: the next one is waited for, or the rest of one that has its answer."""
+        return self._idle or self._owed
+
     async def _serve(self) -> None:
         self.due = trio.current_time() + HEAD_TIMEOUT
         first = True
