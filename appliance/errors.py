@@ -43,6 +43,14 @@ class _OfModel(Exception):
         return f"; its last log lines:{lines}" if lines else ""
 
 
+MAX_SHOWN = 200
+"""Characters of a name that somebody has sent: a message does not repeat many megabytes."""
+
+
+def shortened(name: str) -> str:
+    return name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}..."
+
+
 # ---- the caller's fault ----------------------------------------------------------------------------------------------
 
 
@@ -104,7 +112,7 @@ class ModelNotFound(CallerError):
 
     def __str__(self) -> str:
         hint = f"; did you mean {' or '.join(repr(n) for n in self.near)}?" if self.near else ""
-        return f"model '{self.model}' not found{hint or WHERE_MODELS_ARE}"
+        return f"model '{shortened(self.model)}' not found{hint or WHERE_MODELS_ARE}"
 
 
 class ModelNotLoaded(CallerError):
@@ -131,7 +139,7 @@ class RouteNotFound(CallerError):
         self.path = path
 
     def __str__(self) -> str:
-        return f"there is no route {self.method} {self.path}"
+        return f"there is no route {self.method} {shortened(self.path)}"
 
 
 class NotFound(_Told, CallerError):
@@ -172,6 +180,8 @@ class UsageError(_Told, CallerError):
 
 class OpenDoor(UsageError):
     """The server would let in every machine that reaches it, and nobody has said that this is meant."""
+
+    reason = "open_door"
 
 
 class InvalidConfig(UsageError):

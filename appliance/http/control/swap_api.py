@@ -15,7 +15,7 @@ from quart_trio import QuartTrio
 
 from appliance import __version__
 from appliance.catalog.configuration import Reloaded
-from appliance.core.head import read_json
+from appliance.core.head import check_json
 from appliance.errors import BadRequest, NotFound, UsageError
 from appliance.http.control.answers import json_answer, see, text_answer
 from appliance.http.control.record_routes import RecordRoutes, Records
@@ -82,7 +82,7 @@ class SwapApi:
 
     async def choose_profile(self) -> Response:
         body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-        read_json(body)  # says what is wrong with it, and where
+        check_json(body)  # says what is wrong with it, and where
         try:
             chosen = _PROFILE.decode(body).name
         except msgspec.ValidationError as error:

@@ -23,7 +23,7 @@ Headers = list[tuple[bytes, bytes]]
 MAX_GOOD_HOSTS = 100
 """Host headers remembered as good; every address is one."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-_HOST = re.compile(r"(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|([^\[\]:/@]+))(?::[0-9]*)?")
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|((?:[^\[\]:/@.]{1,63}\.)*[^\[\]:/@.]{1,63}\.?))(?::[0-9]*)?")
 """A Host header in lower case: an address of IPv6, or any other name, then perhaps a port."""
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#\s]+)")
 BROWSER = "Mozilla/"
