@@ -91,7 +91,7 @@ class Connection:
         self._answers = answers
         self._receiver = poller.receiver(sock, eager=True)
         self._settings = settings
-        self._buffer = b""
+        self._buffer: bytes = b""
         self._unsent = b""
         self._idle = True
         self._overdue = False

@@ -64,8 +64,8 @@ class Handshake:
     ) -> Websocket:
         """``headers`` go out with the answer. A client's message of more than ``most`` bytes ends the websocket.
 
-        Raises ClientLeft. What the client has sent of a message counts against the budget of bodies until the message
-        is received here.
+        The part of a message that has come counts against the budget of bodies until the message is received here.
+        Raises ClientLeft.
         """
         # With all of importlib.metadata and email, for clients that have no websockets.
         from trio_websocket import ConnectionClosed, wrap_server_stream

@@ -239,9 +239,12 @@ class Pipeline:
         await self._take(visit, job, target)
 
     async def _move(self, request: Request, sink: Sink) -> None:
-        """To the same with a slash behind it: pages there name what belongs to them relative to it."""
+        """To the same with a slash behind it: pages there name what belongs to them relative to it.
+
+        The place is relative itself, so that it stays below the path under which a proxy has put the server.
+        """
         raw, mark, query = request.target.partition("?")
-        there = f"{self._settings.api_prefix}{raw}/{mark}{query}"
+        there = f"./{raw.rpartition('/')[2]}/{mark}{query}"
         status = 301 if request.method in ("GET", "HEAD") else 308
         await send_whole(sink, status, ((b"Location", there.encode("latin-1")),))
 
