@@ -43,6 +43,14 @@ class _OfModel(Exception):
         return f"; its last log lines:{lines}" if lines else ""
 
 
+MAX_SHOWN = 200
+"""Characters of a name that somebody has sent: a message does not repeat many megabytes."""
+
+
+def shortened(name: str) -> str:
+    return name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}..."
+
+
 # ---- the caller's fault ----------------------------------------------------------------------------------------------
 
 
@@ -77,7 +85,7 @@ class BodyTooLarge(CallerError):
 
 
 class BodyTooSlow(CallerError):
-    """A body that stopped arriving before its end."""
+    """A body that stopped arriving before its end, or that comes drop by drop."""
 
     reason = "body_timeout"
 
@@ -86,7 +94,7 @@ class BodyTooSlow(CallerError):
         self.seconds = seconds
 
     def __str__(self) -> str:
-        return f"the request body made no progress for {self.seconds:g} s; send it again"
+        return f"the request body made no progress worth the name for {self.seconds:g} s; send it again, and faster"
 
 
 WHERE_MODELS_ARE = "; 'llama-appliance ls' and GET /v1/models list the models"
@@ -104,7 +112,7 @@ class ModelNotFound(CallerError):
 
     def __str__(self) -> str:
         hint = f"; did you mean {' or '.join(repr(n) for n in self.near)}?" if self.near else ""
-        return f"model '{self.model}' not found{hint or WHERE_MODELS_ARE}"
+        return f"model '{shortened(self.model)}' not found{hint or WHERE_MODELS_ARE}"
 
 
 class ModelNotLoaded(CallerError):
@@ -131,7 +139,7 @@ class RouteNotFound(CallerError):
         self.path = path
 
     def __str__(self) -> str:
-        return f"there is no route {self.method} {self.path}"
+        return f"there is no route {self.method} {shortened(self.path)}"
 
 
 class NotFound(_Told, CallerError):
@@ -168,6 +176,12 @@ class UsageError(_Told, CallerError):
     """A command line, environment or configuration cannot be used."""
 
     reason = "usage"
+
+
+class OpenDoor(UsageError):
+    """The server would let in every machine that reaches it, and nobody has said that this is meant."""
+
+    reason = "open_door"
 
 
 class InvalidConfig(UsageError):

@@ -29,13 +29,15 @@ BODIES = Bodies(SETTINGS)
 class Gateway:
     """The least that a gateway does; each test says how websockets and other requests are served."""
 
+    bodies = BODIES
+
     async def answer(self, connection: Connection, head: Head) -> bool:
         request = read_request(head, "", connection.peer)
         if head.upgrade == b"websocket":
-            visit = websocket_visit(request, connection, head, BODIES)
+            visit = websocket_visit(request, connection, head, self.bodies)
             await answer_handshake(visit, connection, head, partial(self.join, request))
             return False
-        body = Body(BODIES, head.length, connection)
+        body = Body(self.bodies, head.length, connection)
         sink = HttpSink(connection, head, body, ())
         try:
             await self.serve(Visit(request, None, sink, Record(request, request.path), body, connection))

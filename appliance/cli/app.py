@@ -16,7 +16,7 @@ import click
 from appliance import __version__
 from appliance.cli.plan import Program, Start
 from appliance.cli.status import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
-from appliance.errors import ApplianceError, CallerError
+from appliance.errors import ApplianceError, CallerError, OpenDoor
 
 STAND_IN = "llama-server"
 VERBS = {
@@ -101,7 +101,8 @@ def run(argv: Sequence[str], start: Start) -> int:
     except click.ClickException as error:
         return say_error(_told(error), error.exit_code)
     except ApplianceError as error:
-        told_apart = argv[0] != STAND_IN  # llama-server ends with 1 whoever is to blame
+        # llama-server ends with 1 whoever is to blame, and refuses no address.
+        told_apart = argv[0] != STAND_IN or isinstance(error, OpenDoor)
         return say_error(str(error), EXIT_USER if told_apart and isinstance(error, CallerError) else EXIT_OURS)
     except BrokenPipeError:
         return _reader_left()

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from appliance.cli.status import say
 from appliance.cli.tool_options import TOOL_FLAGS, opens_pages
-from appliance.cli.values import api_keys, ui_settings
+from appliance.cli.values import api_keys, open_door, refuse_open_door, ui_settings
 from appliance.core import llama_flags
 from appliance.core.llama_flags import Option
 from appliance.core.proxy_target import LOOPBACK
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, Cors, HttpSettings, Listen, UnixSocket
 from appliance.errors import UsageError
 
+OPEN = "--allow-unauthenticated"
+"""This program's own: everybody who reaches the server may use it. No model process gets it."""
 FRONT = (
     "--host", "--port", "--path", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file", "--api-prefix",
     "--cors-origins", "--cors-methods", "--cors-headers", "--cors-credentials", "--ui", "--ui-mcp-proxy", "--model",
-    "--threads-http", "--reuse-port", "--models-dir", "--models-preset", "--models-max", "--models-autoload",
+    "--threads-http", "--reuse-port", OPEN, "--models-dir", "--models-preset", "--models-max", "--models-autoload",
     *TOOL_FLAGS,
 )  # fmt: skip
 """Options that this program handles itself. llama-server also ignores the router's options when it is given a model."""
@@ -24,19 +27,19 @@ GRACE = 1.0
 """Seconds for requests under way. Programs that use llama-server expect it to end about three seconds after SIGTERM."""
 SOCKET = ".sock"
 """A host with this ending is a file."""
+CORS_ORIGINS = "--cors-origins"
 
 
 def http_settings(options: Sequence[Option], *, single: str | None, autoload: bool = True) -> HttpSettings:
     """Return where to listen and which callers to accept. ``single`` is the one model of single mode. Raises
-    UsageError.
+    UsageError, also where every machine could use tools without a key.
     """
-    cors = _cors(options)
-    return HttpSettings(
+    settings = HttpSettings(
         listen=_listen(options),
         tls=_tls(options),
         api_keys=_keys(options),
-        guard=cors.origins == "localhost" or (cors.origins != "*" and _pages_do_more(options)),
-        cors=cors,
+        cors=_cors(options),
+        open_inference=llama_flags.last(options, CORS_ORIGINS) is None and not _pages_do_more(options),
         grace=GRACE,
         ping_after=_ping(options),
         api_prefix=value(options, "--api-prefix", ""),
@@ -49,6 +52,19 @@ def http_settings(options: Sequence[Option], *, single: str | None, autoload: bo
         single=single,
         autoload=autoload,
     )
+    if _pages_do_more(options) and not is_on(options, OPEN, unsaid=False):
+        refuse_open_door(settings, variable="LLAMA_API_KEY")
+    return settings
+
+
+def warn_of_open_door(http: HttpSettings, options: Sequence[Option]) -> None:
+    """Print a line where llama-server would let in other machines without a word."""
+    host = open_door(http)
+    if host is not None and not is_on(options, OPEN, unsaid=False):
+        say(
+            f"warning: listening on {host} without a key, as llama-server does: every machine that reaches this one "
+            f"may use the models. --api-key KEY asks for a key; {OPEN} says that none is meant"
+        )
 
 
 def value(options: Sequence[Option], name: str, default: str) -> str:
@@ -97,11 +113,10 @@ def _keys(options: Sequence[Option]) -> tuple[str, ...]:
 
 
 def _cors(options: Sequence[Option]) -> Cors:
-    """llama-server accepts every page unless told otherwise, or unless pages can do more than chat."""
+    """Unless told otherwise, every page may use the models alone, and only if there is no more than models to use."""
     default = Cors()
-    usual = "localhost" if _pages_do_more(options) else "*"
     return Cors(
-        origins=value(options, "--cors-origins", usual),
+        origins=value(options, CORS_ORIGINS, default.origins),
         methods=value(options, "--cors-methods", default.methods),
         headers=value(options, "--cors-headers", default.headers),
         credentials=is_on(options, "--cors-credentials"),

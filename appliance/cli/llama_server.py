@@ -18,7 +18,7 @@ from appliance.catalog.hub import hub_access
 from appliance.catalog.hub_cache import cache_directory
 from appliance.catalog.sources import NamedFile, Sources
 from appliance.cli.llama_config import config_files, options_of
-from appliance.cli.llama_front import FRONT, http_settings, is_on, value
+from appliance.cli.llama_front import FRONT, http_settings, is_on, value, warn_of_open_door
 from appliance.cli.llama_models import REMOTE, Places, cached, fetch, missing, needs_of
 from appliance.cli.plan import AppSettings, AsyncCommand, Later
 from appliance.cli.router_mode import preset_of_repository, router_mode
@@ -106,10 +106,10 @@ def _mode(
     cache = cache_directory(environ, Path.home()).absolute()
     presets = preset_of_repository(named, cache)
     if presets or not named:
-        return on_vertex(router_mode(from_argv, from_environ, environ), environ)
+        return _warned(on_vertex(router_mode(from_argv, from_environ, environ), environ), options)
     needs = needs_of(options)
     if places := cached(needs, options, cache):
-        return on_vertex(single_mode(options, places), environ)
+        return _warned(on_vertex(single_mode(options, places), environ), options)
     hub = hub_access(
         environ, token=value(options, "--hf-token", "") or None, offline=is_on(options, "--offline", unsaid=False)
     )
@@ -129,6 +129,11 @@ def _mode(
         return found
 
     return Later(prepare)
+
+
+def _warned(settings: AppSettings, options: Sequence[Option]) -> AppSettings:
+    warn_of_open_door(settings.http, options)
+    return settings
 
 
 def single_mode(options: Sequence[Option], places: Places) -> AppSettings:

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from appliance.core.settings import HttpSettings, Listen, UnixSocket
-from appliance.errors import UsageError
+from appliance.errors import OpenDoor, UsageError
 
 KEY_VARIABLE = "LLAMA_APPLIANCE_API_KEY"
 MAX_FILE = 1 << 20
@@ -140,16 +140,25 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def refuse_open_door(http: HttpSettings, configured: Iterable[str] = ()) -> None:
-    """Raise UsageError when other machines could use the server without a key; ``configured`` are further keys."""
+def open_door(http: HttpSettings, configured: Iterable[str] = ()) -> str | None:
+    """Return the host through which other machines can use the server without a key, None if there is none.
+
+    ``configured`` are further keys. A socket in a file does not count: its permissions say who may connect.
+    """
     if http.api_keys or any(configured):
-        return
-    for place in http.listen:
-        if isinstance(place, UnixSocket):
-            continue  # its file's permissions say who may
-        host, _ = place
-        if not is_loopback(host):
-            raise UsageError(
-                f"refusing to listen on {host}, which other machines can reach, without a key: add --api-key KEY "
-                f"(or {KEY_VARIABLE}), or --allow-unauthenticated if everybody may use this server"
-            )
+        return None
+    hosts = (place[0] for place in http.listen if not isinstance(place, UnixSocket))
+    return next((host for host in hosts if not is_loopback(host)), None)
+
+
+def refuse_open_door(http: HttpSettings, configured: Iterable[str] = (), variable: str = KEY_VARIABLE) -> None:
+    """Raise OpenDoor when other machines could use the server without a key.
+
+    ``configured`` are further keys, and ``variable`` is where the environment may hold one.
+    """
+    host = open_door(http, configured)
+    if host is not None:
+        raise OpenDoor(
+            f"refusing to listen on {host}, which other machines can reach, without a key: add --api-key KEY "
+            f"(or {variable}), or --allow-unauthenticated if everybody may use this server"
+        )

@@ -65,6 +65,15 @@ def read_json(body: bytes) -> RequestHead:
     return RequestHead(name, bool(found.stream), found.appliance is not UNSET)
 
 
+def check_json(body: bytes) -> None:
+    """The same for a body that is decoded with all its members; a model's is passed on unread. Raises BadRequest."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        raise BadRequest("the request body is not valid UTF-8") from None
+    read_json(body)
+
+
 def _in_words(model: float | None) -> str | None:
     """A number as a name, the way llama-swap reads it: ``7`` and ``7.0`` are the model "7"."""
     if isinstance(model, float):

@@ -1,10 +1,11 @@
 """llama-server's command line as data: every option of llama.cpp b11434, its spellings, arity and environment name.
 
 Source: `llama-server --help` of that release and the parsing rules behind it; --moe-cache-mib and the variable of
---slot-save-path came later, with the release that the embedded engine is built from. --tools-root is this
-program's own. Users: the embedded engine, which carries these options itself, and the front that stands in for
-`llama-server`, which keeps some and passes the rest on. Only the standard library is imported: whoever waits for a
-model on the embedded engine waits for its process to import this file, and msgspec is 25 milliseconds.
+--slot-save-path came later, with the release that the embedded engine is built from. --tools-root and
+--allow-unauthenticated are this program's own. Users: the embedded engine, which carries these options itself, and the
+front that stands in for `llama-server`, which keeps some and passes the rest on. Only the standard library is imported:
+whoever waits for a model on the embedded engine waits for its process to import this file, and msgspec is 25
+milliseconds.
 The file is long because the table is; the rules are the half below it.
 """
 
@@ -241,6 +242,7 @@ _TABLE = """
 --tools                                                            list     LLAMA_ARG_TOOLS
 --tools-runtime                                                    text     LLAMA_ARG_TOOLS_RUNTIME
 --tools-root                                                       path
+--allow-unauthenticated                                            switch
 --mcp-servers-config                                               path     LLAMA_ARG_MCP_SERVERS_CONFIG
 --mcp-servers-json                                                 json     LLAMA_ARG_MCP_SERVERS_JSON
 -ag --agent / -no-ag --no-agent                                    toggle   LLAMA_ARG_AGENT

@@ -66,7 +66,7 @@ FRONTS_OWN = canonical((
     "--ssl-cert-file", "--cors-origins", "--cors-methods", "--cors-headers", "--cors-credentials", "--ui",
     "--ui-config", "--ui-config-file", "--ui-mcp-proxy", "--tools", "--tools-runtime", "--tools-root", "--agent",
     "--mcp-servers-config", "--mcp-servers-json", "--models-dir", "--models-preset", "--models-max",
-    "--models-autoload", "--log-colors", "--hf-token",
+    "--models-autoload", "--log-colors", "--hf-token", "--allow-unauthenticated",
 ))  # fmt: skip
 """Options of the server in front, which no model process gets.
 

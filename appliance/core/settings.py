@@ -45,9 +45,11 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     """Files of the certificate (with its chain) and of its key: HTTPS on every port. Sockets in files stay plain."""
     api_keys: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
-    guard: bool = True
-    """Check Host and Origin (DNS rebinding, drive-by pages)."""
     cors: Cors = Cors()
+    open_inference: bool = False
+    """llama-server's own inference routes are for the pages of every site, whatever ``cors`` says, and for every Host
+    if the server listens beyond this machine.
+    """
     max_body: int = 100 * MIB
     """Largest request body; 100 MiB is what llama-server accepts."""
     max_bodies: int = 512 * MIB

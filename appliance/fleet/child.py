@@ -14,6 +14,7 @@ from appliance.fleet.output import read_lines, text_of
 from appliance.fleet.readiness import Readiness
 from appliance.fleet.stop_command import run_stop_command
 from appliance.platform.children import REAP_TIME, Child, Children
+from appliance.platform.port_holders import foreign_holder, listens
 
 STATE_PREFIX = b"cmd_child_to_router:state:"
 EXIT_LINE = b"cmd_router_to_child:exit\n"
@@ -53,7 +54,8 @@ class ModelProcess:
         self.buffers = Buffers()
         """What it says it has allocated; complete when it is ready."""
         self._log = log
-        self._readiness = Readiness(launch.address, launch.probe) if launch.probe is not None else None
+        foreign = self._foreign_holder if launch.own_port else None
+        self._readiness = Readiness(launch.address, launch.probe, foreign) if launch.probe is not None else None
         self._ready = trio.Event()
         self._stop = trio.Event()
         self._lingering = trio.CancelScope()
@@ -151,6 +153,13 @@ class ModelProcess:
     async def _ask_whether_ready(self, readiness: Readiness) -> None:
         await readiness.wait()
         self._became_ready()
+
+    async def _foreign_holder(self) -> str | None:
+        """Another program may have taken the port before the command did; it would get the model's prompts."""
+        pid, port = self.pid, self.launch.address.port
+        if pid is None or listens(pid, port):
+            return None
+        return await trio.to_thread.run_sync(foreign_holder, pid, port)
 
     async def _give_up(self, child: Child) -> None:
         with trio.move_on_after(self.launch.load_timeout):

@@ -24,6 +24,7 @@ from appliance.core.words import split_command
 from appliance.engines.found import Engine
 from appliance.errors import ModelFailedToStart
 from appliance.fleet.command import model_command
+from appliance.fleet.ports import listens_itself
 from appliance.platform.env import inherited_env, is_frozen, own_env
 from appliance.platform.ports import LOOPBACK, free_port
 from appliance.upstream.address import address_of
@@ -47,6 +48,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Path that answers 200 when the model is ready; None: it is ready as soon as it runs."""
     protocol: bool
     """It prints llama-server's state lines and takes its exit line."""
+    own_port: bool = False
+    """It is ready only if the process, or one that it has started, holds the port of ``address``."""
     stop_command: str = ""
     """Command that stops it, with ``${PID}``; empty: SIGTERM."""
     load_timeout: float
@@ -146,12 +149,14 @@ def configured_launch(model_id: str, config: ModelConfig, engine: Engine | None 
         argv = command_on(engine.command, engine.args, config.argv[1:], crew.workers)
         env = {**env, **NO_DEBUGGER} if crew.workers else env
     check = config.check_endpoint.strip()
+    address = address_of(config.proxy, model_id, timeouts=config.timeouts)
     return Launch(
         argv=argv,
         env=env,
-        address=address_of(config.proxy, model_id, timeouts=config.timeouts),
+        address=address,
         probe=None if check == "none" else _path_of(check),
         protocol=False,
+        own_port=listens_itself(config, address),
         stop_command=config.cmd_stop,
         load_timeout=config.health_check_timeout,
         stop_timeout=config.unload_timeout,

@@ -6,11 +6,29 @@ import re
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import PurePath
 
 from appliance.core.config.types import ModelConfig
 from appliance.platform.ports import LOOPBACK
 from appliance.upstream.client import Address
 
+LAUNCHERS = frozenset(
+    (
+        "docker",
+        "podman",
+        "nerdctl",
+        "ctr",
+        "crictl",
+        "lxc",
+        "incus",
+        "kubectl",
+        "ssh",
+        "wsl",
+        "systemctl",
+        "systemd-run",
+    )
+)
+"""Commands after which a process listens that is not their child."""
 HERE = ("localhost", LOOPBACK, "::1")
 
 
@@ -24,6 +42,17 @@ def will_listen(config: ModelConfig, address: Address) -> bool:
         return False
     number = re.compile(rf"(?<!\d){address.port}(?!\d)")
     return any(number.search(word) and "://" not in word for word in (*config.argv, *config.env))
+
+
+def listens_itself(config: ModelConfig, address: Address) -> bool:
+    """Whether the port must be held by the command's own process or a descendant.
+
+    Not where the command is a tool that has somebody else listen: the daemon of containers, another machine.
+    """
+    if config.compat.foreign_port or not will_listen(config, address):
+        return False
+    words = (PurePath(word).stem.lower() for part in config.argv for word in part.split())
+    return LAUNCHERS.isdisjoint(words)
 
 
 def is_taken(address: Address) -> bool:

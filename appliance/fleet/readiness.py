@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable, Callable
+
 import trio
 
 from appliance.errors import Busy, UpstreamFailed
@@ -16,11 +19,23 @@ LOOK_TIME = 0.5
 """Seconds after which a look without an answer gets company: one that is never answered must not hide the next."""
 
 
+FOREIGN = (
+    "port {port} is held by {holder}, and not by the process of the model's command or one that it has started; stop "
+    "the other program, change startPort or the port, or set compat.foreignPort if the command starts a container or "
+    "a service"
+)
+
+log = logging.getLogger(__name__)
+
+
 class Readiness:
     """Looks at one server until it is ready. ``last`` says what the latest finished look saw, for an error message."""
 
-    def __init__(self, address: Address, path: str) -> None:
+    def __init__(self, address: Address, path: str, foreign: Callable[[], Awaitable[str | None]] | None = None) -> None:
+        """``foreign`` tells who has answered in place of the server itself, None where nobody has."""
         self.last = ""
+        self._foreign = foreign
+        self._warned = False
         self._address = address
         self._path = path
         self._ready = trio.Event()
@@ -59,11 +74,24 @@ class Readiness:
         with scope:
             try:
                 async with Exchange(self._address, "GET", self._path) as response:
+                    if response.status == 200 and await self._is_foreign():
+                        return
                     self.last = f"GET {self._path} was answered with status {response.status}"
                     if response.status == 200:
                         self._ready.set()
             except (UpstreamFailed, Busy) as cause:  # not listening yet, or no descriptor left to ask with
                 self.last = cause.why if isinstance(cause, UpstreamFailed) else str(cause)
+            finally:
+                answered.set()
         if scope.cancelled_caught:
             self.last = f"GET {self._path} was not answered"
-        answered.set()
+
+    async def _is_foreign(self) -> bool:
+        """Whether another program has the server's port, which is told at once."""
+        if self._foreign is None or (holder := await self._foreign()) is None:
+            return False
+        self.last = FOREIGN.format(port=self._address.port, holder=holder)
+        if not self._warned:
+            self._warned = True
+            log.warning("model '%s' is not used: %s", self._address.label, self.last)
+        return True

@@ -28,6 +28,7 @@ from appliance.errors import (
     NoSlotAvailable,
     NotFound,
     NotReady,
+    OpenDoor,
     PeerFailed,
     PluginFailed,
     RequestCancelled,
@@ -51,6 +52,7 @@ TABLE: dict[type[ApplianceError], tuple[int, str]] = {
     BadRequest: (400, INVALID),
     UsageError: (400, INVALID),
     InvalidConfig: (400, INVALID),
+    OpenDoor: (400, INVALID),
     ModelNotLoaded: (400, INVALID),
     RequestCancelled: (400, INVALID),
     Unauthorized: (401, "authentication_error"),
@@ -95,13 +97,20 @@ _ANTHROPIC_TYPES = {
 JSON_TYPE = (b"Content-Type", b"application/json; charset=utf-8")
 
 
+MAX_MESSAGE = 1 << 16
+"""Characters of an error's message, which may hold the last lines of a log or all mistakes of a configuration."""
+
+
 def describe(error: ApplianceError, dialect: Dialect = Dialect.OPENAI) -> ErrorInfo:
     """The error as the caller sees it, in a body or in a stream."""
     status, kind = next(TABLE[cls] for cls in type(error).__mro__ if cls in TABLE)
     if dialect is Dialect.ANTHROPIC:
         kind = _ANTHROPIC_TYPES.get(status, "api_error")
     param = error.param if isinstance(error, BadRequest) else None
-    return ErrorInfo(message=str(error), type=kind, code=status, param=param, reason=error.reason)
+    message = str(error)
+    if len(message) > MAX_MESSAGE:
+        message = f"{message[:MAX_MESSAGE]}..."
+    return ErrorInfo(message=message, type=kind, code=status, param=param, reason=error.reason)
 
 
 def describe_bug(bug: str, dialect: Dialect = Dialect.OPENAI) -> ErrorInfo:
@@ -133,7 +142,7 @@ def headers(error: ApplianceError | None, *, close: bool) -> Headers:
     if isinstance(error, Busy | TooManyRequests):
         found.append((b"Retry-After", str(math.ceil(error.retry_after)).encode()))
     if isinstance(error, Unauthorized):
-        found.append((b"WWW-Authenticate", b"Bearer"))
+        found += [(b"WWW-Authenticate", b"Bearer"), (b"x-should-retry", b"false")]  # Anthropic's clients ask again
     if close:
         found.append((b"Connection", b"close"))
     return found

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 import trio
 
-from appliance.errors import ShuttingDown
+from appliance.errors import Busy, ShuttingDown
 
+MAX_FEEDS = 64
+"""Endless answers with news (events, logs) at once. Each costs every request about a millisecond of the processor."""
 Cancel = Callable[[Exception], None]
 """Ends something under way, and says why. It does not raise."""
 
@@ -50,11 +52,33 @@ class _UnderWay:
             cancel(ShuttingDown())
 
 
+class Feeds:
+    """The endless answers with news that are being read, up to `MAX_FEEDS`."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    def check(self) -> None:
+        """Raises Busy if there are as many as there may be."""
+        if self.open >= MAX_FEEDS:
+            raise Busy(f"{MAX_FEEDS} clients read events and logs already; close one of them", retry_after=10.0)
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Count one more in the block."""
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+
+
 class Lifetime:
     """Followers (endless log streams) end as soon as the server begins to end, requests after the grace."""
 
     def __init__(self) -> None:
         self.requests = _UnderWay()
+        self.feeds = Feeds()
         self._followers = _UnderWay()
         self.follower = self._followers.block
         self.end_followers = self._followers.cancel

@@ -135,7 +135,7 @@ def settings(outcome_program: object) -> AppSettings:
 def test_serve_defaults(command: Command) -> None:
     app = settings(command("serve").program)
     assert app.http.listen == (("127.0.0.1", 8080),)
-    assert (app.http.api_keys, app.http.guard, app.http.single) == ((), True, None)
+    assert (app.http.api_keys, app.http.open_inference, app.http.single) == ((), False, None)
     assert limits_of(None, app.fleet).capacity == 4
     assert app.sources.starter is not None
 

@@ -37,7 +37,7 @@ def test_defaults_are_llama_servers(command: Command, tmp_path: Path) -> None:
     app = router(command)
     assert app.http.listen == (("127.0.0.1", 8080),)
     assert (app.http.single, app.http.autoload, app.http.page, app.http.tls) == (None, True, True, None)
-    assert (app.http.guard, app.http.cors.origins, app.http.api_keys) == (False, "*", ())
+    assert (app.http.open_inference, app.http.cors.origins, app.http.api_keys) == (True, "localhost", ())
     assert (app.fleet.models_max, app.fleet.engine_args, app.fleet.metrics) == (DEFAULT_MODELS_MAX, (), False)
     assert (app.sources.models_dir, app.sources.cache, app.sources.starter) == (None, tmp_path / "cache", None)
     assert app.preload == ()
@@ -79,7 +79,7 @@ def test_the_routers_own_options(command: Command, tmp_path: Path, preset: Path)
     assert app.http.listen == (("127.0.0.1", 7), ("::1", 7), UnixSocket("a.sock"))
     assert (app.http.api_prefix, app.http.api_keys, app.http.tls) == ("/api", ("k1", "k2", "k3"), ("c.pem", "k.pem"))
     assert (app.http.cors.origins, app.http.cors.methods, app.http.cors.credentials) == ("localhost", "GET", False)
-    assert (app.http.guard, app.http.ping_after, app.http.static) == (True, 4.0, str(tmp_path / "models"))
+    assert (app.http.open_inference, app.http.ping_after, app.http.static) == (False, 4.0, str(tmp_path / "models"))
 
 
 def test_pings_can_be_switched_off(command: Command) -> None:
@@ -88,7 +88,7 @@ def test_pings_can_be_switched_off(command: Command) -> None:
 
 def test_tools_of_web_pages_close_the_door_for_other_pages(command: Command) -> None:
     app = router(command, "--ui-mcp-proxy")
-    assert (app.http.cors_proxy, app.http.cors.origins, app.http.guard) == (True, "localhost", True)
+    assert (app.http.cors_proxy, app.http.cors.origins, app.http.open_inference) == (True, "localhost", False)
     assert router(command, "--ui-mcp-proxy", "--cors-origins", "*").http.cors.origins == "*"
 
 

@@ -34,7 +34,7 @@ def test_defaults_are_llama_servers(command: Command) -> None:
     assert app.http.listen == (("127.0.0.1", 8080),)
     assert app.http.single == "some-model.Q8_0.gguf"
     assert app.sources.files[0].path == str(Path("folder/some-model.Q8_0.gguf").absolute())
-    assert (app.http.guard, app.http.cors.origins, app.http.cors.credentials) == (False, "*", True)
+    assert (app.http.open_inference, app.http.cors.origins, app.http.cors.credentials) == (True, "localhost", True)
     assert (app.http.page, app.http.api_keys, app.http.api_prefix) == (True, (), "")
     assert app.fleet.engine_args == ()
     assert app.preload == (app.http.single,)
@@ -52,7 +52,7 @@ def test_the_front_takes_its_own_options_and_the_engine_gets_the_rest(command: C
     )
     assert app.http.listen == (("0.0.0.0", 0),)
     assert app.http.api_keys == ("k1", "k2", "k3")
-    assert (app.http.api_prefix, app.http.page, app.http.guard) == ("/api", False, True)
+    assert (app.http.api_prefix, app.http.page, app.http.open_inference) == ("/api", False, False)
     assert (app.http.cors.origins, app.http.cors.methods, app.http.cors.credentials) == ("localhost", "GET", False)
     assert app.http.single == "alpha"
     assert app.fleet.engine_args == (

@@ -47,11 +47,12 @@ def test_they_are_named(command: Command, verb: str, tmp_path: Path) -> None:
 def test_pages_of_other_places_are_shut_out(command: Command) -> None:
     for argv in (("--tools", "all"), ("--agent",), ("--mcp-servers-json", json.dumps(SERVERS))):
         http = parsed(command, "llama-server", *argv).http
-        assert (http.cors.origins, http.guard) == ("localhost", True)
+        assert (http.cors.origins, http.open_inference) == ("localhost", False)
         assert parsed(command, "llama-server", *argv, "--cors-origins", "*").http.cors.origins == "*"
         named = parsed(command, "llama-server", *argv, "--cors-origins", "https://app.example").http
-        assert (named.cors.origins, named.guard) == ("https://app.example", True)
-    assert parsed(command, "llama-server", "--no-agent").http.cors.origins == "*"
+        assert (named.cors.origins, named.open_inference) == ("https://app.example", False)
+    plain = parsed(command, "llama-server", "--no-agent").http
+    assert (plain.cors.origins, plain.open_inference) == ("localhost", True)
 
 
 @pytest.mark.parametrize("mode", [(), ("-m", "MODEL")])

@@ -75,3 +75,39 @@ def test_mistakes(command: Command, argv: tuple[str, ...], message: str) -> None
     outcome = command(*argv)
     assert (outcome.status, outcome.program) == (1 if argv[0] == "llama-server" else 2, None)
     assert message in outcome.err
+
+
+BEYOND = (("--host", "0.0.0.0"), ("--host", "::"), ("--host", "127.0.0.1,my.name"))
+DOORS = (("--tools", "all"), ("--agent",), ("--mcp-servers-json", '{"mcpServers": {}}'), ("--ui-mcp-proxy",))
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("mode", [(), ("-m", "x.gguf")])
+def test_the_stand_in_gives_no_other_machine_tools_without_a_key(
+    command: Command, beyond: tuple[str, ...], door: tuple[str, ...], mode: tuple[str, ...]
+) -> None:
+    words = ("llama-server", *mode, *beyond, *door)
+    outcome = command(*words)
+    assert (outcome.status, outcome.program) == (2, None)
+    assert "--api-key KEY (or LLAMA_API_KEY)" in outcome.err
+    assert "--allow-unauthenticated" in outcome.err
+    for meant in (("--api-key", "k"), ("--allow-unauthenticated",)):
+        assert parsed(command, *words, *meant).listen
+    assert parsed(command, "llama-server", *mode, *door).listen == (("127.0.0.1", 8080),)
+
+
+def test_the_environment_opens_no_door_either(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_HOST", "0.0.0.0")
+    monkeypatch.setenv("LLAMA_ARG_TOOLS", "all")
+    assert command("llama-server").status == 2
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_the_stand_in_warns_of_models_for_everybody(command: Command, beyond: tuple[str, ...]) -> None:
+    outcome = command("llama-server", *beyond)
+    assert isinstance(outcome.program, AppSettings)
+    assert "warning: listening on " in outcome.err
+    assert outcome.err.count("\n") == 1
+    for quiet in ((*beyond, "--api-key", "k"), (*beyond, "--allow-unauthenticated"), ("--host", "a.sock"), ()):
+        assert command("llama-server", *quiet).err == ""

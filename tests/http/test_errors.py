@@ -100,3 +100,48 @@ async def test_a_bug_costs_one_request_and_tells_the_client_nothing_but_its_numb
         assert b"NoneType" not in answer.body
         server.catalog.snapshot = good
         assert (await server.ask("POST", CHAT, chat())).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", CHAT])
+async def test_a_wrong_key_is_told_once_and_in_the_dialect_of_the_route(open_server: OpenServer, path: str):
+    """Anthropic's clients repeat what does not tell them to stop."""
+    async with open_server(api_keys=("secret",)) as server:
+        refused = await server.ask("POST", path, chat(), headers=[("x-api-key", "wrong")])
+        assert (refused.status, refused.header("x-should-retry")) == (401, "false")
+        assert refused.error["type"] == "authentication_error"
+        assert refused.json.get("type") == ("error" if path == "/v1/messages" else None)
+
+
+async def test_no_message_echoes_what_was_sent_at_length(open_server: OpenServer):
+    async with open_server() as server:
+        answer = await server.ask("POST", CHAT, chat("m" * 3_000_000))
+        assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
+        assert "m" * 200 + "..." in answer.error["message"]
+        assert len(answer.body) < 2000
+        answer = await server.ask("POST", "/models/load", {"model": "m" * 3_000_000})
+        assert len(answer.body) < 2000
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "/api/profiles/active"),
+        ("POST", "/v1/streams/lookup"),
+        ("POST", "/api/runs"),
+        ("POST", "/api/runs/id/tool_results"),
+        ("POST", "/api/engines/prove"),
+        ("POST", "/models/load"),
+        ("POST", "/tools"),
+    ],
+)
+async def test_bytes_that_are_no_text_are_the_callers_fault(open_server: OpenServer, method: str, path: str):
+    async with open_server() as server:
+        for body in (b'{"\xff":1}', b'{"name":"\xff","model":"\xff","seats":["\xff"]}', b"\xff"):
+            answer = await server.ask(method, path, body, headers=[("Content-Type", "application/json")])
+            assert 400 <= answer.status < 500, answer.body
+
+
+@pytest.mark.parametrize("host", ["..localhost", ".localhost", "a..localhost:1", f"{'x' * 64}.localhost"])
+async def test_a_host_that_no_name_server_knows_is_refused(open_server: OpenServer, host: str):
+    async with open_server() as server:
+        assert (await server.ask("GET", "/", headers=[("Host", host)])).status == 403

@@ -17,6 +17,7 @@ from swap_harness import Configure, configure
 from appliance.catalog.catalog import Snapshot
 from appliance.core.config.types import Config, ModelConfig, Peer
 from appliance.http.feeds import events
+from appliance.traffic import lifetime
 
 FIRST = ["logData", "logData", "modelStatus", "uiConfig", "profileChanged", "inflight"]
 
@@ -262,3 +263,29 @@ async def test_head_of_the_feed_has_no_body(open_server: OpenServer):
     async with open_server() as server:
         answer = await server.ask("HEAD", "/api/events")
         assert (answer.status, answer.header("content-type")) == (200, "text/event-stream")
+
+
+@pytest.mark.parametrize("path", ["/api/events", "/logs/stream", "/models/sse?snapshot=1"])
+async def test_readers_beyond_the_limit_are_refused_until_one_leaves(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch, path: str
+):
+    monkeypatch.setattr(lifetime, "MAX_FEEDS", 2)
+    async with open_server() as server:
+        async with server.connect() as one, server.connect() as two:
+            for client in (one, two):
+                await client.send("GET", path)
+                assert (await client.head()).status_code == 200
+            with trio.fail_after(5):
+                while server.traffic.lifetime.feeds.open < 2:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            full = await server.ask("GET", "/api/events")
+            assert (full.status, full.error["reason"], full.header("retry-after")) == (503, "busy", "10")
+        with trio.fail_after(5):
+            while not await _is_let_in(server, path):  # noqa: ASYNC110
+                await trio.sleep(0.02)
+
+
+async def _is_let_in(server: Appliance, path: str) -> bool:
+    async with server.connect() as client:
+        await client.send("GET", path)
+        return (await client.head()).status_code == 200

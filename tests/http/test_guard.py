@@ -47,7 +47,11 @@ def is_let_in(settings: HttpSettings, *headers: tuple[str, str]) -> bool:
         ("notnamed.lan", False),
         ("127.0.0.1.evil.example", False),
         ("127.1.evil", False),
-        ("[::1", True),
+        ("[::1", False),
+        ("[::1].evil.com", False),
+        ("[::1]evil.com", False),
+        ("[::1]:80.evil.com", False),
+        ("user@localhost", False),
         ("<script>", False),
         (":80", False),
     ],
@@ -57,9 +61,105 @@ def test_hosts(host: str, good: bool):
     assert is_let_in(settings, ("Host", host)) is good
 
 
-def test_a_request_without_host_and_a_server_without_guard():
+@pytest.mark.parametrize("host", ["0.0.0.0", "0.0.0.0:8080", "[::]:8080", "[::ffff:0.0.0.0]"])
+def test_an_unspecified_address_is_nobodys_name(host: str):
+    """Browsers say nothing of the asking site to such an address, and some systems take it for this machine."""
+    settings = HttpSettings(listen=(("0.0.0.0", 8080), ("::", 8080)), allow_hosts=("0.0.0.0", "::"))
+    with pytest.raises(Forbidden, match=r"use 127\.0\.0\.1"):
+        Guard(settings, [("0.0.0.0", 8080)]).check_place(request(("Host", host)))
+
+
+def test_a_request_without_host():
     assert is_let_in(HttpSettings())
-    assert is_let_in(HttpSettings(guard=False), ("Host", "evil.example"), ("Origin", "http://evil.example"))
+
+
+EVIL = [("Host", "localhost"), ("Origin", "http://evil.example"), ("Sec-Fetch-Site", "cross-site")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "good"),
+    [
+        ("POST", CHAT, True),
+        ("POST", "/completion", True),
+        ("POST", "/v1/messages", True),
+        ("GET", "/v1/models", True),
+        ("POST", "/props", False),
+        ("POST", "/slots/0", False),
+        ("POST", "/lora-adapters", False),
+        ("GET", "/props", False),
+        ("GET", "/slots", False),
+        ("GET", "/logs", False),
+        ("GET", "/api/events", False),
+        ("GET", "/api/runs", False),
+        ("POST", "/api/runs", False),
+        ("GET", "/unload", False),
+        ("GET", "/upstream/alpha/props", False),
+        ("POST", "/models", False),
+        ("DELETE", "/models", False),
+        ("POST", "/models/unload", False),
+        ("GET", "/v1/stream/ws", False),
+        ("GET", "/v1/stream/id", False),
+        ("POST", "/tools", False),
+        ("POST", "/mcp", False),
+        ("GET", "/cors-proxy", False),
+    ],
+)
+def test_llama_servers_openness_is_for_its_inference_alone(method: str, path: str, good: bool):
+    """``path`` is asked for by a page of another site, and at a name that such a page has bound to this machine."""
+    settings = HttpSettings(open_inference=True)
+    page = request(*EVIL, method=method, path=path)
+    guard = Guard(settings, [("127.0.0.1", 8080)])
+    if good:
+        guard.check_place(page)
+    else:
+        with pytest.raises(Forbidden):
+            guard.check_place(page)
+    allowed = dict(guard.cors_headers(page)).get(b"Access-Control-Allow-Origin")
+    assert allowed == (b"http://evil.example" if good else None)
+    asked = ("Access-Control-Request-Method", method)
+    preflight = dict(guard.cors_headers(request(*EVIL, asked, method="OPTIONS", path=path)))
+    assert preflight.get(b"Access-Control-Allow-Origin") == allowed
+    rebound = request(("Host", "evil.example"), method=method, path=path)
+    with pytest.raises(Forbidden):
+        guard.check_place(rebound)
+    beyond = Guard(HttpSettings(listen=(("0.0.0.0", 8080),), open_inference=True), [("0.0.0.0", 8080)])
+    if good:
+        beyond.check_place(rebound)
+    else:
+        with pytest.raises(Forbidden):
+            beyond.check_place(rebound)
+
+
+LED = ("/unload", "/upstream/alpha/", "/comfyui/", "/v1/audio/voices", "/sdapi/v1/loras")
+
+
+@pytest.mark.parametrize(
+    ("headers", "good"),
+    [
+        ([], True),
+        ([("User-Agent", "curl/8.0")], True),
+        ([("User-Agent", "Mozilla/5.0")], False),
+        ([("User-Agent", "Mozilla/5.0"), ("Referer", "http://evil.example/10.0.0.7:8080")], False),
+        ([("User-Agent", "Mozilla/5.0"), ("Referer", "http://10.0.0.7:8080/ui/?a")], True),
+        ([("User-Agent", "Mozilla/5.0"), ("Origin", "http://10.0.0.7:8080")], True),
+        ([("User-Agent", "Mozilla/5.0"), ("Sec-Fetch-Site", "same-origin")], True),
+        ([("User-Agent", "Mozilla/5.0"), ("Sec-Fetch-Site", "none")], True),
+        ([("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document")], False),
+    ],
+)
+@pytest.mark.parametrize("origins", ["localhost", "*"])
+def test_no_other_site_leads_a_browser_to_what_changes_something(
+    headers: list[tuple[str, str]], good: bool, origins: str
+):
+    guard = Guard(HttpSettings(cors=Cors(origins=origins)), [("10.0.0.7", 8080)])
+    guard.check_place(request(("Host", "10.0.0.7:8080")))  # a name that is known as good from then on
+    for path in LED:
+        led = request(("Host", "10.0.0.7:8080"), *headers, path=path)
+        if good:
+            guard.check_place(led)
+        else:
+            with pytest.raises(Forbidden):
+                guard.check_place(led)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +178,10 @@ def test_a_request_without_host_and_a_server_without_guard():
         ("http://evil.example", False),
         ("null", False),
         ("http://[", False),
+        ("http://[::1].evil.com", False),
+        ("http://[::1]evil.com", False),
+        ("http://[::1", False),
+        ("http://localhost@evil.com", False),
     ],
 )
 def test_origins(origin: str, good: bool):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat, model
-from trio_websocket import WebSocketConnection, wrap_client_stream
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 from waiting import until
 
 from appliance.core.config.types import StreamsConfig
@@ -419,6 +419,17 @@ async def socket_of(server: Appliance) -> AsyncGenerator[WebSocketConnection]:
         with trio.fail_after(20):
             yield await wrap_client_stream(nursery, stream, "localhost", "/v1/stream/ws")
             nursery.cancel_scope.cancel()
+
+
+async def test_the_websocket_of_streams_takes_no_long_message(open_server: OpenServer):
+    async with open_server() as server, socket_of(server) as socket:
+        await socket.send_message("x" * (1 << 16))
+        assert json.loads(await socket.get_message())["type"] == "error"  # heard, and not understood
+        await socket.send_message("x" * ((1 << 16) + 1))
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.get_message()
+        assert closed.value.reason is not None
+        assert closed.value.reason.code == 1009
 
 
 async def test_many_streams_over_one_websocket(open_server: OpenServer):

@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from connection_harness import Gateway, Handler, echo, serving, websocket_server
+from connection_harness import BODIES, Gateway, Handler, echo, serving, websocket_server
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_client_stream
 
+from appliance.core.settings import HttpSettings
+from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import RESET
 from appliance.http.sockets import handshake as handshake_module
 from appliance.http.sockets.handshake import Handshake
@@ -24,7 +26,8 @@ LARGE = 1 << 27
 class Relaying(Gateway):
     """Joins every websocket with a server's."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, bodies: Bodies = BODIES) -> None:
+        self.bodies = bodies
         self._address = Address("127.0.0.1", port, "child-key", "alpha")
 
     async def join(self, request: Request, handshake: Handshake) -> None:
@@ -233,6 +236,43 @@ async def test_a_message_beyond_all_measure_ends_the_websocket():
             await client.get_message()
         assert closed.value.reason is not None
         assert closed.value.reason.code == 1009
+
+
+async def test_unfinished_messages_count_against_the_budget_of_bodies():
+    """One may not hold what the bodies of all requests together may not hold."""
+    settings = HttpSettings(max_bodies=3 << 20)
+    part = b"\x01\xfe" + (60_000).to_bytes(2, "big") + bytes(4) + b"x" * 60_000  # of a text that goes on
+    rest = b"\x00" + part[1:]
+
+    async def sleep(request: WebSocketRequest) -> None:
+        await request.accept()
+        await trio.sleep_forever()
+
+    bodies = Bodies(settings)
+    async with websocket_server(sleep) as server, serving(Relaying(server, bodies), settings=settings) as port:
+        with trio.fail_after(10):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(HANDSHAKE.encode() + part + rest * 40)
+                while bodies.held < 2_000_000:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                await stream.send_all(rest * 40)
+                got = b""
+                while b"no room" not in got:
+                    got += await stream.receive_some()
+            while bodies.held:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+
+async def test_a_taken_message_counts_no_longer():
+    bodies = Bodies(HttpSettings(max_bodies=1 << 20))
+    async with websocket_server(echo) as server, serving(Relaying(server, bodies)) as port:
+        with trio.fail_after(20):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as nursery:
+                client = await wrap_client_stream(nursery, stream, "localhost", "/")
+                for _ in range(5):
+                    await client.send_message("x" * 700_000)
+                    assert len(await client.get_message()) == 700_000
+                nursery.cancel_scope.cancel()
 
 
 # ---- bytes that no good client sends ---------------------------------------------------------------------------------

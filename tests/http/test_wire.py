@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
@@ -143,12 +144,39 @@ async def test_a_hundred_megabytes_go_through(open_server: OpenServer):
 
 async def test_all_bodies_together_are_bounded(open_server: OpenServer):
     async with open_server(max_bodies=1000) as server, server.connect() as holder:
-        await holder.stream.send_all(post(b'{"model":"alpha"', length=900))
+        await holder.stream.send_all(post(b'{"model":"alpha"' + b" " * 850, length=900))
         await trio.sleep(0.05)
         full = await server.ask("POST", CHAT, b" " * 200)
         assert (full.status, full.error["reason"]) == (503, "busy")
         assert full.header("retry-after") == "1"
         assert (await server.ask("POST", CHAT, chat())).status == 200
+
+
+async def test_a_promise_of_many_bytes_takes_nobodys_room(open_server: OpenServer):
+    async with open_server(max_body=1000, max_bodies=1000) as server, server.connect() as promising:
+        await promising.stream.send_all(post(b"{", length=1000))
+        await trio.sleep(0.05)
+        assert (await server.ask("POST", CHAT, json.dumps(chat()).encode() + b" " * 700)).status == 200
+
+
+async def test_a_body_that_comes_drop_by_drop_is_a_408(open_server: OpenServer):
+    async with open_server(body_stall=0.6) as server, server.connect() as client:
+        await client.stream.send_all(post(b"{", length=1000))
+
+        async def drip() -> None:
+            try:
+                while True:
+                    await client.stream.send_all(b" ")
+                    await trio.sleep(0.1)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(drip)
+                answer = await client.answer()
+                nursery.cancel_scope.cancel()
+        assert (answer.status, answer.error["reason"]) == (408, "body_timeout")
 
 
 async def test_a_body_that_stops_coming_is_a_408(open_server: OpenServer):
@@ -187,12 +215,30 @@ async def test_an_idle_connection_is_closed_in_time(open_server: OpenServer, mon
             assert await client.stream.receive_some(10) == b""
 
 
-async def test_too_many_connections_are_turned_away(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+async def test_connections_without_a_request_make_way_for_others(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody holds all places, by saying nothing or the half of a head, or by having asked once."""
     monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
-    async with open_server() as server, server.connect(), server.connect(), server.connect():
-        await trio.sleep(0.05)
-        async with server.connect() as fourth:
-            answer = await fourth.answer()
+    async with open_server() as server, AsyncExitStack() as stack:
+        silent, half, idle = [await stack.enter_async_context(server.connect()) for _ in range(3)]
+        await half.stream.send_all(b"GET /health HTTP/1.1\r\nHost: loc")
+        await idle.send("GET", "/health")
+        assert (await idle.answer()).status == 200
+        for _ in range(6):
+            assert (await server.ask("GET", "/health", patience=5)).status == 200
+        with trio.fail_after(5):
+            assert await silent.stream.receive_some(10) == b""
+
+
+async def test_requests_under_way_make_way_for_nobody(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 2)
+    async with open_server() as server, server.connect() as one, server.connect() as two:
+        for client in (one, two):
+            await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=3, stall_after_tokens=2)).encode())
+            assert (await client.head()).status_code == 200
+        async with server.connect() as third:
+            answer = await third.answer()
             assert (answer.status, answer.error["reason"]) == (503, "busy")
 
 

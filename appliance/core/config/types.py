@@ -86,6 +86,9 @@ class Compat(_Keys, frozen=True):
     ignore_websockets: Annotated[
         bool, told("Websockets of this model are outside scheduling: 409 unless it is ready, never a use")
     ] = field(default=False, name="ignoreWebsockets")
+    foreign_port: Annotated[
+        bool, told("The port is held by a process that cmd does not start itself: a container's, a service's")
+    ] = field(default=False, name="foreignPort")
 
 
 Modality = Literal["text", "audio", "image"]

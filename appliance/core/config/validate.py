@@ -14,7 +14,6 @@ The rules of ``store.path`` need the disk; whoever opens the store checks them.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 
 from msgspec import UNSET, structs
@@ -36,6 +35,7 @@ from appliance.core.config.types import (
 )
 from appliance.core.config.units import parse_duration, parse_size
 from appliance.core.config.urls import why_no_base_url
+from appliance.core.linear_patterns import MAX_PATTERN, BadPattern, check_pattern
 from appliance.core.mcp_config import McpServers, read_mcp_servers
 from appliance.core.near_names import did_you_mean
 from appliance.core.tools.choice import chosen_tools
@@ -169,21 +169,16 @@ def _normal_pause(every: str, report: Report) -> str:
 
 
 def _normal_patterns(upstream: UpstreamConfig, report: Report) -> UpstreamConfig:
+    usual = UpstreamConfig()
+    if not upstream.ignore_paths or upstream.ignore_paths == usual.ignore_paths:
+        return usual
     for n, pattern in enumerate(upstream.ignore_paths):
-        if why := _why_no_pattern(pattern):
-            report.error(f"upstream.ignorePaths[{n}]", f"'{pattern}' cannot be used as a regular expression: {why}")
-    return upstream if upstream.ignore_paths else UpstreamConfig()
-
-
-def _why_no_pattern(pattern: str) -> str | None:
-    """Patterns are RE2's in llama-swap; what has another meaning here, as ``[[:alpha:]]``, is refused."""
-    with warnings.catch_warnings(record=True) as doubts:
-        warnings.simplefilter("always")
         try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            return str(error)
-    return next((str(doubt.message) for doubt in doubts if doubt.category is FutureWarning), None)
+            check_pattern(pattern)
+        except BadPattern as why:
+            shown = pattern if len(pattern) <= MAX_PATTERN else f"{pattern[:40]}..."
+            report.error(f"upstream.ignorePaths[{n}]", f"'{shown}' cannot be used as a regular expression: {why}")
+    return upstream
 
 
 def _models_max(config: Config, report: Report) -> int | None:

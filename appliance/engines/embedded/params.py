@@ -300,7 +300,7 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("--gpt-oss-20b-default", "--gpt-oss-120b-default"), _DOWNLOADS),
     **dict.fromkeys(("--vision-gemma-4b-default", "--vision-gemma-12b-default"), _DOWNLOADS),
     **dict.fromkeys(("--models-dir", "--models-preset", "--models-max", "--models-autoload"), _ROUTER),
-    **dict.fromkeys(("--tools", "--tools-runtime", "--tools-root"), _FRONT),
+    **dict.fromkeys(("--tools", "--tools-runtime", "--tools-root", "--allow-unauthenticated"), _FRONT),
     **dict.fromkeys(("--mcp-servers-config", "--mcp-servers-json", "--agent"), _FRONT),
     **dict.fromkeys(("--override-kv", "--control-vector", "--control-vector-scaled"), _NOT_EXPOSED),
     **dict.fromkeys(("--control-vector-layer-range", "--top-n-sigma", "--dry-sequence-breaker"), _NOT_EXPOSED),

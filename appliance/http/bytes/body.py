@@ -41,7 +41,10 @@ class Source(Protocol):
     """Where a body comes from: a connection, which knows how the body is framed."""
 
     async def read_body(self, body: Body) -> bytes:
-        """All of it; calls `Body.grow_to` before it holds more. Raises BodyTooSlow, RequestError and ClientLeft."""
+        """All of it; calls `Body.grow_to` as the bytes come: a promise of many takes nobody's room.
+
+        Raises BodyTooSlow, RequestError and ClientLeft.
+        """
         ...
 
 
@@ -68,18 +71,21 @@ class Body:
         if self.complete:
             return b""
         self._limit = min(self._limit, limit) if limit is not None else self._limit
-        self.grow_to(self.length or 0)
+        self._check(self.length or 0)
         content = await self._source.read_body(self)
         self.complete = True
         return content
 
     def grow_to(self, size: int) -> None:
-        """Reserve room for so many bytes in all. Raises BodyTooLarge and Busy."""
-        if size > self._limit:
-            raise BodyTooLarge(self._limit, fixed=self._limit < self._bodies.limit)
+        """Reserve room for so many bytes in all, once they are there. Raises BodyTooLarge and Busy."""
+        self._check(size)
         if size > self._reserved:
             self._bodies.reserve(size - self._reserved)
             self._reserved = size
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise BodyTooLarge(self._limit, fixed=self._limit < self._bodies.limit)
 
     def hand_over(self) -> int:
         """The body is held for longer than its request: its holder gives so many bytes back to the budget."""

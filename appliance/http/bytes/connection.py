@@ -40,6 +40,8 @@ MAX_HEAD = 64 << 10
 """Bytes of a request head; llama-server allows a URI of 32 KiB."""
 RECEIVE_SIZE = 1 << 16
 BODY_PIECE = 1 << 18
+LEAST_RATE = 1 << 10
+"""Bytes a second of a body, on average; a client that sends one now and then would hold the rest for ever."""
 EMPTY_LINES = 2
 """Before a request line, which some clients send behind the body of the request before (RFC 9112 section 2.2)."""
 RESET = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
@@ -89,7 +91,7 @@ class Connection:
         self._answers = answers
         self._receiver = poller.receiver(sock, eager=True)
         self._settings = settings
-        self._buffer = b""
+        self._buffer: bytes = b""
         self._unsent = b""
         self._idle = True
         self._overdue = False
@@ -107,6 +109,11 @@ class Connection:
                 self.socket.part()
         finally:
             self.close()
+
+    @property
+    def spare(self) -> bool:
+        """No request is under way: the next one is waited for, or the rest of one that has its answer."""
+        return self._idle or self._owed
 
     async def _serve(self) -> None:
         self.due = trio.current_time() + HEAD_TIMEOUT
@@ -191,7 +198,7 @@ class Connection:
         try:
             if body.length is None:
                 return await self._read_chunked(body)
-            return await self._read_sized(body.length)
+            return await self._read_sized(body, body.length)
         except Overdue:
             raise BodyTooSlow(self._settings.body_stall) from None
         except BodyError as error:
@@ -199,21 +206,23 @@ class Connection:
         finally:
             self.due = math.inf
 
-    async def _read_sized(self, length: int) -> bytes:
+    async def _read_sized(self, body: Body, length: int) -> bytes:
         buffer = self._buffer
+        body.grow_to(min(len(buffer), length))
         if len(buffer) >= length:
             self._buffer = buffer[length:]
             return buffer if len(buffer) == length else buffer[:length]
         self._buffer = b""
-        content, left = BytesIO(), length - len(buffer)
+        content, left, began = BytesIO(), length - len(buffer), trio.current_time()
         content.write(buffer)
         while left:
-            left -= content.write(await self._receive_body(min(left, BODY_PIECE)))
+            left -= content.write(await self._receive_body(min(left, BODY_PIECE), began, length - left))
+            body.grow_to(length - left)
         return content.getvalue()  # the very bytes that were written: no second copy, however long it is
 
     async def _read_chunked(self, body: Body) -> bytes:
         chunked = Chunked(pipelined=True)
-        content = BytesIO()
+        content, began = BytesIO(), trio.current_time()
         data, self._buffer = self._buffer, b""
         while True:
             if piece := chunked.feed(data):
@@ -222,10 +231,12 @@ class Connection:
             if chunked.complete:
                 self._buffer = chunked.rest
                 return content.getvalue()
-            data = await self._receive_body(BODY_PIECE)
+            data = await self._receive_body(BODY_PIECE, began, content.tell())
 
-    async def _receive_body(self, most: int) -> bytes:
-        self.due = trio.current_time() + self._settings.body_stall
+    async def _receive_body(self, most: int, began: float, have: int) -> bytes:
+        """``have`` bytes have come since ``began``."""
+        stall = self._settings.body_stall
+        self.due = min(trio.current_time(), began + have / LEAST_RATE) + stall
         data = await self.receive(most)
         if not data:
             self._lose()

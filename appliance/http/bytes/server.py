@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import trio
 
@@ -21,6 +21,8 @@ from appliance.traffic.lifetime import Lifetime
 
 MAX_CONNECTIONS = 4000
 """Clients at once; each that uses a model costs two file descriptors and about 20 KiB."""
+KEPT_FOR_FILES = 64
+"""Places that only clients of a socket in the file system can take: nobody on the network keeps those out."""
 ACCEPTED_AT_ONCE = 64
 """Connections taken before other tasks have their turn."""
 LAST_WORDS = 0.5
@@ -33,6 +35,43 @@ ACCEPT_PAUSE = 0.1
 log = logging.getLogger(__name__)
 
 
+class _Open:
+    """The open connections by the address of their other end, oldest first."""
+
+    def __init__(self) -> None:
+        self._by_peer: dict[str, dict[Connection, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Connection]:
+        return (connection for each in list(self._by_peer.values()) for connection in list(each))
+
+    def add(self, connection: Connection) -> None:
+        self._by_peer.setdefault(connection.peer, {})[connection] = None
+        self._count += 1
+
+    def discard(self, connection: Connection) -> None:
+        same = self._by_peer[connection.peer]
+        del same[connection]
+        self._count -= 1
+        if not same:
+            del self._by_peer[connection.peer]
+
+    def make_room(self) -> bool:
+        """Hang up on one that has no request under way, the oldest of the address with the most. False: there is none.
+
+        So a stranger who holds every place loses them to others, one by one, and others keep theirs.
+        """
+        for same in sorted(self._by_peer.values(), key=len, reverse=True):
+            for connection in same:
+                if connection.spare and not connection.ending:
+                    connection.hang_up()
+                    return True
+        return False
+
+
 class Clients:
     """The open connections of one server."""
 
@@ -43,7 +82,7 @@ class Clients:
         self._poller = poller
         self._settings = settings
         self._certificates = certificates
-        self._open: set[Connection] = set()
+        self._open = _Open()
         self._some = trio.Event()
         self._none_left = trio.Event()
 
@@ -51,6 +90,7 @@ class Clients:
         """Take connections for ever. A client's fault never ends it; a lack of files makes it pause."""
         on_machine = isinstance(listener.bound, UnixSocket)
         certificates = None if on_machine else self._certificates
+        most = MAX_CONNECTIONS + (KEPT_FOR_FILES if on_machine else 0)
         while True:
             await trio.lowlevel.wait_readable(listener.socket)
             for _ in range(ACCEPTED_AT_ONCE):
@@ -64,7 +104,7 @@ class Clients:
                         await trio.sleep(ACCEPT_PAUSE)
                     continue
                 sock.setblocking(False)
-                if len(self._open) >= MAX_CONNECTIONS:
+                if len(self._open) >= most and not self._open.make_room():
                     _turn_away(sock, secure=certificates is not None)
                 elif on_machine or _is_prompt(sock):
                     client = sock if certificates is None else TlsSocket(sock, certificates.context())

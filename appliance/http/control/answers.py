@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
+from contextlib import ExitStack
+from types import TracebackType
+
 import msgspec
 from quart import Response
 from quart.wrappers.response import ResponseBody
+
+from appliance.traffic.lifetime import Feeds
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -22,6 +28,29 @@ def see(place: str) -> Response:
     response = Response("", 302, content_type=TEXT)
     response.headers["Location"] = place
     return response
+
+
+class _Feed(ResponseBody):
+    """A body that counts among the feeds while it is read."""
+
+    def __init__(self, body: ResponseBody, feeds: Feeds) -> None:
+        self._body = body
+        self._feeds = feeds
+        self._reading = ExitStack()
+
+    async def __aenter__(self) -> AsyncIterable[bytes]:
+        self._reading.enter_context(self._feeds.reading())
+        return await self._body.__aenter__()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+    async def __aexit__(self, exc_type: type[BaseException], exc_value: BaseException, tb: TracebackType) -> None:
+        with self._reading:
+            await self._body.__aexit__(exc_type, exc_value, tb)
+
+
+def feed_answer(body: ResponseBody, content_type: str, feeds: Feeds) -> Response:
+    """An endless answer with news. Raises Busy if too many clients read one."""
+    feeds.check()
+    return endless_answer(_Feed(body, feeds), content_type)
 
 
 def endless_answer(body: ResponseBody, content_type: str) -> Response:

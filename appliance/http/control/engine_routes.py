@@ -59,7 +59,7 @@ class EngineRoutes:
         body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
         try:
             asked = _PROVE.decode(body or b"{}")
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadRequest(f"the request body cannot be used: {error}") from None
         if self._waiting >= MAX_WAITING:
             raise Conflict("engines are being proven already, and others wait for their turn; ask again later")

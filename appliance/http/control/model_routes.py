@@ -11,7 +11,7 @@ from appliance.core.download import parse_reference
 from appliance.core.head import read_json
 from appliance.core.model import Model
 from appliance.errors import BadRequest, Conflict, Forbidden, ModelNotFound
-from appliance.http.control.answers import endless_answer, json_answer
+from appliance.http.control.answers import feed_answer, json_answer
 from appliance.http.feeds.model_events import CONTENT_TYPE, ModelFeed
 from appliance.http.owners import Owners
 from appliance.traffic.choice import refresh
@@ -37,7 +37,7 @@ class ModelRoutes:
             everything=request.args.get("snapshot") in ("true", "1"),
             readme=request.args.get("names") == "readme",
         )
-        return endless_answer(feed, CONTENT_TYPE)
+        return feed_answer(feed, CONTENT_TYPE, self._lifetime.feeds)
 
     async def download(self) -> Response:
         """Answers when the hub has said what is to be downloaded; how it goes on is in the list and in the feed."""

@@ -10,7 +10,7 @@ from msgspec import Meta, Raw, Struct
 
 from appliance.agents.clocks import Limits
 from appliance.core.config.types import RunsConfig
-from appliance.core.head import read_json
+from appliance.core.head import check_json
 from appliance.core.near_names import meant_or_all
 from appliance.core.runs import MAX_ITERATIONS, Task, Tool
 from appliance.core.schema_check import schema_problem
@@ -73,7 +73,7 @@ class _Message(Struct):
 
 def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task, Limits]:
     """Raises BadRequest."""
-    read_json(body)  # says what is wrong with it, and where
+    check_json(body)  # says what is wrong with it, and where
     _refuse_unknown(_decode_keys(body), KEYS)
     try:
         asked = _decode(body)
@@ -184,7 +184,7 @@ _decode_results = msgspec.json.Decoder(_Results).decode
 
 def read_results(body: bytes) -> dict[str, tuple[str, str | None]]:
     """The body of ``POST /api/runs/<id>/tool_results``: words for the model, or why a tool could not be used."""
-    read_json(body)
+    check_json(body)
     _refuse_unknown(_decode_keys(body), RESULT_KEYS)
     try:
         results = _decode_results(body).results

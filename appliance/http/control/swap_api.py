@@ -15,8 +15,8 @@ from quart_trio import QuartTrio
 
 from appliance import __version__
 from appliance.catalog.configuration import Reloaded
-from appliance.core.head import read_json
-from appliance.errors import BadRequest, Forbidden, NotFound, UsageError
+from appliance.core.head import check_json
+from appliance.errors import BadRequest, NotFound, UsageError
 from appliance.http.control.answers import json_answer, see, text_answer
 from appliance.http.control.record_routes import RecordRoutes, Records
 from appliance.http.feeds.events import Sources
@@ -60,12 +60,7 @@ class SwapApi:
         return json_answer({"peers": peers.snapshot(), "guests": guests})
 
     async def unload_by_get(self) -> Response:
-        """Stop every model. HEAD changes nothing, and neither does a picture's address on somebody else's page.
-
-        A browser names the origin of a script's request, which has been checked then, but not that of a picture's.
-        """
-        if request.headers.get("Sec-Fetch-Site") == "cross-site" and "Origin" not in request.headers:
-            raise Forbidden("a page of another site cannot unload models; use POST /api/models/unload")
+        """Stop every model. HEAD changes nothing, and the guard refuses pages of other sites."""
         if request.method == "GET":
             await self._unload_all()
         return text_answer("OK")
@@ -87,7 +82,7 @@ class SwapApi:
 
     async def choose_profile(self) -> Response:
         body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-        read_json(body)  # says what is wrong with it, and where
+        check_json(body)  # says what is wrong with it, and where
         try:
             chosen = _PROFILE.decode(body).name
         except msgspec.ValidationError as error:

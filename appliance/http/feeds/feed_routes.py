@@ -10,7 +10,7 @@ from quart import Response, request
 from quart.wrappers.response import ResponseBody
 
 from appliance.errors import ModelNotFound
-from appliance.http.control.answers import TEXT, endless_answer, see, text_answer
+from appliance.http.control.answers import TEXT, feed_answer, see, text_answer
 from appliance.http.feeds import events
 from appliance.http.feeds.events import EventFeed, Sources
 from appliance.traffic.lifetime import Lifetime
@@ -48,7 +48,7 @@ class FeedRoutes:
     async def events(self) -> Response:
         if request.method == "HEAD":
             return Response("", content_type=events.CONTENT_TYPE)
-        return endless_answer(EventFeed(self._sources), events.CONTENT_TYPE)
+        return feed_answer(EventFeed(self._sources), events.CONTENT_TYPE, self._sources.lifetime.feeds)
 
     def _follow(self, reader: LogReader) -> Response:
         """``?no-follow`` is this program's own: what there is so far, for a client that wants no more."""
@@ -56,7 +56,8 @@ class FeedRoutes:
             return text_answer("")
         if "no-follow" in request.args:
             return text_answer(_text(reader.take()))
-        return endless_answer(LogText(reader, self._sources.lifetime), TEXT)
+        lifetime = self._sources.lifetime
+        return feed_answer(LogText(reader, lifetime), TEXT, lifetime.feeds)
 
 
 class LogText(ResponseBody):

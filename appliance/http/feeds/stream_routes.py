@@ -16,7 +16,7 @@ from quart import Response, request
 from quart.wrappers.response import ResponseBody
 from quart_trio import QuartTrio
 
-from appliance.core.head import read_json
+from appliance.core.head import check_json
 from appliance.core.record_ids import Numbered
 from appliance.errors import BadRequest
 from appliance.http.control.answers import json_answer
@@ -73,7 +73,7 @@ class StreamRoutes:
     async def lookup(self) -> Response:
         """Only what a client knows the id of; there is no list."""
         body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-        read_json(body)  # says what is wrong with it, and where
+        check_json(body)  # says what is wrong with it, and where
         try:
             ids = _LOOKUP.decode(body).conversation_ids
         except msgspec.ValidationError as error:

@@ -25,6 +25,8 @@ from appliance.streams.owner import Streams
 from appliance.upstream.websocket import Websocket
 
 MAX_SUBSCRIPTIONS = 64
+MAX_MESSAGE = 1 << 16
+"""Bytes of a client's message, which is one id and an offset."""
 
 
 class _Message(Struct):
@@ -38,7 +40,7 @@ _MESSAGE = msgspec.json.Decoder(_Message)
 
 async def serve_stream_socket(handshake: Handshake, streams: Streams) -> None:
     """Accept the websocket and keep it until the client ends it. The caller has checked the key."""
-    websocket = await handshake.accept()
+    websocket = await handshake.accept(most=MAX_MESSAGE)
     async with trio.open_nursery() as nursery:
         await _Subscriptions(websocket, streams, nursery).serve()
         nursery.cancel_scope.cancel()

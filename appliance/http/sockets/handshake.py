@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import trio
 from wsproto.frame_protocol import FrameProtocol
@@ -24,8 +25,13 @@ from appliance.traffic.request import Request
 from appliance.traffic.sink import Headers, send_whole
 from appliance.upstream.websocket import BROKEN, CLOSE_TIME, MAX_MESSAGE, RECEIVE_SIZE, Close, Websocket
 
+if TYPE_CHECKING:
+    from trio_websocket import WebSocketConnection
+
 GOING_AWAY, INTERNAL = 1001, 1011
 """RFC 6455 section 7.4.1."""
+FREE = 1 << 16
+"""Bytes of an unfinished message that do not count against the budget of bodies: a connection reads so many at once."""
 _GOODBYE = 0x88
 """The first byte of a close frame."""
 
@@ -53,25 +59,31 @@ class Handshake:
         self._offer = offer
         self._nursery = nursery
 
-    async def accept(self, subprotocol: str | None = None, headers: Headers = ()) -> Websocket:
-        """``headers`` go out with the answer. Raises ClientLeft."""
+    async def accept(
+        self, subprotocol: str | None = None, headers: Headers = (), *, most: int = MAX_MESSAGE
+    ) -> Websocket:
+        """``headers`` go out with the answer. A client's message of more than ``most`` bytes ends the websocket.
+
+        The part of a message that has come counts against the budget of bodies until the message is received here.
+        Raises ClientLeft.
+        """
         # With all of importlib.metadata and email, for clients that have no websockets.
         from trio_websocket import ConnectionClosed, wrap_server_stream
 
         self._connection.leaving = self._client_left
-        stream = _Stream(self._connection, self._offer.written())
+        stream = _Stream(self._connection, self._offer.written(), self._visit)
         request = await wrap_server_stream(
             self._nursery,
             stream,
             message_queue_size=0,
-            max_message_size=MAX_MESSAGE,
+            max_message_size=most,
             receive_buffer_size=RECEIVE_SIZE,
         )
         try:
             connection = await request.accept(subprotocol=subprotocol, extra_headers=list(headers))
         except ConnectionClosed:
             raise ClientLeft from None
-        self.websocket = stream.websocket = Websocket(connection, ConnectionClosed)
+        self.websocket = stream.websocket = _ClientWebsocket(connection, ConnectionClosed, stream)
         return self.websocket
 
     async def refuse(self, status: int, headers: Headers, content: bytes) -> None:
@@ -135,8 +147,20 @@ async def answer_handshake(
         pass
     finally:
         connection.leaving = None
+        visit.body.release()
         if handshake is not None and handshake.websocket is not None:
             connection.owe()  # it may still be sending: closing at once would destroy the goodbye
+
+
+class _ClientWebsocket(Websocket):
+    def __init__(self, connection: WebSocketConnection, ended: type[Exception], stream: _Stream) -> None:
+        super().__init__(connection, ended)
+        self._stream = stream
+
+    async def receive(self) -> str | bytes | None:
+        message = await super().receive()
+        self._stream.forget()
+        return message
 
 
 class _Stream(trio.abc.Stream):
@@ -146,10 +170,12 @@ class _Stream(trio.abc.Stream):
     `aclose` says that. The connection is closed by its own task.
     """
 
-    def __init__(self, connection: Connection, handshake: bytes) -> None:
+    def __init__(self, connection: Connection, handshake: bytes, visit: Visit) -> None:
         self.websocket: Websocket | None = None
         self._connection = connection
         self._handshake = handshake
+        self._visit = visit
+        self._unfinished = 0
         self._answered = trio.Event()
         self._said_goodbye = False
         self._closed = False
@@ -172,9 +198,19 @@ class _Stream(trio.abc.Stream):
             return handshake
         await self._answered.wait()
         self._check()
-        if rest := self._connection.rest():
-            return rest
-        return await self._connection.receive(max_bytes or RECEIVE_SIZE)
+        data = self._connection.rest() or await self._connection.receive(max_bytes or RECEIVE_SIZE)
+        self._unfinished += len(data)
+        try:
+            self._visit.body.grow_to(max(self._unfinished - FREE, 0))
+        except ApplianceError as full:
+            self._visit.cancel(full)
+            await trio.sleep_forever()
+        return data
+
+    def forget(self) -> None:
+        """A message is whole, and was taken."""
+        self._unfinished = 0
+        self._visit.body.release()
 
     async def aclose(self) -> None:
         if not self._closed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from appliance.http.sockets.handshake import Handshake
-from appliance.peers.link import LocalState, WaitChanged, exchange_states
+from appliance.peers.link import MAX_MESSAGE, LocalState, WaitChanged, exchange_states
 from appliance.peers.listing import ModelState
 from appliance.upstream.websocket import NORMAL, Close
 
@@ -24,6 +24,6 @@ async def serve_link(
 
     ``heard`` gets the models that the other appliance has loaded.
     """
-    websocket = await handshake.accept()
+    websocket = await handshake.accept(most=MAX_MESSAGE)
     why = await exchange_states(websocket, local_state, wait_changed, heard)
     await websocket.close(Close(NORMAL, why))

@@ -6,12 +6,16 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
-from appliance.core.settings import HttpSettings, Listen, UnixSocket
+from msgspec import structs
+
+from appliance.core.proxy_target import names_this_machine
+from appliance.core.settings import Cors, HttpSettings, Listen, UnixSocket
 from appliance.errors import Forbidden, Unauthorized
+from appliance.http.way.routes import changes_by_get, is_inference
 from appliance.traffic.request import Request
 
 Headers = list[tuple[bytes, bytes]]
@@ -19,6 +23,11 @@ Headers = list[tuple[bytes, bytes]]
 MAX_GOOD_HOSTS = 100
 """Host headers remembered as good; every address is one."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|((?:[^\[\]:/@.]{1,63}\.)*[^\[\]:/@.]{1,63}\.?))(?::[0-9]*)?")
+"""A Host header in lower case: an address of IPv6, or any other name, then perhaps a port."""
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#\s]+)")
+BROWSER = "Mozilla/"
+"""How every browser's User-Agent begins."""
 UNIX = "unix"
 """What clients of a socket in a file mostly say as Host, if not localhost; no web page can have this name."""
 
@@ -33,6 +42,9 @@ class Guard:
         names = [UNIX if isinstance(place, UnixSocket) else place[0] for place in (*settings.listen, *bound)]
         self._own_names = {name.lower() for name in (*names, machine, f"{machine}.local") if name}
         self._allowed = tuple(name.lower() for name in settings.allow_hosts)
+        hosts = [place[0] for place in (*settings.listen, *bound) if not isinstance(place, UnixSocket)]
+        self._everybody = structs.replace(settings.cors, origins="*") if settings.open_inference else None
+        self._any_host = not all(map(names_this_machine, hosts))
         self._good_hosts: set[str] = set()
         self._plain_hosts: set[bytes] = set()  # the same, as they are sent
         listed = settings.cors.origins
@@ -51,34 +63,38 @@ class Guard:
         """Refuse a Host that is not ours (DNS rebinding) and an Origin that is somebody else's page. Raises Forbidden.
 
         A request without Host can only be HTTP/1.0, which no browser speaks. Browsers say no Origin when they GET an
-        image, a script or a link; then they say whether another site asks (``Sec-Fetch-Site``). Its links may lead
-        here, its pages may hold nothing from here.
+        image, a script or a link; then they say whether another site asks (``Sec-Fetch-Site``), but only to HTTPS and
+        to this machine. Links of other sites may lead here, but not to what changes something, and their pages may hold
+        nothing from here.
         """
-        if not self._settings.guard:
-            return
         first = request.first
-        if first.get(b"host") in self._plain_hosts and b"origin" not in first and b"sec-fetch-site" not in first:
+        changes = request.method != "POST" and changes_by_get(request)
+        if first.get(b"host") in self._plain_hosts and not (
+            b"origin" in first or b"sec-fetch-site" in first or changes
+        ):
             return  # no browser's, and a name that was found to be ours before
+        cors = self._cors(request)
         host = request.header(b"host")
-        if host and host not in self._good_hosts:
-            if not self._is_ours(_host_name(host)):
-                raise Forbidden(
-                    f"the Host '{_shown(host)}' is not a name of this server; start it with --allow-host "
-                    f"{_shown(_host_name(host))} to let this name in"
-                )
-            if len(self._good_hosts) < MAX_GOOD_HOSTS:
-                self._good_hosts.add(host)
-                self._plain_hosts.add(host.encode("latin-1"))
+        if host and host not in self._good_hosts and not self._is_good(host) and not self._is_for_any_host(cors):
+            raise Forbidden(
+                f"the Host '{_shown(host)}' is not a name of this server; start it with --allow-host "
+                f"{_shown(_host_name(host) or 'NAME')} to let this name in"
+            )
         origin = request.header(b"origin")
-        if origin and self._settings.cors.origins != "*" and not self._may_come_from(origin, host):
+        if origin and cors.origins != "*" and not self._may_come_from(origin, host):
             raise Forbidden(
                 f"requests from web pages of '{_shown(origin)}' are not let in; start the server with "
                 f"--allow-host {_shown(_origin_name(origin) or 'NAME')} or --cors-origins '{_shown(origin)}'"
             )
-        if not origin and self._settings.cors.origins != "*" and _is_of_another_site(request):
+        if not origin and cors.origins != "*" and _is_of_another_site(request):
             raise Forbidden(
                 "what belongs to pages of other sites is not let in without their Origin; use fetch with CORS, and "
                 "start the server with --allow-host NAME or --cors-origins ORIGIN"
+            )
+        if not origin and changes and self._may_be_led(request, host):
+            raise Forbidden(
+                f"a page of another site must not lead a browser to {_shown(request.path)}, and this browser does not "
+                "say which page did; open it from a page of this server, at 127.0.0.1 or over HTTPS, or use POST"
             )
 
     def check_key(self, request: Request) -> None:
@@ -98,7 +114,7 @@ class Guard:
 
     def cors_headers(self, request: Request) -> Headers:
         """Return the headers of every answer, refusals included, in the case that llama-server's clients look for."""
-        cors = self._settings.cors
+        cors = self._cors(request)
         origin = request.first.get(b"origin", b"")
         if not origin and cors.origins == "localhost" and request.method != "OPTIONS":
             return []
@@ -121,6 +137,36 @@ class Guard:
             ]
         return headers
 
+    def _cors(self, request: Request) -> Cors:
+        return self._everybody if self._everybody is not None and is_inference(request) else self._settings.cors
+
+    def _may_be_led(self, request: Request, host: str | None) -> bool:
+        """Return whether another site may have led a browser here, by a link or by what its page holds.
+
+        A browser that does not say so (an older one, or any one on plain HTTP) says from which page it comes.
+        """
+        site = request.header(b"sec-fetch-site")
+        if site is not None:
+            return site == "cross-site"
+        if not (request.header(b"user-agent") or "").startswith(BROWSER):
+            return False
+        page = _ORIGIN.match((request.header(b"referer") or "").lower())
+        return page is None or not self._may_come_from(page[0], host)
+
+    def _is_good(self, host: str) -> bool:
+        """Return whether a Host is a name of ours, and remember it. Raises Forbidden."""
+        name = _host_name(host)
+        if _is_unspecified(name):
+            raise Forbidden(f"the Host '{_shown(host)}' is not an address of any machine; use 127.0.0.1")
+        good = self._is_ours(name)
+        if good and len(self._good_hosts) < MAX_GOOD_HOSTS:
+            self._good_hosts.add(host)
+            self._plain_hosts.add(host.encode("latin-1"))
+        return good
+
+    def _is_for_any_host(self, cors: Cors) -> bool:
+        return cors is self._everybody and self._any_host
+
     def _is_ours(self, name: str) -> bool:
         return (
             _is_address(name)
@@ -137,7 +183,7 @@ class Guard:
         return (
             name in LOCAL_NAMES
             or name.endswith(".localhost")
-            or (host is not None and urlsplit(origin).netloc.lower() == host.lower())
+            or (host is not None and origin.lower().partition("://")[2] == host.lower())
             or self._is_allowed(name)
             or origin.lower() in self._origins
         )
@@ -167,19 +213,15 @@ def _credential(request: Request) -> str:
 
 
 def _host_name(host: str) -> str:
-    """Without port, brackets and final dot."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    name, _, port = host.rpartition(":")
-    return (name if name and port.isdigit() else host).rstrip(".").lower()
+    """Without port, brackets and final dot; empty for what cannot be a host."""
+    found = _HOST.fullmatch(host.lower())
+    return (found[1] or found[2].rstrip(".")) if found else ""
 
 
 def _origin_name(origin: str) -> str | None:
     """The host of an Origin; None for ``null`` and anything else that has none."""
-    try:
-        return urlsplit(origin).hostname
-    except ValueError:
-        return None
+    found = _ORIGIN.fullmatch(origin.lower())
+    return (_host_name(found[2]) or None) if found else None
 
 
 def _is_of_another_site(request: Request) -> bool:
@@ -191,11 +233,7 @@ def _is_of_another_site(request: Request) -> bool:
 
 
 def _is_local_page(origin: str) -> bool:
-    try:
-        parts = urlsplit(origin)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and parts.hostname in LOCAL_NAMES
+    return origin.lower().startswith(("http://", "https://")) and _origin_name(origin) in LOCAL_NAMES
 
 
 def _is_address(name: str) -> bool:
@@ -204,6 +242,16 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_unspecified(name: str) -> bool:
+    """Some systems take such an address for this machine, and browsers do not count it among local ones."""
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_unspecified
 
 
 def _shown(text: str) -> str:

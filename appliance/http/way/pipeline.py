@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from urllib.parse import unquote
 
@@ -11,6 +10,7 @@ from msgspec import Struct, structs
 from appliance.catalog.catalog import Catalog
 from appliance.core import head as heads
 from appliance.core.head import RequestHead
+from appliance.core.linear_patterns import is_found
 from appliance.core.model import Model
 from appliance.core.settings import HttpSettings
 from appliance.core.slash import Plan
@@ -239,9 +239,12 @@ class Pipeline:
         await self._take(visit, job, target)
 
     async def _move(self, request: Request, sink: Sink) -> None:
-        """To the same with a slash behind it: pages there name what belongs to them relative to it."""
+        """To the same with a slash behind it: pages there name what belongs to them relative to it.
+
+        The place is relative itself, so that it stays below the path under which a proxy has put the server.
+        """
         raw, mark, query = request.target.partition("?")
-        there = f"{self._settings.api_prefix}{raw}/{mark}{query}"
+        there = f"./{raw.rpartition('/')[2]}/{mark}{query}"
         status = 301 if request.method in ("GET", "HEAD") else 308
         await send_whole(sink, status, ((b"Location", there.encode("latin-1")),))
 
@@ -299,7 +302,7 @@ class Pipeline:
     def _ignores(self, path: str) -> bool:
         """Whether ``/upstream/<model>`` with this rest never starts the model (``upstream.ignorePaths``)."""
         config = self._targets.config
-        return config is not None and any(re.search(pattern, path) for pattern in config.upstream.ignore_paths)
+        return config is not None and any(is_found(pattern, path) for pattern in config.upstream.ignore_paths)
 
     async def _answer_inward(self, request: Request, record: Record, content: bytes, handover: Handover) -> None:
         """Have a request of the program itself answered, without a connection; see `http.way.inward`."""

@@ -100,6 +100,9 @@ _POST = _OWN_PATH | {
     f"/v{path}": structs.replace(_OWN_PATH[f"/v1{path}"], name=f"/v{path}", strip="/v", loading_state=False)
     for path in _VERSIONLESS
 }
+_INFERENCE = frozenset(_OWN_PATH) - {"/props", "/lora-adapters", *_MEDIA, "/audioapi/v1/tasks/run"}
+_OPEN_LISTS = ("/v1/models", "/models", "/health", "/v1/health")
+UNLOAD = "/unload"
 POSTED = frozenset(_OWN_PATH)
 """Paths of a model's process that are asked with POST and a body."""
 _SLOT = Route(name="/slots/:id", metered=False)
@@ -142,6 +145,24 @@ def single_route(request: Request) -> Route | None:
     if known := model_route(request):
         return known
     return Route(name=OTHER, loads=request.method == "POST", metered=False)
+
+
+def is_inference(request: Request) -> bool:
+    """Return whether the request is for one of the routes of llama-server that use a model, or for the list of models.
+
+    A preflight is what it asks about. Routes that change a model's settings or write files are not among them.
+    """
+    method = request.method
+    if method == "OPTIONS":
+        method = request.header(b"access-control-request-method") or method
+    if method == "POST":
+        return request.path in _INFERENCE
+    return method in ("GET", "HEAD") and request.path in _OPEN_LISTS and not request.query
+
+
+def changes_by_get(request: Request) -> bool:
+    """Return whether a GET here loads or unloads a model, or does what its server makes of it."""
+    return request.path == UNLOAD or is_passed(request.path) or request.path in _LISTS
 
 
 def is_passed(path: str) -> bool:

@@ -107,9 +107,10 @@ def test_words_are_read_in_any_case() -> None:
         ("performance: {every: often}", "'often' is not a time with a unit; write it as in 5s or 1m30s"),
         (
             "upstream: {ignorePaths: ['a', '(']}",
-            "upstream.ignorePaths[1]: '(' cannot be used as a regular expression: missing )",
+            "upstream.ignorePaths[1]: '(' cannot be used as a regular expression: missing ): (",
         ),
-        ("upstream: {ignorePaths: ['[[:alpha:]]+']}", "cannot be used as a regular expression: Possible nested set"),
+        ("upstream: {ignorePaths: ['(a)\\1']}", "cannot be used as a regular expression: invalid escape sequence"),
+        ("upstream: {ignorePaths: ['(?=a)']}", "cannot be used as a regular expression: invalid perl operator"),
         ("startPort: 70000", "startPort: must be at most 65535, and is 70000"),
         ("memory: {vram: 5}", "memory.vram: 'vram' is not a device; devices are ram, gpu0"),
         ("memory: {ram: much}", "memory.ram: 'much' is not a size"),
