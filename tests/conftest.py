@@ -27,10 +27,9 @@ SETTLE = 5.0
 
 TURNS = pytest.StashKey[Turns]()
 
-settings.register_profile("fast", max_examples=60, deadline=None, stateful_step_count=30)
-settings.register_profile(
-    "deep", max_examples=3000, deadline=None, stateful_step_count=100, suppress_health_check=[HealthCheck.too_slow]
-)
+BUSY = [HealthCheck.too_slow]  # it takes the clock's word, which says little beside other tests
+settings.register_profile("fast", max_examples=60, deadline=None, stateful_step_count=30, suppress_health_check=BUSY)
+settings.register_profile("deep", max_examples=3000, deadline=None, stateful_step_count=100, suppress_health_check=BUSY)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

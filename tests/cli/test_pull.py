@@ -13,6 +13,7 @@ from collections.abc import Generator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import psutil
 import pytest
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
@@ -168,7 +169,10 @@ def test_a_second_pull_of_the_same_is_refused_while_the_first_runs(tmp_path: Pat
     hub.behave(rate=8_000_000)
     with started(tmp_path, hub, "pull", REPO) as first:
         wait_sent(hub, SIZE // 8)
+        stopped = psutil.Process(first.pid)
+        stopped.suspend()
         second = ran(tmp_path, hub, "pull", REPO)
+        stopped.resume()
         assert second.returncode == 2
         assert "another program is downloading" in second.stderr
         first.communicate(timeout=30)
@@ -181,7 +185,7 @@ def test_a_disk_that_takes_no_more_is_told_and_nothing_is_lost(tmp_path: Path, h
     told = subprocess.run(limited, env=environment(tmp_path, hub), capture_output=True, text=True, timeout=60)
     assert told.returncode == 1
     assert "File too large" in told.stderr
-    assert len(told.stderr.splitlines()) == 2
+    assert len([line for line in told.stderr.splitlines() if " % of " not in line]) == 2
     again = ran(tmp_path, hub, "pull", REPO)
     assert again.returncode == 0, again.stderr
     assert "10.5 MB already here" in again.stderr
