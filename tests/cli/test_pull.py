@@ -23,6 +23,7 @@ COMMAND = Path(sysconfig.get_path("scripts")) / "llama-appliance"
 REPO = "acme/tiny-GGUF"
 MODEL = f"{REPO}:Q8_0"
 SIZE = 24 << 20
+NO_LINKS = Path(__file__).parents[1] / "no_links.py"
 
 
 @pytest.fixture
@@ -93,6 +94,21 @@ def test_pull_then_ls_then_rm(tmp_path: Path, hub: FakeHub) -> None:
     assert removed.returncode == 0, removed.stderr
     assert json.loads(removed.stdout)["size"] > SIZE
     assert ran(tmp_path, hub, "rm", REPO, "--yes").stderr.startswith(f"removed {REPO}:F16")
+    assert not list((tmp_path / "cache").glob("models--*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no filter of system calls can be set")
+def test_where_links_cannot_be_made_the_file_itself_is_in_the_snapshot(tmp_path: Path, hub: FakeHub) -> None:
+    for _ in range(2):
+        without = [sys.executable, NO_LINKS, COMMAND, "pull", REPO]
+        done = subprocess.run(without, env=environment(tmp_path, hub), capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout) == (0, f"{MODEL}\n"), done.stderr
+    (file,) = (tmp_path / "cache").glob("models--*/snapshots/*/tiny-Q8_0.gguf")
+    assert not file.is_symlink()
+    original = hub.root / REPO / "tiny-Q8_0.gguf"
+    assert file.read_bytes() == original.read_bytes()
+    assert hub.sent() == original.stat().st_size
+    assert ran(tmp_path, hub, "rm", MODEL, "--yes").returncode == 0
     assert not list((tmp_path / "cache").glob("models--*"))
 
 
