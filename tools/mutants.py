@@ -92,7 +92,7 @@ MUTANTS = [
             "if wait:\n            await self.wait_gone",
             "if not wait:\n            await self.wait_gone",
         ),
-        ("what is condemned goes on", ", *self._schedule.expire(model_id)])", "])"),
+        ("what is condemned goes on", "run.condemn(why)", "pass"),
         (
             "models in use move to another seat",
             "if not self.is_ready(model_id) or self._schedule.leases(model_id) or self._schedule.waiting(model_id):",
