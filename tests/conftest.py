@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from gguf_files import WriteModel
 from gguf_files import write_model as write_model_file
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from leftovers import MARK, Leftovers
 from turns import Turns
 from waiting import wait
@@ -27,10 +27,11 @@ SETTLE = 5.0
 
 TURNS = pytest.StashKey[Turns]()
 
-settings.register_profile("fast", max_examples=60, deadline=None, stateful_step_count=30)
-settings.register_profile(
-    "deep", max_examples=3000, deadline=None, stateful_step_count=100, suppress_health_check=[HealthCheck.too_slow]
-)
+BUSY = [HealthCheck.too_slow]  # it takes the clock's word, which says little beside other tests
+settings.register_profile("fast", max_examples=60, deadline=None, stateful_step_count=30, suppress_health_check=BUSY)
+settings.register_profile("deep", max_examples=3000, deadline=None, stateful_step_count=100, suppress_health_check=BUSY)
+settings.register_profile("unshrunk", settings.get_profile("fast"), phases=(Phase.explicit, Phase.generate))
+"""For tools/mutants.py, which wants to know that a test fails, and not with how little."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     deep = config.getoption("--deep") or os.environ.get("LLAMA_APPLIANCE_DEEP")
-    settings.load_profile("deep" if deep else "fast")
+    named: str | None = config.getoption("--hypothesis-profile")
+    settings.load_profile(named or ("deep" if deep else "fast"))
     os.environ[MARK] = uuid.uuid4().hex
     config.stash[TURNS] = Turns()
 

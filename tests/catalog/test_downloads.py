@@ -294,22 +294,6 @@ async def test_cancelled_at_any_moment_it_loses_nothing_and_hangs_nowhere(
     assert listed(settings) == {MODEL: None}
 
 
-async def test_where_links_cannot_be_made_the_file_itself_is_in_the_snapshot(
-    hub: FakeHub, settings: DownloadSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(1314, "a required privilege is not held by the client")
-
-    monkeypatch.setattr(Path, "symlink_to", refuse)
-    for _ in range(2):
-        assert (await fetched(settings)).status.state == "finished"
-    assert_whole(hub, settings)
-    assert not next(iter((folder(settings) / "snapshots").rglob(NAME))).is_symlink()
-    assert hub.sent() == (hub.root / REPO / NAME).stat().st_size
-    assert await _delete(settings, MODEL) == [NAME]
-    assert not folder(settings).exists()
-
-
 async def test_a_pause_closes_the_connection_and_costs_nothing(hub: FakeHub, settings: DownloadSettings) -> None:
     hub.behave(stall_after=BIG // 2)
     async with open_downloads(settings) as downloads:

@@ -58,6 +58,7 @@ async def test_sigterm_is_enough_and_nobody_waits_longer_than_it_takes(fleets: F
         assert world.status("m").error is None
 
 
+@pytest.mark.alone
 async def test_eviction_waits_for_the_end_and_no_longer(fleets: Fleets) -> None:
     waited: list[float] = []
     servers = {name: fleets.server(name, term=0.1) for name in ("a", "b")}

@@ -352,7 +352,7 @@ async def test_cancelled_waiters_leave_nothing_behind(world: World) -> None:
 
 
 async def test_a_place_in_the_queue_has_a_limit(world: World) -> None:
-    async with world.fleet(models_max=1, queue_timeout=0.2) as fleet, fleet.lease(world.model("a")):
+    async with world.fleet(models_max=1, queue_timeout=2) as fleet, fleet.lease(world.model("a")):
         with pytest.raises(Busy):
             async with fleet.lease(world.model("b")):
                 pass

@@ -318,9 +318,9 @@ def test_usage_is_found_beside_what_no_decoder_takes():
 def test_many_names_cost_little():
     deep = b'{"a":' + b'{"usage":' * 20_000 + b"1" + b"}" * 20_000 + b"}"
     hostile = deep + b'"usage":{' * 20_000
-    began = time.perf_counter()
+    began = time.thread_time()
     assert count([deep, hostile, deep], streaming=False).tokens == Tokens()
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
 
 
 # ---- bounds ----

@@ -204,9 +204,9 @@ def test_a_large_body_costs_nothing_before_it_is_compressed():
     buffer = CaptureBuffer(64 << 20)
     tracemalloc.start()
     try:
-        began = time.perf_counter()
+        began = time.thread_time()
         assert buffer.add(1, exchange(large, passed(large, limit=64 << 20)))
-        took = time.perf_counter() - began
+        took = time.thread_time() - began
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

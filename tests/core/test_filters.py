@@ -206,7 +206,7 @@ def test_filters_cost_less_than_the_slack_allows(size: int, limit: float):
     body = chat(size)
     times: list[float] = []
     for _ in range(60):
-        began = time.perf_counter()
+        began = time.thread_time()
         edits.apply(body, "llama")
-        times.append(time.perf_counter() - began)
+        times.append(time.thread_time() - began)
     assert statistics.median(times) < limit

@@ -170,6 +170,6 @@ def test_a_header_may_count_more_layers_than_it_has(layers: int):
     name = b"llama.block_count"
     at = header.index(name) + len(name)
     header = header[:at] + struct.pack("<IQ", 10, layers) + header[at + 8 :]
-    began = time.monotonic()
+    began = time.thread_time()
     examine(header, len(header) + data + 64)
-    assert time.monotonic() - began < 5
+    assert time.thread_time() - began < 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from statistics import median
-from time import perf_counter
+from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -341,9 +341,9 @@ def test_a_decision_takes_less_than_three_milliseconds() -> None:
     times: list[float] = []
     for number in range(200):
         running = sorted(models[(number + 1 + step * 13) % 200] for step in range(15))
-        begin = perf_counter()
+        begin = thread_time()
         decision = matrix.solve(models[number], running)
-        times.append(perf_counter() - begin)
+        times.append(thread_time() - begin)
         assert decision.set
         assert decision.evict
     print(f"\nmatrix decision: median {median(times) * 1e3:.3f} ms, worst {max(times) * 1e3:.3f} ms")

@@ -604,3 +604,15 @@ def test_nobody_overtakes_an_entry_that_he_would_keep_waiting() -> None:
     assert schedule.request(3, "y2") == [], "y2 evicts nobody, but x would have to wait for it, too"
     assert schedule.release(1) == [Stop("y1", "evicted")]
     assert schedule.exited("y1", FAILED) == [Start("x"), Start("y2")], "now y2 may run beside x, which it leaves alone"
+
+
+def test_nobody_is_stopped_for_an_entry_that_would_evict_one_ahead_of_it() -> None:
+    """x would evict a, and a would not evict x: so a has to be asked about first."""
+    groups = {"one": Group(exclusive=False, members=["a", "y"]), "other": Group(exclusive=False, members=["z"])}
+    schedule = schedule_of(0, GroupPolicy(groups))
+    started(schedule, "y", "z")
+    assert schedule.request(3, "a") == [Stop("y", "evicted")]
+    assert schedule.request(4, "x") == [], "z serves on while a is ahead"
+    assert schedule.exited("y", FAILED) == [Start("a")]
+    assert schedule.ready("a") == [Grant(3, "a")]
+    assert schedule.release(3) == [Stop("a", "evicted"), Stop("z", "evicted")]

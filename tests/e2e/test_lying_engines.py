@@ -134,7 +134,7 @@ def test_the_fast_and_honest_gpu_is_chosen(world: World) -> None:
     ],
     ids=lambda value: f"{value.list}-{value.load}-{value.work}" if isinstance(value, Lie) else "",
 )
-def test_one_that_lies_before_it_is_proven_is_never_used_and_named(
+def test_one_that_lies_before_it_is_proven_fails_its_proof_and_is_named(
     world: World, lie: Lie, finding: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proving, "prove", partial(proving.prove, seconds=3.0))
@@ -144,12 +144,20 @@ def test_one_that_lies_before_it_is_proven_is_never_used_and_named(
     culprit = next(one for one in ranked.values() if "cuda12" in one.seat.id and not one.seat.on_cpu)
     assert culprit.standing == "failed", culprit
     assert culprit.why
+    assert said in world.doctor()[finding]
+
+
+@pytest.mark.parametrize(
+    "lie", [Lie(devices=(CARD,), list="crash"), Lie(devices=(CARD,), work="garbage", on=("CUDA0",))]
+)
+def test_one_that_failed_its_proof_is_never_used(world: World, lie: Lie) -> None:
+    tell(world.gpu, lie)
+    world.prove()
     server = world.serve()
     assert ask(server)
     assert ask_streaming(server)
     assert seat_of(server) == CPU
     end(server)
-    assert said in world.doctor()[finding]
 
 
 def test_one_that_hangs_when_asked_for_its_devices_keeps_nobody_waiting(world: World) -> None:

@@ -72,6 +72,7 @@ def same_in_every_run(stream: bytes) -> bytes:
     return VARYING.sub(rb'"\1":0', stream)
 
 
+@pytest.mark.alone
 async def test_two_hundred_streams_at_once(start_server: StartServer, engine: str, direct: int) -> None:
     """One slot each: llama.cpp computes several sequences together with other roundings than one alone."""
     server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--", *ONE_SLOT)

@@ -179,6 +179,7 @@ def test_version(tmp_path: Path, engine: str) -> None:
     assert facts["engine"]["command"]
 
 
+@pytest.mark.alone
 def test_help_is_quick(tmp_path: Path) -> None:
     """150 ms are the goal on a quiet machine; the best of several tries may take twice that here."""
     best = min(_seconds("--help", tmp_path), *(_seconds("version", tmp_path) for _ in range(4)))

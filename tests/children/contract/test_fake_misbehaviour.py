@@ -53,6 +53,7 @@ def raw(running: Running, fake: Json, *, stream: bool = True) -> bytes:
     return received
 
 
+@pytest.mark.alone
 def test_it_starts_fast(start: Start) -> None:
     """The fastest of five: the machine may be busy, the program may not be slow."""
     times: list[float] = []

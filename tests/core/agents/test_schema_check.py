@@ -20,9 +20,9 @@ BOUND = 5.0
 def problem(schema: object, arguments: str) -> str | None:
     text = json.dumps(schema).encode()
     assert schema_problem(text) is None
-    began = time.perf_counter()
+    began = time.thread_time()
     found = ArgumentCheck(text).problem(arguments)
-    assert time.perf_counter() - began < BOUND
+    assert time.thread_time() - began < BOUND
     return found
 
 
@@ -48,9 +48,9 @@ def problem(schema: object, arguments: str) -> str | None:
     ],
 )
 def test_what_an_object_is(arguments: str, told: str | None):
-    began = time.perf_counter()
+    began = time.thread_time()
     found = ANY.problem(arguments)
-    assert time.perf_counter() - began < BOUND
+    assert time.thread_time() - began < BOUND
     assert (found or "").startswith(told or "\0") or found is told is None
 
 

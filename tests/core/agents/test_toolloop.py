@@ -175,7 +175,7 @@ def test_a_megabyte_of_arguments_in_small_pieces_is_linear_work():
     arguments = json.dumps({"path": path})
     loop = Loop(task())
     loop.begin(NOW)
-    began = time.perf_counter()
+    began = time.thread_time()
     for at in range(0, len(arguments), 8):
         piece = CallDelta(index=0, id="c1", name="read_file", arguments=arguments[at : at + 8])
         assert loop.hear(piece, NOW) == []
@@ -183,7 +183,7 @@ def test_a_megabyte_of_arguments_in_small_pieces_is_linear_work():
     assert isinstance(command, RunTools)
     assert json.loads(command.calls[0].arguments) == {"path": path}
     body_of(loop.hear(ToolFinished(call_id="c1", content=path), NOW))
-    assert time.perf_counter() - began < 20
+    assert time.thread_time() - began < 20
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from time import perf_counter
+from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -263,9 +263,9 @@ def test_number_keys_outside_of_models_are_text_without_a_word() -> None:
 def test_alias_bomb_is_refused_quickly() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    begin = perf_counter()
+    begin = thread_time()
     root, problems = parse("\n".join(lines), "c.yaml")
-    assert perf_counter() - begin < 1
+    assert thread_time() - begin < 1
     assert root is None
     assert str(MAX_NODES) in problems[-1].message
 
@@ -287,7 +287,7 @@ def test_a_thousand_lines_take_well_below_a_second() -> None:
     model = "  m{}:\n    cmd: |\n      run ${{PORT}}\n      --c 4096\n    aliases: [a{}]\n    ttl: 60\n    name: x\n"
     text = "models:\n" + "".join(model.format(n, n) for n in range(150))
     assert text.count("\n") > 1000
-    begin = perf_counter()
+    begin = thread_time()
     root = mapping(text)
-    assert perf_counter() - begin < 1
+    assert thread_time() - begin < 1
     assert len(list(walk(root))) == 3 + 150 * 11
