@@ -66,7 +66,8 @@ def main() -> int:
     found: list[str] = []
     if around := cycle({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}):
         found.append(f"these modules import each other: {' <- '.join(around)}")
-    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    files = [path for path in sources if "node_modules" not in path.parts]  # packages of the page hold some Python
     names = {name for path in files for name in imported(path.read_text("utf-8"))}
     with (ROOT / "pyproject.toml").open("rb") as file:
         requirements = tomllib.load(file)["project"]["dependencies"]

@@ -201,7 +201,7 @@ def activity_log(config: Config | None) -> tuple[Path | None, int]:
 
 
 def _kept(settings: AppSettings, places: Places, config: Config) -> tuple[Path | None, int]:
-    """Where conversations are kept, None for nowhere, and how many bytes of them."""
+    """The file that keeps conversations, None for no file, and the bytes that it may have."""
     kept = config.conversations
     if not (settings.conversations and kept.enabled):
         return None, kept.max_bytes

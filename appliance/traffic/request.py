@@ -17,7 +17,7 @@ PAGE_PATHS = frozenset(("/", WORKER, MANIFEST, PAGE_VERSION))
 PUBLIC_PATHS = PAGE_PATHS | {"/health", "/v1/health", "/wol-health", "/favicon.ico", "/upstream"}
 PAGE_PREFIX = "/ui/"
 CONVERSATIONS = "/api/conversations"
-"""Where the page's conversations are."""
+"""The path of the page's conversations."""
 
 
 class Request(Struct, frozen=True, kw_only=True):

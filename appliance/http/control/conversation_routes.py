@@ -70,7 +70,7 @@ class ConversationRoutes:
         return json_answer(await self._conversations.list())
 
     async def events(self) -> Response:
-        """What happens to models and conversations, from now on; the models' state comes first."""
+        """The events of models and conversations from now on; the models' state comes first."""
         if request.method == "HEAD":
             return Response("", content_type=CONTENT_TYPE)
         return endless_answer(PageFeed(self._owners, self._lifetime), CONTENT_TYPE)
