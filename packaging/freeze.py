@@ -45,9 +45,10 @@ def main() -> None:
     args = parser.parse_args()
     words = [word for word in str(args.engines).split(",") if word and word != "none"]
     engines = [find_engine(word) for word in words]
-    staged = make(ROOT / "build", engines)
+    made_from = contents.commit()
+    staged = make(ROOT / "build", engines, made_from)
     if args.twice:
-        compare(staged, make(ROOT / "build" / "again", engines))
+        compare(staged, make(ROOT / "build" / "again", engines, made_from))
     if args.sign is not None:
         contents.sign(staged, args.sign)
     finished = ROOT / "dist" / NAME
@@ -57,9 +58,8 @@ def main() -> None:
     report(finished)
 
 
-def make(work: Path, engines: list[Path]) -> Path:
+def make(work: Path, engines: list[Path], made_from: contents.Commit) -> Path:
     """The whole payload but for its signature, somewhere below ``work``."""
-    made_from = contents.commit()
     staged = run_pyinstaller(work)
     for engine in engines:
         copy_engine(engine, staged / "engines")

@@ -127,7 +127,7 @@ class Watch(Struct, frozen=True):
     """The wishes of systemd towards a service."""
 
     address: str = ""
-    """Of its socket, ``@`` in front for an abstract one; empty: nobody listens."""
+    """The socket, ``@`` in front for an abstract one; empty: nobody listens."""
     every: float | None = None
     """Seconds between two signs of life: half of what systemd waits. None: it wants none."""
 
