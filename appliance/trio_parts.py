@@ -2,7 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 import trio
+
+
+@asynccontextmanager
+async def plain_nursery() -> AsyncGenerator[trio.Nursery]:
+    """Open a nursery that a single exception leaves as it is, be it of the block or of a task.
+
+    Trio makes a group of it, since more than one task may fail. Several exceptions still leave as a group. `Cancelled`
+    beside an exception is dropped: whatever cancelled the block sees the exception instead.
+    """
+    single: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            yield nursery
+    except BaseExceptionGroup as group:
+        single = _single(group.split(trio.Cancelled)[1] or group)
+    if single is not None:
+        raise single  # outside of the handler, where its context does not become the group
+
+
+def _single(error: BaseException) -> BaseException:
+    """Return the only exception in groups within groups, or the group of several."""
+    match error:
+        case BaseExceptionGroup(exceptions=(inner,)):
+            return _single(inner)
+        case _:
+            return error
 
 
 class Changed:
