@@ -72,7 +72,7 @@ async def test_an_exception_of_a_task_leaves_a_plain_nursery_as_itself() -> None
 
 
 async def test_several_exceptions_leave_a_plain_nursery_as_a_group() -> None:
-    with pytest.RaisesGroup(KeyError, ValueError):
+    with pytest.RaisesGroup(KeyError, ValueError, flatten_subgroups=True):
         await nested(KeyError("a"), ValueError("b"))
 
 
@@ -84,8 +84,14 @@ async def cancelled_within(scope: trio.CancelScope) -> None:
 async def test_an_exception_goes_before_cancelling_and_cancelling_alone_stays_what_it_is() -> None:
     with trio.CancelScope() as scope, pytest.raises(KeyError):
         await cancelled_within(scope)
+    seen: list[BaseException] = []
     with trio.move_on_after(0) as scope:
-        async with plain_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            nursery.start_soon(trio.sleep_forever)
+        try:
+            async with plain_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                nursery.start_soon(trio.sleep_forever)
+        except trio.Cancelled as cancelled:
+            seen.append(cancelled)
+            raise
     assert scope.cancelled_caught
+    assert len(seen) == 1, "what handles cancelling need not know of groups"
