@@ -239,9 +239,9 @@ class _Link:
     async def _use(self) -> str:
         """Start the process and answer with it until it fails at a question; return why it did."""
         said, words = _LastLine(), _LastLine()
-        command = Command(argv=command(), env=inherited_env(), stdin=None, own_errors=True)
+        process = Command(argv=command(), env=inherited_env(), stdin=None, own_errors=True)
         try:
-            async with open_process(self._children, command, Lines(said.take), errors=Lines(words.take)) as child:
+            async with open_process(self._children, process, Lines(said.take), errors=Lines(words.take)) as child:
                 while True:
                     answer: bytes | None = None
                     with trio.move_on_after(PATIENCE) as patience:

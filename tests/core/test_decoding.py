@@ -32,6 +32,7 @@ def test_a_kind_and_its_decoder_read_the_same(x: int) -> None:
 
 
 def test_what_cannot_be_read_is_none_for_each_reason() -> None:
-    for raw in (b'{"x": "no"}', b"{", b'{"x": 1, "\xff": 2}', b"[" * 100_000, ""):
+    for raw in (b'{"x": "no"}', b"{", b"[" * 100_000, ""):
         assert decoded(Point, raw) is None
     assert decoded(dict[str, object], b'{"a":' * 100_000) is None
+    assert decoded(list[str], b'["\xff"]') is None
