@@ -29,7 +29,8 @@ from appliance.core.config.types import Config
 from appliance.core.config.units import parse_duration
 from appliance.core.fit.budgets import GpuMemory
 from appliance.core.inward import Asker
-from appliance.core.machine import MIB, Sample
+from appliance.core.machine import Sample
+from appliance.core.units import MIB
 from appliance.engines.background import keeping_up
 from appliance.engines.chooser import Chooser
 from appliance.engines.found import Finder

@@ -2,7 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import TracebackType
+from typing import cast
+
 import trio
+
+
+class plain_nursery:
+    """A nursery that a single exception leaves as it is, be it of the block or of a task.
+
+    Trio makes a group of it, since more than one task may fail. Several exceptions still leave as a group. `Cancelled`
+    beside an exception is dropped: whatever cancelled the block sees the exception instead.
+    """
+
+    def __init__(self) -> None:
+        self._nursery = trio.open_nursery()
+
+    async def __aenter__(self) -> trio.Nursery:
+        return await self._nursery.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            return bool(await self._nursery.__aexit__(kind, error, trace))
+        except BaseExceptionGroup as group:
+            single = _single(group)
+        if single is error:
+            return False  # the block's own goes on as if there were no nursery
+        raise single  # outside of the handler, where its context does not become the group
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the only exception in groups within groups, or the group of several. One `Cancelled` stands for all."""
+    found = list(_within(group))
+    errors = [error for error in found if not isinstance(error, trio.Cancelled)] or found[:1]
+    return errors[0] if len(errors) == 1 else group
+
+
+def _within(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    inner: tuple[BaseException, ...] = group.exceptions
+    for error in inner:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _within(cast("BaseExceptionGroup[BaseException]", error))
+        else:
+            yield error
 
 
 class Changed:

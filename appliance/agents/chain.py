@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 
 import msgspec
-import trio
 
 from appliance.agents.chain_client import ChainClient
 from appliance.core import sse
@@ -26,6 +25,7 @@ from appliance.plugins import Event, Request, Response
 from appliance.plugins.context import Host
 from appliance.plugins.hooks import HookedStream, PluginStep, Replayed
 from appliance.plugins.registry import Plugins
+from appliance.trio_parts import plain_nursery
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,7 @@ class Chains:
         """Open the chain of one request; leaving the block ends the plugins' work. Raises PluginFailed."""
         entries = [self._plugins.entry(name) for name in commands]
         loaded = [(await entry.hooks(), entry.plugin) for entry in entries]  # loading may change what is known
-        failure: Exception | None = None
-        async with trio.open_nursery() as nursery:
+        async with plain_nursery() as nursery:
 
             def spawn(work: Callable[[], Awaitable[None]]) -> None:
                 nursery.start_soon(work)
@@ -61,13 +60,9 @@ class Chains:
             log.info("plugins of a request for '%s': %s", model, " ".join(commands))
             try:
                 yield chain
-            except Exception as error:  # noqa: BLE001  raised below: it leaves the nursery as itself, not as a group
-                failure = error
             finally:
                 await chain.close()
             nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
 
 
 class Chain:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core import sse
+from appliance.core.decoding import decoded
 from appliance.core.inward import Asker, Reply
 from appliance.core.json_values import JSON, OBJECT, JsonObject
 from appliance.errors import ApplianceError
@@ -131,10 +132,8 @@ def read_event(event: sse.Event) -> Event | None:
     """Return None for anything but an object or the end."""
     if event.data == "[DONE]":
         return Event(data=None, name=event.name)
-    try:
-        return Event(data=OBJECT.decode(event.data), name=event.name)
-    except msgspec.MsgspecError:
-        return None
+    data = decoded(OBJECT, event.data)
+    return Event(data=data, name=event.name) if data is not None else None
 
 
 def error_of(event: Event) -> str | None:
@@ -150,11 +149,8 @@ def error_of(event: Event) -> str | None:
 def _refuse(status: int, content: bytes) -> None:
     if status < 400:
         return
-    try:
-        message = msgspec.json.decode(content, type=_Refusal).error.message
-        body: JsonObject | None = OBJECT.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        message, body = content.decode("utf-8", "replace")[:1000], None
+    refusal, body = decoded(_Refusal, content), decoded(OBJECT, content)
+    message = refusal.error.message if refusal is not None else content.decode("utf-8", "replace")[:1000]
     raise AskFailed(message or f"the model's server answered {status}", status=status, body=body)
 
 
@@ -174,10 +170,10 @@ def _encoded(body: JsonObject) -> bytes:
 
 
 def _decoded(content: bytes) -> JsonObject:
-    try:
-        return OBJECT.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise AskFailed("the answer is not a JSON object") from None
+    answer = decoded(OBJECT, content)
+    if answer is None:
+        raise AskFailed("the answer is not a JSON object")
+    return answer
 
 
 def _shaped(answer: JsonObject, shape: type[_T]) -> _T:

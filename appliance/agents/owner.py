@@ -17,6 +17,7 @@ from appliance.agents.past import PastRun
 from appliance.agents.record import RunRecord
 from appliance.agents.workers import Worker, WorkerState, WorkerStatus
 from appliance.core.config.types import RunsConfig
+from appliance.core.decoding import decoded
 from appliance.core.inward import Asker
 from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed
 from appliance.fleet.owner import Fleet
@@ -254,9 +255,9 @@ class Agents:
         """Load the runs of an earlier program; its running ones ended with it, and their text so far is kept."""
         records: list[RunRecord] = []
         for raw in stored:
-            try:
-                records.append(msgspec.json.decode(raw, type=RunRecord))
-            except msgspec.MsgspecError:
+            if (record := decoded(RunRecord, raw)) is not None:
+                records.append(record)
+            else:
                 log.warning("a stored run cannot be read, and is not shown")
         now = time.time()
         for record in sorted((_closed(record, now) for record in records), key=lambda each: each.finished_at or 0):

@@ -143,15 +143,19 @@ async def _pump(transfer: Transfer, answer: Answer, partial: PartialFile, skip: 
             if delay:
                 await trio.sleep(delay)
     finally:
-        await _write(partial, block)
+        with trio.move_on_after(CLOSE_TIME, shield=True):  # received bytes are not fetched again
+            await _write(partial, block)
     if partial.length < partial.head.size:
         raise HubFailed(answer.host, "it closed the connection before the end of the file")
 
 
 async def _write(partial: PartialFile, block: bytearray) -> None:
-    """Write and empty ``block``, even when cancelled: received bytes are not fetched again."""
+    """Write and empty ``block``. One that is cancelled before a thread has it stays as it is."""
     if block:
         data = bytes(block)
         block.clear()
-        with trio.CancelScope(shield=True):  # no longer than the thread takes, which nothing could end anyway
+        try:
             await trio.to_thread.run_sync(partial.write, data)
+        except trio.Cancelled:
+            block += data  # Trio waits for a thread that has begun, so this one has not
+            raise

@@ -27,6 +27,7 @@ from appliance.core.elsewhere import Image, Remote
 from appliance.core.model import Model
 from appliance.core.wanted import Wanted
 from appliance.errors import ApplianceError, CallerError
+from appliance.trio_parts import Changed
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +198,7 @@ class Downloads:
         self._throttle = Throttle(settings.rate)
         self._known: dict[str, Download] = {}
         self._numbers = itertools.count(1)
-        self._changed = trio.Event()
+        self._changed = Changed()
         self._state_changed = trio.Event()
 
     async def start(self, repo: str, tag: str | None = None) -> Download:
@@ -303,8 +304,7 @@ class Downloads:
 
     def _tell(self, state: bool) -> None:
         """Wake the watchers; ``state``: not only numbers of bytes have changed."""
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.wake()
         if state:
             self._state_changed.set()
             self._state_changed = trio.Event()

@@ -19,13 +19,13 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
-import msgspec
 import trio
 from msgspec import Struct
 
 from appliance import __version__
 from appliance.catalog.download_errors import GatedRepo, HubFailed, LoginUnusable, RepoNotFound, TokenRefused
 from appliance.core.config.types import Timeouts
+from appliance.core.decoding import decoded
 from appliance.core.download import RemoteFile, is_oid, is_passing, retry_after
 from appliance.core.naming import is_commit
 from appliance.errors import ApplianceError, NotFound, UpstreamFailed, UsageError
@@ -212,10 +212,10 @@ class Hub:
                 body += data
                 if len(body) > MAX_ANSWER:
                     raise HubFailed(answer.host, "its answer is too long", passing=False)
-            try:
-                return msgspec.json.decode(body, type=kind), self._next_page(url, answer)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
-                raise HubFailed(answer.host, "its answer is not that of a model hub", passing=False) from None
+            page = decoded(kind, body)
+            if page is None:
+                raise HubFailed(answer.host, "its answer is not that of a model hub", passing=False)
+            return page, self._next_page(url, answer)
 
     def _next_page(self, url: str, answer: Answer) -> str | None:
         for link in answer.headers.get(b"link", b"").decode("latin-1").split(","):

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from appliance.catalog.files import list_folder, read_start, why
 from appliance.catalog.folder import pick_projector
 from appliance.catalog.found import Found, model_files
+from appliance.core.decoding import decoded
 from appliance.core.naming import is_companion, is_projector, tag_of
 
 HOME_POINTER = ".lmstudio-home-pointer"
@@ -38,11 +38,8 @@ def lm_studio_directories(home: Path) -> tuple[Path, ...]:
         homes.insert(0, Path(pointed))
     found: list[Path] = []
     for folder in homes:
-        try:
-            chosen = msgspec.json.decode(_text(folder / "settings.json"), type=_Settings).downloads_folder
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            chosen = ""
-        found += [Path(chosen)] if chosen else []
+        settings = decoded(_Settings, _text(folder / "settings.json"))
+        found += [Path(settings.downloads_folder)] if settings is not None and settings.downloads_folder else []
         found.append(folder / "models")
     return tuple(dict.fromkeys(path for path in found if path.is_absolute()))
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start, stat_regular, why
 from appliance.catalog.found import Found
+from appliance.core.decoding import decoded
 
 DEFAULT_REGISTRY = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"
@@ -106,12 +107,12 @@ def scan_ollama(root: Path, notes: list[str]) -> Iterator[Found]:
 
 def read_manifest(content: bytes) -> Manifest | None:
     """Parse a manifest; None for anything else. Raises nothing."""
-    return _decode(content, Manifest)
+    return decoded(Manifest, content)
 
 
 def engine_args(content: bytes) -> tuple[str, ...]:
     """Return the llama-server flags for a parameters layer, if that is certain. Raises nothing."""
-    values = _decode(content, dict[str, object]) or {}
+    values = decoded(dict[str, object], content) or {}
     flags: list[str] = []
     for name, number in PARAMETERS.items():
         value = values.get(name)
@@ -126,13 +127,6 @@ def blob_name(digest: str) -> str | None:
     """Return the file's name for a digest, None for text that is not one: it decides about a path."""
     match = _DIGEST.fullmatch(digest)
     return match and f"sha256-{match['hex']}"
-
-
-def _decode(content: bytes, what: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(content, type=what)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
 
 
 def _manifests(root: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:

@@ -21,6 +21,7 @@ from appliance.catalog.download_plan import Plan, PlannedFile
 from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
 from appliance.catalog.hub import Answer, Hub, HubAccess
 from appliance.catalog.hub_cache import Cached
+from appliance.core.decoding import decoded
 from appliance.core.elsewhere import Image
 from appliance.core.naming import is_commit, is_projector, stem_of
 from appliance.errors import ApplianceError, NotFound
@@ -95,10 +96,8 @@ class Registry(Hub):
                 body += data
                 if len(body) > MAX_MANIFEST:
                     raise HubFailed(answer.host, "its answer is too long", passing=False)
-        try:
-            msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        except msgspec.MsgspecError:
-            raise HubFailed(self.host, "its answer is not that of a registry", passing=False) from None
+        if decoded(dict[str, msgspec.Raw], body) is None:
+            raise HubFailed(self.host, "its answer is not that of a registry", passing=False)
         return bytes(body)
 
 

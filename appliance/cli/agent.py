@@ -28,6 +28,7 @@ from appliance.cli.show import harmless
 from appliance.cli.status import EXIT_INTERRUPTED, EXIT_OURS, say
 from appliance.core.sse import Decoder, Event
 from appliance.errors import UpstreamFailed, UsageError
+from appliance.trio_parts import plain_nursery
 from appliance.upstream.client import Exchange
 
 RUNS = "/api/runs"
@@ -122,21 +123,18 @@ async def _run(server: Server, task: Task, *, as_json: bool) -> int:
     run = (await ask(server, "POST", RUNS, _Begun, task)).id
     screen = _Screen(quiet=as_json)
     end: _End | None = None
-    failure: Exception | None = None
-    with trio.open_signal_receiver(signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_on_signal, signals, server, run, nursery.cancel_scope)
-            say(f"run {run}")  # from here on Ctrl-C cancels it
-            try:
+    try:
+        with trio.open_signal_receiver(signal.SIGINT) as signals:
+            async with plain_nursery() as nursery:
+                nursery.start_soon(_cancel_on_signal, signals, server, run, nursery.cancel_scope)
+                say(f"run {run}")  # from here on Ctrl-C cancels it
                 end = await _follow(server, run, screen)
-            except (click.ClickException, OSError) as error:
-                failure = error
-            nursery.cancel_scope.cancel()
-    screen.close()
-    if isinstance(failure, OSError):  # nobody reads what the model says
+                nursery.cancel_scope.cancel()
+    except OSError:  # nobody reads what the model says
         await _cancel(server, run)
-    if failure is not None:
-        raise failure
+        raise
+    finally:
+        screen.close()
     if end is None:
         say(f"not waiting for the end of run {run}; it may continue")
         return EXIT_INTERRUPTED

@@ -13,6 +13,7 @@ from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Download
 from appliance.cli.show import human_size
 from appliance.cli.status import say
+from appliance.trio_parts import plain_nursery
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 DRAW_EVERY = 0.1
@@ -57,16 +58,10 @@ async def stopping(begin: Callable[[], Awaitable[Download]]) -> AsyncGenerator[D
 async def _watched(signals: AsyncIterator[int], begun: list[Download]) -> AsyncGenerator[trio.CancelScope]:
     """Let a failure leave the block unchanged, and not inside a group."""
     asking = trio.CancelScope()
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
+    async with plain_nursery() as nursery:
         nursery.start_soon(_watch_signals, signals, begun, asking)
-        try:
-            yield asking
-        except Exception as error:  # noqa: BLE001  raised again below
-            failure = error
+        yield asking
         nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
 
 
 async def _watch_signals(signals: AsyncIterator[int], begun: list[Download], asking: trio.CancelScope) -> None:

@@ -21,6 +21,7 @@ from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import MAKE_ROOM, Shelf
 from appliance.engines.table import Table, table
 from appliance.errors import UsageError
+from appliance.trio_parts import plain_nursery
 
 PROBE_TIME = 300.0
 """Seconds that a running server gets to look at all its builds again."""
@@ -38,16 +39,10 @@ async def opened(shelf: Shelf) -> AsyncGenerator[Engines]:
     except OSError as cause:
         say(f"note: the remains of an update or an installation cannot be removed: {cause}")
     find = partial(list_engines, Places.of_this_machine())
-    failure: Exception | None = None
-    async with open_engines(find, shelf.state, starter=STARTER) as engines:
-        try:
-            if engines.look is None:
-                await engines.probe()
-            yield engines
-        except Exception as error:  # noqa: BLE001  raised again below: out of a nursery it would come as a group
-            failure = error
-    if failure is not None:
-        raise failure
+    async with plain_nursery(), open_engines(find, shelf.state, starter=STARTER) as engines:
+        if engines.look is None:
+            await engines.probe()
+        yield engines
 
 
 async def keep(shelf: Shelf, engines: Engines) -> None:

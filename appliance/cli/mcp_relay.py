@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from appliance.cli.remote import ErrorAnswer
 from appliance.cli.status import EXIT_OURS, PROGRAM, say
 from appliance.cli.values import KEY_VARIABLE
+from appliance.core.decoding import decoded
 from appliance.core.mcp_messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -167,10 +168,8 @@ class Relay:
 
     def _in_words(self, status: int, body: bytes) -> str:
         """A refusal that is not MCP: of the key, of the feature, or from another program."""
-        try:
-            message = msgspec.json.decode(body, type=ErrorAnswer).error.message
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            message = body[:200].decode("utf-8", "replace").strip()
+        answer = decoded(ErrorAnswer, body)
+        message = answer.error.message if answer is not None else body[:200].decode("utf-8", "replace").strip()
         advice = f"; give the server's key with --api-key or {KEY_VARIABLE}" if status == 401 else ""
         return f"{message or 'it gave no reason'}{advice} ({self._url} answered {status})"
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from appliance.cli.status import EXIT_OURS, EXIT_USER
 from appliance.cli.values import KEY_VARIABLE
+from appliance.core.decoding import decoded
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.upstream.client import Address, Exchange, Response
@@ -125,10 +126,10 @@ async def ask_raw(
 
 def decode_answer(server: Server, body: bytes, answer: type[T]) -> T:
     """Raises NotRunning when another program has answered."""
-    try:
-        return msgspec.json.decode(body, type=answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise NotRunning(server, "another program listens there") from None
+    found = decoded(answer, body)
+    if found is None:
+        raise NotRunning(server, "another program listens there")
+    return found
 
 
 async def refuse_errors(server: Server, response: Response) -> None:
@@ -140,10 +141,8 @@ async def refuse_errors(server: Server, response: Response) -> None:
 
 def refuse(who: str, status: int, body: bytes) -> NoReturn:
     """Raise Refused or ServerFailed in the server's own words."""
-    try:
-        message = msgspec.json.decode(body, type=ErrorAnswer).error.message
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        message = body.decode("utf-8", "replace").strip()[:200]
+    answer = decoded(ErrorAnswer, body)
+    message = answer.error.message if answer is not None else body.decode("utf-8", "replace").strip()[:200]
     advice = f"; give the server's key with --api-key or {KEY_VARIABLE}" if status == 401 else ""
     text = f"{message or 'it gave no reason'}{advice} ({who} answered {status})"
     raise Refused(text) if status < 500 else ServerFailed(text)

@@ -43,6 +43,7 @@ from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.store.engine_state import StateFile
+from appliance.trio_parts import plain_nursery
 from appliance.upstream.client import Exchange, Response
 
 FROM_STDIN = "-"
@@ -257,17 +258,11 @@ def _write(piece: str) -> None:
 async def _until_interrupted(work: Callable[[], Awaitable[T]]) -> T | None:
     """Return the result of ``work``; None when Ctrl-C stopped it."""
     result: T | None = None
-    failure: Exception | None = None
     with trio.open_signal_receiver(signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
+        async with plain_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, signals, nursery.cancel_scope)
-            try:
-                result = await work()
-            except (ApplianceError, click.ClickException, OSError) as error:
-                failure = error
+            result = await work()
             nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
     return result
 
 

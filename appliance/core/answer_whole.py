@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
+from appliance.core.decoding import decoded
 from appliance.core.json_values import JSON, OBJECT, JsonObject
 from appliance.core.slash import Family
 
@@ -155,10 +154,10 @@ def _grow(block: JsonObject, delta: JsonObject, inputs: dict[int, str], at: int)
 
 
 def _parsed(text: str) -> JSON:
-    try:
-        return OBJECT.decode(text) if text else {}
-    except msgspec.MsgspecError:
-        raise Torn("the stream has a tool call whose input is not a JSON object") from None
+    parsed = decoded(OBJECT, text) if text else {}
+    if parsed is None:
+        raise Torn("the stream has a tool call whose input is not a JSON object")
+    return parsed
 
 
 def _text(value: JSON) -> str:

@@ -18,12 +18,11 @@ from math import prod
 from msgspec import Struct
 
 from appliance.core.ggml import TENSOR_TYPES
+from appliance.core.units import KIB, MIB
 
 ReadAt = Callable[[int, int], bytes]
 """``read_at(offset, n)``: up to ``n`` bytes from ``offset``, at least one unless the file ends there."""
 
-KIB = 1 << 10
-MIB = 1 << 20
 WINDOW = 128 * KIB
 MAX_HEADER = 256 * MIB
 """The largest real headers are about 20 MiB: a vocabulary of 260,000 tokens with its merges."""

@@ -10,8 +10,6 @@ from datetime import datetime
 
 from msgspec import Struct
 
-MIB = 1 << 20
-
 
 class NetworkCounters(Struct, frozen=True, kw_only=True, gc=False):
     """Bytes since the interface came up."""

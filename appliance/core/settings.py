@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from appliance.core.mcp_config import McpServers
-
-MIB = 1 << 20
+from appliance.core.units import MIB
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080

@@ -15,6 +15,7 @@ from enum import Enum, auto
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.decoding import UNREADABLE
 from appliance.core.json_edit import Edit, apply_edits
 from appliance.core.json_path import Path, Step
 from appliance.errors import BadRequest
@@ -168,7 +169,7 @@ def _newest_text(family: Family, body: bytes) -> _Text | None:
             case Family.RESPONSES:
                 given = msgspec.json.decode(body, type=_Responses).input
                 return _Text(_path("input"), given) if isinstance(given, str) else _of_messages("input", given)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
 
 

@@ -18,10 +18,11 @@ from appliance.core.engines.proofs import Fault
 from appliance.core.engines.stands_for import NO_DEBUGGER
 from appliance.engines.found import Engine
 from appliance.errors import Busy, UpstreamFailed
-from appliance.platform.children import REAP_TIME, Child, Children, describe_status
+from appliance.platform.children import Child, Children, describe_status
 from appliance.platform.cpu import engine_threads
 from appliance.platform.env import inherited_env
 from appliance.platform.ports import LOOPBACK, free_port
+from appliance.platform.process import Command, Lines, before_end, open_process, text_of
 from appliance.upstream.client import Address, Exchange
 
 CONTEXT = "1024"
@@ -61,19 +62,14 @@ class TrialFailed(Exception):
 class Trial:
     """A server that is ready. Owned by `open_trial`."""
 
-    def __init__(self, address: Address, child: Child) -> None:
+    def __init__(self, address: Address, child: Child, output: _Output) -> None:
         self.address = address
-        self.ready = False
         self._child = child
-        self._first: list[str] = []
-        self._last: deque[str] = deque(maxlen=LAST_LINES)
-        self._drained = trio.Event()
-        self._ended = trio.Event()
-        self._status: int | None = None
+        self._output = output
 
     def lines(self) -> list[str]:
         """What it has printed so far; of a long log the beginning and the end."""
-        return [*self._first, *self._last]
+        return self._output.lines()
 
     async def ask(self, path: str, body: object, *, seconds: float) -> bytes:
         """The answer to a POST of ``body`` as JSON. Raises TrialFailed for anything but 200 within ``seconds``."""
@@ -92,89 +88,73 @@ class Trial:
 
     async def _broken(self, cause: UpstreamFailed | Busy) -> TrialFailed:
         """Why a connection broke: mostly because the process ended."""
+        status: int | None = None
         with trio.move_on_after(END_TIME):
-            await self._ended.wait()
-        if self._status is None:
+            status = await self._child.wait()
+        if status is None:
             return TrialFailed("crash", f"it runs, but {cause.why if isinstance(cause, UpstreamFailed) else cause}")
-        await self._read_rest()
-        return TrialFailed(trial_log.fault_of_death(self._last_lines()), self._end("at work"))
-
-    async def keep(self) -> None:
-        """Read its output and see it end, until cancelled; the process is gone then."""
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._drain)
-                self._status = await self._child.wait_exit()
-                self._child.take_down()
-                self._ended.set()
-                nursery.cancel_scope.deadline = trio.current_time() + PIPE_TIME
-        finally:
-            with trio.move_on_after(REAP_TIME, shield=True):
-                if self._status is None:
-                    self._child.kill()
-                    await self._child.wait_exit()
-                self._child.take_down()
-                await self._child.stdin.aclose()
-                await self._child.output.aclose()
+        await self._output.wait_rest()
+        return TrialFailed(trial_log.fault_of_death(self._last_lines()), self._end(status, "at work"))
 
     async def wait_ready(self) -> None:
         """Return when it answers, or raise TrialFailed when it ends before."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look_again_and_again, nursery.cancel_scope)
-            await self._ended.wait()
-            nursery.cancel_scope.cancel()
-        if self.ready:
+        if await before_end(self._child, self._look_again_and_again):
             return
-        await self._read_rest()
-        assert self._status is not None
-        executed = self._status not in NOT_EXECUTED
-        fault = trial_log.fault_of_start(describe_status(self._status), executed, self.lines())
-        raise TrialFailed(fault, self._end("while it loaded"))
+        status = await self._child.wait()
+        await self._output.wait_rest()
+        fault = trial_log.fault_of_start(describe_status(status), status not in NOT_EXECUTED, self.lines())
+        raise TrialFailed(fault, self._end(status, "while it loaded"))
 
-    async def _look_again_and_again(self, scope: trio.CancelScope) -> None:
+    async def _look_again_and_again(self) -> bool:
+        """Return True once it answers."""
         pause = PAUSE
-        while not self.ready:
+        while True:
             await trio.sleep(pause)
             pause = min(LONGEST_PAUSE, pause * 1.2)
             with trio.move_on_after(LOOK_TIME):
                 try:
                     async with Exchange(self.address, "GET", "/v1/models") as response:
-                        self.ready = response.status == 200
+                        if response.status == 200:
+                            return True
                 except (UpstreamFailed, Busy):
                     continue  # it does not listen yet
-        scope.cancel()
-
-    async def _drain(self) -> None:
-        partial = b""
-        try:
-            while chunk := await self._child.output.receive_some(1 << 16):
-                *whole, partial = (partial + chunk).split(b"\n")
-                for line in whole:
-                    self._take(line)
-                partial = partial[: 2 * MAX_LINE]
-            self._take(partial)
-        finally:
-            self._drained.set()
-
-    def _take(self, line: bytes) -> None:
-        text = line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r")
-        if len(self._first) < FIRST_LINES:
-            self._first.append(text)
-        else:
-            self._last.append(text)
-
-    async def _read_rest(self) -> None:
-        with trio.move_on_after(PIPE_TIME):
-            await self._drained.wait()
 
     def _last_lines(self) -> list[str]:
         return self.lines()[-LAST_LINES:]
 
-    def _end(self, when: str) -> str:
+    def _end(self, status: int, when: str) -> str:
         """How it ended, in words."""
-        assert self._status is not None
         told = trial_log.explanation(self._last_lines())
-        return f"{describe_status(self._status)} {when}" + (f": {told}" if told else "")
+        return f"{describe_status(status)} {when}" + (f": {told}" if told else "")
+
+
+class _Output:
+    """What a server prints: of a long log the beginning and the end."""
+
+    def __init__(self) -> None:
+        self._first: list[str] = []
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._cut = Lines(self._take)
+        self._over = trio.Event()
+
+    def lines(self) -> list[str]:
+        return [*self._first, *self._last]
+
+    async def read(self, piece: bytes) -> bool:
+        """Take a piece. A `Sink`."""
+        await self._cut(piece)
+        if not piece:
+            self._over.set()
+        return True
+
+    async def wait_rest(self) -> None:
+        """Wait for the last line of a server that has ended, but not for long."""
+        with trio.move_on_after(PIPE_TIME):
+            await self._over.wait()
+
+    def _take(self, line: bytes) -> None:
+        kept = self._first if len(self._first) < FIRST_LINES else self._last
+        kept.append(text_of(line[:MAX_LINE]))
 
 
 @asynccontextmanager
@@ -192,23 +172,23 @@ async def open_trial(
     Yields once it answers, within ``seconds``, and kills it on leaving. Raises TrialFailed when it does not get so far;
     a TrialFailed of the block leaves as it is.
     """
-    failure: TrialFailed | None = None
-    for attempt in range(1, PORT_ATTEMPTS + 1):
-        trial = await _spawn(engine, (*args, *extra), model, children)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trial.keep)
-            try:
+    for attempts_left in reversed(range(PORT_ATTEMPTS)):
+        port, key, output, begun = free_port(), secrets.token_urlsafe(24), _Output(), False
+        command = _command(engine, (*args, *extra), model, port, key)
+        try:
+            async with open_process(children, command, output.read, rest=PIPE_TIME) as child:
+                trial = Trial(Address(LOOPBACK, port, key, engine.name), child, output)
                 await _wait_ready(trial, seconds)
+                begun = True
                 yield trial
-            except TrialFailed as cause:
-                failure = cause  # raised below: out of a nursery it would come as a group
-            nursery.cancel_scope.cancel()
-        lost = failure is not None and not trial.ready and trial_log.lost_its_port(trial.lines())
-        if not lost or attempt == PORT_ATTEMPTS:
-            break
-        failure = None
-    if failure is not None:
-        raise failure
+                return
+        except TrialFailed:
+            if begun or not attempts_left or not trial_log.lost_its_port(output.lines()):
+                raise
+        except (OSError, ValueError) as cause:
+            if begun:
+                raise
+            raise TrialFailed("damaged", f"it cannot be started: {cause}") from None
 
 
 async def _wait_ready(trial: Trial, seconds: float) -> None:
@@ -219,9 +199,7 @@ async def _wait_ready(trial: Trial, seconds: float) -> None:
         raise TrialFailed("hang", f"it was not ready within {seconds:.0f} s") from None
 
 
-async def _spawn(engine: Engine, args: Sequence[str], model: Path, children: Children) -> Trial:
-    port = free_port()
-    key = secrets.token_urlsafe(24)
+def _command(engine: Engine, args: Sequence[str], model: Path, port: int, key: str) -> Command:
     argv = (
         *engine.command,
         "--model", str(model),
@@ -236,11 +214,7 @@ async def _spawn(engine: Engine, args: Sequence[str], model: Path, children: Chi
     )  # fmt: skip
     # A crash is not looked at with a debugger, which ggml starts where there is one.
     env = inherited_env() | NO_DEBUGGER | {"LLAMA_API_KEY": key}
-    try:
-        child = await children.spawn(argv, env)
-    except (OSError, ValueError) as cause:
-        raise TrialFailed("damaged", f"it cannot be started: {cause}") from None
-    return Trial(Address(LOOPBACK, port, key, engine.name), child)
+    return Command(argv=argv, env=env, stdin=None)
 
 
 def _shown(answer: bytes) -> str:

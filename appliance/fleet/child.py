@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import trio
@@ -10,11 +10,10 @@ from msgspec import Struct
 
 from appliance.core.fit.buffers import Buffers
 from appliance.fleet.launch import Launch
-from appliance.fleet.output import read_lines, text_of
 from appliance.fleet.readiness import Readiness
-from appliance.fleet.stop_command import run_stop_command
-from appliance.platform.children import REAP_TIME, Child, Children
+from appliance.platform.children import Child, Children, describe_status
 from appliance.platform.port_holders import foreign_holder, listens
+from appliance.platform.process import Command, Lines, open_process, text_of
 
 STATE_PREFIX = b"cmd_child_to_router:state:"
 EXIT_LINE = b"cmd_router_to_child:exit\n"
@@ -79,33 +78,20 @@ class ModelProcess:
         Raises OSError, or ValueError, when the process cannot be created.
         """
         self._on_ready = on_ready
-        child = await children.spawn(self.launch.argv, self.launch.env)
-        self.pid = child.pid
-        status: int | None = None
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read_lines, child.output, self._line)
-                if not self.launch.protocol:
-                    await child.stdin.aclose()  # there is nobody to type
-                async with trio.open_nursery() as watchers:
-                    watchers.start_soon(self._watch_readiness)
-                    watchers.start_soon(self._end_when_asked, children, child)
-                    watchers.start_soon(self._give_up, child)
-                    status = await child.wait_exit()
-                    if self._stop.is_set():
-                        await self._linger(child)
-                    watchers.cancel_scope.cancel()
-                child.take_down()
-                nursery.cancel_scope.deadline = trio.current_time() + PIPE_GRACE
-        finally:
-            with trio.move_on_after(REAP_TIME, shield=True):
-                if status is None:
-                    child.kill()
-                    await child.wait_exit()
-                child.take_down()
-                await child.stdin.aclose()
-                await child.output.aclose()
-        assert status is not None
+        stdin = None if self.launch.protocol else b""  # there is nobody to type
+        command = Command(argv=self.launch.argv, env=self.launch.env, stdin=stdin)
+        async with (
+            open_process(children, command, Lines(self._line), rest=PIPE_GRACE) as child,
+            trio.open_nursery() as watchers,
+        ):
+            self.pid = child.pid
+            watchers.start_soon(self._watch_readiness)
+            watchers.start_soon(self._end_when_asked, children, child)
+            watchers.start_soon(self._give_up, child)
+            status = await child.wait_exit()
+            if self._stop.is_set():
+                await self._linger(child)
+            watchers.cancel_scope.cancel()
         return Exited(status, self._on_ready is None, self._timed_out, self._last_look)
 
     async def _linger(self, child: Child) -> None:
@@ -203,11 +189,33 @@ class ModelProcess:
         if argv := self.launch.stop_argv(child.pid):
             self._command_ended = trio.Event()
             try:
-                stopped = await run_stop_command(children, argv, self.launch.env, self._log)
+                stopped = await _run_stop_command(children, argv, self.launch.env, self._log)
             finally:
                 self._command_ended.set()
         if not stopped:
             child.terminate()
+
+
+async def _run_stop_command(
+    children: Children, argv: Sequence[str], env: Mapping[str, str], log: Callable[[str], None]
+) -> bool:
+    """Run a model's own command to stop it (llama-swap's ``cmdStop``) to its end, its output into the log.
+
+    False: it failed. Cancelling kills it.
+    """
+    lines = Lines(lambda line: log(text_of(line)))
+    try:
+        async with open_process(children, Command(argv=argv, env=env), lines, rest=PIPE_GRACE) as child:
+            status = await child.wait()
+    except (OSError, ValueError) as error:
+        log(f"cmdStop cannot be run: {error}")
+        return False
+    except trio.Cancelled:
+        log("cmdStop has not ended in time, and is killed")
+        raise
+    if status:
+        log(f"cmdStop ended with {describe_status(status)}; stopping the process itself")
+    return status == 0
 
 
 _decode_state = msgspec.json.Decoder(ChildState).decode

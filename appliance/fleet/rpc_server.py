@@ -7,6 +7,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -18,9 +19,9 @@ from appliance.core.engines.workers import Worker
 from appliance.engines.found import Engine
 from appliance.engines.rpc import look_at_worker
 from appliance.errors import UsageError
-from appliance.fleet.output import read_lines, text_of
-from appliance.platform.children import REAP_TIME, Child, Children, describe_status
+from appliance.platform.children import Child, Children, describe_status
 from appliance.platform.env import inherited_env
+from appliance.platform.process import Command, Ending, Lines, before_end, open_process, text_of
 from appliance.trio_parts import Changed
 
 PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
@@ -32,6 +33,8 @@ START_TIME = 90.0
 LOOK_PAUSE = 0.05
 STOP_TIME = 2.0
 """Seconds that it gets to end by itself."""
+REST_TIME = 5.0
+"""Seconds to read the rest of its output, where something that it left behind holds the pipe."""
 NAMES_TIME = 1.0
 """Seconds in which the lines that name its devices must have come, once it answers."""
 BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -141,23 +144,15 @@ class _Run:
 
     async def run(self, children: Children) -> str:
         """How it ended, in words. Cancelling ends it."""
-        child = await children.spawn(self._serving.argv(), {**inherited_env(), **NO_DEBUGGER})
-        status: int | None = None
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read_lines, child.output, self._line)
-                async with trio.open_nursery() as watching:
-                    watching.start_soon(self._see_it_up, child)
-                    status = await child.wait()
-                    watching.cancel_scope.cancel()
-                nursery.cancel_scope.deadline = trio.current_time() + REAP_TIME
-        finally:
-            with trio.move_on_after(REAP_TIME, shield=True):
-                if status is None:
-                    await _end(child)
-                await child.stdin.aclose()
-                await child.output.aclose()
-        assert status is not None
+        command = Command(
+            argv=self._serving.argv(),
+            env={**inherited_env(), **NO_DEBUGGER},
+            stdin=None,
+            ending=Ending(asked=STOP_TIME),
+        )
+        async with open_process(children, command, Lines(self._line), rest=REST_TIME) as child:
+            await before_end(child, partial(self._see_it_up, child))
+            status = await child.wait()
         return self._why(status)
 
     def _line(self, line: bytes) -> None:
@@ -194,12 +189,3 @@ class _Run:
             return f"there is no device '{unknown.partition('unknown device: ')[2]}'; this engine has: {known}"
         last = next((line.strip() for line in reversed(self._tail) if line.strip()), "")
         return f"{where} ended with {describe_status(status)}" + (f": {last}" if last else "")
-
-
-async def _end(child: Child) -> None:
-    child.terminate()
-    with trio.move_on_after(STOP_TIME):
-        await child.wait()
-        return
-    child.kill()
-    await child.wait()

@@ -13,6 +13,7 @@ from appliance.errors import PeerFailed
 from appliance.peers.link import LocalState, WaitChanged
 from appliance.peers.listing import ModelState
 from appliance.peers.peer import LocalSide, PeerStatus, RemotePeer
+from appliance.trio_parts import Changed
 from appliance.upstream.client import Address
 
 
@@ -24,7 +25,7 @@ class Peers:
         self._local = local
         self._peers: dict[str, RemotePeer] = {}
         self._guests: dict[object, tuple[str, Sequence[ModelState]]] = {}
-        self._news = trio.Event()
+        self._news = Changed()
 
     def adopt(self, config: Config | None) -> None:
         """Follow the peers of a configuration. An unchanged peer keeps its task and its link.
@@ -119,8 +120,7 @@ class Peers:
         await self._news.wait()
 
     def _tell(self) -> None:
-        self._news.set()
-        self._news = trio.Event()
+        self._news.wake()
 
     def _get(self, peer_id: str) -> RemotePeer:
         try:

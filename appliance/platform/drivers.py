@@ -8,11 +8,13 @@ starts again, each time a while later.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import platform
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -38,7 +40,9 @@ from appliance.platform.driver_process import (
 )
 from appliance.platform.env import inherited_env
 from appliance.platform.libraries import has_nvml
-from appliance.platform.throwaway import Ran, clear_away, run_to_end
+from appliance.platform.process import Command, Lines, before_end, open_process
+from appliance.platform.throwaway import Ran, run_to_end
+from appliance.trio_parts import Changed
 
 LIMIT = 30.0 if sys.platform == "win32" else 10.0
 """Seconds for one process; a driver that is asked for the first time may take three to wake a card."""
@@ -55,7 +59,6 @@ PATIENCE = 5.0
 """Seconds for an answer. A card that sleeps takes one to two to wake."""
 AGAIN = (5.0, 30.0, 120.0, 600.0)
 """Seconds until the process is started again after its first, second ... failure in a row; the last for later ones."""
-MAX_ANSWER = 1 << 20
 MAX_ERRORS = 2000
 
 T = TypeVar("T")
@@ -198,61 +201,62 @@ async def open_gpus() -> AsyncGenerator[Gpus]:
 
 async def _answer_all(questions: trio.MemoryReceiveChannel[Ask]) -> None:
     """Ask one question after the other; children are opened with the first."""
-    with questions:
-        try:
-            question, reply = await questions.receive()
-        except trio.EndOfChannel:
-            return
-        try:
-            async with open_children() as children:
-                link = _Link(children)
-                try:
-                    while True:
-                        reply.answer = await link.ask(question)
-                        reply.there.set()
-                        question, reply = await questions.receive()
-                except trio.EndOfChannel:
-                    pass
-                finally:
-                    await link.end()
-        finally:
-            reply.there.set()  # whoever waits still learns that there is no answer
+    with questions, suppress(trio.EndOfChannel):
+        question, reply = await questions.receive()
+        async with open_children() as children:
+            await _Link(children, questions, question, reply).keep()
 
 
 class _Link:
-    """The process, if there is one."""
+    """The process, if there is one, and the question that waits for its answer."""
 
-    def __init__(self, children: Children) -> None:
+    def __init__(
+        self, children: Children, questions: trio.MemoryReceiveChannel[Ask], question: str, reply: Reply
+    ) -> None:
         self._children = children
-        self._child: Child | None = None
+        self._questions = questions
+        self._question = question
+        self._reply = reply
         self._failures = 0
-        self._not_before = 0.0
+        self._not_before = -math.inf
 
-    async def ask(self, question: str) -> bytes | None:
-        """Return None if there is no answer in time; the process is then ended."""
-        if self._child is None:
-            if trio.current_time() < self._not_before:
-                return None
-            try:
-                self._child = await self._children.spawn(command(), inherited_env(), own_errors=True)
-            except OSError as error:
-                self._failed(f"it cannot be started: {error}")
-                return None
-        why = f"no answer within {PATIENCE:g} s"
-        with trio.move_on_after(PATIENCE):
-            if answer := await _exchange(self._child, question.encode() + b"\n"):
-                self._failures = 0
-                return answer
-            why = ""
-        self._failed(why or await self._last_words())
-        await self.end()
-        return None
+    async def keep(self) -> None:
+        """Answer every question. Raises EndOfChannel when there will be no more."""
+        try:
+            while True:
+                if trio.current_time() >= self._not_before:
+                    self._failed(await self._use())
+                await self._answer(None)
+        finally:
+            self._reply.there.set()  # whoever waits still learns that there is no answer
 
-    async def end(self) -> None:
-        """End the process, if there is one."""
-        child, self._child = self._child, None
-        if child is not None:
-            await clear_away(child)
+    async def _answer(self, answer: bytes | None) -> None:
+        """Give the answer, and wait for the next question."""
+        self._reply.answer = answer
+        self._reply.there.set()
+        self._question, self._reply = await self._questions.receive()
+
+    async def _use(self) -> str:
+        """Start the process and answer with it until it fails at a question; return why it did."""
+        said, words = _LastLine(), _LastLine()
+        process = Command(argv=command(), env=inherited_env(), stdin=None, own_errors=True)
+        try:
+            async with open_process(self._children, process, Lines(said.take), errors=Lines(words.take)) as child:
+                while True:
+                    answer: bytes | None = None
+                    with trio.move_on_after(PATIENCE) as patience:
+                        answer = await before_end(child, partial(_exchange, child, self._question, said))
+                    if patience.cancelled_caught:
+                        return f"no answer within {PATIENCE:g} s"
+                    if answer is None:
+                        status = await child.wait()
+                        break
+                    self._failures = 0
+                    await self._answer(answer)
+        except OSError as error:
+            return f"it cannot be started: {error}"
+        last = words.line.decode(errors="replace").strip()[:MAX_ERRORS]
+        return f"{describe_status(status)}{': ' + last if last else ''}"
 
     def _failed(self, why: str) -> None:
         wait = AGAIN[min(self._failures, len(AGAIN) - 1)]
@@ -261,29 +265,25 @@ class _Link:
         log.log(told, "NVIDIA's driver cannot be asked (%s); it is asked again in %.0f s", why, wait)
         self._failures += 1
 
-    async def _last_words(self) -> str:
-        """Describe how the process ended, and its last words."""
-        assert self._child is not None
-        said = b""
-        with trio.move_on_after(1.0):
-            status = await self._child.wait()
-            while self._child.errors is not None and (piece := await self._child.errors.receive_some(MAX_ERRORS)):
-                said = (said + piece)[-MAX_ERRORS:]
-            last = said.decode(errors="replace").strip().rpartition("\n")[2]
-            return f"{describe_status(status)}{': ' + last if last else ''}"
-        return "its output ended"
+
+class _LastLine:
+    """The latest line of an output that is not blank."""
+
+    def __init__(self) -> None:
+        self.line = b""
+        self.changed = Changed()
+
+    def take(self, line: bytes) -> None:
+        if line.strip():
+            self.line = line
+            self.changed.wake()
 
 
-async def _exchange(child: Child, question: bytes) -> bytes | None:
-    """Read one line for one line; None when the output has ended, or is not a line."""
-    answer = bytearray()
-    try:
-        await child.stdin.send_all(question)
-        while not answer.endswith(b"\n"):
-            piece = await child.output.receive_some()
-            if not piece or len(answer) > MAX_ANSWER:
-                return None
-            answer += piece
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return None
-    return bytes(answer)
+async def _exchange(child: Child, question: str, said: _LastLine) -> bytes:
+    """Wait for one line of output after one line of input."""
+    said.line = b""
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # its end says more
+        await child.stdin.send_all(question.encode() + b"\n")
+    while not said.line:
+        await said.changed.wait()
+    return said.line

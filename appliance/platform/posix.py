@@ -22,6 +22,8 @@ from contextlib import asynccontextmanager
 import trio
 from trio.abc import ReceiveStream, SendStream
 
+from appliance.trio_parts import plain_nursery
+
 WARDEN = """
 trap '' HUP INT QUIT TERM PIPE
 live=' '
@@ -66,6 +68,11 @@ class Child:
         self.output = output
         self.errors: ReceiveStream | None = None
 
+    @property
+    def status(self) -> int | None:
+        """The exit status, as `wait` returns it; None while the child runs."""
+        return self._process.returncode
+
     async def wait(self) -> int:
         """Wait for the child's end, take what is left of its process group down, and return the exit status.
 
@@ -103,7 +110,7 @@ class Child:
 
     def _signal_group(self, number: signal.Signals) -> None:
         if self._empty:
-            return  # the number may be somebody else's by now
+            return  # by now the number may belong to others
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -111,6 +118,8 @@ class Child:
 
     def _has_members(self, *, zombies: bool) -> bool:
         """The kernel counts zombies, too, which stay for ever where process 1 does not reap orphans (containers)."""
+        if self._empty:
+            return False
         try:
             os.killpg(self.pid, 0)
         except (ProcessLookupError, PermissionError):
@@ -242,7 +251,7 @@ class Children:
 async def open_children() -> AsyncGenerator[Children]:
     """Own the warden for as long as children may run. They must be gone before the block is left."""
     warden = Warden()
-    async with trio.open_nursery() as nursery:
+    async with plain_nursery() as nursery:
         await nursery.start(warden.keep)
         yield Children(warden)
         nursery.cancel_scope.cancel()

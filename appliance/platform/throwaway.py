@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import trio
 from msgspec import Struct
-from trio.abc import ReceiveStream
 
-from appliance.platform.children import REAP_TIME, Child, Children
+from appliance.core.tools.lines import CappedOutput
+from appliance.platform.children import Children
+from appliance.platform.process import Command, into, run
 
 MOST = 1 << 20
 """Bytes of each output that are kept; a program that prints more is ended."""
-PIPE_GRACE = 1.0
-"""Seconds to read the rest from the pipes once the program has ended."""
-PIECE = 1 << 16
 
 
 class Ran(Struct, frozen=True, kw_only=True):
@@ -39,64 +37,17 @@ async def run_to_end(
 ) -> Ran:
     """Run ``argv`` with these few bytes as its input, at most so long; its process group is ended in any case.
 
-    Raises OSError, or ValueError, when it cannot be started. A program that does not exist ends with status 127. One
-    that hangs in the kernel cannot be ended by anybody; it is left after `REAP_TIME`.
+    Raises OSError, or ValueError, when it cannot be started. A program that does not exist ends with status 127.
     """
     begun = trio.current_time()
-    child = await children.spawn(argv, env, own_errors=True)
-    output, errors = bytearray(), bytearray()
-    status: int | None = None
-    flooded = False
-    try:
-        async with trio.open_nursery() as nursery:
-
-            async def keep(stream: ReceiveStream, kept: bytearray) -> None:
-                nonlocal flooded
-                try:
-                    while piece := await stream.receive_some(PIECE):
-                        kept += piece
-                        if len(kept) > most:
-                            flooded = True
-                            nursery.cancel_scope.cancel()
-                            return
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    pass
-
-            nursery.start_soon(keep, child.output, output)
-            if child.errors is not None:
-                nursery.start_soon(keep, child.errors, errors)
-            nursery.start_soon(_feed, child, stdin)
-            with trio.move_on_after(seconds):
-                status = await child.wait()
-            if status is None:
-                child.kill()
-            nursery.cancel_scope.deadline = trio.current_time() + PIPE_GRACE
-    finally:
-        await clear_away(child, ended=status is not None)
+    output, errors = CappedOutput(most), CappedOutput(most)
+    command = Command(argv=argv, env=env, stdin=stdin, own_errors=True)
+    ended = await run(children, command, into(output, flood=False), errors=into(errors, flood=False), seconds=seconds)
+    flooded = output.truncated or errors.truncated
     return Ran(
-        status=None if flooded else status,
-        output=bytes(output[:most]),
-        errors=bytes(errors[:most]),
+        status=None if flooded or ended.timed_out else ended.status,
+        output=output.kept,
+        errors=errors.kept,
         flooded=flooded,
         seconds=trio.current_time() - begun,
     )
-
-
-async def _feed(child: Child, stdin: bytes) -> None:
-    try:
-        await child.stdin.send_all(stdin)
-        await child.stdin.aclose()
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # it does not read
-
-
-async def clear_away(child: Child, *, ended: bool = False) -> None:
-    """End it, unless it has ``ended``, and close its pipes; even while the program is being stopped."""
-    with trio.move_on_after(REAP_TIME, shield=True):
-        if not ended:
-            child.kill()
-            await child.wait()
-    with trio.CancelScope(shield=True):
-        for stream in (child.stdin, child.output, child.errors):
-            if stream is not None:
-                await trio.aclose_forcefully(stream)

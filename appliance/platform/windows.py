@@ -91,6 +91,11 @@ class Child:
         self.output = output
         self.errors: ReceiveStream | None = None
 
+    @property
+    def status(self) -> int | None:
+        """The exit status, as `wait` returns it; None while the child runs."""
+        return self._process.returncode
+
     async def wait(self) -> int:
         """Wait for the child's end, take its descendants down, and return the exit status (an NTSTATUS on a crash)."""
         status = await self.wait_exit()

@@ -28,6 +28,7 @@ from appliance.plugins.folders import CONFIG
 from appliance.plugins.hooks import PluginStep, Replayed
 from appliance.plugins.loading import PREFIX, forget, load_hooks
 from appliance.plugins.manifest import read_manifest
+from appliance.trio_parts import plain_nursery
 
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
@@ -120,22 +121,18 @@ async def _take_turn(
 ) -> Turn:
     package = f"{PREFIX}test_{next(_numbers)}"
     hooks = load_hooks(plugin.folder, package)
-    failure: Exception | None = None
     turn: Turn | None = None
-    async with trio.open_nursery() as nursery:
+    try:
+        async with plain_nursery() as nursery:
 
-        def spawn(work: Callable[[], Awaitable[None]]) -> None:
-            nursery.start_soon(work)
+            def spawn(work: Callable[[], Awaitable[None]]) -> None:
+                nursery.start_soon(work)
 
-        step = PluginStep(plugin, hooks, str(body.get("model", "model")), Host(lambda _: models), spawn)
-        try:
+            step = PluginStep(plugin, hooks, str(body.get("model", "model")), Host(lambda _: models), spawn)
             turn = await _through(step, body, answer, path)
-        except Exception as error:  # noqa: BLE001  raised below: it leaves the nursery as itself, not as a group
-            failure = error
-        nursery.cancel_scope.cancel()
-    forget(package)
-    if failure is not None:
-        raise failure
+            nursery.cancel_scope.cancel()
+    finally:
+        forget(package)
     assert turn is not None
     return turn
 

@@ -16,7 +16,8 @@ from appliance.core.tools.lines import CappedOutput
 from appliance.core.tools.targets import Container, Image
 from appliance.platform.children import REAP_TIME, Child, Children
 from appliance.platform.env import inherited_env
-from appliance.tools.processes import Command, run
+from appliance.platform.process import Command, Ending, before_end, ignore, into, open_process, run
+from appliance.trio_parts import plain_nursery
 
 START_TIME = 120.0
 """Seconds that a container may take to start, its image's download included."""
@@ -55,92 +56,56 @@ class OwnContainer:
         with tempfile.TemporaryDirectory(prefix="llama-appliance-") as folder:
             file = Path(folder) / "cid"
             argv = [engine, "run", "--rm", "-i", "--cidfile", str(file), self._image.name, "sh"]
-            try:
-                child = await self._children.spawn(argv, inherited_env())
-            except OSError as error:
-                raise ToolProblem(name, f"it cannot be started: {error}") from None
+            # The container's first process is a shell that reads our input: closing that ends it.
+            command = Command(argv=argv, env=inherited_env(), stdin=None, ending=Ending(closed=END_TIME))
             said = CappedOutput(4096)
             container: Container | None = None
+            child: Child | None = None
             try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_keep, child, said)
+                async with open_process(self._children, command, into(said), rest=GRACE) as child:
                     container = await self._started(child, file)
                     if container is not None:
                         self._running = container
                         task_status.started(container)
                         await child.wait()
                         log.warning("the container of the tools, %s, has ended; the next use starts another", name)
-                    nursery.cancel_scope.deadline = trio.current_time() + GRACE
+            except OSError as error:
+                raise ToolProblem(name, f"it cannot be started: {error}") from None
             finally:
                 self._running = None
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + END_TIME + REMOVE_TIME + REAP_TIME):
-                    await self._end(child, container)
+                if container is not None and child is not None and child.status != 0:
+                    with trio.move_on_after(REMOVE_TIME + REAP_TIME, shield=True):
+                        await self._remove(container)
         if container is None:
             why = said.text().strip()[-500:] or f"it did not start within {START_TIME:g} s"
             raise ToolProblem(name, f"failed to start the container: {why}")
 
     async def _started(self, child: Child, file: Path) -> Container | None:
         """Return the container as soon as its id is known; None when there will be none."""
-        found: list[Container] = []
 
-        async def look() -> None:
-            while not found:
-                if id := _content(file):
-                    found.append(Container(self._image.engine, id))
-                    nursery.cancel_scope.cancel()
+        async def look() -> Container:
+            while not (id := _content(file)):  # noqa: ASYNC110 - nothing tells of a file that another program writes
                 await trio.sleep(LOOK_EVERY)
+            return Container(self._image.engine, id)
 
         with trio.move_on_after(START_TIME):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(look)
-                await child.wait_exit()
-                nursery.cancel_scope.cancel()
-        return found[0] if found else None
+            return await before_end(child, look)
+        return None
 
-    async def _end(self, child: Child, container: Container | None) -> None:
-        """The container's first process is a shell that reads our input: closing that ends it, and ``--rm`` removes
-        it.
-        """
-        with trio.move_on_after(END_TIME):
-            await child.stdin.aclose()
-            await child.wait()
-            await child.output.aclose()
-            return
-        child.kill()
-        await child.wait()
-        await child.output.aclose()
-        if container is not None:
-            argv = (container.engine, "rm", "-f", container.id)
-            await run(self._children, Command(argv=argv, env=inherited_env()), _ignore, seconds=REMOVE_TIME)
+    async def _remove(self, container: Container) -> None:
+        """Remove a container whose program did not end in good order; ``--rm`` has removed all others."""
+        command = Command(argv=(container.engine, "rm", "-f", container.id), env=inherited_env())
+        await run(self._children, command, ignore, seconds=REMOVE_TIME)
 
 
 @asynccontextmanager
 async def open_container(children: Children, image: Image) -> AsyncGenerator[OwnContainer]:
     """Own a container for the length of the block; it is started at once. Raises ToolProblem."""
-    problem: ToolProblem | None = None
-    async with trio.open_nursery() as nursery:
+    async with plain_nursery() as nursery:
         container = OwnContainer(children, image, nursery)
-        try:
-            await container.running()
-        except ToolProblem as error:
-            problem = error
-        else:
-            yield container
+        await container.running()
+        yield container
         nursery.cancel_scope.cancel()
-    if problem is not None:
-        raise problem
-
-
-async def _keep(child: Child, said: CappedOutput) -> None:
-    try:
-        while data := await child.output.receive_some(4096):
-            said.feed(bytes(data))
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass
-
-
-async def _ignore(data: bytes) -> bool:
-    return True
 
 
 def _content(file: Path) -> str:

@@ -11,10 +11,10 @@ from appliance.core.tooling import ToolOutcome
 from appliance.core.tools.arguments import EditFile, ReadFile, WriteFile
 from appliance.core.tools.edits import EditProblem, apply_edits
 from appliance.core.tools.lines import MAX_OUTPUT, LineWindow
+from appliance.core.units import MIB
 from appliance.tools.outcomes import answer, failed, said
 from appliance.tools.place import Place, TooLarge
 
-MIB = 1 << 20
 MAX_BASE64 = 32 * MIB
 """llama-server's (b11434)."""
 MAX_EDITED = 32 * MIB

@@ -17,9 +17,10 @@ from appliance.core.tools.lines import CappedOutput, readable
 from appliance.core.tools.paths import BadPath, check_path, expanded
 from appliance.platform.children import Children
 from appliance.platform.env import inherited_env
+from appliance.platform.process import Command, into
 from appliance.tools.files import home_folder, open_folder, open_regular, resolved
 from appliance.tools.place import FileProblem, Listing, Matches, TooLarge
-from appliance.tools.processes import Command, run
+from appliance.tools.processes import run
 from appliance.tools.searching import search
 
 PIECE = 1 << 18
@@ -149,14 +150,9 @@ class Host:
         if self._root is not None or shutil.which(GIT[0]) is None:
             return None
         output = CappedOutput(MAX_LISTING)
-
-        async def take(data: bytes) -> bool:
-            output.feed(data)
-            return not output.truncated
-
         env = inherited_env() | NO_FETCHING
         command = Command(argv=(GIT[0], "-C", base, *GIT[1:]), env=env, own_errors=True)
-        ended = await run(self._children, command, take, seconds=BUDGET)
+        ended = await run(self._children, command, into(output, flood=False), seconds=BUDGET)
         if ended.timed_out or (ended.status and not output.truncated):
             return None
         names = [readable(name) for name in output.kept.split(b"\0") if name]
@@ -166,13 +162,8 @@ class Host:
 
     async def _output(self, command: Command) -> str:
         output = CappedOutput()
-
-        async def take(data: bytes) -> bool:
-            output.feed(data)
-            return True
-
         try:
-            ended = await run(self._children, command, take, seconds=INFO_TIME)
+            ended = await run(self._children, command, into(output), seconds=INFO_TIME)
         except OSError:
             return ""
         return output.text() if ended.status == 0 else ""

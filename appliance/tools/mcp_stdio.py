@@ -14,26 +14,24 @@ from pathlib import Path
 
 import trio
 from msgspec import Raw
-from trio.abc import ReceiveStream
+from trio.abc import SendStream
 
 from appliance.core.mcp_config import StdioServer
 from appliance.core.mcp_messages import Answer, Asked, Lines, notification, read_message, reply, request
 from appliance.core.mcp_tools import PROTOCOL
-from appliance.platform.children import REAP_TIME, Child, Children, describe_status
+from appliance.platform.children import Children, describe_status
 from appliance.platform.env import inherited_env
+from appliance.platform.process import Command, Ending, end, open_process
 from appliance.tools.mcp_session import SessionLost
 
 ERROR_TAIL = 4096
 """Bytes kept of its standard error."""
 MAX_NOISE = 512 << 20
 """Bytes of output in a row without an answer; a server that writes more is given up."""
-READ_SIZE = 1 << 16
-LEAVE_TIME = 0.7
-"""Seconds to end after the end of its input."""
-TERMINATE_TIME = 0.5
-"""Seconds to end after SIGTERM."""
-GROUP_TIME = 1.0
-"""Seconds for the kernel to end grandchildren that were killed."""
+LEAVE = Ending(closed=0.7, asked=0.5, group=1.0)
+"""A server that is reported as gone has left no grandchildren that were killed and still run."""
+IN_A_HURRY = Ending(asked=LEAVE.asked, group=LEAVE.group)
+"""For a server that would not notice the end of its input soon."""
 PIPE_GRACE = 0.5
 """Seconds for the rest in the pipes of a process that has ended."""
 REPLY_TIME = 5.0
@@ -47,9 +45,11 @@ class StdioSession:
 
     version = PROTOCOL
 
-    def __init__(self, name: str, child: Child) -> None:
+    stdin: SendStream
+    """Set before anybody has the session."""
+
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._child = child
         self._lines = Lines()
         self._writing = trio.Lock()
         self.last = 0
@@ -114,31 +114,26 @@ class StdioSession:
     def gone(self) -> None:
         self._gone.set()
 
-    async def read(self, output: ReceiveStream) -> None:
-        """Read the server's output until its end."""
-        try:
-            while chunk := await output.receive_some(READ_SIZE):
-                self._noise += len(chunk)
-                for line in self._lines.feed(bytes(chunk)):
-                    await self._take(line)
-                if self._noise > MAX_NOISE:
-                    log.warning("MCP server '%s' is ended: it floods its standard output", self._name)
-                    self.lose(f"it wrote {MAX_NOISE >> 20} MiB in a row without an answer")
-                    return
-        except trio.BrokenResourceError:
-            pass
-        self.drained.set()
-        await trio.sleep(2 * PIPE_GRACE)  # it has mostly ended, and its exit status says more
-        self.lose("it closed its standard output")
+    async def read(self, piece: bytes) -> bool:
+        """Take a piece of the server's output. A `Sink`."""
+        if not piece:
+            self.drained.set()
+            await trio.sleep(2 * PIPE_GRACE)  # it has mostly ended, and its exit status says more
+            self.lose("it closed its standard output")
+        self._noise += len(piece)
+        for line in self._lines.feed(piece):
+            await self._take(line)
+        if self._noise > MAX_NOISE:
+            log.warning("MCP server '%s' is ended: it floods its standard output", self._name)
+            self.lose(f"it wrote {MAX_NOISE >> 20} MiB in a row without an answer")
+            return False
+        return True
 
-    async def keep_errors(self, errors: ReceiveStream) -> None:
-        """Keep the end of its standard error."""
-        try:
-            while chunk := await errors.receive_some(READ_SIZE):
-                self._errors += chunk
-                del self._errors[:-ERROR_TAIL]
-        except trio.BrokenResourceError:
-            pass
+    async def keep_errors(self, piece: bytes) -> bool:
+        """Keep the end of its standard error. A `Sink`."""
+        self._errors += piece
+        del self._errors[:-ERROR_TAIL]
+        return True
 
     async def _take(self, line: bytes) -> None:
         match read_message(line):
@@ -162,7 +157,7 @@ class StdioSession:
                 raise SessionLost(self._lost, unsent=True)
             whole = False
             try:
-                await self._child.stdin.send_all(message + b"\n")
+                await self.stdin.send_all(message + b"\n")
                 whole = True
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 raise SessionLost("it closed its standard input", unsent=True) from None
@@ -175,37 +170,34 @@ async def run_stdio(
     server: StdioServer, children: Children, *, task_status: trio.TaskStatus[StdioSession] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Own the server's process from start to end. Raises SessionLost when it cannot be started, and never later."""
-    child = await _spawn(server, children)
-    session = StdioSession(server.name, child)
-    status: int | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(session.read, child.output)
-            if child.errors is not None:
-                nursery.start_soon(session.keep_errors, child.errors)
-            task_status.started(session)
-            with session.ending:
-                status = await child.wait_exit()
-            if status is not None:
-                with trio.move_on_after(PIPE_GRACE):
-                    await session.drained.wait()
-                session.lose(f"it ended ({describe_status(status)})")
-                words = session.last_words
-                log.warning("MCP server '%s' ended: %s%s", server.name, describe_status(status), words and f"; {words}")
-            nursery.cancel_scope.cancel()
-    finally:
-        session.lose("it was ended")
-        await _stop(child, 0 if session.busy else LEAVE_TIME)
-        session.gone()
-
-
-async def _spawn(server: StdioServer, children: Children) -> Child:
     env = {**inherited_env(), **server.env}
-    command = _find(server, env)
+    command = Command(
+        argv=[_find(server, env), *server.args], env=env, cwd=server.cwd, stdin=None, own_errors=True, ending=LEAVE
+    )
+    session = StdioSession(server.name)
     try:
-        return await children.spawn([command, *server.args], env, cwd=server.cwd, own_errors=True)
+        async with open_process(children, command, session.read, errors=session.keep_errors, rest=0) as child:
+            session.stdin = child.stdin
+            task_status.started(session)
+            status: int | None = None
+            try:
+                with session.ending:
+                    status = await child.wait_exit()
+                if status is not None:
+                    with trio.move_on_after(PIPE_GRACE):
+                        await session.drained.wait()
+                    how = describe_status(status)
+                    session.lose(f"it ended ({how})")
+                    words = session.last_words
+                    log.warning("MCP server '%s' ended: %s%s", server.name, how, words and f"; {words}")
+            finally:
+                session.lose("it was ended")
+            if session.busy:
+                await end(child, IN_A_HURRY)
     except (OSError, ValueError) as error:
         raise SessionLost(f"'{server.command}' cannot be started: {error}") from None
+    finally:
+        session.gone()
 
 
 def _find(server: StdioServer, env: Mapping[str, str]) -> str:
@@ -219,26 +211,3 @@ def _find(server: StdioServer, env: Mapping[str, str]) -> str:
     if found is None:
         raise SessionLost(f"there is no program '{server.command}' that can be executed; is it on the PATH?")
     return str(Path(found).absolute())
-
-
-async def _stop(child: Child, leave_time: float) -> None:
-    """Ask it to end, then kill it. Takes ``leave_time`` and TERMINATE_TIME at most, unless the kernel holds the
-    process.
-    """
-    with trio.CancelScope(shield=True):
-        await child.stdin.aclose()
-        with trio.move_on_after(leave_time) as leaving:
-            await child.wait_exit()
-        if leaving.cancelled_caught:
-            child.terminate()
-            with trio.move_on_after(TERMINATE_TIME) as terminating:
-                await child.wait_exit()
-            if terminating.cancelled_caught:
-                child.kill()
-        with trio.move_on_after(REAP_TIME):
-            await child.wait()
-        with trio.move_on_after(GROUP_TIME):
-            await child.wait_group()
-        await child.output.aclose()
-        if child.errors is not None:
-            await child.errors.aclose()

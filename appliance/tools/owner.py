@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from appliance.core.settings import ToolSettings
 from appliance.core.tools.targets import BadTarget, Container, Image, Ssh, parse_target
-from appliance.errors import ApplianceError, UsageError
+from appliance.errors import UsageError
 from appliance.platform.children import Children, open_children
 from appliance.tools.box import Toolbox, ToolSource
 
@@ -46,16 +46,8 @@ async def open_own_tools(settings: ToolSettings) -> AsyncGenerator[Toolbox]:
     if not settings.enabled:
         yield Toolbox()
         return
-    failure: ApplianceError | None = None
-    async with open_children() as children, AsyncExitStack() as stack:
-        try:
-            tools = await stack.enter_async_context(open_tools(settings, children))
-        except ApplianceError as error:
-            failure = error
-        else:
-            yield tools
-    if failure is not None:
-        raise failure
+    async with open_children() as children, open_tools(settings, children) as tools:
+        yield tools
 
 
 def _root(root: str | None) -> str | None:

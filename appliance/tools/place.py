@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from appliance.core.tools.arguments import FileGlobSearch, GrepSearch
 from appliance.core.tools.jobs import Entry, Wanted
-from appliance.tools.processes import Command
+from appliance.platform.process import Command
 
 
 class FileProblem(Exception):

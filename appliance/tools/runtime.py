@@ -16,8 +16,9 @@ from appliance.core.tools.patterns import BadPattern, posix_pattern
 from appliance.core.tools.targets import Container, Ssh, quoted
 from appliance.platform.children import Children
 from appliance.platform.env import inherited_env
+from appliance.platform.process import KILL, Command, Ending, Sink, into
 from appliance.tools.place import FileProblem, Listing, Matches, TooLarge
-from appliance.tools.processes import Command, Ended, Take, run
+from appliance.tools.processes import WITH_INPUT, Ended, run
 from appliance.tools.searching import Result, search
 
 SSH_OPTIONS = (
@@ -61,7 +62,7 @@ class Runtime:
 
     async def write(self, path: str, content: bytes) -> None:
         output = CappedOutput()
-        ended = await self._script(scripts.WRITE, (_checked(path),), _into(output), stdin=content)
+        ended = await self._script(scripts.WRITE, (_checked(path),), into(output, flood=False), stdin=content)
         self._check(ended, path)
         if ended.status or _number(output.kept) != len(content):
             raise FileProblem(f"failed to write file: {path} {ended.errors.strip()}".rstrip())
@@ -102,11 +103,11 @@ class Runtime:
         return Matches(text=lines.text, count=lines.matches, full=lines.full, cut=cut or ended.timed_out)
 
     def shell(self, command: str) -> Command:
-        return self._command(scripts.RUN, (command,), ends_with_input=True)
+        return self._command(scripts.RUN, (command,), stdin=None, own_errors=False, ending=WITH_INPUT)
 
     async def info(self) -> tuple[str, str]:
         output = CappedOutput()
-        ended = await self._script("uname -a; pwd", (), _into(output))
+        ended = await self._script("uname -a; pwd", (), into(output, flood=False))
         self._check(ended, self._cwd)
         system, _, folder = output.text().strip().rpartition("\n")
         return (system or "unknown", folder) if ended.status == 0 else ("unknown", self._cwd or "unknown")
@@ -117,7 +118,7 @@ class Runtime:
         """Return the folder, its entries, and whether there may be more."""
         output = CappedOutput(MAX_LISTING)
         words = (_checked(asked.path), kind, str(depth))
-        ended = await self._script(scripts.LIST, words, _into(output))
+        ended = await self._script(scripts.LIST, words, into(output, flood=False))
         if ended.status == scripts.IS_FILE:
             raise _IsFile(f"path does not exist or is not a directory: {asked.path}")
         if ended.status in (scripts.NO_INPUT, scripts.NO_FOLDER):
@@ -130,7 +131,7 @@ class Runtime:
         return base, result, result.end.cut or output.truncated or ended.timed_out
 
     async def _script(
-        self, script: str, words: Sequence[str], take: Take, *, stdin: bytes = b"", seconds: float = SCRIPT_TIME
+        self, script: str, words: Sequence[str], take: Sink, *, stdin: bytes = b"", seconds: float = SCRIPT_TIME
     ) -> Ended:
         command = self._command(script, words, stdin=stdin)
         try:
@@ -139,20 +140,20 @@ class Runtime:
             raise ToolProblem(self._name, f"it cannot be started: {error}") from None
 
     def _command(
-        self, script: str, words: Sequence[str], *, stdin: bytes = b"", ends_with_input: bool = False
+        self,
+        script: str,
+        words: Sequence[str],
+        *,
+        stdin: bytes | None = b"",
+        own_errors: bool = True,
+        ending: Ending = KILL,
     ) -> Command:
         """Raises ToolProblem when the program that leads there is not on this machine."""
         inner = ["sh", "-c", scripts.CD + script, "sh", self._cwd, *words]
         argv = self._leading_to(inner)
         if shutil.which(argv[0]) is None:
             raise ToolProblem(self._name, f"there is no program '{argv[0]}' on this machine; install it")
-        return Command(
-            argv=argv,
-            env=inherited_env(),
-            stdin=stdin,
-            own_errors=not ends_with_input,
-            ends_with_input=ends_with_input,
-        )
+        return Command(argv=argv, env=inherited_env(), stdin=stdin, own_errors=own_errors, ending=ending)
 
     def _leading_to(self, inner: list[str]) -> list[str]:
         match self._target:
@@ -201,11 +202,3 @@ def _checked(path: str) -> str:
 def _number(text: bytes) -> int | None:
     text = text.strip()
     return int(text) if text.isdigit() else None
-
-
-def _into(output: CappedOutput) -> Take:
-    async def take(data: bytes) -> bool:
-        output.feed(data)
-        return not output.truncated
-
-    return take

@@ -9,9 +9,10 @@ from appliance.core.tooling import ToolProblem
 from appliance.core.tools.jobs import End, Entry, Found, Job, Text
 from appliance.platform.children import Children
 from appliance.platform.env import inherited_env
+from appliance.platform.process import Command
 from appliance.tools import search_process
 from appliance.tools.place import FileProblem
-from appliance.tools.processes import Command, run
+from appliance.tools.processes import run
 
 KILL_AFTER = 1.0
 """Seconds beyond its budget that the process gets to report its end."""

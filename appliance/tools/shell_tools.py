@@ -11,21 +11,18 @@ from appliance.core.tooling import ToolOutcome, ToolProblem
 from appliance.core.tools.arguments import MAX_SECONDS, SHELL, ExecShellCommand
 from appliance.core.tools.lines import MAX_OUTPUT, CappedOutput, Utf8Pieces
 from appliance.platform.children import Children
+from appliance.platform.process import Sink, into
 from appliance.tools.outcomes import answer, failed, said
 from appliance.tools.place import FileProblem, Place
-from appliance.tools.processes import Ended, Take, run
+from appliance.tools.processes import Ended, run
 
 TRUNCATED = "\n[output truncated]"
 
 
 async def exec_shell_command(children: Children, place: Place, asked: ExecShellCommand) -> ToolOutcome:
     output = CappedOutput(_limit(asked))
-
-    async def take(data: bytes) -> bool:
-        output.feed(data)
-        return True  # a command that could not go on writing would wait for ever
-
-    ended = await _run(children, place, asked, take)
+    # It is read on beyond the limit: a command that could not write would wait for ever.
+    ended = await _run(children, place, asked, into(output))
     return said(output.text() + (TRUNCATED if output.truncated else "") + tail(ended))
 
 
@@ -71,7 +68,7 @@ async def get_info(place: Place) -> ToolOutcome:
     return answer({"os": system, "cwd": cwd}, f"os: {system}\ncwd: {cwd}")
 
 
-async def _run(children: Children, place: Place, asked: ExecShellCommand, take: Take) -> Ended:
+async def _run(children: Children, place: Place, asked: ExecShellCommand, take: Sink) -> Ended:
     """Raises FileProblem when it cannot run in this place, ToolProblem when no command can."""
     seconds = min(max(asked.timeout, 0), MAX_SECONDS)
     command = place.shell(asked.command)

@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from appliance.core.captures import captured_headers
 from appliance.errors import RequestCancelled
 from appliance.traffic.request import Request
+from appliance.trio_parts import Changed
 
 UPDATE_INTERVAL = 0.25
 """Seconds between two reports of how many bytes requests have had."""
@@ -150,7 +151,7 @@ class InFlight:
         self._changes: deque[tuple[int, str]] = deque(maxlen=HELD_CHANGES)
         self._next = 0
         self._next_look = -math.inf
-        self._news = trio.Event()
+        self._news = Changed()
 
     def begin(
         self,
@@ -245,8 +246,7 @@ class InFlight:
     def _add(self, request_id: str) -> None:
         self._changes.append((self._next, request_id))
         self._next += 1
-        self._news.set()
-        self._news = trio.Event()
+        self._news.wake()
 
 
 class Reader:

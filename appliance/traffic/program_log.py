@@ -25,6 +25,7 @@ from appliance.core.log_lines import (
 )
 from appliance.fleet.logs import Line
 from appliance.traffic.request import Request
+from appliance.trio_parts import Changed
 
 LIMIT = 100 * 1024
 """Characters of the program's own log that are kept, more or less: lines of requests are estimated; llama-swap's
@@ -101,8 +102,7 @@ class ProgramLog:
         self._processes = processes
         self._lines: deque[_Own] = deque()
         self._held = 0
-        self._readers = 0
-        self._news = trio.Event()
+        self._news = Changed()
 
     @property
     def style(self) -> LineStyle:
@@ -139,12 +139,8 @@ class ProgramLog:
 
     async def wait_news(self, number: int) -> None:
         """Wait until a line ``number`` or later exists."""
-        self._readers += 1
-        try:
-            while self.next <= number:
-                await self._news.wait()
-        finally:
-            self._readers -= 1
+        while self.next <= number:
+            await self._news.wait()
 
     def _append(self, level: Level, what: str | _Answered, size: int) -> None:
         _, _, mark = self._processes.read(None, 1 << 62)
@@ -154,9 +150,7 @@ class ProgramLog:
         self._held += size
         while self._held > LIMIT and len(self._lines) > 1:
             self._held -= self._lines.popleft().size
-        if self._readers:
-            self._news.set()
-            self._news = trio.Event()
+        self._news.wake()
 
 
 class ToProgramLog(logging.Handler):

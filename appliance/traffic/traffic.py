@@ -8,7 +8,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.core.captures import CaptureBuffer
 from appliance.core.config.types import Config
 from appliance.core.log_lines import LineStyle
-from appliance.core.settings import MIB
+from appliance.core.units import MIB
 from appliance.fleet.owner import Fleet
 from appliance.peers.owner import Peers
 from appliance.traffic.inflight import InFlight

@@ -121,10 +121,9 @@ async def test_an_address_with_a_slash_and_a_query_is_asked_as_it_is(tmp_path: P
 
 
 async def test_an_address_of_no_use_is_said_before_anything_starts() -> None:
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(UsageError, match="user name or password"):
         async with opened(web={"url": "http://user:password@127.0.0.1:1/mcp"}):
             pass
-    assert caught.group_contains(UsageError, match="user name or password")
 
 
 async def test_a_revision_that_is_none_is_not_repeated(tmp_path: Path) -> None:

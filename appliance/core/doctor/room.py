@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from appliance.core.doctor.facts import DoctorFacts
 from appliance.core.doctor.findings import Finding, some
+from appliance.core.units import GIB
 
-GIB = 1 << 30
 FULL, TIGHT = 256 << 20, 2 * GIB
 """Free bytes below which writing will soon fail, and below which no model can be downloaded."""
 SWAPPED = 512 << 20

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct, structs
 
 from appliance.core.engines.proofs import Fault
+from appliance.core.units import MIB
 
 CPU = "CPU"
 """The name of the device that every build has: the machine's processors and main memory."""
@@ -19,7 +20,6 @@ CPU = "CPU"
 SOFTWARE = re.compile(r"llvmpipe|lavapipe|softpipe|swiftshader|basic render|\bwarp\b", re.IGNORECASE)
 """Names of graphics drivers that compute on the processor."""
 
-MIB = 1 << 20
 MAX_DEVICES = 64
 MAX_TEXT = 1 << 20
 """Characters examined in either text."""

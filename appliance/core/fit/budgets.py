@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from appliance.core.engines.machine import Look
 from appliance.core.fit.estimate import RAM
+from appliance.core.units import GIB
 
-GIB = 1 << 30
 NO_MEMORY: Mapping[str, int] = {}
 
 

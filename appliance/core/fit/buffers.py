@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from appliance.core.fit.estimate import RAM
+from appliance.core.units import MIB
 
-MIB = 1 << 20
 BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +([\d.]{1,20}) MiB")
 OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
 FITTED = "fitting params to free memory took"

@@ -29,10 +29,10 @@ from appliance.core.fit.estimate import (
     slots_of,
 )
 from appliance.core.fit.shape import Shape
+from appliance.core.units import MIB
 
 Verdict = Literal["fits", "partly", "no"]
 
-MIB = 1 << 20
 LEAST_CONTEXT = 4096
 """A smaller context is never chosen, unless the model was trained for less."""
 RESERVE = 1 << 30

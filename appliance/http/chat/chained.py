@@ -13,6 +13,7 @@ from msgspec import structs
 from appliance.agents.chain import Answer, Chain, Chains
 from appliance.agents.chain_client import MAX_ANSWER, error_of, read_event
 from appliance.core import sse
+from appliance.core.decoding import decoded
 from appliance.core.inward import Asker
 from appliance.core.json_values import OBJECT
 from appliance.core.slash import Plan
@@ -120,12 +121,9 @@ class _Turn:
         if coding.lower() != b"identity":
             raise UpstreamFailed(self._model, f"its answer is in the coding {coding.decode('latin-1')}, unasked")
         if not reply.event_stream:
-            try:
-                body = OBJECT.decode(await reply.read(MAX_ANSWER))
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                raise UpstreamFailed(
-                    self._model, "its answer is not a JSON object, and plugins cannot read it"
-                ) from None
+            body = decoded(OBJECT, await reply.read(MAX_ANSWER))
+            if body is None:
+                raise UpstreamFailed(self._model, "its answer is not a JSON object, and plugins cannot read it")
             await take(await self._chain.respond(Response(status=reply.status, body=body), stream=streams))
             return None
         events = _EngineEvents(reply, self._model)

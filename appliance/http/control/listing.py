@@ -6,11 +6,11 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 
-import msgspec
 from msgspec import Raw
 
 from appliance import __version__
 from appliance.catalog.download_status import DownloadStatus, is_for
+from appliance.core.decoding import decoded
 from appliance.core.gguf import GgufInfo
 from appliance.core.model import Model
 from appliance.core.settings import HttpSettings
@@ -137,12 +137,7 @@ def _entry(
 
 
 def _told_by_engine(ready: Raw | None) -> dict[str, Raw]:
-    if ready is None:
-        return {}
-    try:
-        return msgspec.json.decode(ready, type=dict[str, Raw])
-    except msgspec.MsgspecError:
-        return {}
+    return (decoded(dict[str, Raw], ready) or {}) if ready is not None else {}
 
 
 def _meta(info: GgufInfo, size: int) -> Object:

@@ -12,6 +12,7 @@ from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.way.job import Ask, Job
 from appliance.traffic.record import Record
 from appliance.traffic.sink import Headers, is_event_stream
+from appliance.trio_parts import plain_nursery
 
 
 class Reply:
@@ -106,19 +107,13 @@ async def handed_over(record: Record, answer: Callable[[Handover], Awaitable[Non
     Raises what it failed with before the head. Leaving the block cancels it.
     """
     handover = Handover()
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
+    async with plain_nursery() as nursery:
         nursery.start_soon(answer, handover)
-        try:
-            await handover.begun.wait()
-            if handover.failure is not None:
-                raise handover.failure.with_traceback(None)
-            yield Reply(handover, record)
-        except Exception as error:  # noqa: BLE001  raised below: it leaves the nursery as itself, not as a group
-            failure = error
+        await handover.begun.wait()
+        if handover.failure is not None:
+            raise handover.failure.with_traceback(None)
+        yield Reply(handover, record)
         nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from typing import Protocol
 import trio
 
 from appliance.errors import ApplianceError
+from appliance.trio_parts import plain_nursery
 
 LAST_WORDS = 1.0
 """Seconds that what is being written gets to be whole before an error follows it."""
@@ -33,7 +34,6 @@ async def told_meanwhile(teller: Teller) -> AsyncGenerator[Callable[[], Awaitabl
     An ApplianceError of the block leaves as itself, when the teller has finished what it was writing.
     """
     done = trio.Event()
-    failure: ApplianceError | None = None
 
     async def run() -> None:
         try:
@@ -45,14 +45,12 @@ async def told_meanwhile(teller: Teller) -> AsyncGenerator[Callable[[], Awaitabl
         teller.stop()
         await done.wait()
 
-    async with trio.open_nursery() as nursery:
+    async with plain_nursery() as nursery:
         nursery.start_soon(run)
         try:
             yield stop
-        except ApplianceError as error:
-            failure = error
+        except ApplianceError:
             with trio.move_on_after(LAST_WORDS):
                 await stop()
+            raise
         nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure

@@ -1,0 +1,212 @@
+"""The one runner of processes: whatever happens, a process is ended in its way, reaped, and read to its end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.tools.lines import CappedOutput
+from appliance.platform.children import Child, Children, open_children
+from appliance.platform.process import (
+    MAX_LINE,
+    Command,
+    Ending,
+    Lines,
+    before_end,
+    into,
+    open_process,
+    run,
+    text_of,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and shells as POSIX has them")
+ENV = {"PATH": "/usr/bin:/bin"}
+LONG = 60.0
+
+
+def sh(script: str, *, stdin: bytes | None = b"", ending: Ending | None = None, own_errors: bool = False) -> Command:
+    argv = ("/bin/sh", "-c", script)
+    return Command(argv=argv, env=ENV, stdin=stdin, ending=ending or Ending(), own_errors=own_errors)
+
+
+def lives(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def said(output: CappedOutput, word: str) -> None:
+    """Wait until ``word`` has been printed."""
+    with trio.fail_after(20):
+        while word not in output.text():  # noqa: ASYNC110 - a sink tells nobody
+            await trio.sleep(0.01)
+
+
+async def test_a_block_that_waits_for_the_end_gets_all_of_both_outputs() -> None:
+    output, errors = CappedOutput(), CappedOutput()
+    async with open_children() as children:
+        command = sh("read line; echo out $line; echo err >&2; exit 3", stdin=b"in\n", own_errors=True)
+        async with open_process(children, command, into(output), errors=into(errors)) as child:
+            assert await child.wait() == 3
+    assert (output.text(), errors.text(), child.status) == ("out in\n", "err\n", 3)
+
+
+async def leave_by_exception(scope: trio.CancelScope) -> None:
+    raise LookupError("of the block")
+
+
+async def leave_by_cancelling(scope: trio.CancelScope) -> None:
+    scope.cancel()
+    await trio.sleep_forever()
+
+
+async def leave_early(scope: trio.CancelScope) -> None:
+    pass
+
+
+@pytest.mark.parametrize("leave", [leave_by_exception, leave_by_cancelling, leave_early])
+async def test_however_the_block_is_left_the_whole_group_is_gone(
+    leave: Callable[[trio.CancelScope], Awaitable[None]],
+) -> None:
+    output = CappedOutput()
+    began, pid = trio.current_time(), 0
+    async with open_children() as children:
+        with trio.CancelScope() as scope, suppress(LookupError):  # the error itself, not a group of it
+            async with open_process(children, sh("sleep 300 & echo $! there; wait"), into(output)) as child:
+                pid = child.pid
+                await said(output, "there")
+                await leave(scope)
+        assert not lives(pid)
+        with trio.fail_after(10):
+            while lives(int(output.text().split()[0])):  # noqa: ASYNC110 - the kernel tells nobody
+                await trio.sleep(0.01)
+    assert trio.current_time() - began < LONG
+
+
+async def end_of(children: Children, script: str, ending: Ending) -> tuple[int | None, float]:
+    """Return the status of a process whose block is left at once, and the seconds that leaving took."""
+    output = CappedOutput()
+    async with open_process(children, sh(script, stdin=None, ending=ending), into(output)) as child:
+        await said(output, "there")
+        began = trio.current_time()
+    return child.status, trio.current_time() - began
+
+
+async def test_it_is_ended_in_its_own_way() -> None:
+    async with open_children() as children:
+        obeys = "trap 'exit 7' TERM; echo there; while :; do sleep 0.02; done"
+        assert (await end_of(children, obeys, Ending(asked=LONG)))[0] == 7
+        assert (await end_of(children, "echo there; read line; exit 5", Ending(closed=LONG)))[0] == 5
+        assert (await end_of(children, "echo there; sleep 300", Ending()))[0] == -9
+
+
+async def test_each_step_of_an_ending_has_its_time() -> None:
+    async with open_children() as children:
+        stubborn = "trap '' TERM; echo there; while :; do sleep 0.02; done"
+        status, took = await end_of(children, stubborn, Ending(closed=0.2, asked=0.3))
+    assert status == -9
+    assert took >= 0.5
+
+
+async def test_not_even_cancelling_leaves_a_step_out() -> None:
+    output = CappedOutput()
+    ended: Child | None = None
+    obeys = "trap 'sleep 0.3; exit 7' TERM; echo there; while :; do sleep 0.02; done"
+    async with open_children() as children:
+        with trio.CancelScope() as scope:
+            async with open_process(children, sh(obeys, ending=Ending(asked=LONG)), into(output)) as child:
+                await said(output, "there")
+                ended = child
+                scope.cancel()
+                await trio.sleep_forever()
+    assert ended is not None
+    assert ended.status == 7
+
+
+async def test_a_process_that_prints_while_it_is_asked_to_end_is_read_meanwhile() -> None:
+    floods = "trap 'head -c 1000000 /dev/zero; exit 7' TERM; echo there; while :; do sleep 0.02; done"
+    async with open_children() as children:
+        assert (await end_of(children, floods, Ending(asked=LONG)))[0] == 7
+
+
+async def test_a_pipe_that_something_left_behind_holds_is_not_waited_for() -> None:
+    began = trio.current_time()
+    async with open_children() as children:
+        # The grandchild is in a session of its own, where no signal to the group reaches it.
+        script = 'exec python3 -c \'import subprocess; subprocess.Popen(["sleep", "5"], start_new_session=True)\''
+        ended = await run(children, sh(script), into(CappedOutput()), seconds=LONG, rest=0.1)
+    assert (ended.status, ended.timed_out) == (0, False)
+    assert trio.current_time() - began < 5
+
+
+async def test_a_sink_that_wants_no_more_ends_the_block_alone() -> None:
+    kept = CappedOutput(1000)
+    async with open_children() as children:
+        ended = await run(children, sh("yes"), into(kept, flood=False), seconds=LONG)
+    assert (ended.status, ended.timed_out, kept.truncated, len(kept.kept)) == (-9, False, True, 1000)
+
+
+async def test_time_is_bounded() -> None:
+    async with open_children() as children:
+        ended = await run(children, sh("sleep 300"), into(CappedOutput()), seconds=0.1)
+    assert (ended.status, ended.timed_out) == (-9, True)
+
+
+async def test_readiness_and_the_end_are_raced(tmp_path: Path) -> None:
+    async def ready() -> str:
+        while not (tmp_path / "ready").exists():  # noqa: ASYNC110 - nothing tells of a file
+            await trio.sleep(0.01)
+        return "ready"
+
+    async def fails() -> str:
+        raise LookupError("not to be asked")
+
+    async with open_children() as children:
+        async with open_process(children, sh("exit 4")) as child:
+            assert await before_end(child, ready) is None
+        assert child.status == 4
+        async with open_process(children, sh(f"touch {tmp_path}/ready; sleep 300")) as child:
+            assert await before_end(child, ready) == "ready"
+            with pytest.raises(LookupError, match="not to be asked"):
+                await before_end(child, fails)
+
+
+async def test_a_program_that_cannot_be_executed_shows_by_its_status() -> None:
+    async with open_children() as children:
+        ended = await run(children, Command(argv=("/nonexistent",), env=ENV), into(CappedOutput()), seconds=LONG)
+        assert ended.status == 127
+        with pytest.raises(NotADirectoryError):
+            async with open_process(children, Command(argv=("true",), env=ENV, cwd="/dev/null")):
+                pytest.fail("it has no folder to run in")
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_lines_are_those_of_the_whole_however_it_is_cut(pieces: list[bytes]) -> None:
+    found: list[bytes] = []
+
+    async def feed() -> None:
+        lines = Lines(found.append)
+        for piece in pieces:
+            if piece:
+                assert await lines(piece)
+        await lines(b"")
+
+    trio.run(feed)
+    whole = b"".join(pieces).split(b"\n")
+    assert found == (whole if whole[-1] else whole[:-1])
+
+
+async def test_a_line_without_end_is_cut() -> None:
+    found: list[bytes] = []
+    lines = Lines(found.append)
+    for _ in range(3):
+        await lines(b"x" * MAX_LINE)
+    await lines(b"y\r\n")
+    assert [len(line) for line in found] == [2 * MAX_LINE, MAX_LINE + 2]
+    assert text_of(found[-1]).endswith("xy")
