@@ -1,16 +1,22 @@
-"""The user's settings, as frozen values; defaults live here and nowhere else."""
+"""The user's settings, as frozen values, and the one check across them; defaults live here and nowhere else."""
 
 from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from appliance.core.mcp_config import McpServers
+from appliance.errors import UsageError
 
 MIB = 1 << 20
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
 DEFAULT_MODELS_MAX = 4
+KEY_VARIABLE = "LLAMA_APPLIANCE_API_KEY"
+"""The environment variable with the keys of clients."""
 
 
 class Cors(Struct, frozen=True, kw_only=True):
@@ -90,6 +96,29 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     """A request loads the model that it names, unless its ``?autoload=`` says otherwise (``--models-autoload``)."""
     held_for: float = 0.0
     """A request waits for this long with its model before the model gets it (``LLAMA_SERVER_DEBUG_FAKE_TIMING``)."""
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine can reach an address. A name other than ``localhost`` might be anything."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def refuse_open_door(http: HttpSettings, configured: Iterable[str] = ()) -> None:
+    """Raise UsageError when other machines could use the server without a key; ``configured`` are further keys."""
+    if http.api_keys or any(configured):
+        return
+    for place in http.listen:
+        if isinstance(place, UnixSocket):
+            continue  # its file's permissions say who may
+        host, _ = place
+        if not is_loopback(host):
+            raise UsageError(
+                f"refusing to listen on {host}, which other machines can reach, without a key: add --api-key KEY "
+                f"(or {KEY_VARIABLE}), or --allow-unauthenticated if everybody may use this server"
+            )
 
 
 class FleetSettings(Struct, frozen=True, kw_only=True):
