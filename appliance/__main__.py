@@ -30,7 +30,8 @@ def start(program: Program) -> int:
     """Run a server, or a command that needs the event loop, to its end."""
     import trio  # a tenth of a second that `--help` and `version` do without
 
-    from appliance.cli.plan import AppSettings, Later  # see `main`
+    from appliance.cli.plan import Later  # see `main`
+    from appliance.settings import AppSettings
 
     if not isinstance(program, AppSettings | Later):
         gc.enable()

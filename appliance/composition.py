@@ -20,9 +20,6 @@ from appliance.catalog.downloads import DownloadSettings, open_downloads
 from appliance.catalog.reloads import Reloads
 from appliance.catalog.sources import STARTER
 from appliance.catalog.supply import Supply
-from appliance.cli.plan import AppSettings
-from appliance.cli.plugin_options import choice_of
-from appliance.cli.values import refuse_open_door
 from appliance.conversations.owner import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
@@ -30,6 +27,7 @@ from appliance.core.config.units import parse_duration
 from appliance.core.fit.budgets import GpuMemory
 from appliance.core.inward import Asker
 from appliance.core.machine import Sample
+from appliance.core.settings import refuse_open_door
 from appliance.core.units import MIB
 from appliance.engines.background import keeping_up
 from appliance.engines.chooser import Chooser
@@ -51,7 +49,9 @@ from appliance.http.way.pipeline import Pipeline
 from appliance.peers.owner import Peers, open_peers
 from appliance.platform.drivers import open_gpus
 from appliance.platform.samples import open_samples
+from appliance.plugins.folders import choice_of
 from appliance.plugins.registry import Plugins, open_plugins
+from appliance.settings import AppSettings
 from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.engine_state import StateFile
 from appliance.store.runs import open_run_store

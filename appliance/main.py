@@ -17,9 +17,6 @@ from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import hub_access
 from appliance.catalog.hub_cache import cache_directory
-from appliance.cli.plan import AppSettings
-from appliance.cli.status import EXIT_BUG, EXIT_OURS, PROGRAM, say
-from appliance.cli.version import in_words
 from appliance.composition import Appliance, Places, open_appliance
 from appliance.core.config.types import Config
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
@@ -27,11 +24,13 @@ from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
+from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, say
 from appliance.platform.limits import raise_open_files
 from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
 from appliance.service.parent import check_parent, open_parent
 from appliance.service.systemd_notify import open_service_manager
+from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.streams.owner import check_streams
 from appliance.upkeep import (
@@ -201,7 +200,7 @@ def _introduce(engine: Engine | None, catalog: Catalog) -> None:
     usable = [model.id for model in catalog.snapshot.models if not model.error]
     more = f" and {len(usable) - SHOWN_MODELS} more" if len(usable) > SHOWN_MODELS else ""
     if engine is not None:
-        say(f"  engine: {in_words(engine)}")
+        say(f"  engine: {engine.in_words()}")
     say(f"  models: {', '.join(usable[:SHOWN_MODELS])}{more}" if usable else "  models: none yet")
     if catalog.sources.models_dir is not None:
         say(f"  more models: put .gguf files into {catalog.sources.models_dir}")

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import select
-import signal
-import stat
-import sys
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -16,16 +10,16 @@ from contextlib import asynccontextmanager, contextmanager
 import trio
 
 from appliance.catalog.reloads import Reloads
-from appliance.cli.plan import AppSettings
-from appliance.cli.status import say
 from appliance.fleet.logs import Echo
+from appliance.platform.console import print_through, said_at_once, say
+from appliance.platform.stopping import on_hangup
+from appliance.settings import AppSettings
 from appliance.traffic.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
 
 ROOT = "appliance"
 """The logger above all of the program's own."""
 LAST_LINES = 0.5
 """Seconds that the last lines of the log get to be written; for ever, if nobody reads them."""
-FULL_PAUSE = 0.05
 MAX_WAITING = 10_000
 """Lines of model processes kept for a standard error that does not take them; beyond that the oldest are lost."""
 
@@ -39,17 +33,9 @@ async def following_files(reloads: Reloads, *, watch: bool) -> AsyncGenerator[No
     async with trio.open_nursery() as nursery:
         if watch:
             nursery.start_soon(reloads.watch)
-        if sys.platform != "win32":
-            nursery.start_soon(_reload_on_hangup, reloads)
+        nursery.start_soon(on_hangup, reloads.reload_quietly)
         yield
         nursery.cancel_scope.cancel()
-
-
-async def _reload_on_hangup(reloads: Reloads) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the receiver restores: one that comes while all ends is late
-    with trio.open_signal_receiver(signal.SIGHUP) as signals:
-        async for _ in signals:
-            await reloads.reload_quietly()
 
 
 @contextmanager
@@ -100,24 +86,7 @@ async def _cancel_after(wait: Callable[[], Awaitable[None]], scope: trio.CancelS
 async def _write_out(lines: Sequence[str]) -> bool:
     """False when standard output is closed."""
     text = "".join(f"{line}\n" for line in lines)
-    return not text or await trio.to_thread.run_sync(_print, text, abandon_on_cancel=True)
-
-
-def _print(text: str) -> bool:
-    """Past Python's own buffer, whose lock a thread that hangs in it would still hold when the program ends."""
-    try:
-        if sys.platform == "win32":
-            print(text, end="", flush=True)  # knows what a console takes
-            return True
-        data = text.encode(sys.stdout.encoding, "replace")
-        while data:
-            try:
-                data = data[os.write(sys.stdout.fileno(), data) :]
-            except BlockingIOError:
-                time.sleep(FULL_PAUSE)  # a pipe that is full, and that somebody has told not to wait
-    except (AttributeError, OSError, ValueError):
-        return False  # closed, before the program began or since, or no file at all
-    return True
+    return not text or await trio.to_thread.run_sync(print_through, text, abandon_on_cancel=True)
 
 
 @asynccontextmanager
@@ -149,7 +118,7 @@ class _Echo:
         self._behind = trio.Event()
 
     def say(self, line: str) -> None:
-        if self._behind.is_set() or not _said_at_once(f"{line}\n".encode(errors="replace")):
+        if self._behind.is_set() or not said_at_once(f"{line}\n".encode(errors="replace")):
             self._waiting.append(line)
             self._behind.set()
 
@@ -161,17 +130,3 @@ class _Echo:
                 self._waiting.clear()
                 await trio.to_thread.run_sync(say, lines, abandon_on_cancel=True)  # nobody may be reading
             self._behind = trio.Event()
-
-
-def _said_at_once(line: bytes) -> bool:
-    """Write to standard error, if it is a file, or a pipe with room; False: nothing was written."""
-    if sys.platform == "win32" or sys.stderr is None or len(line) > select.PIPE_BUF:
-        return False
-    try:
-        error = sys.stderr.fileno()
-        kind = os.fstat(error).st_mode
-        if stat.S_ISFIFO(kind) and not select.select((), (error,), (), 0)[1]:
-            return False
-        return (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)) and os.write(error, line) == len(line)
-    except (OSError, ValueError):
-        return False

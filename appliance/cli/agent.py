@@ -24,10 +24,9 @@ from appliance.cli.remote import (
     refuse_errors,
     server_options,
 )
-from appliance.cli.show import harmless
-from appliance.cli.status import EXIT_INTERRUPTED, EXIT_OURS, say
 from appliance.core.sse import Decoder, Event
 from appliance.errors import UpstreamFailed, UsageError
+from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, harmless, say
 from appliance.trio_parts import plain_nursery
 from appliance.upstream.client import Exchange
 

@@ -14,11 +14,11 @@ from appliance.cli.config import loaded
 from appliance.cli.model_options import source_options
 from appliance.cli.new_agent import write_agent
 from appliance.cli.plan import AsyncCommand
-from appliance.cli.plugin_options import choice_of, existing, plugin_option
+from appliance.cli.plugin_options import existing, plugin_option
 from appliance.cli.show import print_json, print_table
-from appliance.cli.status import say
+from appliance.platform.console import say
 from appliance.plugins.configured import Choice
-from appliance.plugins.folders import default_data
+from appliance.plugins.folders import choice_of, default_data
 from appliance.plugins.manifest import PROMPTS
 from appliance.plugins.registry import Listed, open_plugins
 

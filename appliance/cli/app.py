@@ -15,8 +15,8 @@ import click
 
 from appliance import __version__
 from appliance.cli.plan import Program, Start
-from appliance.cli.status import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.errors import ApplianceError, CallerError, OpenDoor
+from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 
 STAND_IN = "llama-server"
 VERBS = {

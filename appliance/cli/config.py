@@ -13,9 +13,7 @@ from msgspec import Struct
 
 from appliance.catalog.config_files import read_sources
 from appliance.cli.model_options import source_options
-from appliance.cli.plugin_options import choice_of
 from appliance.cli.show import print_json
-from appliance.cli.status import EXIT_USER, say
 from appliance.core.config.load import load
 from appliance.core.config.loaded import Loaded
 from appliance.core.config.nodes import Problem
@@ -25,7 +23,8 @@ from appliance.core.config.types import Config
 from appliance.core.policy import Eviction, policy_of
 from appliance.core.routing import Local, Remote, Router, Virtual
 from appliance.errors import UsageError
-from appliance.plugins.folders import scan
+from appliance.platform.console import EXIT_USER, say
+from appliance.plugins.folders import choice_of, scan
 
 T = TypeVar("T")
 

@@ -26,8 +26,8 @@ from appliance.cli.remote import (
     server_options,
 )
 from appliance.cli.show import print_json, print_table
-from appliance.cli.status import EXIT_OURS, say
 from appliance.errors import UpstreamFailed
+from appliance.platform.console import EXIT_OURS, say
 from appliance.upstream.client import Exchange, Response
 
 NOT_RUNNING = ("unloaded", "downloaded")

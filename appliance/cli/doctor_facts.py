@@ -21,7 +21,6 @@ from appliance.cli.doctor_server import ask_server
 from appliance.cli.engine_place import own_shelf
 from appliance.cli.model_options import sources_beside
 from appliance.cli.remote import Server
-from appliance.cli.values import is_loopback
 from appliance.core.config.types import Config
 from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact
 from appliance.core.engines.builds import Needs
@@ -29,7 +28,7 @@ from appliance.core.engines.machine import Look
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import Plan
 from appliance.core.model import Model
-from appliance.core.settings import FleetSettings
+from appliance.core.settings import FleetSettings, is_loopback
 from appliance.engines.found import ENGINE_VARIABLE, Engine, Places, find_engine, list_engines
 from appliance.engines.integrity import read_build
 from appliance.engines.owner import open_engines

@@ -12,7 +12,7 @@ import trio
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Download
 from appliance.cli.show import human_size
-from appliance.cli.status import say
+from appliance.platform.console import say
 from appliance.trio_parts import plain_nursery
 
 STOPS = (signal.SIGINT, signal.SIGTERM)

@@ -12,9 +12,9 @@ from typing import TypeVar
 import click
 from msgspec import Struct
 
-from appliance.cli.status import say_as_json
 from appliance.core.settings import DEFAULT_HOST, Embedding, Listen
 from appliance.errors import UsageError
+from appliance.platform.console import say_as_json
 
 T = TypeVar("T")
 

@@ -12,13 +12,13 @@ import trio
 from appliance.cli.engine_place import keep, opened, own_shelf, server_table, tell_server
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
-from appliance.cli.status import say
 from appliance.core.engines.choice import Ranked, Wanted
 from appliance.core.engines.events import Chosen, Removed, RolledBack
 from appliance.core.engines.state import check_removable, lines_to_roll_back
 from appliance.engines.owner import Engines
 from appliance.engines.shelf import alone
 from appliance.errors import UsageError
+from appliance.platform.console import say
 
 AUTO = "auto"
 

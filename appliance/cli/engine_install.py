@@ -12,7 +12,6 @@ from appliance.cli.engine_place import opened, own_shelf, say_proof, tell_server
 from appliance.cli.engine_sources import FROM_HELP, check_needs, sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
-from appliance.cli.status import EXIT_OURS, say, say_error
 from appliance.core.engines.builds import Entry
 from appliance.engines.found import here
 from appliance.engines.installing import CannotInstall
@@ -21,6 +20,7 @@ from appliance.engines.integrity import check_build
 from appliance.engines.owner import Engines
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import UsageError
+from appliance.platform.console import EXIT_OURS, say, say_error
 
 
 @click.command()

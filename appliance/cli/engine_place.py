@@ -12,7 +12,6 @@ from msgspec import structs
 
 from appliance.catalog.sources import STARTER
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, ask_raw
-from appliance.cli.status import say
 from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.state import line_of
@@ -21,6 +20,7 @@ from appliance.engines.owner import Engines, open_engines
 from appliance.engines.shelf import MAKE_ROOM, Shelf
 from appliance.engines.table import Table, table
 from appliance.errors import UsageError
+from appliance.platform.console import say
 from appliance.trio_parts import plain_nursery
 
 PROBE_TIME = 300.0

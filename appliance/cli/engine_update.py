@@ -20,7 +20,6 @@ from appliance.cli.model_options import source_options
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.show import human_size
-from appliance.cli.status import EXIT_OURS, say, say_error
 from appliance.core.config.types import Config
 from appliance.core.engines.builds import Entry, numbers_of, parse_asked
 from appliance.core.engines.choice import Ranked, best
@@ -31,6 +30,7 @@ from appliance.engines.shelf import Shelf, alone
 from appliance.engines.updating import Candidate, Steps, canary, devices_of, prove_staged, run_update
 from appliance.errors import UsageError
 from appliance.platform.children import open_children
+from appliance.platform.console import EXIT_OURS, say, say_error
 
 SAID = {
     "stage": "1. fetching and unpacking it",

@@ -29,13 +29,13 @@ from appliance.cli.engine_update import update
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.show import human_size, print_json, print_table
-from appliance.cli.status import EXIT_OURS, say
 from appliance.core.engines.events import Forgotten
 from appliance.core.engines.machine import Look
 from appliance.core.engines.proofs import Proof
 from appliance.engines.shelf import alone
 from appliance.engines.table import BuildRow, SeatRow, Table
 from appliance.errors import UsageError
+from appliance.platform.console import EXIT_OURS, say
 
 COLUMNS = ("", "SEAT", "DEVICE", "STANDING", "PROMPT", "ANSWER", "FROM", "WHY")
 NUMBERS = ("PROMPT", "ANSWER")

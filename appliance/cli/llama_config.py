@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from appliance.catalog.presets import read_ini
-from appliance.cli.status import say
 from appliance.core.config.nodes import Problem
 from appliance.core.llama_flags import Option
 from appliance.core.preset_ini import DEFAULT, EVERYWHERE, parse
 from appliance.core.preset_keys import Choice, is_known, read_key
 from appliance.errors import InvalidConfig
+from appliance.platform.console import say
 
 BELOW = Path("llama.cpp") / "config.ini"
 OF_THE_SYSTEM = Path("/etc")

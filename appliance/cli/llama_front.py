@@ -7,11 +7,20 @@ from pathlib import Path
 
 from appliance.cli.status import say
 from appliance.cli.tool_options import TOOL_FLAGS, opens_pages
-from appliance.cli.values import api_keys, open_door, refuse_open_door, ui_settings
+from appliance.cli.values import api_keys, ui_settings
 from appliance.core import llama_flags
 from appliance.core.llama_flags import Option
 from appliance.core.proxy_target import LOOPBACK
-from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, Cors, HttpSettings, Listen, UnixSocket
+from appliance.core.settings import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    Cors,
+    HttpSettings,
+    Listen,
+    UnixSocket,
+    open_door,
+    refuse_open_door,
+)
 from appliance.errors import UsageError
 
 OPEN = "--allow-unauthenticated"

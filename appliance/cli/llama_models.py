@@ -18,13 +18,13 @@ from appliance.catalog.hub_cache import preset_file
 from appliance.cli.download_progress import Stopped, followed
 from appliance.cli.llama_front import is_on, value
 from appliance.cli.show import human_size
-from appliance.cli.status import EXIT_INTERRUPTED, say_error
 from appliance.core import llama_flags
 from appliance.core.download import Reference, parse_reference
 from appliance.core.elsewhere import Remote, parse_image, parse_location
 from appliance.core.llama_flags import Option
 from appliance.core.wanted import Wanted, sidecars_of
 from appliance.errors import ApplianceError, UsageError
+from appliance.platform.console import EXIT_INTERRUPTED, say_error
 
 REMOTE = ("--hf-repo", "--hf-file", "--hf-token", "--spec-draft-hf", "--model-url", "--docker-repo", "--mmproj-url")
 """Options that say what to fetch; the model process gets files instead."""

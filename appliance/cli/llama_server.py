@@ -20,9 +20,8 @@ from appliance.catalog.sources import NamedFile, Sources
 from appliance.cli.llama_config import config_files, options_of
 from appliance.cli.llama_front import FRONT, http_settings, is_on, value, warn_of_open_door
 from appliance.cli.llama_models import REMOTE, Places, cached, fetch, missing, needs_of
-from appliance.cli.plan import AppSettings, AsyncCommand, Later
+from appliance.cli.plan import AsyncCommand, Later
 from appliance.cli.router_mode import preset_of_repository, router_mode
-from appliance.cli.status import EXIT_OURS, say
 from appliance.cli.tool_options import tools_of_options
 from appliance.cli.vertex import on_vertex
 from appliance.core import llama_flags
@@ -33,7 +32,9 @@ from appliance.core.preset_keys import HF_TOKEN
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import find_engine
 from appliance.errors import UsageError
+from appliance.platform.console import EXIT_OURS, say
 from appliance.platform.env import inherited_env
+from appliance.settings import AppSettings
 
 ANSWERED_BY_ENGINE = ("--help", "--version", "--cache-list", "--completion-bash", "--list-devices")
 NAMES_A_MODEL = ("--model", "--model-url", "--hf-repo", "--docker-repo")

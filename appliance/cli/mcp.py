@@ -14,9 +14,9 @@ import msgspec
 from appliance.cli.mcp_relay import Relay
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import DEFAULT_URL, URL_VARIABLE, server_options
-from appliance.cli.status import PROGRAM
-from appliance.cli.values import KEY_VARIABLE
 from appliance.core.config.types import Timeouts
+from appliance.core.settings import KEY_VARIABLE
+from appliance.platform.console import PROGRAM
 from appliance.upstream.client import address_of
 
 CONNECT_TIME = 10

@@ -8,9 +8,8 @@ from typing import TypeVar
 import click
 from msgspec import structs
 
-from appliance.cli.values import KEY_VARIABLE, is_loopback
 from appliance.core.config.types import Config
-from appliance.core.settings import HttpSettings, UnixSocket
+from appliance.core.settings import KEY_VARIABLE, HttpSettings, UnixSocket, is_loopback
 from appliance.errors import UsageError
 
 T = TypeVar("T")

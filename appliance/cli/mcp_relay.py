@@ -13,8 +13,6 @@ import trio
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.cli.remote import ErrorAnswer
-from appliance.cli.status import EXIT_OURS, PROGRAM, say
-from appliance.cli.values import KEY_VARIABLE
 from appliance.core.decoding import decoded
 from appliance.core.mcp_messages import (
     INTERNAL_ERROR,
@@ -28,8 +26,10 @@ from appliance.core.mcp_messages import (
     refusal,
 )
 from appliance.core.mcp_serving import META_VERSION, encoded_header
+from appliance.core.settings import KEY_VARIABLE
 from appliance.core.sse import Decoder, RecordTooLong
 from appliance.errors import ApplianceError, UpstreamFailed
+from appliance.platform.console import EXIT_OURS, PROGRAM, say
 from appliance.upstream.client import Address, ConnectFailed, Exchange, Response
 
 PATH = "/mcp"

@@ -16,11 +16,11 @@ from appliance.cli.model_options import catalog_options, sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
 from appliance.cli.show import human_count, human_size, print_json, print_table
-from appliance.cli.status import say
 from appliance.core.fit.plan import Fit, Plan, fit_of
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.fleet.terms import plan_of
+from appliance.platform.console import say
 
 COLUMNS = ("ID", "ARCHITECTURE", "PARAMETERS", "QUANT", "SIZE", "CONTEXT", "FIT", "SOURCE", "STATE")
 NUMBERS = ("PARAMETERS", "SIZE", "CONTEXT")

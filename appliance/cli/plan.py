@@ -1,49 +1,12 @@
-"""The meaning of a command line, as values: the border between parsing and doing."""
+"""The result of parsing a command line: a server, or a command that needs the event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from appliance.catalog.config_files import Files
-from appliance.catalog.sources import Sources
-from appliance.core.config.loaded import NO_PORTS
-from appliance.core.config.types import Config
-from appliance.core.settings import Embedding, FleetSettings, HttpSettings, ToolSettings
-
-
-class AppSettings(Struct, frozen=True, kw_only=True):
-    """A whole server. With ``http.single`` it is llama-server's single-model mode, and ends if the model fails."""
-
-    http: HttpSettings
-    fleet: FleetSettings
-    tools: ToolSettings = ToolSettings()
-    embedding: Embedding = Embedding()
-    sources: Sources
-    files: Files | None = None
-    """The files that the configuration was read from; None if there is none."""
-    config: Config | None = None
-    ports: Mapping[str, int] = NO_PORTS
-    """The ports that its models were given for ``${PORT}``."""
-    watch_config: bool = False
-    plugins: tuple[Path, ...] | None = None
-    """Folders of plugins besides those of the program and of the configuration; None switches plugins off.
-
-    With none of them, and a configuration that says nothing of plugins, there are no plugins either.
-    """
-    allow_unauthenticated: bool = False
-    """The user asked to listen beyond this machine without a key."""
-    engine: str | None = None
-    conversations: bool = True
-    """The page's conversations are kept on this machine, if the configuration does not say otherwise."""
-    preload: tuple[str, ...] = ()
-    hub_token: str | None = None
-    """The account for downloads; None is the account that is logged in."""
-    echo: bool = False
-    """The output of model processes also goes to standard error."""
-
+from appliance.settings import AppSettings
 
 AsyncCommand = Callable[[], Awaitable[int]]
 """A command that needs the event loop; its result is the exit status."""

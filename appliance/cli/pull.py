@@ -18,10 +18,10 @@ from appliance.catalog.hub_cache import cache_directory
 from appliance.cli.download_progress import Stopped, followed, stopping
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.show import human_size
-from appliance.cli.status import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.cli.values import Size
 from appliance.core.download import Reference, parse_reference
 from appliance.errors import ApplianceError, UsageError
+from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 
 JSON_EVERY = 0.5
 """Seconds between two lines of progress."""

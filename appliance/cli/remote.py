@@ -12,11 +12,10 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.cli.status import EXIT_OURS, EXIT_USER
-from appliance.cli.values import KEY_VARIABLE
 from appliance.core.decoding import decoded
-from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT
+from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, KEY_VARIABLE
 from appliance.errors import UpstreamFailed, UsageError
+from appliance.platform.console import EXIT_OURS, EXIT_USER
 from appliance.upstream.client import Address, Exchange, Response
 
 DEFAULT_URL = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"

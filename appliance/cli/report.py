@@ -25,13 +25,13 @@ from appliance.catalog.hub import find_token
 from appliance.cli.doctor_facts import Wish, examine
 from appliance.cli.doctor_server import log_of
 from appliance.cli.show import human_size, print_table
-from appliance.cli.status import EXIT_OURS, say
 from appliance.core.config.types import Config
 from appliance.core.doctor.bundle import Versions, numbered, report_of
 from appliance.core.doctor.diagnose import diagnose
 from appliance.core.doctor.facts import DoctorFacts
 from appliance.core.doctor.texts import secret_values, without_secrets
 from appliance.errors import ApplianceError, UsageError
+from appliance.platform.console import EXIT_OURS, say
 
 MODEL_LOGS = 32
 """Number of models whose log is included; running or failed ones come first."""

@@ -16,14 +16,14 @@ from appliance.catalog.hub_cache import cache_directory, preset_file
 from appliance.catalog.presets import PresetSource, open_presets
 from appliance.catalog.sources import Sources
 from appliance.cli.llama_front import http_settings, is_on, number, value
-from appliance.cli.plan import AppSettings
-from appliance.cli.status import say
 from appliance.cli.tool_options import tools_of_options
 from appliance.core import llama_flags
 from appliance.core.llama_flags import Option
 from appliance.core.preset_keys import LOAD_ON_STARTUP, NONE, Choices, chosen, wrong_value
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.errors import UsageError
+from appliance.platform.console import say
+from appliance.settings import AppSettings
 
 SLOWED = "LLAMA_SERVER_DEBUG_FAKE_TIMING"
 """If set, models start `SLOWED_BY` seconds later and requests hold them longer, which makes the waiting order visible.

@@ -9,14 +9,13 @@ import click
 import trio
 
 from appliance.cli.plan import AsyncCommand
-from appliance.cli.show import harmless
-from appliance.cli.status import PROGRAM, say
-from appliance.cli.values import is_loopback
 from appliance.core.engines.workers import DEFAULT_PORT, split_endpoint
+from appliance.core.settings import is_loopback
 from appliance.engines.found import ENGINE_HELP, Engine, Places, find_engine, list_engines
 from appliance.errors import UsageError
 from appliance.fleet.rpc_server import Serving, Up, claim_port, keep_serving, server_program
 from appliance.platform.children import open_children
+from appliance.platform.console import PROGRAM, harmless, say
 from appliance.platform.cpu import engine_threads
 from appliance.platform.stopping import stop_signals
 

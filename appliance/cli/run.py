@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
+from appliance.platform.console import EXIT_INTERRUPTED, harmless, say, say_error
+
 try:
     import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]  line editing for input()
 except ImportError:
@@ -34,8 +36,6 @@ from appliance.cli.remote import (
     refuse_errors,
     server_options,
 )
-from appliance.cli.show import harmless
-from appliance.cli.status import EXIT_INTERRUPTED, say, say_error
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, finder, installed_folder

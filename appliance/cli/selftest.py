@@ -20,14 +20,13 @@ from appliance.cli.model_options import sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import JSON_HEADERS, refuse
 from appliance.cli.show import print_json
-from appliance.cli.status import EXIT_OURS, PROGRAM
-from appliance.cli.version import in_words
 from appliance.core.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, Engine, find_engine, finder, installed_folder
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError
 from appliance.fleet.owner import Fleet, open_fleet
+from appliance.platform.console import EXIT_OURS, PROGRAM
 from appliance.store.engine_state import StateFile
 from appliance.upstream.client import Address, Exchange, Response
 
@@ -111,7 +110,7 @@ async def _selftest(engine_named: str | None, model_named: str, as_json: bool) -
     model = next(m for m in snapshot.models if m.source == "path") if is_file else snapshot.require(model_named)
     trial = Trial(model, quiet=as_json)
     if not as_json:
-        click.echo(f"{PROGRAM} selftest: engine {in_words(engine)}, model {model.id}")
+        click.echo(f"{PROGRAM} selftest: engine {engine.in_words()}, model {model.id}")
     async with open_fleet(FleetSettings(models_max=1, load_timeout=LOAD_TIME), engine) as fleet:
         await trial.run(fleet)
     report = Report(

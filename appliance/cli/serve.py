@@ -13,19 +13,9 @@ from appliance.catalog.config_files import Files
 from appliance.cli.embed_options import EmbedOptions, embed_options
 from appliance.cli.mcp_options import mcp_server_options, with_mcp_server
 from appliance.cli.model_options import catalog_options, source_options, sources_beside, sources_of
-from appliance.cli.plan import AppSettings
 from appliance.cli.plugin_options import named, no_plugins_option, plugin_option
-from appliance.cli.status import say
 from appliance.cli.tool_options import ToolOptions, tool_options
-from appliance.cli.values import (
-    KEY_VARIABLE,
-    ListenAddress,
-    Seconds,
-    Size,
-    api_keys,
-    certificate,
-    refuse_open_door,
-)
+from appliance.cli.values import ListenAddress, Seconds, Size, api_keys, certificate
 from appliance.cli.web_options import WebOptions, web_options
 from appliance.core import llama_flags
 from appliance.core.config.loaded import NO_PORTS, Loaded
@@ -33,14 +23,18 @@ from appliance.core.settings import (
     DEFAULT_HOST,
     DEFAULT_MODELS_MAX,
     DEFAULT_PORT,
+    KEY_VARIABLE,
     Cors,
     FleetSettings,
     HttpSettings,
     Listen,
+    refuse_open_door,
 )
 from appliance.engines.found import ENGINE_HELP
 from appliance.errors import UsageError
 from appliance.fleet.command import OWNED
+from appliance.platform.console import say
+from appliance.settings import AppSettings
 
 ENDS_AT_ONCE = ("--help", "--version", "--cache-list", "--completion-bash", "--list-devices")
 OTHER_MODELS = ("--model-url", "--docker-repo", "--hf-repo", "--hf-file")

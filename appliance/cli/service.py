@@ -12,9 +12,9 @@ import click
 
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.show import print_json
-from appliance.cli.status import PROGRAM, say
 from appliance.core.systemd import SYSUSERS
 from appliance.errors import UsageError
+from appliance.platform.console import PROGRAM, say
 from appliance.platform.env import is_frozen
 
 if TYPE_CHECKING:

@@ -8,20 +8,10 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from appliance.platform.console import harmless
+
 WIDE = 100_000
 """Columns of output that is not a screen: no line is folded."""
-
-
-_UNSEEN = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd") | {
-    ord("\t"): "\t",
-    ord("\n"): "\n",
-    ord("\r"): None,
-}
-
-
-def harmless(text: str) -> str:
-    """For a terminal: what a model or a tool says sets no title, fills no clipboard and writes over no line."""
-    return text.translate(_UNSEEN)
 
 
 def print_json(facts: object) -> None:

@@ -10,7 +10,6 @@ from typing import TypeVar
 import click
 from msgspec import Struct
 
-from appliance.cli.status import say
 from appliance.cli.values import text_of
 from appliance.core import llama_flags
 from appliance.core.config.types import Config
@@ -19,6 +18,7 @@ from appliance.core.mcp_config import McpServers, parse_mcp_servers, read_mcp_se
 from appliance.core.settings import ToolSettings
 from appliance.core.tools.choice import ALL, chosen_tools
 from appliance.core.tools.specs import NAMES
+from appliance.platform.console import say
 
 TOOL_FLAGS = (
     "--tools", "--tools-runtime", "--tools-root", "--agent", "--mcp-servers-config", "--mcp-servers-json",

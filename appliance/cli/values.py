@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -11,10 +10,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from appliance.core.settings import HttpSettings, Listen, UnixSocket
-from appliance.errors import OpenDoor, UsageError
+from appliance.core.settings import Listen, UnixSocket
+from appliance.errors import UsageError
 
-KEY_VARIABLE = "LLAMA_APPLIANCE_API_KEY"
 MAX_FILE = 1 << 20
 """Largest number of characters in a file that an option names."""
 UNIX = "unix:"
@@ -130,35 +128,3 @@ def ui_settings(option: str, text: str, *, is_file: bool = False) -> bytes:
         return msgspec.json.encode(msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
         raise UsageError(f'{where} is not a JSON object such as {{"theme": "dark"}}: {error}') from None
-
-
-def is_loopback(host: str) -> bool:
-    """True if only this machine can reach an address. A name other than ``localhost`` might be anything."""
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def open_door(http: HttpSettings, configured: Iterable[str] = ()) -> str | None:
-    """Return the host through which other machines can use the server without a key, None if there is none.
-
-    ``configured`` are further keys. A socket in a file does not count: its permissions say who may connect.
-    """
-    if http.api_keys or any(configured):
-        return None
-    hosts = (place[0] for place in http.listen if not isinstance(place, UnixSocket))
-    return next((host for host in hosts if not is_loopback(host)), None)
-
-
-def refuse_open_door(http: HttpSettings, configured: Iterable[str] = (), variable: str = KEY_VARIABLE) -> None:
-    """Raise OpenDoor when other machines could use the server without a key.
-
-    ``configured`` are further keys, and ``variable`` is where the environment may hold one.
-    """
-    host = open_door(http, configured)
-    if host is not None:
-        raise OpenDoor(
-            f"refusing to listen on {host}, which other machines can reach, without a key: add --api-key KEY "
-            f"(or {variable}), or --allow-unauthenticated if everybody may use this server"
-        )

@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from appliance import __version__
 from appliance.cli.show import print_json
-from appliance.cli.status import PROGRAM
 from appliance.core.payload import LIST, Payload, digest_of, read_payload
 from appliance.engines.found import ENGINE_HELP, Engine, find_engine, list_engines
 from appliance.errors import EngineNotFound
+from appliance.platform.console import PROGRAM
 from appliance.platform.env import is_frozen
 
 
@@ -52,12 +52,7 @@ def version(engine: str | None, as_json: bool) -> None:
     click.echo(f"{PROGRAM} {facts.version}" + (f" (commit {facts.commit[:12]})" if facts.commit else ""))
     click.echo(f"  Python    {facts.python}{' (frozen)' if facts.frozen else ''}")
     click.echo(f"  platform  {facts.platform}")
-    click.echo(f"  engine    {in_words(facts.engine) if facts.engine else facts.engine_error}")
-
-
-def in_words(engine: Engine) -> str:
-    """Describe an engine for people."""
-    return f"{engine.name} {engine.version or ''}".rstrip() + f" ({engine.backend}; {engine.source})"
+    click.echo(f"  engine    {facts.engine.in_words() if facts.engine else facts.engine_error}")
 
 
 def _facts(named: str | None) -> Facts:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from appliance.cli.plan import AppSettings
-from appliance.cli.status import say
 from appliance.core.settings import DEFAULT_PORT, HttpSettings, UnixSocket
 from appliance.errors import UsageError
+from appliance.platform.console import say
+from appliance.settings import AppSettings
 
 PREDICTION = "PREDICTION"
 """The only ``AIP_MODE`` there is."""

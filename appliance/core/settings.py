@@ -1,15 +1,21 @@
-"""The user's settings, as frozen values; defaults live here and nowhere else."""
+"""The user's settings, as frozen values, and the one check across them; defaults live here and nowhere else."""
 
 from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from appliance.core.mcp_config import McpServers
 from appliance.core.units import MIB
+from appliance.errors import OpenDoor
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
 DEFAULT_MODELS_MAX = 4
+KEY_VARIABLE = "LLAMA_APPLIANCE_API_KEY"
+"""The environment variable with the keys of clients."""
 
 
 class Cors(Struct, frozen=True, kw_only=True):
@@ -91,6 +97,38 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     """A request loads the model that it names, unless its ``?autoload=`` says otherwise (``--models-autoload``)."""
     held_for: float = 0.0
     """A request waits for this long with its model before the model gets it (``LLAMA_SERVER_DEBUG_FAKE_TIMING``)."""
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine can reach an address. A name other than ``localhost`` might be anything."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def open_door(http: HttpSettings, configured: Iterable[str] = ()) -> str | None:
+    """Return the host through which other machines can use the server without a key, None if there is none.
+
+    ``configured`` are further keys. A socket in a file does not count: its permissions say who may connect.
+    """
+    if http.api_keys or any(configured):
+        return None
+    hosts = (place[0] for place in http.listen if not isinstance(place, UnixSocket))
+    return next((host for host in hosts if not is_loopback(host)), None)
+
+
+def refuse_open_door(http: HttpSettings, configured: Iterable[str] = (), variable: str = KEY_VARIABLE) -> None:
+    """Raise OpenDoor when other machines could use the server without a key.
+
+    ``configured`` are further keys, and ``variable`` is where the environment may hold one.
+    """
+    host = open_door(http, configured)
+    if host is not None:
+        raise OpenDoor(
+            f"refusing to listen on {host}, which other machines can reach, without a key: add --api-key KEY "
+            f"(or {variable}), or --allow-unauthenticated if everybody may use this server"
+        )
 
 
 class FleetSettings(Struct, frozen=True, kw_only=True):

@@ -72,6 +72,10 @@ class Engine(Struct, frozen=True, kw_only=True):
     gpus: Mapping[str, str] = NO_GPUS
     """Its devices' names to what their memory is called in budgets, ``{"CUDA1": "gpu0"}``; none on the processor."""
 
+    def in_words(self) -> str:
+        """Describe the engine for people."""
+        return f"{self.name} {self.version or ''}".rstrip() + f" ({self.backend}; {self.source})"
+
 
 def same_start(one: Engine, other: Engine) -> bool:
     """Whether a process is started alike on both: what is known of their devices may differ."""

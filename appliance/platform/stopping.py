@@ -1,4 +1,4 @@
-"""The user's signals to stop, and the watchdog that ends the process when unwinding hangs."""
+"""The user's signals: those to stop, with the watchdog that ends the process when unwinding hangs, and SIGHUP."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -79,3 +79,12 @@ def _arm_watchdog(seconds: float) -> None:
         faulthandler.dump_traceback_later(seconds, exit=True, file=file)
     except (OSError, RuntimeError):
         pass  # no descriptor, no thread; an exception here would end the program without its grace
+
+
+async def on_hangup(act: Callable[[], Awaitable[None]]) -> None:
+    """Run ``act`` after every `HANGUP` until cancelled; where there is no such signal it returns at once."""
+    if HANGUP:
+        signal.signal(HANGUP[0], signal.SIG_IGN)  # the receiver restores this: a late one must not end the program
+        with trio.open_signal_receiver(*HANGUP) as signals:
+            async for _ in signals:
+                await act()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from platformdirs import user_data_path
 
 from appliance.core.config.nodes import Problem
-from appliance.core.config.types import PluginConfig
+from appliance.core.config.types import Config, PluginConfig
 from appliance.core.slash import NAME
 from appliance.plugins.configured import Choice, Value, merged, unknown_plugins
 from appliance.plugins.manifest import LARGEST, BadManifest, Manifest, Told, read_manifest
@@ -20,6 +20,11 @@ CHECKOUT = Path(__file__).parents[2] / "plugins"
 AGENT, CONFIG = "agent.py", "config.json"
 MAX_FILES = 1000
 """Number of files of one plugin that are watched for changes."""
+STARTED_WITHOUT = "plugins are off: the program was started without them, by --no-plugins or as llama-server"
+CONFIGURED_WITHOUT = (
+    "plugins are off: a configuration that does not mention plugins switches them off, as in llama-swap; "
+    "put 'plugins: {}' into it, or start the program with --plugins DIR"
+)
 
 Signature = tuple[tuple[str, int, int], ...]
 Files = dict[str, Signature]
@@ -33,6 +38,23 @@ def bundled_folder() -> Path:
 def plugin_folders(*more: Path) -> tuple[Path, ...]:
     """Return where to look for plugins: the bundled ones first, so that all others override them."""
     return (bundled_folder(), *dict.fromkeys(path.absolute() for path in more))
+
+
+def choice_of(config: Config | None, folders: Sequence[Path] | None) -> Choice:
+    """Which plugins there are: those in the program's own folder, those of the configuration, those in ``folders``.
+
+    There are none without ``folders`` (None), and none where a configuration says nothing of them and no folder is
+    named: whoever stands in for another program takes no text for a command.
+    """
+    if folders is None:
+        return Choice(off=STARTED_WITHOUT)
+    if config is None:
+        return Choice(folders=plugin_folders(*folders))
+    told = config.plugins_dir
+    configured = [Path(folder) for folder in ([told] if isinstance(told, str) else told) if folder]
+    if not (configured or folders or config.plugins is not None):
+        return Choice(off=CONFIGURED_WITHOUT)
+    return Choice(folders=plugin_folders(*configured, *folders), given=config.plugins or {})
 
 
 def default_data() -> Path:

@@ -11,7 +11,7 @@ from command_line import Command, Outcome
 from appliance.cli.app import run
 from appliance.cli.plan import Program
 from appliance.cli.remote import URL_VARIABLE
-from appliance.cli.values import KEY_VARIABLE
+from appliance.core.settings import KEY_VARIABLE
 from appliance.engines.found import ENGINE_VARIABLE
 
 

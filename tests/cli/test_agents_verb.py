@@ -12,10 +12,9 @@ import pytest
 from command_line import Command
 from plugin_folders import write_plugin
 
-from appliance.cli.plan import AppSettings
-from appliance.cli.plugin_options import choice_of
 from appliance.plugins.configured import Choice
-from appliance.plugins.folders import bundled_folder
+from appliance.plugins.folders import bundled_folder, choice_of
+from appliance.settings import AppSettings
 
 PATIENCE = 60.0
 

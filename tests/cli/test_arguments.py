@@ -11,8 +11,8 @@ from command_line import Command
 
 from appliance import __version__
 from appliance.cli.app import VERBS
-from appliance.cli.plan import AppSettings
 from appliance.fleet.terms import limits_of
+from appliance.settings import AppSettings
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import Command
 
-from appliance.cli.plan import AppSettings
 from appliance.core.settings import HttpSettings
+from appliance.settings import AppSettings
 
 
 @pytest.fixture(autouse=True)

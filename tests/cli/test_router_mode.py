@@ -8,9 +8,10 @@ import pytest
 from command_line import Command
 
 from appliance.catalog.catalog import Catalog
-from appliance.cli.plan import AppSettings, Later
+from appliance.cli.plan import Later
 from appliance.core.model import Model
 from appliance.core.settings import DEFAULT_MODELS_MAX, UnixSocket
+from appliance.settings import AppSettings
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.cli.show import human_count, human_size, print_table
-from appliance.cli.status import say
+from appliance.platform.console import say
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from command_line import Command
 from gguf_files import write_model
 
-from appliance.cli.plan import AppSettings
 from appliance.core.llama_shorthands import SHORTHANDS
+from appliance.settings import AppSettings
 
 
 @pytest.fixture(autouse=True)

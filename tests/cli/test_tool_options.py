@@ -12,9 +12,9 @@ import pytest
 from command_line import Command
 
 from appliance.catalog.catalog import Catalog
-from appliance.cli.plan import AppSettings
 from appliance.core.settings import ToolSettings
 from appliance.core.tools.specs import NAMES
+from appliance.settings import AppSettings
 
 SERVERS = {"mcpServers": {"one": {"command": "true"}, "two": {"command": "true"}}}
 

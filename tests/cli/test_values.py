@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.cli.values import ListenAddress, Size, api_keys, certificate, is_loopback, refuse_open_door
-from appliance.core.settings import HttpSettings, UnixSocket
+from appliance.cli.values import ListenAddress, Size, api_keys, certificate
+from appliance.core.settings import UnixSocket
 from appliance.errors import UsageError
 
 
@@ -73,20 +73,6 @@ def test_a_key_file_without_a_key_is_refused(tmp_path: Path) -> None:
 def test_a_key_must_fit_a_header(key: str) -> None:
     with pytest.raises(UsageError, match="printable ASCII"):
         api_keys([key], None, {}, "K")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost", "LOCALHOST"])
-def test_loopback(host: str) -> None:
-    assert is_loopback(host)
-    refuse_open_door(HttpSettings(listen=((host, 1),)))
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "box.local", "localhost.evil.example"])
-def test_listening_for_others_needs_a_key(host: str) -> None:
-    assert not is_loopback(host)
-    with pytest.raises(UsageError, match="--api-key KEY"):
-        refuse_open_door(HttpSettings(listen=(("127.0.0.1", 1), (host, 1))))
-    refuse_open_door(HttpSettings(listen=((host, 1),), api_keys=("k",)))
 
 
 def test_a_socket_in_a_file_is_an_address() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from command_line import Command
 
-from appliance.cli.plan import AppSettings
 from appliance.core.settings import HttpSettings
+from appliance.settings import AppSettings
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 

@@ -15,7 +15,6 @@ from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.config_files import Files
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.sources import Sources
-from appliance.cli.plan import AppSettings
 from appliance.composition import Appliance as Opened
 from appliance.composition import Places
 from appliance.composition import open_appliance as open_opened
@@ -25,6 +24,7 @@ from appliance.core.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.engines.chooser import Chooser
 from appliance.engines.found import Engine, Finder
+from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.tools.box import Toolbox
 from appliance.upkeep import logging_into

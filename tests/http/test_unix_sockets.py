@@ -17,7 +17,6 @@ import pytest
 import trio
 from http_harness import CHAT, Answer, Client, OpenServer, chat
 
-from appliance.cli.values import refuse_open_door
 from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import UsageError
 from appliance.http.bytes.listening import open_listeners, shown, url_of
@@ -225,10 +224,6 @@ async def test_when_one_place_cannot_be_listened_on_the_others_are_closed(folder
     with pytest.raises(UsageError):
         await open_listeners([UnixSocket(str(path)), UnixSocket(str(folder / "no" / "b.sock"))])
     assert not path.exists()
-
-
-def test_a_file_is_no_open_door():
-    refuse_open_door(HttpSettings(listen=(UnixSocket("/run/x.sock"),)))
 
 
 def test_where_is_told_in_words():

@@ -1,0 +1,110 @@
+"""The program as terminals and scripts see it: lines on standard error and standard output, and the exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import stat
+import sys
+import time
+
+import click
+import msgspec
+
+PROGRAM = "llama-appliance"
+
+EXIT_OURS = 1
+EXIT_USER = 2
+EXIT_BUG = 70
+"""EX_SOFTWARE of sysexits.h: an error that nobody foresaw."""
+EXIT_INTERRUPTED = 130
+
+FULL_PAUSE = 0.05
+"""Seconds between attempts to write into a full pipe that does not wait."""
+
+_UNSEEN = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), "\ufffd") | {
+    ord("\t"): "\t",
+    ord("\n"): "\n",
+    ord("\r"): None,
+}
+
+
+def harmless(text: str) -> str:
+    """Return the text without the codes by which it could set a terminal's title, or fill a clipboard."""
+    return text.translate(_UNSEEN)
+
+
+_as_json = False
+
+
+def say_as_json() -> None:
+    """Make every message, and every record of the log on standard error, a JSON object in one line, from now on.
+
+    It holds ``time`` (seconds since 1970), ``level`` and ``message``.
+    """
+    global _as_json
+    _as_json = True
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_JsonLines())
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return _line(record.created, record.levelname.lower(), super().format(record))
+
+
+def _line(when: float, level: str, message: str) -> str:
+    return msgspec.json.encode({"time": round(when, 3), "level": level, "message": message}).decode()
+
+
+def say(message: str, level: str = "info") -> None:
+    """Write one line to standard error; it is lost when nobody reads that any more.
+
+    Names of files and what engines print may be in it: nothing of that reaches the terminal as a command.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        shown = _line(time.time(), level, message) if _as_json else harmless(message)
+        click.echo(shown, err=True)
+
+
+def say_error(message: str, status: int) -> int:
+    """Tell what is wrong; the result is ``status``."""
+    say(f"{PROGRAM}: error: {message}", "error")
+    return status
+
+
+def print_through(text: str) -> bool:
+    """Write to standard output; False when it is closed. Blocks while nobody reads a pipe that is full.
+
+    It goes past Python's own buffer: a thread that hangs there would still hold the lock when the program ends.
+    """
+    try:
+        if sys.platform == "win32":
+            print(text, end="", flush=True)  # knows what a console takes
+            return True
+        data = text.encode(sys.stdout.encoding, "replace")
+        while data:
+            try:
+                data = data[os.write(sys.stdout.fileno(), data) :]
+            except BlockingIOError:
+                time.sleep(FULL_PAUSE)  # a pipe that is full, and that somebody has told not to wait
+    except (AttributeError, OSError, ValueError):
+        return False  # closed, before the program began or since, or no file at all
+    return True
+
+
+def said_at_once(line: bytes) -> bool:
+    """Write to standard error, if it is a file, or a pipe with room; False: nothing was written."""
+    if sys.platform == "win32" or sys.stderr is None or len(line) > select.PIPE_BUF:
+        return False
+    try:
+        error = sys.stderr.fileno()
+        kind = os.fstat(error).st_mode
+        if stat.S_ISFIFO(kind) and not select.select((), (error,), (), 0)[1]:
+            return False
+        return (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)) and os.write(error, line) == len(line)
+    except (OSError, ValueError):
+        return False

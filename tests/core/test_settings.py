@@ -1,0 +1,26 @@
+"""A server that other machines can reach needs a key."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.core.settings import HttpSettings, UnixSocket, is_loopback, refuse_open_door
+from appliance.errors import UsageError
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost", "LOCALHOST"])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+    refuse_open_door(HttpSettings(listen=((host, 1),)))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "box.local", "localhost.evil.example"])
+def test_listening_for_others_needs_a_key(host: str) -> None:
+    assert not is_loopback(host)
+    with pytest.raises(UsageError, match="--api-key KEY"):
+        refuse_open_door(HttpSettings(listen=(("127.0.0.1", 1), (host, 1))))
+    refuse_open_door(HttpSettings(listen=((host, 1),), api_keys=("k",)))
+
+
+def test_a_file_is_no_open_door() -> None:
+    refuse_open_door(HttpSettings(listen=(UnixSocket("/run/x.sock"),)))
