@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.cli.status import say
 from appliance.cli.tool_options import TOOL_FLAGS, opens_pages
 from appliance.cli.values import api_keys, ui_settings
 from appliance.core import llama_flags
@@ -22,6 +21,7 @@ from appliance.core.settings import (
     refuse_open_door,
 )
 from appliance.errors import UsageError
+from appliance.platform.console import say
 
 OPEN = "--allow-unauthenticated"
 """This program's own: everybody who reaches the server may use it. No model process gets it."""
