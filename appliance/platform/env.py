@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 
 SCRUBBED = ("LLAMA_API_KEY", "LLAMA_APP_CMD", "LLAMA_SERVER_ROUTER_PORT", "LLAMA_SERVER_CHILD_MODE")
-SCRUBBED_PREFIXES = ("LLAMA_ARG_", "LLAMA_APPLIANCE_", "AIP_", "_PYI_")
+OWN_PREFIX = "LLAMA_APPLIANCE_"
+SCRUBBED_PREFIXES = ("LLAMA_ARG_", OWN_PREFIX, "AIP_", "_PYI_")
 """Settings meant for this program.
 
 A child that read them would move its port or ask for a key nobody has (``AIP_HTTP_PORT`` overrides ``--port``). Names,
@@ -42,10 +43,12 @@ def child_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
 
 
 def own_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
-    """Return ``environ`` for a command of the user's own: all of it, without the additions of PyInstaller's
-    bootloader.
+    """Return ``environ`` for a command of the user's own, without this program's settings, among them its key.
+
+    The additions of PyInstaller's bootloader are taken back.
     """
-    return _restored(dict(environ)) if frozen else dict(environ)
+    env = {name: value for name, value in environ.items() if not name.upper().startswith(OWN_PREFIX)}
+    return _restored(env) if frozen else env
 
 
 def _restored(env: dict[str, str]) -> dict[str, str]:

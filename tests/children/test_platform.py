@@ -15,7 +15,7 @@ import trio
 from waiting import wait
 
 from appliance.platform.children import describe_status, open_children
-from appliance.platform.env import child_env
+from appliance.platform.env import child_env, own_env
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups and the warden are POSIX")
 
@@ -168,3 +168,9 @@ def test_statuses_in_words() -> None:
     assert describe_status(-signal.SIGSEGV) == "killed by SIGSEGV"
     assert "memory" in describe_status(-signal.SIGKILL)
     assert describe_status(-signal.SIGILL).startswith("killed by SIGILL (illegal instruction")
+
+
+def test_a_command_of_the_users_own_gets_all_but_our_settings():
+    env = {"PATH": "/bin", "LLAMA_ARG_HOST": "h", "LLAMA_APPLIANCE_API_KEY": "secret", "llama_appliance_url": "u"}
+    for frozen in (False, True):
+        assert own_env(env, frozen=frozen) == {"PATH": "/bin", "LLAMA_ARG_HOST": "h"}

@@ -260,3 +260,14 @@ async def test_a_question_waits_until_the_engine_knows_who_left(open_server: Ope
         began = trio.current_time()
         assert not any(slot["is_processing"] for slot in (await server.ask("GET", "/slots?model=alpha")).json)
         assert 0.5 < trio.current_time() - began < 1.5
+
+
+async def test_one_model_of_the_list(open_server: OpenServer):
+    async with open_server() as server:
+        listed = (await server.ask("GET", "/v1/models")).json["data"]
+        entry = next(entry for entry in listed if entry["id"] == "alpha")
+        for name in ("alpha", "al"):
+            answer = await server.ask("GET", f"/v1/models/{name}")
+            assert (answer.status, answer.json["id"], sorted(answer.json)) == (200, "alpha", sorted(entry))
+        nobody = await server.ask("GET", "/v1/models/org/nobody")
+        assert (nobody.status, nobody.error["reason"]) == (404, "model_not_found")

@@ -24,6 +24,7 @@ from appliance.errors import (
     BodyTooLarge,
     BodyTooSlow,
     ModelLoading,
+    ModelNotFound,
     RouteNotFound,
     UpstreamFailed,
 )
@@ -122,6 +123,16 @@ class Control:
             await refresh(self._catalog)
         return json_answer(self._listing())
 
+    async def model(self, model: str) -> Response:
+        """Its entry in the list. Aliases count."""
+        await refresh(self._catalog)
+        model_id = self._view.model_id(model) or model
+        entries = msgspec.convert(self._listing()["data"], list[dict[str, object]])
+        found = next((entry for entry in entries if entry["id"] == model_id), None)
+        if found is None:
+            raise ModelNotFound(model, self._catalog.snapshot.near(model))
+        return json_answer(found)
+
     def _listing(self) -> Object:
         return list_models(self._view, self._owners.downloading())
 
@@ -199,6 +210,7 @@ def create_app(
         app.add_url_rule(path, f"health {path}", control.health)
     for path in ("/models", "/v1/models"):
         app.add_url_rule(path, f"models {path}", control.models)
+    app.add_url_rule("/v1/models/<path:model>", "model", control.model)
     app.add_url_rule("/models/load", "load", control.load, methods=["POST"])
     app.add_url_rule("/models/unload", "unload", control.unload, methods=["POST"])
     app.add_url_rule("/props", "props", control.props)
