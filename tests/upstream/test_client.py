@@ -239,3 +239,17 @@ def test_authorities_are_found_where_the_systems_keep_them(monkeypatch: pytest.M
         assert tls.tls_context().cert_store_stats()["x509"] == 1
     finally:
         tls.tls_context.cache_clear()
+
+
+async def test_an_answer_that_is_longer_than_allowed_is_not_read_to_its_end():
+    async def answer(stream: trio.abc.Stream) -> None:
+        await read_request(stream)
+        await stream.send_all(OK)
+
+    async with listening(answer) as port:
+        address = Address("127.0.0.1", port, None, "m")
+        async with Exchange(address, "GET", "/") as response:
+            assert await response.read(2) == b"ok"
+        async with Exchange(address, "GET", "/") as response:
+            with pytest.raises(UpstreamFailed, match="longer than 1 bytes"):
+                await response.read(1)
