@@ -22,11 +22,11 @@ from appliance.catalog.sources import STARTER
 from appliance.catalog.supply import Supply
 from appliance.conversations.owner import open_conversations
 from appliance.core.config.nodes import Problem
+from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.config.units import parse_duration
 from appliance.core.fit.budgets import GpuMemory
-from appliance.core.inward import Asker
 from appliance.core.machine import Sample
+from appliance.core.runs.inward import Asker
 from appliance.core.settings import refuse_open_door
 from appliance.core.units import MIB
 from appliance.engines.background import keeping_up

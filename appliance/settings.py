@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from appliance.catalog.config_files import Files
 from appliance.catalog.sources import Sources
-from appliance.core.config.loaded import NO_PORTS
+from appliance.core.config.nodes import NO_PORTS
 from appliance.core.config.types import Config
 from appliance.core.settings import Embedding, FleetSettings, HttpSettings, ToolSettings
 

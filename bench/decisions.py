@@ -37,7 +37,7 @@ from appliance.catalog.config_files import Files
 from appliance.catalog.configuration import Configuration
 from appliance.catalog.sources import Sources
 from appliance.core.config.types import Config
-from appliance.core.routing import Router
+from appliance.core.scheduling.routing import Router
 from appliance.core.settings import FleetSettings
 from appliance.fleet.owner import open_fleet
 from appliance.peers.owner import open_peers

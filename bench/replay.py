@@ -17,7 +17,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from appliance.core.ring import Ring
+from appliance.core.answers.ring import Ring
 from appliance.streams.generation import EVENTS, End, Generation, Head
 
 GOAL = 500.0

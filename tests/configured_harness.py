@@ -18,7 +18,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import Sources
 from appliance.core.config.load import Source, load
 from appliance.core.config.types import Config
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.fleet.status import ChildStatus

@@ -10,7 +10,7 @@ from functools import partial
 import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket
 
-from appliance.core.http_request import Head
+from appliance.core.bodies.http_request import Head
 from appliance.core.settings import HttpSettings
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies, Body

@@ -9,14 +9,13 @@ from itertools import count
 from time import thread_time
 from typing import NamedTuple
 
+from appliance.core.bodies.filters import Edits, compile_edits
 from appliance.core.config.load import Source, load
 from appliance.core.config.types import Config, Filters, Group, MatrixConfig
-from appliance.core.effects import Terms
-from appliance.core.filters import Edits, compile_edits
-from appliance.core.matrix import Matrix
-from appliance.core.policy import FreePolicy, GroupPolicy, MatrixPolicy, Policy
-from appliance.core.room import Limits
-from appliance.core.schedule import Schedule
+from appliance.core.scheduling.effects import Terms
+from appliance.core.scheduling.matrix import Matrix
+from appliance.core.scheduling.policy import FreePolicy, GroupPolicy, Limits, MatrixPolicy, Policy
+from appliance.core.scheduling.schedule import Schedule
 
 MODELS = [f"model-{number}" for number in range(200)]
 WANTED = "model-3"

@@ -28,13 +28,13 @@ from appliance.cli.llama_front import FRONT
 from appliance.cli.llama_models import REMOTE
 from appliance.cli.llama_server import ANSWERED_BY_ENGINE
 from appliance.cli.serve import serve
-from appliance.core import llama_flags
 from appliance.core.config.types import Config, PluginConfig, RunsConfig
 from appliance.core.engines.choice import Standing
 from appliance.core.engines.proofs import SPEED_KEPT
-from appliance.core.runs import FailReason, FinishReason, RunState
+from appliance.core.llama import flags
+from appliance.core.runs.messages import FailReason, FinishReason, RunState
+from appliance.core.runs.slash import FAMILIES
 from appliance.core.settings import HttpSettings
-from appliance.core.slash import FAMILIES
 from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.http import errors as http_errors
@@ -149,9 +149,9 @@ def test_flags_in_the_documents_exist() -> None:
     bootstrap = page("bootstrap.py") + page("llama-builds/build.py")
     suites = page("tools/upstream_suite/run.py")
     for flag in re.findall(r"(?<![\w-])--[a-z][a-z_-]+", STAND_IN):
-        assert llama_flags.lookup(flag) or flag in bootstrap or f'"{flag}"' in suites, flag
+        assert flags.lookup(flag) or flag in bootstrap or f'"{flag}"' in suites, flag
     for flag in flags_of(README + COMMANDS + HTTP):
-        assert flag in known or llama_flags.lookup(flag) or flag in bootstrap or flag == "--help", flag
+        assert flag in known or flags.lookup(flag) or flag in bootstrap or flag == "--help", flag
     assert set(flags_of(AGENTS)) <= options([run_agent])
     assert set(flags_of(ENGINES)) <= options([*engines.commands.values(), serve]) | {"--help"}
     assert set(flags_of(SWAP)) <= options([*config.commands.values(), serve])

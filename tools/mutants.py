@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 600
 """Seconds for the tests of one part; a mutant that hangs them is noticed, too."""
 
-SCHEDULE = ("tests/core/test_schedule.py", "tests/core/test_schedule_squeeze.py")
+SCHEDULE = ("tests/core/scheduling/test_schedule.py", "tests/core/scheduling/test_schedule_squeeze.py")
 FLEET = (
     "tests/owners/test_lease_cancellation.py",
     "tests/children/test_fleet.py",
@@ -31,7 +31,7 @@ FLEET = (
     "tests/children/test_condemned.py",
 )
 UPSTREAM = ("tests/upstream",)
-STREAMS = ("tests/core/test_ring.py", "tests/owners/test_stream_owner.py")
+STREAMS = ("tests/core/answers/test_ring.py", "tests/owners/test_stream_owner.py")
 RELAY = ("tests/http/test_relay.py", "tests/http/test_loading.py")
 FALLBACK = ("tests/http/test_fallback.py",)
 
@@ -52,7 +52,7 @@ def _of(file: str, tests: Sequence[str], *mutants: tuple[str, str, str]) -> list
 
 MUTANTS = [
     *_of(
-        "appliance/core/schedule.py",
+        "appliance/core/scheduling/schedule.py",
         SCHEDULE,
         ("a leased model may be stopped", "bool(self.leases) or now <", "now <"),
         ("min_loaded is ignored", "now < self.ready_at + self.terms.min_loaded", "False"),
@@ -127,7 +127,7 @@ MUTANTS = [
         ("what is dropped goes on counting", "self.held -= generation.ring.held + OVERHEAD", "self.held -= OVERHEAD"),
     ),
     *_of(
-        "appliance/core/ring.py",
+        "appliance/core/answers/ring.py",
         STREAMS,
         ("the oldest byte is gone too early", "if offset < self.dropped:", "if offset <= self.dropped:"),
     ),

@@ -14,12 +14,11 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from appliance.agents.chain_client import ChainClient
-from appliance.core import sse
-from appliance.core.answer_stream import events_of
-from appliance.core.answer_whole import Torn, whole_of
-from appliance.core.inward import Asker
-from appliance.core.json_values import OBJECT, JsonObject
-from appliance.core.slash import Family, Plan, family_of
+from appliance.core.answers.forms import Torn, events_of, whole_of
+from appliance.core.bodies import sse
+from appliance.core.bodies.json_text import OBJECT, JsonObject
+from appliance.core.runs.inward import Asker
+from appliance.core.runs.slash import Family, Plan, family_of
 from appliance.errors import PluginFailed
 from appliance.plugins import Event, Request, Response
 from appliance.plugins.context import Host

@@ -9,10 +9,10 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from appliance.core import sse
+from appliance.core.bodies import sse
+from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.decoding import decoded
-from appliance.core.inward import Asker, Reply
-from appliance.core.json_values import JSON, OBJECT, JsonObject
+from appliance.core.runs.inward import Asker, Reply
 from appliance.errors import ApplianceError
 from appliance.plugins import AskFailed, Event
 

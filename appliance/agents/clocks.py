@@ -9,7 +9,7 @@ from typing import Literal
 import trio
 from msgspec import Struct
 
-from appliance.core.runs import CancelAsked, FailReason, TurnFailed
+from appliance.core.runs.messages import CancelAsked, FailReason, TurnFailed
 from appliance.errors import (
     ApplianceError,
     ModelFailedToStart,

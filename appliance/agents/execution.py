@@ -10,8 +10,8 @@ from appliance.agents.clocks import Clocks
 from appliance.agents.run import Run
 from appliance.agents.turn import take_turn
 from appliance.agents.use import MAX_PARALLEL, use_tool
-from appliance.core.inward import Asker
-from appliance.core.runs import AskClient, Call, Generate, RunTools, TurnFailed
+from appliance.core.runs.inward import Asker
+from appliance.core.runs.messages import AskClient, Call, Generate, RunTools, TurnFailed
 from appliance.errors import ApplianceError, ModelFailedToStart
 from appliance.fleet.owner import Fleet
 from appliance.tools.box import Toolbox

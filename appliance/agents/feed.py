@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from appliance.core.ring import Ring
-from appliance.core.sse import PING, Event, encode
+from appliance.core.answers.ring import Ring
+from appliance.core.bodies.sse import PING, Event, encode
 from appliance.streams.generation import EVENTS, End, Generation, Head, Reader
 
 

@@ -18,7 +18,7 @@ from appliance.agents.record import RunRecord
 from appliance.agents.workers import Worker, WorkerState, WorkerStatus
 from appliance.core.config.types import RunsConfig
 from appliance.core.decoding import decoded
-from appliance.core.inward import Asker
+from appliance.core.runs.inward import Asker
 from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed
 from appliance.fleet.owner import Fleet
 from appliance.store.runs import RunStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Raw, Struct
 
-from appliance.core.runs import Call, FailReason, FinishReason, Outcome, RunState, Signal, Trace, Usage
+from appliance.core.runs.messages import Call, FailReason, FinishReason, Outcome, RunState, Signal, Trace, Usage
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):

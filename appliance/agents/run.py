@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from appliance.agents.clocks import Clocks, Limits
 from appliance.agents.feed import Feed
 from appliance.agents.record import RunRecord, pending_call, status_of
-from appliance.core.runs import (
+from appliance.core.runs.messages import (
     AskClient,
     Call,
     CancelAsked,
@@ -33,7 +33,7 @@ from appliance.core.runs import (
     TextDelta,
     ToolFinished,
 )
-from appliance.core.toolloop import Loop
+from appliance.core.runs.toolloop import Loop
 
 
 class Asked(Struct, frozen=True, kw_only=True):

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import trio
 
 from appliance.agents.clocks import Clocks
-from appliance.core.chat_events import ChatEvents, refusal
-from appliance.core.inward import Asker, Reply
-from appliance.core.runs import RunEvent
+from appliance.core.runs.chat import ChatEvents, refusal
+from appliance.core.runs.inward import Asker, Reply
+from appliance.core.runs.messages import RunEvent
 from appliance.errors import ApplianceError
 
 CHAT = "/v1/chat/completions"

@@ -7,8 +7,8 @@ import secrets
 
 import trio
 
-from appliance.core.runs import Call, ToolFinished
-from appliance.core.tooling import ToolContext
+from appliance.core.runs.messages import Call, ToolFinished
+from appliance.core.tools.tool import ToolContext
 from appliance.errors import ApplianceError
 from appliance.tools.box import Toolbox
 

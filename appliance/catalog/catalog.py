@@ -20,10 +20,10 @@ from appliance.catalog.presets import with_presets
 from appliance.catalog.sources import Sources
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
-from appliance.core.gguf import GgufInfo, merge_shards
-from appliance.core.model import STRENGTH, Model
-from appliance.core.naming import Named, Names, is_speakable
-from appliance.core.routing import Router
+from appliance.core.models.gguf import GgufInfo, merge_shards
+from appliance.core.models.model import STRENGTH, Model
+from appliance.core.models.names import Named, Names, is_speakable
+from appliance.core.scheduling.routing import Router
 from appliance.errors import InvalidModelFile, ModelNotFound
 
 STARTER_ID = "starter"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.core.config.loaded import NO_PORTS, Loaded, Source
+from appliance.core.config.nodes import NO_PORTS, Loaded, Source
 from appliance.errors import UsageError
 
 ENDINGS = (".yml", ".yaml")

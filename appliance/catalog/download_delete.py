@@ -14,8 +14,8 @@ from msgspec import Struct
 from appliance.catalog.download_plan import begun_in
 from appliance.catalog.files import join_inside, list_folder
 from appliance.catalog.found import model_files
-from appliance.core.model import Model
-from appliance.core.naming import folder_of, is_companion, model_name, shard_of, stem_of, tag_of
+from appliance.core.models.model import Model
+from appliance.core.models.names import folder_of, is_companion, model_name, shard_of, stem_of, tag_of
 from appliance.errors import Forbidden
 from appliance.store.model_files import remove, remove_empty
 from appliance.store.partial_file import discard

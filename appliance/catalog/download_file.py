@@ -11,7 +11,7 @@ from msgspec import Struct
 from appliance.catalog.download_errors import DownloadFailed, HubFailed, UnderWay
 from appliance.catalog.download_plan import PlannedFile
 from appliance.catalog.hub import Answer, Hub
-from appliance.core.download import StartOver, Throttle, judge, retry_delay
+from appliance.core.models.download import StartOver, Throttle, judge, retry_delay
 from appliance.store.partial_file import PartialFile, Taken, WrongContents, claim, open_partial
 from appliance.wire.partial import PartialHead, PartialSource
 

@@ -9,9 +9,8 @@ from msgspec import Struct, structs
 from appliance.catalog.download_errors import NotEnoughSpace
 from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
 from appliance.catalog.hub import Hub
-from appliance.core.download import Choice, RemoteFile
-from appliance.core.naming import folder_of, is_commit, repo_of, stem_of, tag_of
-from appliance.core.wanted import PRESET_FILE, Wanted, pick
+from appliance.core.models.download import PRESET_FILE, Choice, RemoteFile, Wanted, pick
+from appliance.core.models.names import folder_of, is_commit, repo_of, stem_of, tag_of
 from appliance.errors import NotFound
 from appliance.store.model_files import free_bytes, link, share, write_whole
 from appliance.store.partial_file import JOURNAL, discard, journaled

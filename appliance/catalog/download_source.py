@@ -9,8 +9,8 @@ from appliance.catalog.download_url import location_in_cache, plan_location
 from appliance.catalog.hub import Hub, HubAccess
 from appliance.catalog.hub_cache import Cached, in_cache
 from appliance.catalog.registry import Registry, image_in_cache, plan_image
-from appliance.core.elsewhere import Image, Location, Remote
-from appliance.core.wanted import Wanted
+from appliance.core.models.download import Wanted
+from appliance.core.models.elsewhere import Image, Location, Remote
 
 
 def here(cache: Path, wanted: Remote) -> Cached | None:

@@ -7,8 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.elsewhere import Location, Remote
-from appliance.core.wanted import Wanted
+from appliance.core.models.download import Wanted
+from appliance.core.models.elsewhere import Location, Remote
 
 State = Literal["queued", "downloading", "paused", "finished", "failed", "cancelled"]
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")

@@ -10,7 +10,7 @@ from appliance.catalog.download_plan import Plan, PlannedFile
 from appliance.catalog.files import join_inside
 from appliance.catalog.hub import Hub
 from appliance.catalog.hub_cache import Cached
-from appliance.core.elsewhere import Location, shown_url
+from appliance.core.models.elsewhere import Location, shown_url
 from appliance.errors import NotFound
 
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')

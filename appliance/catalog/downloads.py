@@ -22,10 +22,9 @@ from appliance.catalog.download_plan import Plan, PlannedFile
 from appliance.catalog.download_source import plan_of
 from appliance.catalog.download_status import ENDED, DownloadStatus, FileProgress, State
 from appliance.catalog.hub import Hub, HubAccess, find_token
-from appliance.core.download import Throttle, parse_reference, retry_delay
-from appliance.core.elsewhere import Image, Remote
-from appliance.core.model import Model
-from appliance.core.wanted import Wanted
+from appliance.core.models.download import Throttle, Wanted, parse_reference, retry_delay
+from appliance.core.models.elsewhere import Image, Remote
+from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, CallerError
 from appliance.trio_parts import Changed
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from appliance.catalog.files import list_folder, why
 from appliance.catalog.found import Found, ModelFile, model_files
-from appliance.core.naming import (
+from appliance.core.models.names import (
     PROJECTOR_TYPES,
     QUANTISATIONS,
     is_companion,

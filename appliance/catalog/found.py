@@ -7,10 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.core.elsewhere import Remote
-from appliance.core.model import Source
-from appliance.core.naming import Shard, shard_of, stem_of
-from appliance.core.preset_model import Definition
+from appliance.core.llama.presets import Definition
+from appliance.core.models.elsewhere import Remote
+from appliance.core.models.model import Source
+from appliance.core.models.names import Shard, shard_of, stem_of
 
 
 class Found(Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ from io import FileIO
 from msgspec import Struct
 
 from appliance.catalog.files import NotRegular, open_regular, stat_regular, why
-from appliance.core.gguf import GgufInfo, read_gguf
-from appliance.core.gguf_bytes import GgufError
+from appliance.core.models.gguf import GgufInfo, read_gguf
+from appliance.core.models.gguf_bytes import GgufError
 
 
 class Header(Struct, frozen=True, kw_only=True):

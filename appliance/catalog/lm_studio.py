@@ -16,7 +16,7 @@ from appliance.catalog.files import list_folder, read_start, why
 from appliance.catalog.folder import pick_projector
 from appliance.catalog.found import Found, model_files
 from appliance.core.decoding import decoded
-from appliance.core.naming import is_companion, is_projector, tag_of
+from appliance.core.models.names import is_companion, is_projector, tag_of
 
 HOME_POINTER = ".lmstudio-home-pointer"
 """The file with the place of LM Studio's own folder, if it was moved."""

@@ -10,10 +10,9 @@ from msgspec import structs
 
 from appliance.catalog.found import Found, all_shards
 from appliance.catalog.hub_cache import Cached, in_cache
-from appliance.core.download import parse_reference
-from appliance.core.elsewhere import Remote, parse_image, parse_location
-from appliance.core.preset_model import DRAFT_REPO, IMAGE, PROJECTOR_URL, REPO, REPO_FILE, URL, Definition
-from appliance.core.wanted import Wanted, sidecars_of
+from appliance.core.llama.presets import DRAFT_REPO, IMAGE, PROJECTOR_URL, REPO, REPO_FILE, URL, Definition
+from appliance.core.models.download import Wanted, parse_reference, sidecars_of
+from appliance.core.models.elsewhere import Remote, parse_image, parse_location
 from appliance.errors import BadRequest, UsageError
 
 

@@ -11,10 +11,19 @@ from appliance.catalog.files import read_start
 from appliance.catalog.found import Found
 from appliance.catalog.preset_places import placed
 from appliance.core.config.nodes import Problem
-from appliance.core.naming import QUANTISATIONS, prefer
-from appliance.core.preset_keys import NONE, Choice, Choices, from_words
-from appliance.core.preset_model import DRAFT, MODEL, PROJECTOR, REPO, Definition, define
-from appliance.core.presets import Layers, Presets, read_presets
+from appliance.core.llama.preset_file import NONE, Choice, Choices, from_words
+from appliance.core.llama.presets import (
+    DRAFT,
+    MODEL,
+    PROJECTOR,
+    REPO,
+    Definition,
+    Layers,
+    Presets,
+    define,
+    read_presets,
+)
+from appliance.core.models.names import QUANTISATIONS, prefer
 from appliance.errors import InvalidConfig, UsageError
 
 LARGEST = 4 << 20

@@ -22,8 +22,8 @@ from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_s
 from appliance.catalog.hub import Answer, Hub, HubAccess
 from appliance.catalog.hub_cache import Cached
 from appliance.core.decoding import decoded
-from appliance.core.elsewhere import Image
-from appliance.core.naming import is_commit, is_projector, stem_of
+from appliance.core.models.elsewhere import Image
+from appliance.core.models.names import is_commit, is_projector, stem_of
 from appliance.errors import ApplianceError, NotFound
 from appliance.wire.registry import Grant, Layer, Manifest
 

@@ -13,7 +13,7 @@ from appliance.catalog.hub_cache import cache_directory
 from appliance.catalog.lm_studio import lm_studio_directories
 from appliance.catalog.ollama import ollama_directories
 from appliance.catalog.presets import PresetSource
-from appliance.core.naming import is_speakable, model_name, split_named_path, stem_of
+from appliance.core.models.names import is_speakable, model_name, split_named_path, stem_of
 from appliance.errors import UsageError
 
 STARTER = Path(__file__).parent / "starter" / "llama-appliance-starter-Q8_0.gguf"

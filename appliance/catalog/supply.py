@@ -9,7 +9,7 @@ import trio
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_errors import DownloadFailed
 from appliance.catalog.downloads import Downloads
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, ModelUnloaded
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from appliance.cli.remote import (
     refuse_errors,
     server_options,
 )
-from appliance.core.sse import Decoder, Event
+from appliance.core.bodies.sse import Decoder, Event
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, harmless, say
 from appliance.trio_parts import plain_nursery

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 from msgspec import Struct
 
-from appliance.core.sse import Decoder, RecordTooLong
+from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.errors import UpstreamFailed
 from appliance.upstream.client import Response
 

@@ -15,13 +15,12 @@ from appliance.catalog.config_files import read_sources
 from appliance.cli.model_options import source_options
 from appliance.cli.show import print_json
 from appliance.core.config.load import load
-from appliance.core.config.loaded import Loaded
-from appliance.core.config.nodes import Problem
+from appliance.core.config.nodes import Loaded, Problem
 from appliance.core.config.show import schema as json_schema
 from appliance.core.config.show import shown
 from appliance.core.config.types import Config
-from appliance.core.policy import Eviction, policy_of
-from appliance.core.routing import Local, Remote, Router, Virtual
+from appliance.core.scheduling.policy import Eviction, policy_of
+from appliance.core.scheduling.routing import Local, Remote, Router, Virtual
 from appliance.errors import UsageError
 from appliance.platform.console import EXIT_USER, say
 from appliance.plugins.folders import choice_of, scan
@@ -140,7 +139,7 @@ def show(
     if as_json:
         print_json(shown(used))
     else:
-        from appliance.core.config.yaml_text import yaml_text
+        from appliance.core.config.show import yaml_text
 
         click.echo(yaml_text(shown(used)), nl=False)
     return 0

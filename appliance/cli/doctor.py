@@ -13,10 +13,8 @@ from appliance.cli.doctor_facts import Wish, examine
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import parse_server, server_options
 from appliance.cli.show import print_json
-from appliance.core.doctor.diagnose import diagnose
-from appliance.core.doctor.facts import DoctorFacts
-from appliance.core.doctor.findings import Finding, is_wrong
-from appliance.core.doctor.summary import headlines
+from appliance.core.doctor.diagnose import diagnose, headlines
+from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
 from appliance.errors import UsageError
 from appliance.platform.console import EXIT_OURS, PROGRAM, harmless, say
 

@@ -27,7 +27,7 @@ from appliance.core.engines.builds import Needs
 from appliance.core.engines.machine import Look
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import Plan
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, is_loopback
 from appliance.engines.found import ENGINE_VARIABLE, Engine, Places, find_engine, list_engines
 from appliance.engines.integrity import read_build

@@ -13,8 +13,8 @@ from appliance.catalog.catalog import STARTER_ID, Catalog, Snapshot
 from appliance.cli.control import ModelList
 from appliance.cli.model_options import sources_of
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask
-from appliance.core.activity import MAX_LIMIT, Query
 from appliance.core.config.types import Config
+from appliance.core.records.activity import MAX_LIMIT, Query
 from appliance.engines.updating import Candidate
 from appliance.store.activity import open_activity
 

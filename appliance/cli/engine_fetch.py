@@ -14,8 +14,8 @@ from appliance.catalog.download_file import Transfer, fetch
 from appliance.catalog.download_plan import PlannedFile
 from appliance.catalog.hub import Hub, HubAccess, hub_access
 from appliance.cli.show import human_size
-from appliance.core.download import Throttle
 from appliance.core.engines.builds import Archive
+from appliance.core.models.download import Throttle
 from appliance.engines.installing import CannotInstall
 from appliance.platform.console import say
 

@@ -12,9 +12,9 @@ from appliance.cli.show import human_size, print_table
 from appliance.core.fit.budgets import room_of
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import Plan
-from appliance.core.model import Model
-from appliance.core.near_names import did_you_mean
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
+from appliance.core.words import did_you_mean
 from appliance.engines.found import finder, installed_folder
 from appliance.engines.owner import open_engines
 from appliance.errors import EngineNotFound, UsageError

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from appliance.catalog.presets import read_ini
 from appliance.core.config.nodes import Problem
-from appliance.core.llama_flags import Option
-from appliance.core.preset_ini import DEFAULT, EVERYWHERE, parse
-from appliance.core.preset_keys import Choice, is_known, read_key
+from appliance.core.llama.flags import Option
+from appliance.core.llama.preset_file import DEFAULT, EVERYWHERE, Choice, is_known, parse, read_key
 from appliance.errors import InvalidConfig
 from appliance.platform.console import say
 

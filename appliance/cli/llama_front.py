@@ -7,8 +7,8 @@ from pathlib import Path
 
 from appliance.cli.tool_options import TOOL_FLAGS, opens_pages
 from appliance.cli.values import api_keys, ui_settings
-from appliance.core import llama_flags
-from appliance.core.llama_flags import Option
+from appliance.core.llama import flags
+from appliance.core.llama.flags import Option
 from appliance.core.proxy_target import LOOPBACK
 from appliance.core.settings import (
     DEFAULT_HOST,
@@ -48,7 +48,7 @@ def http_settings(options: Sequence[Option], *, single: str | None, autoload: bo
         tls=_tls(options),
         api_keys=_keys(options),
         cors=_cors(options),
-        open_inference=llama_flags.last(options, CORS_ORIGINS) is None and not _pages_do_more(options),
+        open_inference=flags.last(options, CORS_ORIGINS) is None and not _pages_do_more(options),
         grace=GRACE,
         ping_after=_ping(options),
         api_prefix=value(options, "--api-prefix", ""),
@@ -78,12 +78,12 @@ def warn_of_open_door(http: HttpSettings, options: Sequence[Option]) -> None:
 
 def value(options: Sequence[Option], name: str, default: str) -> str:
     """Return the last value given."""
-    option = llama_flags.last(options, name)
+    option = flags.last(options, name)
     return option.values[0] if option else default
 
 
 def is_on(options: Sequence[Option], name: str, *, unsaid: bool = True) -> bool:
-    option = llama_flags.last(options, name)
+    option = flags.last(options, name)
     return unsaid if option is None else option.on
 
 
@@ -116,8 +116,8 @@ def _tls(options: Sequence[Option]) -> tuple[str, str] | None:
 
 
 def _keys(options: Sequence[Option]) -> tuple[str, ...]:
-    keys = llama_flags.last(options, "--api-key")
-    file = llama_flags.last(options, "--api-key-file")
+    keys = flags.last(options, "--api-key")
+    file = flags.last(options, "--api-key-file")
     return api_keys(keys.values if keys else (), Path(file.values[0]) if file else None, {}, "")
 
 
@@ -138,18 +138,18 @@ def _pages_do_more(options: Sequence[Option]) -> bool:
 
 def _ui_settings(options: Sequence[Option]) -> bytes:
     """Return the later one of ``--ui-config`` and ``--ui-config-file``, as llama-server does."""
-    said = llama_flags.partition(options, ("--ui-config", "--ui-config-file"))[0]
+    said = flags.partition(options, ("--ui-config", "--ui-config-file"))[0]
     if not said:
         return HttpSettings().ui_settings
     option = said[-1]
-    is_file = option.canonical == llama_flags.canonical("--ui-config-file")
+    is_file = option.canonical == flags.canonical("--ui-config-file")
     return ui_settings(option.flag, option.values[0], is_file=is_file)
 
 
 def _ping(options: Sequence[Option]) -> float:
     """Seconds of silence before a stream gets a comment; 0 is never, which llama-server writes as -1."""
     usual = HttpSettings().ping_after
-    if llama_flags.last(options, "--sse-ping-interval") is None:
+    if flags.last(options, "--sse-ping-interval") is None:
         return usual
     return float(max(number(options, "--sse-ping-interval", 0, -1), 0))
 

@@ -18,11 +18,10 @@ from appliance.catalog.hub_cache import preset_file
 from appliance.cli.download_progress import Stopped, followed
 from appliance.cli.llama_front import is_on, value
 from appliance.cli.show import human_size
-from appliance.core import llama_flags
-from appliance.core.download import Reference, parse_reference
-from appliance.core.elsewhere import Remote, parse_image, parse_location
-from appliance.core.llama_flags import Option
-from appliance.core.wanted import Wanted, sidecars_of
+from appliance.core.llama import flags
+from appliance.core.llama.flags import Option
+from appliance.core.models.download import Reference, Wanted, parse_reference, sidecars_of
+from appliance.core.models.elsewhere import Remote, parse_image, parse_location
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, say_error
 
@@ -52,10 +51,10 @@ class Needs(Struct, frozen=True, kw_only=True):
 
 def needs_of(options: Sequence[Option]) -> Needs:
     """Return what the options need. Raises UsageError for names that cannot belong to a repository."""
-    repo = llama_flags.last(options, "--hf-repo")
-    draft = llama_flags.last(options, "--spec-draft-hf")
-    seeing = llama_flags.last(options, "--mmproj-url")
-    if repo is None and llama_flags.last(options, "--hf-file") is not None:
+    repo = flags.last(options, "--hf-repo")
+    draft = flags.last(options, "--spec-draft-hf")
+    seeing = flags.last(options, "--mmproj-url")
+    if repo is None and flags.last(options, "--hf-file") is not None:
         raise UsageError("--hf-file names a file of a repository; say which one with --hf-repo ORG/REPO")
     return Needs(
         model=_model(repo, options) if repo is not None else _elsewhere(options),
@@ -66,7 +65,7 @@ def needs_of(options: Sequence[Option]) -> Needs:
 
 def _model(repo: Option, options: Sequence[Option]) -> Wanted:
     wants_projector = is_on(options, "--mmproj-auto")
-    named = llama_flags.last(options, "--mmproj") or llama_flags.last(options, "--mmproj-url")
+    named = flags.last(options, "--mmproj") or flags.last(options, "--mmproj-url")
     return Wanted(
         reference=_reference(repo),
         file=value(options, "--hf-file", ""),
@@ -77,9 +76,9 @@ def _model(repo: Option, options: Sequence[Option]) -> Wanted:
 
 def _elsewhere(options: Sequence[Option]) -> Remote | None:
     """Choose one of several sources as llama-server does: the repository, then the image, then the address."""
-    if (image := llama_flags.last(options, "--docker-repo")) is not None:
+    if (image := flags.last(options, "--docker-repo")) is not None:
         return parse_image(image.values[0])
-    if (url := llama_flags.last(options, "--model-url")) is not None:
+    if (url := flags.last(options, "--model-url")) is not None:
         return parse_location(url.values[0], value(options, "--model", "") or None)
     return None
 

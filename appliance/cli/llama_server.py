@@ -24,11 +24,11 @@ from appliance.cli.plan import AsyncCommand, Later
 from appliance.cli.router_mode import preset_of_repository, router_mode
 from appliance.cli.tool_options import tools_of_options
 from appliance.cli.vertex import on_vertex
-from appliance.core import llama_flags
-from appliance.core.llama_flags import Option
-from appliance.core.llama_shorthands import spelled_out
-from appliance.core.naming import is_speakable
-from appliance.core.preset_keys import HF_TOKEN
+from appliance.core.llama import flags
+from appliance.core.llama.flags import Option
+from appliance.core.llama.preset_file import HF_TOKEN
+from appliance.core.llama.shorthands import spelled_out
+from appliance.core.models.names import is_speakable
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import find_engine
 from appliance.errors import UsageError
@@ -62,11 +62,11 @@ def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand |
         say(f"error: invalid argument: {unknown}")
         return EXIT_OURS
     try:
-        from_argv = llama_flags.split(words)
+        from_argv = flags.split(words)
     except UsageError as mistake:
         say(f"error: {mistake}")
         return EXIT_OURS
-    if llama_flags.partition(from_argv, ANSWERED_BY_ENGINE)[0]:
+    if flags.partition(from_argv, ANSWERED_BY_ENGINE)[0]:
         return partial(_run_engine, words)
     return stand_in(from_argv, os.environ)
 
@@ -75,10 +75,10 @@ def first_unknown(words: Sequence[str]) -> str | None:
     """Return the first word that llama-server would not know."""
     at = 0
     while at < len(words):
-        flag = llama_flags.lookup(words[at])
+        flag = flags.lookup(words[at])
         if flag is None:
             return words[at]
-        spelled = llama_flags.normalise(words[at])
+        spelled = flags.normalise(words[at])
         at += 1 + (flag.arity if spelled in flag.spellings else 0)
     return None
 
@@ -95,15 +95,15 @@ def stand_in(from_argv: Sequence[Option], environ: Mapping[str, str]) -> AppSett
 def from_surroundings(environ: Mapping[str, str]) -> list[Option]:
     """Return the options from the environment and llama-server's configuration files. Raises UsageError."""
     from_files = [option for file in config_files(environ, Path.home()) for option in options_of(file)]
-    from_environ = [option for option in llama_flags.from_env(environ) if option.flag != HF_TOKEN]
-    return llama_flags.merge(from_environ, from_files)
+    from_environ = [option for option in flags.from_env(environ) if option.flag != HF_TOKEN]
+    return flags.merge(from_environ, from_files)
 
 
 def _mode(
     from_argv: Sequence[Option], from_environ: Sequence[Option], environ: Mapping[str, str]
 ) -> AppSettings | Later:
-    options = llama_flags.merge(from_argv, from_environ)
-    named = llama_flags.partition(options, NAMES_A_MODEL)[0]
+    options = flags.merge(from_argv, from_environ)
+    named = flags.partition(options, NAMES_A_MODEL)[0]
     cache = cache_directory(environ, Path.home()).absolute()
     presets = preset_of_repository(named, cache)
     if presets or not named:
@@ -139,12 +139,12 @@ def _warned(settings: AppSettings, options: Sequence[Option]) -> AppSettings:
 
 def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
     """Return the server of one model, whose files are here. Raises UsageError."""
-    rest = llama_flags.partition(options, FRONT)[1]
-    fetched, engine_options = llama_flags.partition(rest, REMOTE)
+    rest = flags.partition(options, FRONT)[1]
+    fetched, engine_options = flags.partition(rest, REMOTE)
     for place, named in ((places.draft, "--spec-draft-model"), (places.mmproj, "--mmproj")):
         if place is not None:
-            engine_options = llama_flags.partition(engine_options, (named,))[1]
-    model_id = _model_id(fetched, llama_flags.last(engine_options, "--alias"), places)
+            engine_options = flags.partition(engine_options, (named,))[1]
+    model_id = _model_id(fetched, flags.last(engine_options, "--alias"), places)
     companions = (("--mmproj", places.mmproj), ("--model-draft", places.draft))
     http = http_settings(options, single=model_id)
     files = [word for flag, path in companions if path is not None for word in (flag, path)]
@@ -154,7 +154,7 @@ def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
         fleet=FleetSettings(
             models_max=1,
             stop_timeout=STOP_TIMEOUT,
-            engine_args=(*files, *told, *llama_flags.render(engine_options)),
+            engine_args=(*files, *told, *flags.render(engine_options)),
             metrics=False,
             fit=False,
         ),

@@ -13,8 +13,9 @@ import trio
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.cli.remote import ErrorAnswer
+from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.decoding import decoded
-from appliance.core.mcp_messages import (
+from appliance.core.mcp.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     MAX_LINE,
@@ -25,9 +26,8 @@ from appliance.core.mcp_messages import (
     read_message,
     refusal,
 )
-from appliance.core.mcp_serving import META_VERSION, encoded_header
+from appliance.core.mcp.serving import META_VERSION, encoded_header
 from appliance.core.settings import KEY_VARIABLE
-from appliance.core.sse import Decoder, RecordTooLong
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.console import EXIT_OURS, PROGRAM, say
 from appliance.upstream.client import Address, ConnectFailed, Exchange, Response

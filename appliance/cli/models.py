@@ -17,7 +17,7 @@ from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
 from appliance.cli.show import human_count, human_size, print_json, print_table
 from appliance.core.fit.plan import Fit, Plan, fit_of
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.fleet.terms import plan_of
 from appliance.platform.console import say

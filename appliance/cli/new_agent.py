@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from appliance.core.slash import NAME
+from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
 
 AGENT = '''"""What the plugin is for, in a line."""

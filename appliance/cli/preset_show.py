@@ -13,10 +13,9 @@ from appliance.catalog.catalog import Catalog
 from appliance.cli.llama_server import from_surroundings
 from appliance.cli.router_mode import router_mode
 from appliance.cli.show import print_json, print_table
-from appliance.core import llama_flags
-from appliance.core.model import Model
-from appliance.core.preset_told import Told, explain
-from appliance.core.presets import Layers
+from appliance.core.llama import flags as llama_flags
+from appliance.core.llama.presets import Layers, Told, explain
+from appliance.core.models.model import Model
 
 
 class ShownModel(Struct, frozen=True, kw_only=True):

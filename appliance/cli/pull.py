@@ -19,7 +19,7 @@ from appliance.cli.download_progress import Stopped, followed, stopping
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.show import human_size
 from appliance.cli.values import Size
-from appliance.core.download import Reference, parse_reference
+from appliance.core.models.download import Reference, parse_reference
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 

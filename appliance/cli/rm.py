@@ -16,7 +16,7 @@ from appliance.cli.model_options import sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
 from appliance.cli.show import human_size, print_json
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.errors import Conflict, ModelNotFound, UsageError
 from appliance.platform.console import say
 

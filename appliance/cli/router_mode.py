@@ -17,9 +17,9 @@ from appliance.catalog.presets import PresetSource, open_presets
 from appliance.catalog.sources import Sources
 from appliance.cli.llama_front import http_settings, is_on, number, value
 from appliance.cli.tool_options import tools_of_options
-from appliance.core import llama_flags
-from appliance.core.llama_flags import Option
-from appliance.core.preset_keys import LOAD_ON_STARTUP, NONE, Choices, chosen, wrong_value
+from appliance.core.llama import flags
+from appliance.core.llama.flags import Option
+from appliance.core.llama.preset_file import LOAD_ON_STARTUP, NONE, Choices, chosen, wrong_value
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.errors import UsageError
 from appliance.platform.console import say
@@ -35,7 +35,7 @@ def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], env
     """Return the router that these options ask for. Raises UsageError, or InvalidConfig for all mistakes of a preset
     file.
     """
-    options = llama_flags.merge(from_argv, from_environ)
+    options = flags.merge(from_argv, from_environ)
     _check_values(options)
     models_max = number(options, "--models-max", DEFAULT_MODELS_MAX, 0)
     cache = cache_directory(environ, Path.home()).absolute()
@@ -94,7 +94,7 @@ def _check_values(options: Iterable[Option]) -> None:
     it.
     """
     for option in options:
-        flag = llama_flags.lookup(option.canonical)
+        flag = flags.lookup(option.canonical)
         if flag is not None and len(option.values) == 1 and (wrong := wrong_value(flag, option.flag, option.values[0])):
             raise UsageError(wrong)
 

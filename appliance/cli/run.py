@@ -36,7 +36,7 @@ from appliance.cli.remote import (
     refuse_errors,
     server_options,
 )
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, finder, installed_folder
 from appliance.engines.owner import open_engines

@@ -20,7 +20,7 @@ from appliance.cli.model_options import sources_of
 from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import JSON_HEADERS, refuse
 from appliance.cli.show import print_json
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, Engine, find_engine, finder, installed_folder
 from appliance.engines.owner import open_engines

@@ -17,8 +17,8 @@ from appliance.cli.plugin_options import named, no_plugins_option, plugin_option
 from appliance.cli.tool_options import ToolOptions, tool_options
 from appliance.cli.values import ListenAddress, Seconds, Size, api_keys, certificate
 from appliance.cli.web_options import WebOptions, web_options
-from appliance.core import llama_flags
-from appliance.core.config.loaded import NO_PORTS, Loaded
+from appliance.core.config.nodes import NO_PORTS, Loaded
+from appliance.core.llama import flags
 from appliance.core.settings import (
     DEFAULT_HOST,
     DEFAULT_MODELS_MAX,
@@ -58,14 +58,14 @@ class WithEngineFlags(click.Command):
 
 def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     """Check llama-server flags meant for every model. Raises UsageError, naming the flag that cannot be among them."""
-    options = llama_flags.split(words)
-    refused, allowed = llama_flags.partition(options, (*OWNED, *ENDS_AT_ONCE, *OTHER_MODELS))
+    options = flags.split(words)
+    refused, allowed = flags.partition(options, (*OWNED, *ENDS_AT_ONCE, *OTHER_MODELS))
     for option in refused:
         raise UsageError(
             f"{option.flag} cannot be given after '--': this program sets it for its model processes; "
             "'llama-appliance serve --help' lists its own options"
         )
-    return tuple(llama_flags.render(allowed))
+    return tuple(flags.render(allowed))
 
 
 @click.command(cls=WithEngineFlags)

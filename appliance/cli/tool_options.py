@@ -11,13 +11,12 @@ import click
 from msgspec import Struct
 
 from appliance.cli.values import text_of
-from appliance.core import llama_flags
 from appliance.core.config.types import Config
-from appliance.core.llama_flags import Option
-from appliance.core.mcp_config import McpServers, parse_mcp_servers, read_mcp_servers
+from appliance.core.llama import flags
+from appliance.core.llama.flags import Option
+from appliance.core.mcp.config import McpServers, parse_mcp_servers, read_mcp_servers
 from appliance.core.settings import ToolSettings
-from appliance.core.tools.choice import ALL, chosen_tools
-from appliance.core.tools.specs import NAMES
+from appliance.core.tools.specs import ALL, NAMES, chosen_tools
 from appliance.platform.console import say
 
 TOOL_FLAGS = (
@@ -98,7 +97,7 @@ def tool_options(command: Callable[..., T]) -> Callable[..., T]:
 
 def tools_of_options(options: Sequence[Option]) -> ToolSettings:
     """Return the meaning of llama-server's options. Raises UsageError."""
-    found = {name: llama_flags.last(options, name) for name in TOOL_FLAGS}
+    found = {name: flags.last(options, name) for name in TOOL_FLAGS}
     said = {name: "".join(option.values) for name, option in found.items() if option is not None and option.on}
     return ToolOptions(
         tools=said.get("--tools", ""),
@@ -112,8 +111,8 @@ def tools_of_options(options: Sequence[Option]) -> ToolSettings:
 
 def opens_pages(options: Sequence[Option]) -> bool:
     """True if pages can do more here than chat, so that only pages of this machine are accepted."""
-    agent = llama_flags.last(options, "--agent")
-    named = any(llama_flags.last(options, name) for name in ("--tools", "--mcp-servers-config", "--mcp-servers-json"))
+    agent = flags.last(options, "--agent")
+    named = any(flags.last(options, name) for name in ("--tools", "--mcp-servers-config", "--mcp-servers-json"))
     return named or (agent is not None and agent.on)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from appliance.core.chat_events import ChatEvents
-from appliance.core.runs import CallDelta, ReasoningDelta, TextDelta, TurnFailed
+from appliance.core.runs.chat import ChatEvents
+from appliance.core.runs.messages import CallDelta, ReasoningDelta, TextDelta, TurnFailed
 from appliance.errors import BadRequest
 from appliance.wire.conversations import Message
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from appliance.core.mcp_config import McpServers
+from appliance.core.mcp.config import McpServers
 from appliance.core.units import MIB
 from appliance.errors import OpenDoor
 

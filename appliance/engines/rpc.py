@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
+from appliance.core.engines.ggml_rpc import Questions, RpcError
 from appliance.core.engines.workers import Crew, Worker, choose_workers, split_endpoint
-from appliance.core.ggml_rpc import Questions, RpcError
 from appliance.errors import ModelFailedToStart
 
 LOOK_TIME = 2.0

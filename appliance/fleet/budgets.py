@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from appliance.core.config.types import Config
-from appliance.core.effects import Terms
 from appliance.core.engines.machine import Look
 from appliance.core.fit.budgets import GpuMemory, squeezed
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import RESERVE, Plan
-from appliance.core.model import Model
-from appliance.core.room import NO_MEMORY, Limits
+from appliance.core.models.model import Model
+from appliance.core.scheduling.effects import Terms
+from appliance.core.scheduling.policy import NO_MEMORY, Limits
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.fleet.measure import corrected

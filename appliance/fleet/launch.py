@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from appliance.core.config.types import ModelConfig
 from appliance.core.engines.stands_for import NO_DEBUGGER, command_on, workers_named
 from appliance.core.engines.workers import Crew, Worker
-from appliance.core.model import Model, engine_flags, started_with
+from appliance.core.models.model import Model, engine_flags, started_with
 from appliance.core.settings import FleetSettings
 from appliance.core.words import split_command
 from appliance.engines.found import Engine

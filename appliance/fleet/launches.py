@@ -10,8 +10,8 @@ from appliance.core.config.types import ModelConfig
 from appliance.core.engines.machine import Look
 from appliance.core.engines.workers import Crew, Worker, room_of
 from appliance.core.fit.plan import Plan
-from appliance.core.model import Model
-from appliance.core.room import NO_MEMORY
+from appliance.core.models.model import Model
+from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings
 from appliance.engines.chooser import Chooser
 from appliance.engines.found import Engine

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import trio
 
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, Busy
 from appliance.fleet.place import Place
 from appliance.upstream.client import Address

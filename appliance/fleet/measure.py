@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 import trio
 
 from appliance.core.config.types import ModelConfig
-from appliance.core.room import NO_MEMORY
+from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.fleet.terms import in_bytes
 from appliance.platform.drivers import Gpus
 from appliance.platform.memory import process_memory

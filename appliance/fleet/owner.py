@@ -1,4 +1,4 @@
-"""The owner of all model processes: carries out what `core.schedule` decides."""
+"""The owner of all model processes: carries out what `core.scheduling.schedule` decides."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from functools import partial
 import trio
 
 from appliance.core.config.types import Config
-from appliance.core.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
 from appliance.core.fit.budgets import GpuMemory
 from appliance.core.fit.plan import Plan
-from appliance.core.model import Model
-from appliance.core.policy import FreePolicy
-from appliance.core.schedule import Schedule
+from appliance.core.models.model import Model
+from appliance.core.scheduling.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
+from appliance.core.scheduling.policy import FreePolicy
+from appliance.core.scheduling.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.chooser import Chooser, OneEngine
 from appliance.engines.found import NO_GPUS, Engine, same_start

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from appliance.core.config.types import ModelConfig
 from appliance.core.engines.workers import lost_worker
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.engines.found import Engine
 from appliance.errors import ApplianceError, ModelFailedToStart, ModelUnloaded
 from appliance.fleet.child import Exited, ModelProcess

@@ -8,8 +8,8 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from appliance.core.effects import State
-from appliance.core.schedule import Schedule
+from appliance.core.scheduling.effects import State
+from appliance.core.scheduling.schedule import Schedule
 from appliance.fleet.run import Ended, ModelRun
 
 log = logging.getLogger(__name__)

@@ -8,16 +8,14 @@ from functools import lru_cache
 
 from appliance.catalog.headers import Headers
 from appliance.core.config.types import Config, Memory
-from appliance.core.effects import Terms
 from appliance.core.engines.machine import Look
-from appliance.core.fit.asked import asked_of
 from appliance.core.fit.budgets import budgets_of
 from appliance.core.fit.estimate import RAM, estimate
-from appliance.core.fit.plan import RESERVE, Plan, plan
+from appliance.core.fit.plan import RESERVE, Plan, asked_of, plan
 from appliance.core.fit.shape import Shape
-from appliance.core.model import Model, engine_flags
-from appliance.core.policy import FreePolicy, Policy, policy_of
-from appliance.core.room import NO_MEMORY, Limits
+from appliance.core.models.model import Model, engine_flags
+from appliance.core.scheduling.effects import Terms
+from appliance.core.scheduling.policy import NO_MEMORY, FreePolicy, Limits, Policy, policy_of
 from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 
 BESIDE_WEIGHTS = 1.1

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from appliance.core.sse import Dialect, ErrorInfo
+from appliance.core.bodies.sse import Dialect, ErrorInfo
 from appliance.errors import (
     ApplianceError,
     BadRequest,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import trio
 from msgspec import Struct
 
-from appliance.core.tools.lines import CappedOutput
+from appliance.core.tools.texts import CappedOutput
 from appliance.platform.children import Children
 from appliance.platform.process import Command, into, run
 

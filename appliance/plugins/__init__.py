@@ -21,8 +21,8 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from appliance.core.json_values import JSON as JSON
-from appliance.core.json_values import JsonObject as JsonObject
+from appliance.core.bodies.json_text import JSON as JSON
+from appliance.core.bodies.json_text import JsonObject as JsonObject
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -11,10 +11,10 @@ from typing import Literal, TypeVar, cast
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
+from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import PluginConfig
-from appliance.core.json_values import JSON, JsonObject
-from appliance.core.near_names import meant_or_all
+from appliance.core.words import meant_or_all
 from appliance.plugins.manifest import Manifest
 
 Source = Literal["configuration", "config.json", "default"]

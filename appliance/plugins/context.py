@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import trio
 from msgspec import Struct
 
-from appliance.core.json_values import JSON
+from appliance.core.bodies.json_text import JSON
 from appliance.plugins import Appliance, AskFailed, Pending
 
 T = TypeVar("T")

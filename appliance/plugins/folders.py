@@ -10,7 +10,7 @@ from platformdirs import user_data_path
 
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config, PluginConfig
-from appliance.core.slash import NAME
+from appliance.core.runs.slash import NAME
 from appliance.plugins.configured import Choice, Value, merged, unknown_plugins
 from appliance.plugins.manifest import LARGEST, BadManifest, Manifest, Told, read_manifest
 

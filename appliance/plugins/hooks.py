@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 import msgspec
 import trio
 
-from appliance.core.json_values import JsonObject
+from appliance.core.bodies.json_text import JsonObject
 from appliance.errors import ApplianceError, BadRequest, PluginFailed
 from appliance.plugins import Context, Event, Refused, Request, Response
 from appliance.plugins.context import Host, Plugin, PluginContext

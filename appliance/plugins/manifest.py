@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct, field
 
-from appliance.core.slash import FAMILIES, Family, family_of
+from appliance.core.runs.slash import FAMILIES, Family, family_of
 
 LARGEST = 1 << 20
 """Largest config.json, in bytes."""

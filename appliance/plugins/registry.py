@@ -14,9 +14,9 @@ from typing import Literal, cast
 import trio
 from msgspec import UNSET, Struct, UnsetType, structs
 
+from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.config.nodes import Problem
-from appliance.core.json_values import JSON, JsonObject
-from appliance.core.slash import Commands, Family
+from appliance.core.runs.slash import Commands, Family
 from appliance.errors import PluginFailed
 from appliance.plugins.configured import Checked, Choice, Source, check_settings
 from appliance.plugins.context import Plugin

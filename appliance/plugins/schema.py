@@ -10,7 +10,7 @@ from appliance.plugins import JSON, JsonObject, Refused
 
 def mistake_of_schema(schema: JsonObject) -> str | None:
     """Return the first mistake that makes this invalid as a JSON schema, with its place."""
-    from appliance.core import schema_keywords
+    from appliance.core.tools import schema_keywords
 
     try:
         mistake = schema_keywords.mistake_of_schema(schema)
@@ -24,7 +24,7 @@ def mistakes(value: JSON, schema: JsonObject) -> list[str]:
 
     Raises Refused for a schema that cannot be used for checks.
     """
-    from appliance.core.schema_keywords import Bounded, SchemaUnusable
+    from appliance.core.tools.schema_keywords import Bounded, SchemaUnusable
 
     try:
         found = Bounded(schema).mistakes(value)

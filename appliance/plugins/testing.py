@@ -19,9 +19,9 @@ from typing import cast
 import trio
 from msgspec import Struct
 
-from appliance.core.answer_stream import events_of
-from appliance.core.json_values import JSON, OBJECT, JsonObject
-from appliance.core.slash import Family, family_of
+from appliance.core.answers.forms import events_of
+from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
+from appliance.core.runs.slash import Family, family_of
 from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.context import Host, Plugin
 from appliance.plugins.folders import CONFIG

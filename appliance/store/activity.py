@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from appliance.core.activity import Query
+from appliance.core.records.activity import Query
 from appliance.errors import Busy
 from appliance.store.activity_schema import open_file, open_memory
 from appliance.store.activity_table import ActivityTable

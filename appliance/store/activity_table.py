@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import UNSET, Struct
 
-from appliance.core.activity import Query, SortKey, histogram, pages
+from appliance.core.records.activity import Query, SortKey, histogram, pages
 from appliance.store.activity_schema import COLUMNS
 from appliance.wire.activity import Page, Row, Stats, Tokens
 
@@ -118,7 +118,7 @@ class ActivityTable:
 
 
 class _Column:
-    """The positive values of a speed column, for ``core.activity.histogram``."""
+    """The positive values of a speed column, for ``core.records.activity.histogram``."""
 
     def __init__(self, connection: sqlite3.Connection, column: str, where: str, values: tuple[_Value, ...]) -> None:
         self._connection = connection

@@ -10,7 +10,7 @@ import trio
 from msgspec import Struct
 from trio.lowlevel import ParkingLot
 
-from appliance.core.ring import Gap, Ring
+from appliance.core.answers.ring import Gap, Ring
 
 Headers = Sequence[tuple[bytes, bytes]]
 EVENTS = b"text/event-stream"

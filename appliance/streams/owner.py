@@ -12,8 +12,8 @@ from typing import Protocol
 import trio
 from msgspec import Struct
 
+from appliance.core.answers.ring import Ring
 from appliance.core.config.types import StreamsConfig
-from appliance.core.ring import Ring
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import About, Stored, StreamFiles, open_stream_files
 from appliance.store.stream_folder import check_folder

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
-from appliance.core.near_names import meant_or_all
-from appliance.core.tooling import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.words import meant_or_all
 from appliance.errors import BadRequest, NotFound
 
 ALL = "*"

@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from appliance.core.settings import ToolSettings
-from appliance.core.tooling import ToolContext, ToolOutcome, ToolProblem, ToolSpec
-from appliance.core.tools.arguments import (
+from appliance.core.tools.places import BadTarget, Container, Ssh, running_target
+from appliance.core.tools.specs import (
     SHELL,
+    SPECS,
     EditFile,
     ExecShellCommand,
     FileGlobSearch,
@@ -18,8 +19,7 @@ from appliance.core.tools.arguments import (
     WriteFile,
     read_arguments,
 )
-from appliance.core.tools.specs import SPECS
-from appliance.core.tools.targets import BadTarget, Container, Ssh, running_target
+from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.errors import Forbidden, NotFound
 from appliance.platform.children import Children
 from appliance.tools.container import OwnContainer

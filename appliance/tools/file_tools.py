@@ -7,10 +7,9 @@ from functools import partial
 
 import trio
 
-from appliance.core.tooling import ToolOutcome
-from appliance.core.tools.arguments import EditFile, ReadFile, WriteFile
-from appliance.core.tools.edits import EditProblem, apply_edits
-from appliance.core.tools.lines import MAX_OUTPUT, LineWindow
+from appliance.core.tools.specs import EditFile, ReadFile, WriteFile
+from appliance.core.tools.texts import MAX_OUTPUT, EditProblem, LineWindow, apply_edits
+from appliance.core.tools.tool import ToolOutcome
 from appliance.core.units import MIB
 from appliance.tools.outcomes import answer, failed, said
 from appliance.tools.place import Place, TooLarge

@@ -11,10 +11,10 @@ from functools import partial
 
 import trio
 
-from appliance.core.tools.arguments import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
-from appliance.core.tools.jobs import BUDGET, Grep, Job, Kind, Search, Wanted
-from appliance.core.tools.lines import CappedOutput, readable
-from appliance.core.tools.paths import BadPath, check_path, expanded
+from appliance.core.tools.places import BadPath, check_path, expanded
+from appliance.core.tools.search import BUDGET, Grep, Job, Kind, Search, Wanted
+from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
+from appliance.core.tools.texts import CappedOutput, readable
 from appliance.platform.children import Children
 from appliance.platform.env import inherited_env
 from appliance.platform.process import Command, into

@@ -7,10 +7,9 @@ import logging
 import trio
 from msgspec import Raw
 
-from appliance.core.mcp_config import McpServer
-from appliance.core.mcp_messages import Answer
-from appliance.core.mcp_tools import MAX_TOOLS, call_params, failed, initialize_params, outcome, read_tools
-from appliance.core.tooling import ToolOutcome, ToolSpec
+from appliance.core.mcp.config import McpServer
+from appliance.core.mcp.messages import MAX_TOOLS, Answer, call_params, failed, initialize_params, outcome, read_tools
+from appliance.core.tools.tool import ToolOutcome, ToolSpec
 from appliance.tools.mcp_session import Session, SessionLost, Start
 
 START_TIME = 10.0

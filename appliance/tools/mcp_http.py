@@ -13,10 +13,10 @@ import msgspec
 import trio
 from msgspec import Raw, Struct
 
+from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.config.types import Timeouts
-from appliance.core.mcp_config import HttpServer
-from appliance.core.mcp_messages import MAX_LINE, Answer, Asked, notification, read_message, reply, request
-from appliance.core.sse import Decoder, RecordTooLong
+from appliance.core.mcp.config import HttpServer
+from appliance.core.mcp.messages import MAX_LINE, Answer, Asked, notification, read_message, reply, request
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.tools.mcp_session import SessionLost
 from appliance.upstream.client import Address, ConnectFailed, Exchange, Response, address_of

@@ -9,9 +9,9 @@ from functools import partial
 
 import trio
 
-from appliance.core.mcp_config import HttpServer, McpServer, McpServers, StdioServer
-from appliance.core.mcp_tools import unique
-from appliance.core.tooling import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.core.mcp.config import HttpServer, McpServer, McpServers, StdioServer
+from appliance.core.mcp.messages import unique
+from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.platform.children import Children
 from appliance.tools.mcp_client import McpClient, Tools
 from appliance.tools.mcp_http import place_of, run_http

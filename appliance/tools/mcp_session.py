@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Raw
 
-from appliance.core.mcp_messages import Answer
+from appliance.core.mcp.messages import Answer
 
 
 class SessionLost(Exception):

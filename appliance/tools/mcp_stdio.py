@@ -16,9 +16,8 @@ import trio
 from msgspec import Raw
 from trio.abc import SendStream
 
-from appliance.core.mcp_config import StdioServer
-from appliance.core.mcp_messages import Answer, Asked, Lines, notification, read_message, reply, request
-from appliance.core.mcp_tools import PROTOCOL
+from appliance.core.mcp.config import StdioServer
+from appliance.core.mcp.messages import PROTOCOL, Answer, Asked, Lines, notification, read_message, reply, request
 from appliance.platform.children import Children, describe_status
 from appliance.platform.env import inherited_env
 from appliance.platform.process import Command, Ending, end, open_process

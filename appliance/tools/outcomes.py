@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from appliance.core.tooling import ToolOutcome
+from appliance.core.tools.tool import ToolOutcome
 
 
 def said(text: str) -> ToolOutcome:

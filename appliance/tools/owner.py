@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from appliance.core.settings import ToolSettings
-from appliance.core.tools.targets import BadTarget, Container, Image, Ssh, parse_target
+from appliance.core.tools.places import BadTarget, Container, Image, Ssh, parse_target
 from appliance.errors import UsageError
 from appliance.platform.children import Children, open_children
 from appliance.tools.box import Toolbox, ToolSource

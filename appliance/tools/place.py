@@ -7,8 +7,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from appliance.core.tools.arguments import FileGlobSearch, GrepSearch
-from appliance.core.tools.jobs import Entry, Wanted
+from appliance.core.tools.search import Entry, Wanted
+from appliance.core.tools.specs import FileGlobSearch, GrepSearch
 from appliance.platform.process import Command
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from appliance.core.tools.lines import CappedOutput
+from appliance.core.tools.texts import CappedOutput
 from appliance.platform import process
 from appliance.platform.children import Children
 from appliance.platform.process import Command, Ending, Sink, into

@@ -5,15 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 
-from appliance.core.tooling import ToolProblem
 from appliance.core.tools import scripts
-from appliance.core.tools.arguments import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
-from appliance.core.tools.grep_lines import GrepLines
-from appliance.core.tools.jobs import BUDGET, Job, Kind, Search, Wanted
-from appliance.core.tools.lines import CappedOutput
-from appliance.core.tools.paths import BadPath, check_path
 from appliance.core.tools.patterns import BadPattern, posix_pattern
-from appliance.core.tools.targets import Container, Ssh, quoted
+from appliance.core.tools.places import BadPath, Container, Ssh, check_path, quoted
+from appliance.core.tools.search import BUDGET, GrepLines, Job, Kind, Search, Wanted
+from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
+from appliance.core.tools.texts import CappedOutput
+from appliance.core.tools.tool import ToolProblem
 from appliance.platform.children import Children
 from appliance.platform.env import inherited_env
 from appliance.platform.process import KILL, Command, Ending, Sink, into

@@ -16,10 +16,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from appliance.core.tools.globs import Glob
-from appliance.core.tools.jobs import JUNK, MAX_LINE, MAX_TEXT, End, Entry, Found, Grep, Job, Kind, Search, Text
-from appliance.core.tools.paths import BadPath
-from appliance.core.tools.patterns import python_pattern
+from appliance.core.tools.patterns import Glob, python_pattern
+from appliance.core.tools.places import BadPath
+from appliance.core.tools.search import JUNK, MAX_LINE, MAX_TEXT, End, Entry, Found, Grep, Job, Kind, Search, Text
 from appliance.tools.files import listed, open_folder, open_regular
 
 WORD = "--search-process"

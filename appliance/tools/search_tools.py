@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from appliance.core.tooling import ToolOutcome
-from appliance.core.tools.arguments import FileGlobSearch, GrepSearch
-from appliance.core.tools.jobs import KINDS, entry_text, footer
+from appliance.core.tools.search import KINDS, entry_text, footer
+from appliance.core.tools.specs import FileGlobSearch, GrepSearch
+from appliance.core.tools.tool import ToolOutcome
 from appliance.tools.outcomes import answer, failed, said
 from appliance.tools.place import Place
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from appliance.core.tooling import ToolProblem
-from appliance.core.tools.jobs import End, Entry, Found, Job, Text
+from appliance.core.tools.search import End, Entry, Found, Job, Text
+from appliance.core.tools.tool import ToolProblem
 from appliance.platform.children import Children
 from appliance.platform.env import inherited_env
 from appliance.platform.process import Command

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from appliance.core.tooling import ToolOutcome, ToolProblem
-from appliance.core.tools.arguments import MAX_SECONDS, SHELL, ExecShellCommand
-from appliance.core.tools.lines import MAX_OUTPUT, CappedOutput, Utf8Pieces
+from appliance.core.tools.specs import MAX_SECONDS, SHELL, ExecShellCommand
+from appliance.core.tools.texts import MAX_OUTPUT, CappedOutput, Utf8Pieces
+from appliance.core.tools.tool import ToolOutcome, ToolProblem
 from appliance.platform.children import Children
 from appliance.platform.process import Sink, into
 from appliance.tools.outcomes import answer, failed, said

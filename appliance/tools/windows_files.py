@@ -13,7 +13,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from appliance.core.tools.paths import BadPath, Outside
+from appliance.core.tools.places import BadPath, Outside
 
 assert sys.platform == "win32"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from appliance.catalog.catalog import Catalog
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 
 NEWS = 1.0
 """Seconds for which a look at the disk stays good enough, however many requests name a model that is not there."""

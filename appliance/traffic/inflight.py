@@ -13,7 +13,7 @@ from typing import Protocol
 import trio
 from msgspec import UNSET, Struct, UnsetType
 
-from appliance.core.captures import captured_headers
+from appliance.core.records.captures import captured_headers
 from appliance.errors import RequestCancelled
 from appliance.traffic.request import Request
 from appliance.trio_parts import Changed

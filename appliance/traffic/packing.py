@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import trio
 
-from appliance.core.captures import Body, CaptureBuffer, Packing
+from appliance.core.records.captures import Body, CaptureBuffer, Packing
 
 PAUSE = 0.5
 """Seconds before the first batch: under load most captures are gone by then, and were not worth compressing."""

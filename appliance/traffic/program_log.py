@@ -13,7 +13,7 @@ from typing import Protocol
 
 import trio
 
-from appliance.core.log_lines import (
+from appliance.core.records.log_lines import (
     LEVELS,
     Level,
     LineStyle,

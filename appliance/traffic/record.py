@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 import trio
 from msgspec import UNSET
 
-from appliance.core.accounting import ErrorText, TokenCounter, count_whole
-from appliance.core.activity import Query, with_captures
-from appliance.core.captures import Body, CaptureBuffer, Exchange, captured_parts
-from appliance.core.inward import UNWATCHED, Watch
-from appliance.core.usage import Usage
+from appliance.core.records.accounting import ErrorText, TokenCounter, count_whole
+from appliance.core.records.activity import Query, with_captures
+from appliance.core.records.captures import Body, CaptureBuffer, Exchange, captured_parts
+from appliance.core.records.usage import Usage
+from appliance.core.runs.inward import UNWATCHED, Watch
 from appliance.store.activity import Activity
 from appliance.traffic.inflight import Entry
 from appliance.traffic.metrics import Metrics

@@ -7,9 +7,9 @@ from urllib.parse import unquote
 
 from msgspec import Struct, structs
 
-from appliance.core.head import read_query
-from appliance.core.http_request import Head
-from appliance.core.log_lines import client_address
+from appliance.core.bodies.head import read_query
+from appliance.core.bodies.http_request import Head
+from appliance.core.records.log_lines import client_address
 
 WORKER, MANIFEST, PAGE_VERSION = "/sw.js", "/manifest.webmanifest", "/_app/version.json"
 PAGE_PATHS = frozenset(("/", WORKER, MANIFEST, PAGE_VERSION))

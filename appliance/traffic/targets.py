@@ -8,12 +8,12 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog, Snapshot
+from appliance.core.bodies.filters import Edits, compile_edits
 from appliance.core.config.types import Config
-from appliance.core.filters import Edits, compile_edits
-from appliance.core.model import Model
-from appliance.core.naming import MAX_NAME
-from appliance.core.routing import UNPINNED, Local, Remote, Router, TargetState, Virtual, choose
-from appliance.core.swap_listing import swap_state
+from appliance.core.models.model import Model
+from appliance.core.models.names import MAX_NAME
+from appliance.core.models.swap_listing import swap_state
+from appliance.core.scheduling.routing import UNPINNED, Local, Remote, Router, TargetState, Virtual, choose
 from appliance.errors import Busy, ModelNotFound
 from appliance.fleet.owner import Fleet
 from appliance.peers.owner import Peers

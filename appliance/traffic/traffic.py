@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from appliance.catalog.catalog import Catalog
-from appliance.core.captures import CaptureBuffer
 from appliance.core.config.types import Config
-from appliance.core.log_lines import LineStyle
+from appliance.core.records.captures import CaptureBuffer
+from appliance.core.records.log_lines import LineStyle
 from appliance.core.units import MIB
 from appliance.fleet.owner import Fleet
 from appliance.peers.owner import Peers

@@ -12,8 +12,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from appliance.core.http_body import BodyError, body_of
-from appliance.core.http_head import HeadError, ResponseHead, read_response, write_request
+from appliance.core.bodies.http_message import BodyError, HeadError, ResponseHead, body_of, read_response, write_request
 from appliance.errors import UpstreamFailed
 from appliance.upstream.address import HOP_BY_HOP, Address
 from appliance.upstream.address import Headers as Headers

@@ -10,8 +10,7 @@ import trio
 from msgspec import Struct
 from wsproto.frame_protocol import CloseReason
 
-from appliance.core.http_body import BodyError
-from appliance.core.http_head import HeadError
+from appliance.core.bodies.http_message import BodyError, HeadError
 from appliance.errors import UpstreamFailed
 from appliance.upstream.address import Address, Headers
 from appliance.upstream.client import SWITCHING, Response, own_headers, read_head

@@ -10,8 +10,8 @@ from http_harness import Appliance
 from msgspec import Raw
 from waiting import until
 
-from appliance.core.sse import Decoder
-from appliance.core.tooling import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.core.bodies.sse import Decoder
+from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.tools.box import Toolbox
 
 OBJECT = Raw(b'{"type":"object","properties":{"text":{"type":"string"}}}')

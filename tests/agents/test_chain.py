@@ -13,7 +13,7 @@ import trio
 from plugin_folders import write_plugin
 
 from appliance.agents.chain import Chain, Chains
-from appliance.core.inward import Watch
+from appliance.core.runs.inward import Watch
 from appliance.errors import BadRequest, ModelNotFound, PluginFailed
 from appliance.plugins import Event, Response
 from appliance.plugins.configured import Choice

@@ -14,7 +14,7 @@ import pytest
 
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.sources import NamedFile, Sources, default_models_dir, resolve_sources
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.errors import InvalidModelFile, ModelNotFound, UsageError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

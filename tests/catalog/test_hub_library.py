@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from appliance.catalog.downloads import DownloadSettings, open_downloads
 from appliance.catalog.hub import HubAccess
-from appliance.core.download import parse_reference
-from appliance.core.naming import folder_of, repo_of
+from appliance.core.models.download import parse_reference
+from appliance.core.models.names import folder_of, repo_of
 
 REPO, NAME = "acme/tiny-GGUF", "tiny-Q8_0.gguf"
 PART = st.text("abcXYZ019_.-", min_size=1, max_size=20)

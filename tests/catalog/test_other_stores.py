@@ -20,7 +20,7 @@ from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.lm_studio import lm_studio_directories
 from appliance.catalog.ollama import blob_name, engine_args, ollama_directories, read_manifest
 from appliance.catalog.sources import Sources, resolve_sources
-from appliance.core.model import FOREIGN, Model, engine_flags
+from appliance.core.models.model import FOREIGN, Model, engine_flags
 
 POSIX = sys.platform != "win32"
 LIBRARY = ("registry.ollama.ai", "library")

@@ -10,10 +10,10 @@ from gguf_files import WriteModel
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.presets import LARGEST, open_presets
 from appliance.catalog.sources import STARTER, Sources
-from appliance.core import llama_flags
-from appliance.core.elsewhere import Location
-from appliance.core.model import Model
-from appliance.core.preset_keys import chosen
+from appliance.core.llama import flags
+from appliance.core.llama.preset_file import chosen
+from appliance.core.models.elsewhere import Location
+from appliance.core.models.model import Model
 from appliance.errors import InvalidConfig, InvalidModelFile, UsageError
 
 BOTH = {"org/repo:Q8_0", "org/draft:F32"}
@@ -47,7 +47,7 @@ class Disk:
 
     def catalog(self, text: str, argv: str = "", starter: Path | None = None) -> Catalog:
         self.file.write_text(text)
-        presets, _ = open_presets(self.file, command=chosen(llama_flags.split(argv.split())))
+        presets, _ = open_presets(self.file, command=chosen(flags.split(argv.split())))
         catalog = Catalog(Sources(models_dir=self.models, cache=self.cache, starter=starter, presets=presets))
         catalog.scan()
         return catalog

@@ -13,8 +13,8 @@ from hollow_models import dense, write_hollow
 
 from appliance.core.engines.machine import Gpu, Look
 from appliance.core.fit.budgets import GpuMemory
-from appliance.core.gguf import read_gguf
-from appliance.core.model import Model
+from appliance.core.models.gguf import read_gguf
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.fleet.owner import Fleet, open_fleet

@@ -11,8 +11,8 @@ from msgspec import structs
 
 from appliance.catalog.headers import Headers
 from appliance.core.config.types import ModelConfig
-from appliance.core.gguf import read_gguf
-from appliance.core.model import Model
+from appliance.core.models.gguf import read_gguf
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.embedded import available, command
 from appliance.engines.found import Engine

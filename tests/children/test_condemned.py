@@ -9,7 +9,7 @@ import psutil
 import pytest
 import trio
 
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed

@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import assert_no_checkpoints, wait_all_tasks_blocked
 
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, UpstreamFailed

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import trio
 
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import EngineNotFound, ModelFailedToStart, UpstreamFailed

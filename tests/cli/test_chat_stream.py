@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.chat import CHAT_PATH, Ask, ChatRequest, Message, stream_answer, whole_answer
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed

@@ -8,8 +8,7 @@ import pytest
 from command_line import Command
 
 from appliance.cli.doctor import ALL_WELL, page
-from appliance.core.doctor.facts import DoctorFacts
-from appliance.core.doctor.findings import Finding
+from appliance.core.doctor.facts import DoctorFacts, Finding
 
 FACTS = DoctorFacts(version="1.0", now=0.0)
 

@@ -9,7 +9,7 @@ from command_line import Command
 
 from appliance.catalog.catalog import Catalog
 from appliance.cli.plan import Later
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import DEFAULT_MODELS_MAX, UnixSocket
 from appliance.settings import AppSettings
 

@@ -18,9 +18,9 @@ from speed_cases import (
     timed,
 )
 
-from appliance.core.policy import Policy
-from appliance.core.routing import Local, Router
-from appliance.core.schedule import LOOK_AHEAD
+from appliance.core.scheduling.policy import Policy
+from appliance.core.scheduling.routing import Local, Router
+from appliance.core.scheduling.schedule import LOOK_AHEAD
 
 pytestmark = pytest.mark.alone
 

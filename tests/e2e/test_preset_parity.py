@@ -19,8 +19,8 @@ from program import Server, StartServer, http
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.presets import open_presets
 from appliance.catalog.sources import Sources
-from appliance.core import llama_flags
-from appliance.core.preset_keys import chosen
+from appliance.core.llama import flags
+from appliance.core.llama.preset_file import chosen
 from appliance.engines.found import ENGINE_VARIABLE
 from appliance.errors import UsageError
 
@@ -129,7 +129,7 @@ def theirs(engine: str, disk: Disk, port: int) -> Listing | None:
 def ours(disk: Disk) -> Listing | None:
     """The same of this program."""
     try:
-        presets, _ = open_presets(disk.file, command=chosen(llama_flags.split(ARGV)))
+        presets, _ = open_presets(disk.file, command=chosen(flags.split(ARGV)))
     except UsageError:
         return None
     catalog = Catalog(Sources(models_dir=disk.models, cache=disk.cache, starter=None, presets=presets))

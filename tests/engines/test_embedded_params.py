@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-from appliance.core.llama_flags import FLAGS, Kind, lookup, split
+from appliance.core.llama.flags import FLAGS, Kind, lookup, split
 from appliance.engines.embedded import available
 from appliance.engines.embedded.params import ASKED, CARRIED, DEFAULT_PORT, REFUSED, fill
 from appliance.errors import UsageError

@@ -20,7 +20,7 @@ from appliance.composition import Places
 from appliance.composition import open_appliance as open_opened
 from appliance.core.config.load import Loaded
 from appliance.core.config.types import Config, RunsConfig, StreamsConfig
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.engines.chooser import Chooser
 from appliance.engines.found import Engine, Finder

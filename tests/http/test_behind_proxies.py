@@ -1,8 +1,9 @@
 """nginx and haproxy in front of our reading of requests: nothing that a client sends is two requests to one of us only.
 
-Behind the proxy stands a small server that answers whatever `core.http_request` and `core.http_body` read or refuse,
-and names the target in the answer. A request that only we see is an answer that the proxy hands to nobody, or to
-another client; so each client must get all answers that were given to what carries its number, in their order.
+Behind the proxy stands a small server that answers whatever `core.bodies.http_request` and `core.bodies.http_message`
+read or refuse, and names the target in the answer. A request that only we see is an answer that the proxy hands to
+nobody, or to another client; so each client must get all answers that were given to what carries its number, in their
+order.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from appliance.core.http_body import BodyError, Chunked
-from appliance.core.http_request import RequestError, read_request
+from appliance.core.bodies.http_message import BodyError, Chunked
+from appliance.core.bodies.http_request import RequestError, read_request
 
 HOST = "127.0.0.1"
 START = 10.0

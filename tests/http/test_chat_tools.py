@@ -15,9 +15,9 @@ from msgspec import Raw
 from openai.types.chat import ChatCompletionChunk as Chunk
 from plugin_folders import write_plugin
 
+from appliance.core.bodies.sse import Decoder
 from appliance.core.settings import FleetSettings
-from appliance.core.sse import Decoder
-from appliance.core.tooling import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.tools.box import Toolbox
 
 QUESTION = [{"role": "user", "content": "What do the notes say?"}]

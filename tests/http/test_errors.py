@@ -10,7 +10,7 @@ import pytest
 from http_harness import CHAT, OpenServer, chat
 
 from appliance import errors as hierarchy
-from appliance.core.sse import Dialect
+from appliance.core.bodies.sse import Dialect
 from appliance.errors import ApplianceError, BadRequest, Busy, ModelFailedToStart, ModelNotFound, Unauthorized
 from appliance.http import errors
 

@@ -18,9 +18,9 @@ from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from msgspec import Raw
 from waiting import until
 
+from appliance.core.bodies.sse import Decoder
 from appliance.core.engines.machine import Look
-from appliance.core.sse import Decoder
-from appliance.core.tooling import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolSpec
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
 from appliance.tools.box import Toolbox

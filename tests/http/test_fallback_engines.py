@@ -14,8 +14,8 @@ import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, model
 from msgspec import structs
 
+from appliance.core.bodies.sse import Decoder
 from appliance.core.engines.machine import Look
-from appliance.core.sse import Decoder
 from appliance.engines.found import EMBEDDED, Engine, find_engine, list_engines
 
 LENGTH = 600

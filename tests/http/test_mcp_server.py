@@ -12,8 +12,8 @@ import pytest
 from http_harness import Answer, Appliance, OpenServer
 from waiting import until
 
-from appliance.core.activity import Query
-from appliance.core.mcp_config import parse_mcp_servers
+from appliance.core.mcp.config import parse_mcp_servers
+from appliance.core.records.activity import Query
 from appliance.core.settings import FleetSettings
 from appliance.errors import BadRequest
 from appliance.platform.children import open_children

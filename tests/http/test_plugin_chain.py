@@ -10,10 +10,10 @@ import trio
 from http_harness import CHAT, Appliance, OpenServer, chat
 from plugin_folders import write_plugin
 
-from appliance.core.answer_whole import whole_of
+from appliance.core.answers.forms import whole_of
+from appliance.core.bodies.sse import Decoder
+from appliance.core.runs.slash import Family, family_of
 from appliance.core.settings import FleetSettings
-from appliance.core.slash import Family, family_of
-from appliance.core.sse import Decoder
 
 SEEN = '''
 """Writes its name into whatever passes."""

@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 import trio
 
-from appliance.core.log_lines import LineStyle, LogToStdout
+from appliance.core.records.log_lines import LineStyle, LogToStdout
 from appliance.fleet.logs import MODEL_LIMIT, Logs
 from appliance.traffic.program_log import LIMIT, LogFeeds, ProgramLog, ToProgramLog
 from appliance.traffic.request import Request

@@ -15,9 +15,9 @@ from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat, mode
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 from waiting import until
 
+from appliance.core.bodies.sse import Decoder
 from appliance.core.config.types import StreamsConfig
 from appliance.core.settings import FleetSettings
-from appliance.core.sse import Decoder
 from appliance.http.way.resumable import conversation_of
 from appliance.traffic.request import Request
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from http_harness import CHAT, Appliance, OpenServer, chat
 
-from appliance.core.mcp_config import McpServers
-from appliance.core.tools.choice import chosen_tools
+from appliance.core.mcp.config import McpServers
+from appliance.core.tools.specs import chosen_tools
 from appliance.tools.owner import open_own_tools
 
 TEXT = ("Content-Type", "text/plain;charset=UTF-8")

@@ -17,7 +17,7 @@ from quart_trio import QuartTrio
 from swap_harness import Configure, configure
 
 from appliance.core.machine import Hardware
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.errors import ApplianceError
 from appliance.http.control.record_routes import RecordRoutes, Records
 from appliance.http.errors import describe

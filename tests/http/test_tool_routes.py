@@ -13,9 +13,8 @@ import trio
 from http_harness import Answer, Appliance, OpenServer
 from leftovers import wait_no_process
 
-from appliance.core.mcp_config import McpServers
-from appliance.core.tools.choice import chosen_tools
-from appliance.core.tools.specs import NAMES
+from appliance.core.mcp.config import McpServers
+from appliance.core.tools.specs import NAMES, chosen_tools
 from appliance.tools.owner import open_own_tools
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")

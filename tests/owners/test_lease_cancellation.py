@@ -13,7 +13,7 @@ import pytest
 import trio
 from configured_harness import Fleets
 
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed

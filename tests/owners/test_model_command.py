@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from appliance.core import llama_flags
+from appliance.core.llama import flags
 from appliance.fleet.command import OWNED, model_command
 
 
@@ -24,7 +24,7 @@ def command(*overrides: str, on_cpu: bool = True, defaults: Sequence[str] = ()) 
 
 def effective(argv: Sequence[str], name: str) -> str | None:
     """The value llama-server ends up with: the last one given, under any spelling."""
-    option = llama_flags.last(llama_flags.split(argv[1:]), name)
+    option = flags.last(flags.split(argv[1:]), name)
     return option.values[0] if option else None
 
 
@@ -45,4 +45,4 @@ def test_cpu_batches_are_small_unless_somebody_chose() -> None:
 
 
 def test_owned_flags_exist() -> None:
-    assert [flag for flag in OWNED if llama_flags.lookup(flag) is None] == []
+    assert [flag for flag in OWNED if flags.lookup(flag) is None] == []

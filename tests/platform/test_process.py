@@ -13,7 +13,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.tools.lines import CappedOutput
+from appliance.core.tools.texts import CappedOutput
 from appliance.platform.children import Child, Children, open_children
 from appliance.platform.process import (
     MAX_LINE,

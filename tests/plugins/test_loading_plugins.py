@@ -12,7 +12,7 @@ import trio
 from plugin_folders import write_plugin
 from waiting import until
 
-from appliance.core.slash import Family
+from appliance.core.runs.slash import Family
 from appliance.errors import PluginFailed
 from appliance.plugins.configured import Choice
 from appliance.plugins.folders import bundled_folder, plugin_folders, scan

@@ -22,7 +22,7 @@ import trio
 import trio.testing
 from waiting import until
 
-from appliance.core.activity import SORT_KEYS, Query, histogram
+from appliance.core.records.activity import SORT_KEYS, Query, histogram
 from appliance.errors import Busy, UsageError
 from appliance.store import activity as store
 from appliance.store.activity import MAX_WAITING, open_activity
@@ -369,7 +369,7 @@ FULL_DISK = """
     from datetime import UTC, datetime
     from pathlib import Path
     import trio
-    from appliance.core.activity import Query
+    from appliance.core.records.activity import Query
     from appliance.store.activity import open_activity
     from appliance.wire.activity import Row
 

@@ -12,8 +12,8 @@ import psutil
 import trio
 from waiting import until
 
-from appliance.core.mcp_config import McpServers, parse_mcp_servers
-from appliance.core.tooling import ToolContext, ToolOutcome
+from appliance.core.mcp.config import McpServers, parse_mcp_servers
+from appliance.core.tools.tool import ToolContext, ToolOutcome
 from appliance.platform.children import open_children
 from appliance.tools.mcp_owner import McpTools, open_mcp
 

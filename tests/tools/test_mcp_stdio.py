@@ -13,7 +13,7 @@ import trio
 from mcp_harness import entry, living, opened, pids, servers_of, until_asked, until_gone, use
 from waiting import until
 
-from appliance.core.tooling import ToolContext, ToolProblem
+from appliance.core.tools.tool import ToolContext, ToolProblem
 from appliance.platform.children import open_children
 from appliance.tools.mcp_client import COOLDOWN
 from appliance.tools.mcp_owner import open_mcp
@@ -321,8 +321,8 @@ async def test_no_process_outlives_a_program_that_is_killed(tmp_path: Path) -> N
     config = json.dumps({"mcpServers": {"s": entry("--pid-file", str(file), "--grandchild", "--ignore-term")}})
     program = f"""
 import sys, trio
-from appliance.core.mcp_config import parse_mcp_servers
-from appliance.core.tooling import ToolContext
+from appliance.core.mcp.config import parse_mcp_servers
+from appliance.core.tools.tool import ToolContext
 from appliance.platform.children import open_children
 from appliance.tools.mcp_owner import open_mcp
 async def main():

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tool_harness import Tools, open_builtins
 
-from appliance.core.tools.paths import BadPath, Outside, parts_below
+from appliance.core.tools.places import BadPath, Outside, parts_below
 from appliance.errors import Forbidden, NotFound, UsageError
 from appliance.tools.files import open_regular, real_root, resolved
 

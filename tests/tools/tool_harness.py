@@ -6,9 +6,9 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from appliance.core.mcp_config import McpServers
-from appliance.core.tooling import ToolContext, ToolOutcome
-from appliance.core.tools.choice import chosen_tools
+from appliance.core.mcp.config import McpServers
+from appliance.core.tools.specs import chosen_tools
+from appliance.core.tools.tool import ToolContext, ToolOutcome
 from appliance.tools.box import Toolbox
 from appliance.tools.owner import open_own_tools
 

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
-from appliance.core.activity import Query
-from appliance.core.captures import BLOCK, CaptureBuffer
-from appliance.core.usage import Usage
+from appliance.core.records.activity import Query
+from appliance.core.records.captures import BLOCK, CaptureBuffer
+from appliance.core.records.usage import Usage
 from appliance.store.activity import open_activity
 from appliance.traffic import packing
 from appliance.traffic.packing import Packer
@@ -221,7 +221,7 @@ def test_however_a_stream_passes_the_same_is_noted(records: list[bytes], at: lis
 
 
 def counted(whole: bytes) -> Usage:
-    from appliance.core.accounting import TokenCounter
+    from appliance.core.records.accounting import TokenCounter
 
     counter = TokenCounter(CHAT, streaming=True)
     counter.feed(whole)

@@ -22,10 +22,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 from appliance.core.config.keys import ANY, advice, bare, join
 from appliance.core.config.keys import root as schema_root
-from appliance.core.config.nodes import Mapping, Node, Position, Problem, Scalar, Sequence
-from appliance.core.config.places import Places, Report
+from appliance.core.config.nodes import Mapping, Node, Places, Position, Problem, Report, Scalar, Sequence
 from appliance.core.config.types import Config
-from appliance.core.near_names import did_you_mean
+from appliance.core.words import did_you_mean
 
 TRUE = ("y", "Y", "yes", "Yes", "YES", "on", "On", "ON")
 FALSE = ("n", "N", "no", "No", "NO", "off", "Off", "OFF")

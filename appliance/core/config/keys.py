@@ -8,7 +8,7 @@ from itertools import takewhile
 import msgspec.inspect as mi
 
 from appliance.core.config.types import Config
-from appliance.core.near_names import fold, near
+from appliance.core.words import fold, near
 
 ANY = "<id>"
 """Stands in a pattern for a key that the user chooses: ``models.<id>.ttl``."""

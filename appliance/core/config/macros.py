@@ -1,20 +1,128 @@
 """Macros and ports: ``${NAME}`` in the values of a configuration becomes what it stands for.
 
 Every text value is expanded, keys only below ``filters.setParamsByID``. Each node keeps the place of its own text.
+
+The macros at a place are an ordered list: MODEL_ID (inside a model), the global macros, the model's own; one that has
+the name of a global one stands in its place. Text is walked once, from the last macro to the first, so a macro can use
+those before it.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from typing import Literal
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
+from appliance.core.config import nodes
 from appliance.core.config.keys import root as schema_root
-from appliance.core.config.loaded import NO_PORTS
-from appliance.core.config.macro_scope import MAX_TEXT, REFERENCE, Macro, Scope, TooLong, declared
-from appliance.core.config.nodes import Entry, Mapping, Node, Position, Problem, Scalar, Sequence
+from appliance.core.config.nodes import NO_PORTS, Entry, Mapping, Node, Position, Problem, Scalar
 from appliance.core.config.scalars import text_of
 from appliance.core.config.types import Config, Scalars
-from appliance.core.words import strip_comments
+from appliance.core.words import near, strip_comments
+
+MAX_TEXT = 1 << 20
+"""Characters of one value with its macros expanded: thirty macros that double each other would make a billion."""
+REFERENCE = re.compile(r"\$\{([a-zA-Z0-9_-]+)\}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_LONGEST_NAME = 63
+_RESERVED = ("PID", "PORT", "MODEL_ID")
+
+
+class TooLong(Exception):
+    """A text that outgrows `MAX_TEXT`."""
+
+
+class Macro(Struct, frozen=True):
+    name: str
+    value: Scalars
+
+    @property
+    def reference(self) -> str:
+        return f"${{{self.name}}}"
+
+
+class Scope(Struct, frozen=True):
+    """The macros that hold at one place. ``broken``: declared, but not usable, and already reported."""
+
+    macros: tuple[Macro, ...] = ()
+    broken: frozenset[str] = frozenset()
+
+    def of_model(self, model: str, own: Scope) -> Scope:
+        """The list inside of a model; ``self`` is the global one."""
+        macros = {macro.name: macro for macro in (Macro("MODEL_ID", model), *self.macros, *own.macros)}
+        return Scope(tuple(macros.values()), (self.broken - macros.keys()) | own.broken)
+
+    def expanded(self, text: str) -> Scalars:
+        """Return the expanded text; a text that is one macro and nothing else takes its type. Raises `TooLong`."""
+        for macro in reversed(self.macros):
+            reference = macro.reference
+            if text == reference:
+                if not isinstance(macro.value, str):
+                    return macro.value
+                text = macro.value
+            elif reference in text:
+                value = text_of(macro.value)
+                if len(text) + text.count(reference) * len(value) > MAX_TEXT:
+                    raise TooLong
+                text = text.replace(reference, value)
+        return text
+
+    def why_left(self, name: str, extra: Sequence[str]) -> str | None:
+        """Return why ``${name}`` was not expanded; None if that was reported. ``extra``: names that are also known."""
+        if name in self.broken:
+            return None
+        names = [macro.name for macro in self.macros]
+        if name in names:
+            users = [f"${{{other.name}}}" for other in self.macros[: names.index(name)] if _mentions(other, name)]
+            user = users[-1] if users else "the macro that uses it"
+            return f"the macro '{name}' is declared later than {user}; move its declaration before that one"
+        if meant := near(name, [*names, *extra]):
+            return f"there is no macro '{name}' here; did you mean ${{{meant}}}?"
+        hint = f"declare it under macros, or write ${{env.{name}}} if it is an environment variable"
+        return f"there is no macro '{name}' here; {hint}"
+
+
+def declared(node: Node | None, path: str) -> tuple[Scope, list[Problem]]:
+    """The macros of a ``macros`` key, in order, with everything that is wrong with them."""
+    problems: list[Problem] = []
+    if node is None or (isinstance(node, Scalar) and node.value is None):
+        return Scope(), problems
+    if not isinstance(node, Mapping):
+        message = "macros must be a mapping of names to values, as in 'name: value'"
+        return Scope(), [Problem(message=message, path=path, at=node.at)]
+    macros: list[Macro] = []
+    broken: set[str] = set()
+    for entry in node.entries:
+        name = entry.key.text
+        wrong = list(_wrong(name, entry.value))
+        problems += [Problem(message=why, path=f"{path}.{name}", at=at or entry.key.at) for why, at in wrong]
+        if wrong:
+            broken.add(name)
+        elif isinstance(entry.value, Scalar) and entry.value.value is not None:
+            macros.append(Macro(name, entry.value.value))
+    return Scope(tuple(macros), frozenset(broken)), problems
+
+
+def _wrong(name: str, value: Node) -> Iterable[tuple[str, Position | None]]:
+    """Sentences, with the place if it is not the key's."""
+    if name in _RESERVED:
+        yield f"the macro name {name} is reserved; choose another", None
+    elif not _NAME.fullmatch(name):
+        yield f"the macro name '{name}' must consist of the letters a to z, digits, _ and -", None
+    elif len(name) > _LONGEST_NAME:
+        yield f"a macro name can have {_LONGEST_NAME} characters, this one has {len(name)}", None
+    if not isinstance(value, Scalar) or value.value is None:
+        yield "a macro is text, a number, true or false; for an empty text write ''", value.at
+    elif isinstance(value.value, str) and f"${{{name}}}" in value.value:
+        yield f"the macro '{name}' uses itself; remove ${{{name}}} from its value", value.at
+
+
+def _mentions(macro: Macro, name: str) -> bool:
+    return isinstance(macro.value, str) and f"${{{name}}}" in macro.value
+
 
 _KNOWN_KEYS = frozenset(field.encode_name for field in schema_root().fields)
 _LAST_PORT = 65535
@@ -151,9 +259,9 @@ class _Expansion:
                 return self._scalar(node, text, scope, path)
             case Scalar():
                 return node
-            case Sequence():
+            case nodes.Sequence():
                 items = (self._node(item, scope, (*path, f"[{index}]")) for index, item in enumerate(node.items))
-                return Sequence(tuple(items), node.at)
+                return nodes.Sequence(tuple(items), node.at)
             case Mapping():
                 return self._values(node, scope, path)
 
@@ -195,7 +303,7 @@ class _Expansion:
                 self._left_in(text, scope, path, node.at)
             case Scalar():
                 pass
-            case Sequence():
+            case nodes.Sequence():
                 for index, item in enumerate(node.items):
                     self._leftovers(item, scope, (*path, f"[{index}]"))
             case Mapping():

@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 
 from msgspec import structs
 
-from appliance.core.config.places import Report
+from appliance.core.config.nodes import Report
+from appliance.core.config.scalars import why_no_base_url
 from appliance.core.config.types import Config, ModelConfig, Peer, Profile, Selector
-from appliance.core.config.urls import why_no_base_url
-from appliance.core.near_names import did_you_mean
+from appliance.core.words import did_you_mean
 
 
 class Names:

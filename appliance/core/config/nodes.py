@@ -1,10 +1,14 @@
-"""The text of a configuration file as values with their places, before they have a meaning; and problems."""
+"""Values of reading a configuration: a file's values with their places, problems, places of keys, inputs and result."""
 
 from __future__ import annotations
 
+from collections import abc
 from typing import Literal
 
 from msgspec import Struct
+
+from appliance.core.config.types import Config
+from appliance.errors import InvalidConfig
 
 
 class Position(Struct, frozen=True, order=True):
@@ -68,3 +72,66 @@ class Problem(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         place = f"{self.at}: " if self.at else ""
         return f"{place}{self.level}: {self.path + ': ' if self.path else ''}{self.message}"
+
+
+class Places(Struct, frozen=True):
+    """Dotted path (``models.llama.aliases[0]``) to the place of its value. A key without a value has no place."""
+
+    known: abc.Mapping[str, Position]
+
+    def given(self, path: str) -> bool:
+        """True if the file has something there."""
+        return path in self.known
+
+    def at(self, path: str) -> Position | None:
+        """The place of ``path``, else of the nearest thing around it, None where nothing was read from a file."""
+        while path and path not in self.known:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.known.get(path)
+
+
+class Report:
+    """Collects problems; ``places`` says where they are."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.problems: list[Problem] = []
+
+    def error(self, path: str, message: str) -> None:
+        self.problems.append(Problem(message=message, path=path, at=self.places.at(path)))
+
+    def warn(self, path: str, message: str) -> None:
+        self.problems.append(Problem(message=message, path=path, at=self.places.at(path), level="warning"))
+
+
+NO_PORTS: dict[str, int] = {}
+
+
+class Source(Struct, frozen=True):
+    """One file; ``file`` is its name in messages."""
+
+    file: str
+    text: str
+
+
+class Loaded(Struct, frozen=True):
+    """``config`` is None when there are errors. Problems are in the order of the files."""
+
+    config: Config | None
+    problems: tuple[Problem, ...]
+    ports: abc.Mapping[str, int] = NO_PORTS
+    """The port of each model that uses ``${PORT}``."""
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.level == "error")
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.level == "warning")
+
+    def require(self) -> Config:
+        """The configuration. Raises InvalidConfig with every error."""
+        if self.config is None:
+            raise InvalidConfig(self.errors)
+        return self.config

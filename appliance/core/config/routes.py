@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from appliance.core.config.names import Names
-from appliance.core.config.places import Report
+from appliance.core.config.nodes import Report
 from appliance.core.config.types import GROUP_OF_THE_REST, Config, Group, MatrixConfig, RouterConfig, Routing
-from appliance.core.matrix import Matrix, check_matrix
-from appliance.core.near_names import did_you_mean
+from appliance.core.scheduling.matrix import Matrix, check_matrix
+from appliance.core.words import did_you_mean
 
 SETTINGS = "routing.router.settings"
 PRIORITY = "routing.scheduler.settings.fifo.priority"

@@ -1,7 +1,8 @@
-"""Text to value and back, in the dialect of Go's yaml.v3 (which llama-swap reads) and of Go's ``%v`` (which it writes).
+"""Single values of a configuration: text to value and back, times and sizes with a unit, and URLs.
 
-The dialect is YAML 1.2's with additions: ``0777`` is octal, ``_`` may stand in numbers, ``0b`` is binary. Only ``true``
-and ``false`` are booleans; ``on``, ``yes`` and ``12:30:45`` are text.
+The dialect is that of Go's yaml.v3 (which llama-swap reads) and of Go's ``%v`` (which it writes): YAML 1.2's with
+additions. ``0777`` is octal, ``_`` may stand in numbers, ``0b`` is binary. Only ``true`` and ``false`` are booleans;
+``on``, ``yes`` and ``12:30:45`` are text.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from binascii import Error as NotBase64
 from binascii import a2b_base64
 from decimal import Decimal
 from math import inf, isinf, isnan, nan
+from urllib.parse import urlsplit
 
 from appliance.core.config.nodes import Plain
 
@@ -106,3 +108,52 @@ def _float_text(value: float) -> str:
     text = "".join(map(str, digits)).rstrip("0")
     fraction = "." + text[1:] if text[1:] else ""
     return f"{'-' if sign else ''}{text[0]}{fraction}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
+
+
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)", re.IGNORECASE)
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of a Go duration (``5s``, ``1m30s``, ``0``); None when it is none, as a number without a unit."""
+    sign, rest = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
+    if rest == "0":
+        return 0.0
+    parts = list(_PART.finditer(rest))
+    if not parts or "".join(part[0] for part in parts) != rest:
+        return None
+    return sign * sum(float(part[1]) * _SECONDS[part[2]] for part in parts)
+
+
+def parse_size(size: str | int) -> int | None:
+    """Bytes of ``12GiB``, ``12G`` (powers of 1024), ``500MB`` (powers of 1000) or a plain number; None otherwise."""
+    if isinstance(size, int):
+        return size if size >= 0 else None
+    match = _SIZE.fullmatch(size.strip())
+    if match is None:
+        return None
+    number, unit, end = match[1], match[2].lower(), match[3].lower()
+    if end.startswith("i") and not unit:
+        return None
+    return int(float(number) * (1000 if end == "b" else 1024) ** _POWER[unit])
+
+
+def why_no_base_url(text: str) -> str | None:
+    """Return the mistake in a base URL; None if requests can be sent there."""
+    if not text:
+        return "is empty"
+    if any(char.isspace() or ord(char) < 32 for char in text):
+        return f"'{text}' has a space in it"
+    try:
+        url = urlsplit(text)
+        host, port = url.hostname, url.port
+    except ValueError as error:
+        return f"'{text}' is not a URL ({error})"
+    if url.scheme not in ("http", "https"):
+        return f"'{text}' does not begin with http:// or https://"
+    if not host or port == 0:
+        return f"'{text}' names no {'port' if host else 'host'}"
+    return None

@@ -1,11 +1,139 @@
-"""A configuration as the user would write it."""
+"""A configuration as the user would write it, plain values as YAML that reads back the same, and its JSON schema.
+
+The schema is for editors; it is made from the types, so it cannot say anything else.
+"""
 
 from __future__ import annotations
 
-import msgspec
+import io
+import re
+from typing import cast
 
-from appliance.core.config.schema import schema as schema
+import msgspec
+import msgspec.inspect as mi
+from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
+
+from appliance.core.config.decode import OLD_NAMES
 from appliance.core.config.types import Config
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+MACRO = r"\$\{[a-zA-Z0-9_.-]+\}"
+"""A number or a switch may be written as a macro."""
+
+Schema = dict[str, object]
+
+
+def schema() -> Schema:
+    """JSON schema (draft 2020-12): key names, types, bounds, allowed words, defaults and descriptions.
+
+    It takes what the decoder takes beside the exact type: macros, any single value for text, no value for the default.
+    """
+    parts: dict[str, Schema] = {}
+    _of(mi.type_info(Config), parts)
+    root = parts.pop(Config.__name__)
+    return {"$schema": DIALECT, "title": "Configuration of llama-appliance", **root, "$defs": parts}
+
+
+def _of(kind: mi.Type, parts: dict[str, Schema]) -> Schema:
+    """The schema of one type; structs go to ``parts`` and are referred to."""
+    match kind:
+        case mi.Metadata(type=inner):
+            return {**_of(inner, parts), **_notes(kind)}
+        case mi.StructType(cls=cls):
+            if cls.__name__ not in parts:
+                parts[cls.__name__] = {}  # taken, so that a type within itself would end here
+                parts[cls.__name__] = _object(kind, parts)
+            return {"$ref": f"#/$defs/{cls.__name__}"}
+        case mi.DictType(value_type=item):
+            return {"type": "object", "additionalProperties": _or_null(_of(item, parts))}
+        case mi.ListType(item_type=item):
+            return {"type": "array", "items": _of(item, parts)}
+        case mi.UnionType(types=kinds):
+            return {"anyOf": [_of(each, parts) for each in kinds]}
+        case mi.LiteralType(values=values):
+            return {"enum": list(values)}
+        case mi.IntType(ge=least):
+            number: Schema = {"type": "integer"} if least is None else {"type": "integer", "minimum": least}
+            return {"anyOf": [number, {"type": "string", "pattern": MACRO}]}
+        case mi.BoolType():
+            return {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": MACRO}]}
+        case mi.StrType():
+            return {"type": ["string", "number", "boolean"]}
+        case mi.FloatType():
+            return {"type": "number"}
+        case mi.NoneType():
+            return {"type": "null"}
+        case mi.CustomType():
+            return {}
+        case _:
+            raise TypeError(f"the schema has a type that cannot be told: {kind}")
+
+
+def _object(info: mi.StructType, parts: dict[str, Schema]) -> Schema:
+    properties: dict[str, Schema] = {}
+    for field in info.fields:
+        properties[field.encode_name] = {**_or_null(_of(field.type, parts)), **_default(field)}
+    for old, new in OLD_NAMES.items():
+        if new in properties:
+            properties[old] = {**properties[new], "deprecated": True, "description": f"Old name of {new}"}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _notes(kind: mi.Metadata) -> Schema:
+    # msgspec declares it as a bare dict
+    return cast("Schema | None", kind.extra_json_schema) or {}  # pyright: ignore[reportUnknownMemberType]
+
+
+def _or_null(told: Schema) -> Schema:
+    """A key without a value has its default."""
+    rule = {word: value for word, value in told.items() if word != "description"}
+    if not rule:
+        return told
+    notes = {word: value for word, value in told.items() if word == "description"}
+    return {**notes, "anyOf": [rule, {"type": "null"}]}
+
+
+def _default(field: mi.Field) -> Schema:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return {"default": msgspec.to_builtins(field.default_factory())}
+    return {} if field.default is msgspec.NODEFAULT else {"default": field.default}
+
+
+_BARE = re.compile(r"[A-Za-z/][\w./-]*( [\w./-]+)*", re.ASCII)
+"""Text that needs no quotes in any dialect of YAML, but for the words below."""
+_WORDS = frozenset(["y", "yes", "n", "no", "true", "false", "on", "off", "null", "inf", "nan"])
+
+
+def yaml_text(tree: object) -> str:
+    """One YAML document. Commands of several lines stay blocks; text that looks like a number is quoted."""
+    yaml = YAML(typ="rt")
+    yaml.width = 1 << 20  # lines are not folded: a command is read more easily as it was written
+    yaml.allow_unicode = True
+    out = io.StringIO()
+    yaml.dump(_quoted(tree), out)  # pyright: ignore[reportUnknownMemberType]  ruamel has no types there
+    return out.getvalue()
+
+
+def _quoted(value: object) -> object:
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, dict):
+        return {_key(str(key)): _quoted(item) for key, item in cast(dict[object, object], value).items()}
+    if isinstance(value, list | tuple):
+        return [_quoted(item) for item in cast(list[object], value)]
+    return value
+
+
+def _text(text: str) -> str:
+    return LiteralScalarString(text) if "\n" in text and text[0] not in "\n\t " else _key(text)
+
+
+def _key(text: str) -> str:
+    if _BARE.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    return DoubleQuotedScalarString(text)
+
 
 ABSORBED = ("groups", "matrix", "macros", "server_pool")
 """Keys that a normalised configuration has under other names, or has used up."""

@@ -6,7 +6,8 @@ model, a server address that is not a URL, sizes and patterns that cannot be rea
 
 - the model ``healthCheckTimeout`` counts (llama-swap overwrites it with the global one);
 - a priority under an alias counts for the model (llama-swap never looks at it);
-- a peer may leave out its models.
+- a peer may leave out its models;
+- ``engine`` and ``rpc`` of a model, which are for a ``cmd`` that begins with the name of llama-server alone.
 
 The rules of ``store.path`` need the disk; whoever opens the store checks them.
 """
@@ -18,11 +19,10 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, structs
 
-from appliance.core.config.engine_keys import normal_engine
 from appliance.core.config.names import Names, normal_aliases, normal_peers, normal_profiles, normal_selectors
-from appliance.core.config.nodes import Problem
-from appliance.core.config.places import Places, Report
+from appliance.core.config.nodes import Places, Problem, Report
 from appliance.core.config.routes import normal_routing, why_not_together
+from appliance.core.config.scalars import parse_duration, parse_size, why_no_base_url
 from appliance.core.config.types import (
     Compat,
     Config,
@@ -33,14 +33,48 @@ from appliance.core.config.types import (
     Ui,
     UpstreamConfig,
 )
-from appliance.core.config.units import parse_duration, parse_size
-from appliance.core.config.urls import why_no_base_url
+from appliance.core.engines.stands_for import AUTO, NAMES, stands_for_engine, workers_named
+from appliance.core.engines.workers import MAX_WORKERS, endpoint_of
 from appliance.core.linear_patterns import MAX_PATTERN, BadPattern, check_pattern
-from appliance.core.mcp_config import McpServers, read_mcp_servers
-from appliance.core.near_names import did_you_mean
-from appliance.core.tools.choice import chosen_tools
-from appliance.core.words import split_command
+from appliance.core.mcp.config import McpServers, read_mcp_servers
+from appliance.core.tools.specs import chosen_tools
+from appliance.core.words import did_you_mean, split_command
 from appliance.errors import UsageError
+
+
+def normal_engine(path: str, model: ModelConfig, report: Report) -> ModelConfig:
+    """The model with both keys as the program uses them. ``argv`` is known; its workers are then also in ``rpc``."""
+    engine = model.engine.strip()
+    if not engine and not model.rpc:
+        return model
+    if model.argv and not stands_for_engine(model.argv):
+        key = "engine" if engine else "rpc"
+        report.error(
+            f"{path}.{key}",
+            f"is for a cmd that begins with {NAMES[0]}, which the program's own engine takes the place of; this one "
+            f"begins with '{model.argv[0]}'. Write {NAMES[0]} there, or remove {key}",
+        )
+    return structs.replace(model, engine=engine or AUTO, rpc=_workers(path, model, report))
+
+
+def _workers(path: str, model: ModelConfig, report: Report) -> list[str]:
+    workers: dict[str, None] = {}
+    for n, text in enumerate(model.rpc):
+        try:
+            workers[endpoint_of(text)] = None
+        except UsageError as error:
+            report.error(f"{path}.rpc[{n}]", str(error))
+    if len(workers) > MAX_WORKERS:
+        report.error(f"{path}.rpc", f"names {len(workers)} workers; llama.cpp takes {MAX_WORKERS} at most")
+    try:
+        named = list(workers_named(model.argv[1:]))
+    except UsageError as error:
+        report.error(f"{path}.cmd", str(error))
+        return list(workers)
+    if named and model.rpc and named != list(workers):
+        report.error(f"{path}.rpc", f"differs from the workers in cmd ({', '.join(named)}); name them in one place")
+    return list(workers) or named
+
 
 LEAST_HEALTH_CHECK = 15
 LEAST_PERFORMANCE_PAUSE = 5

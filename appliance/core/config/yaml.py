@@ -1,4 +1,4 @@
-"""Text of a configuration file to nodes with places.
+"""Text of a configuration file to nodes with places: read quickly where it is as people write it, else by the library.
 
 Anchors, aliases and ``<<`` merges are gone afterwards: what they stand for is in their place, and keeps the place of
 its own text. `core.config.scalars` has the dialect of plain scalars; keys are text whatever they look like.
@@ -6,12 +6,37 @@ its own text. `core.config.scalars` has the dialect of plain scalars; keys are t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from appliance.core.config.nodes import Entry, Mapping, Node, Position, Problem, Scalar, Sequence
 from appliance.core.config.scalars import WrongTag, tagged, typed
-from appliance.core.config.yaml_events import Event, NotYaml
-from appliance.core.config.yaml_reader import events
+from appliance.core.config.yaml_events import Event, NotYaml, Token
+from appliance.core.config.yaml_quick import quick_events, quick_tokens
+
+
+def events(text: str) -> Iterator[Event]:
+    """The parser's events of one text; those of streams and documents may be missing where there is one document.
+
+    Raises `NotYaml`, possibly after some events.
+    """
+    quick = quick_events(text)
+    if quick is not None:
+        return iter(quick)
+    # The library is two megabytes and a hundredth of a second, and most files do without.
+    from appliance.core.config import yaml_library
+
+    return yaml_library.events(text)
+
+
+def tokens(text: str) -> Iterable[Token]:
+    """Scalars and brackets; text can have right tokens and yet be no document. Raises `NotYaml`."""
+    quick = quick_tokens(text)
+    if quick is not None:
+        return quick
+    from appliance.core.config import yaml_library  # as above
+
+    return yaml_library.tokens(text)
+
 
 MAX_NODES = 200_000
 """Values in one file with every alias written out: a few lines of nested aliases can stand for billions."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from appliance.core.doctor.facts import DoctorFacts
-from appliance.core.doctor.findings import Finding, one_line, some
+from appliance.core.doctor.facts import DoctorFacts, Finding, one_line, some
 from appliance.core.engines.choice import Ranked, best
 
 LS = "llama-appliance engines ls"

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
-from appliance.core.doctor.facts import Card, DoctorFacts, Installed, ModelFact, Running
-from appliance.core.doctor.findings import Finding, Severity
+from appliance.core.doctor.facts import Card, DoctorFacts, Finding, Installed, ModelFact, Running, Severity
 from appliance.core.doctor.texts import SET, STATE, build_id, environment, options, part, seat_id, variable
 from appliance.core.engines.choice import Ranked, Standing
 from appliance.core.engines.machine import Look

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.core.doctor.facts import DoctorFacts, Installed
-from appliance.core.doctor.findings import Finding, one_line, some
+from appliance.core.doctor.facts import DoctorFacts, Finding, Installed, one_line, some
 from appliance.core.engines.builds import numbers_of, runs_on
 from appliance.core.engines.machine import Gpu
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.core.doctor.facts import DoctorFacts
-from appliance.core.doctor.findings import Finding, some
+from appliance.core.doctor.facts import DoctorFacts, Finding, some
 from appliance.core.units import GIB
 
 FULL, TIGHT = 256 << 20, 2 * GIB

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from appliance.core.doctor.cards import hiding
-from appliance.core.doctor.facts import DoctorFacts, Running
-from appliance.core.doctor.findings import Finding, one_line, some
+from appliance.core.doctor.facts import DoctorFacts, Finding, Running, one_line, some
 from appliance.core.engines.choice import best
 from appliance.core.engines.listing import CPU
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
-from appliance.core.llama_flags import FLAGS, Flag, Kind, lookup, option_at
+from appliance.core.llama.flags import FLAGS, Flag, Kind, lookup, option_at
 from appliance.errors import UsageError
 
 REMOVED = "<removed>"

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from appliance.core.fit.compute import FLOAT, Batch, Walk, sampled
 from appliance.core.fit.shape import Layer, Shape
-from appliance.core.ggml import TENSOR_TYPES
+from appliance.core.models.ggml import TENSOR_TYPES
 
 RAM = "ram"
 CELLS = 256

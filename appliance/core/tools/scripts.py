@@ -6,7 +6,7 @@ the working directory, away. Exit statuses above 60 are the scripts' own words, 
 
 from __future__ import annotations
 
-from appliance.core.tools.jobs import JUNK, Kind
+from appliance.core.tools.search import JUNK, Kind
 
 NO_FOLDER = 70
 NOT_REGULAR = 65

@@ -1,13 +1,91 @@
-"""The descriptions of the built-in tools. Names, schemas and their order are llama-server's (b11434)."""
+"""The built-in tools: their arguments, their descriptions, and the choice of those that the user has switched on.
+
+Names, schemas, defaults, limits and the order are llama-server's (b11434).
+"""
 
 from __future__ import annotations
 
-import msgspec
-from msgspec import Raw
+from collections.abc import Iterable
+from typing import TypeVar
 
-from appliance.core.tooling import ToolSpec
-from appliance.core.tools.arguments import MAX_CONTEXT, MAX_MATCHES, MAX_SECONDS
-from appliance.core.tools.lines import MAX_OUTPUT
+import msgspec
+from msgspec import Raw, Struct
+
+from appliance.core.mcp.config import McpServers
+from appliance.core.settings import ToolSettings
+from appliance.core.tools.places import BadTarget, parse_target
+from appliance.core.tools.texts import MAX_OUTPUT, Edit
+from appliance.core.tools.tool import ToolSpec
+from appliance.errors import BadRequest, UsageError
+
+SHELL = "exec_shell_command"
+MAX_MATCHES = 100
+MAX_SECONDS = 60
+MAX_CONTEXT = 50
+"""Lines before and after a match."""
+
+Arguments = TypeVar("Arguments", bound=Struct)
+
+
+class ReadFile(Struct, frozen=True, kw_only=True):
+    path: str
+    start_line: int = 1
+    end_line: int = -1
+    append_loc: bool = False
+
+
+class FileGlobSearch(Struct, frozen=True, kw_only=True):
+    path: str
+    include: str = "**"
+    exclude: str = ""
+    type: str = "file"
+    max_depth: int = 0
+    limit: int = MAX_MATCHES
+
+
+class GrepSearch(Struct, frozen=True, kw_only=True):
+    path: str
+    pattern: str
+    include: str = "**"
+    exclude: str = ""
+    return_line_numbers: bool = False
+    literal: bool = False
+    ignore_case: bool = False
+    context_lines: int = 0
+
+
+class ExecShellCommand(Struct, frozen=True, kw_only=True):
+    command: str
+    timeout: float = 10
+    max_output_size: int = MAX_OUTPUT
+
+
+class WriteFile(Struct, frozen=True, kw_only=True):
+    path: str
+    content: str
+
+
+class EditFile(Struct, frozen=True, kw_only=True):
+    path: str
+    edits: list[Edit]
+
+
+class GetInfo(Struct, frozen=True, kw_only=True):
+    pass
+
+
+def read_arguments(tool: str, arguments: bytes, kind: type[Arguments]) -> Arguments:
+    """Read the arguments of one call; null counts as absent, and ``"5"`` as 5. Raises BadRequest."""
+    try:
+        given = msgspec.json.decode(arguments or b"{}", type=dict[str, Raw])
+        said = {name: value for name, value in given.items() if bytes(value).strip() != b"null"}
+        return msgspec.convert({name: msgspec.json.decode(value) for name, value in said.items()}, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the arguments of '{tool}' cannot be used: {error}", param="params") from None
+    except RecursionError:
+        raise BadRequest(f"the arguments of '{tool}' are nested too deeply", param="params") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the arguments of '{tool}' are not valid JSON: {error}", param="params") from None
 
 
 def _parameters(required: tuple[str, ...] = (), **properties: tuple[str, str]) -> Raw:
@@ -136,3 +214,33 @@ SPECS = (
 )
 """In llama-server's order."""
 NAMES = tuple(spec.name for spec in SPECS)
+
+
+ALL = "all"
+
+
+def chosen_tools(words: Iterable[str], *, runtime: str, root: str, mcp: McpServers) -> ToolSettings:
+    """Return settings for these names (``all`` is one), in the tools' own order. Raises UsageError for unusable
+    ones.
+    """
+    asked = [word.strip() for word in words if word.strip()]
+    for word in asked:
+        if word != ALL and word not in NAMES:
+            raise UsageError(f'unknown tool "{word}"; there are {", ".join(NAMES)}, and {ALL}')
+    if root and runtime:
+        raise UsageError(
+            "a root confines the tools to a folder of this machine, and in a tool runtime they do not run on it; "
+            "leave out one of the two"
+        )
+    if root and SHELL in asked:
+        raise UsageError(
+            f"{SHELL} cannot be confined to a folder: a command can reach everything that its user can; "
+            "leave it out, or let the tools run in a container (a tool runtime) instead of the root"
+        )
+    if runtime:
+        try:
+            parse_target(runtime)
+        except BadTarget as error:
+            raise UsageError(str(error)) from None
+    builtin = tuple(name for name in NAMES if name in asked or (ALL in asked and not (root and name == SHELL)))
+    return ToolSettings(builtin=builtin, runtime=runtime, root=root or None, mcp=mcp)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from appliance.core.llama_flags import FLAGS, Flag, Kind
+from appliance.core.llama.flags import FLAGS, Flag, Kind
 from appliance.engines import embedded
 from appliance.engines.embedded.hardware import accelerators
 from appliance.engines.embedded.params import REFUSED

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import cast
 
-from appliance.core.llama_flags import Option
+from appliance.core.llama.flags import Option
 from appliance.errors import UsageError
 
 _INT32 = 2**31

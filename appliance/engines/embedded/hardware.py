@@ -6,7 +6,7 @@ import os
 import re
 from types import ModuleType
 
-from appliance.core.llama_flags import Option
+from appliance.core.llama.flags import Option
 from appliance.engines.embedded.carriers import Carrier, Target, as_integer, as_list, as_number, bad
 from appliance.errors import UsageError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import ModuleType
 
-from appliance.core.llama_flags import Option
+from appliance.core.llama.flags import Option
 from appliance.engines.embedded import hardware as h
 from appliance.engines.embedded import special as s
 from appliance.engines.embedded.carriers import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from appliance.core.llama_flags import Option
+from appliance.core.llama.flags import Option
 from appliance.engines.embedded.carriers import (
     ON_OFF,
     Target,

@@ -12,7 +12,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 
-from appliance.core.llama_flags import from_env, last, merge, split
+from appliance.core.llama.flags import from_env, last, merge, split
 from appliance.engines.embedded import WHEEL
 from appliance.engines.embedded.params import fill
 from appliance.engines.embedded.process import serve

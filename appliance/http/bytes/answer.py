@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Protocol
 from wsgiref.handlers import format_date_time
 
-from appliance.core.http_request import Head
+from appliance.core.bodies.http_request import Head
 from appliance.http.bytes.body import Body
 from appliance.traffic.sink import EVENTS, Headers
 

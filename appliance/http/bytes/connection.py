@@ -1,7 +1,7 @@
 """One client connection: requests read one after the other, answers written, and an end in bounded time.
 
-HTTP/1.1 is strict here (`core.http_request`): a head that a proxy in front could read in another way is refused, and
-the connection closed. One task serves a connection and waits for one thing at a time: the next head, the rest of a
+HTTP/1.1 is strict here (`core.bodies.http_request`): a head that a proxy in front could read in another way is refused,
+and the connection closed. One task serves a connection and waits for one thing at a time: the next head, the rest of a
 body, room in the client's socket, or whatever its answer needs. That the client leaves meanwhile is heard of by the
 poller. No time limit is a timer of its own: ``due`` says when what is waited for is overdue, and the server looks at
 all connections twice a second.
@@ -19,10 +19,10 @@ from typing import Protocol
 
 import trio
 
-from appliance.core.http_body import BodyError, Chunked
-from appliance.core.http_request import Head, RequestError, read_request
+from appliance.core.bodies.http_message import BodyError, Chunked
+from appliance.core.bodies.http_request import Head, RequestError, read_request
+from appliance.core.bodies.sse import ErrorInfo
 from appliance.core.settings import HttpSettings
-from appliance.core.sse import ErrorInfo
 from appliance.errors import BadRequest, BodyTooSlow
 from appliance.http.bytes.answer import whole_answer
 from appliance.http.bytes.body import Body, ClientLeft

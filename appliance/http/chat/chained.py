@@ -12,11 +12,11 @@ from msgspec import structs
 
 from appliance.agents.chain import Answer, Chain, Chains
 from appliance.agents.chain_client import MAX_ANSWER, error_of, read_event
-from appliance.core import sse
+from appliance.core.bodies import sse
+from appliance.core.bodies.json_text import OBJECT
 from appliance.core.decoding import decoded
-from appliance.core.inward import Asker
-from appliance.core.json_values import OBJECT
-from appliance.core.slash import Plan
+from appliance.core.runs.inward import Asker
+from appliance.core.runs.slash import Plan
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.handover import Reply, answered

@@ -12,9 +12,8 @@ import trio
 from msgspec import structs
 
 from appliance.agents.use import MAX_PARALLEL, use_tool
-from appliance.core.chat_answer import ChatAnswer, ToolActivity
-from appliance.core.chat_events import ChatEvents, refusal
-from appliance.core.runs import (
+from appliance.core.runs.chat import ChatAnswer, ChatEvents, ToolActivity, refusal
+from appliance.core.runs.messages import (
     AskClient,
     Call,
     Finish,
@@ -29,7 +28,7 @@ from appliance.core.runs import (
     StopGenerating,
     ToolFinished,
 )
-from appliance.core.toolloop import Loop
+from appliance.core.runs.toolloop import Loop
 from appliance.errors import ToolLoopFailed
 from appliance.http.chat.tool_chat import ToolChat, read_tool_chat
 from appliance.http.errors import JSON_TYPE

@@ -13,12 +13,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from appliance.core.head import EXTENSION
-from appliance.core.json_edit import Edit, apply_edits
-from appliance.core.json_path import Path, Step
-from appliance.core.runs import MAX_ITERATIONS, Task, Tool
-from appliance.core.slash import Family, family_of
-from appliance.core.tooling import NO_PARAMETERS
+from appliance.core.bodies.head import EXTENSION
+from appliance.core.bodies.json_text import Edit, Path, Step, apply_edits
+from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
+from appliance.core.runs.slash import Family, family_of
+from appliance.core.tools.tool import NO_PARAMETERS
 from appliance.errors import BadRequest, Forbidden
 from appliance.tools.box import Toolbox
 

@@ -16,7 +16,7 @@ from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from appliance.core.head import read_json
+from appliance.core.bodies.head import read_json
 from appliance.core.settings import HttpSettings, Listen
 from appliance.errors import (
     ApplianceError,

@@ -12,8 +12,8 @@ from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import RequestEntityTooLarge
 
+from appliance.core.bodies.head import read_json
 from appliance.core.conversation_files import read_file, write_file, write_many
-from appliance.core.head import read_json
 from appliance.errors import BadRequest, BodyTooLarge
 from appliance.http.control.answers import endless_answer, json_answer
 from appliance.http.control.run_routes import MAX_RUN

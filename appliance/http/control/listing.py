@@ -11,8 +11,8 @@ from msgspec import Raw
 from appliance import __version__
 from appliance.catalog.download_status import DownloadStatus, is_for
 from appliance.core.decoding import decoded
-from appliance.core.gguf import GgufInfo
-from appliance.core.model import Model
+from appliance.core.models.gguf import GgufInfo
+from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus

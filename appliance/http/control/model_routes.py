@@ -7,9 +7,9 @@ from quart_trio import QuartTrio
 
 from appliance.catalog.download_status import is_for
 from appliance.catalog.downloads import Download, Downloads
-from appliance.core.download import parse_reference
-from appliance.core.head import read_json
-from appliance.core.model import Model
+from appliance.core.bodies.head import read_json
+from appliance.core.models.download import parse_reference
+from appliance.core.models.model import Model
 from appliance.errors import BadRequest, Conflict, Forbidden, ModelNotFound
 from appliance.http.control.answers import feed_answer, json_answer
 from appliance.http.feeds.model_events import CONTENT_TYPE, ModelFeed

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from appliance.core.http_request import Head
-from appliance.core.inward import Asker
+from appliance.core.bodies.http_request import Head
+from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings, Listen
 from appliance.errors import RouteNotFound
 from appliance.http.bytes.answer import HttpSink

@@ -9,7 +9,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from appliance.core.inward import Asker
+from appliance.core.runs.inward import Asker
 from appliance.errors import ApplianceError, BadRequest, UsageError
 from appliance.http import errors
 from appliance.http.way.routes import POSTED

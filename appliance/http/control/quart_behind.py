@@ -18,7 +18,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from quart_trio import QuartTrio
 
-from appliance.core.http_request import Head
+from appliance.core.bodies.http_request import Head
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
 from appliance.http.bytes.tls import TlsSocket

@@ -8,8 +8,8 @@ from datetime import datetime
 import trio
 from quart import Response, request
 
-from appliance.core.activity import parse_id, parse_models, parse_query
 from appliance.core.machine import Hardware
+from appliance.core.records.activity import parse_id, parse_models, parse_query
 from appliance.errors import BadRequest, Busy, NotFound
 from appliance.http.control.answers import json_answer
 from appliance.platform.samples import Samples

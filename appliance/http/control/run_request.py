@@ -9,12 +9,12 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from appliance.agents.clocks import Limits
+from appliance.core.bodies.head import check_json
 from appliance.core.config.types import RunsConfig
-from appliance.core.head import check_json
-from appliance.core.near_names import meant_or_all
-from appliance.core.runs import MAX_ITERATIONS, Task, Tool
-from appliance.core.schema_check import schema_problem
-from appliance.core.tooling import NO_PARAMETERS
+from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
+from appliance.core.tools.schema_check import schema_problem
+from appliance.core.tools.tool import NO_PARAMETERS
+from appliance.core.words import meant_or_all
 from appliance.errors import BadRequest
 from appliance.tools.box import Toolbox
 

@@ -15,7 +15,7 @@ from quart_trio import QuartTrio
 
 from appliance import __version__
 from appliance.catalog.configuration import Reloaded
-from appliance.core.head import check_json
+from appliance.core.bodies.head import check_json
 from appliance.errors import BadRequest, NotFound, UsageError
 from appliance.http.control.answers import json_answer, see, text_answer
 from appliance.http.control.record_routes import RecordRoutes, Records

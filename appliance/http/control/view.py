@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.core.config.types import Config, ModelConfig
-from appliance.core.swap_listing import Listing, Object, model_status, swap_state, with_found
+from appliance.core.models.swap_listing import Listing, Object, model_status, swap_state, with_found
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
 from appliance.peers.owner import Peers

@@ -17,8 +17,8 @@ import trio
 from quart.wrappers.response import ResponseBody
 
 from appliance.catalog.catalog import Snapshot
-from appliance.core.sse import PING
-from appliance.core.swap_listing import Object
+from appliance.core.bodies.sse import PING
+from appliance.core.models.swap_listing import Object
 from appliance.http.control.view import View
 from appliance.traffic.inflight import InFlight
 from appliance.traffic.lifetime import Lifetime

@@ -17,7 +17,7 @@ from quart.wrappers.response import ResponseBody
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_status import DownloadEvent, DownloadStatus, events_between
 from appliance.catalog.downloads import Downloads
-from appliance.core.sse import PING, Event, encode
+from appliance.core.bodies.sse import PING, Event, encode
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
 from appliance.traffic.lifetime import Lifetime

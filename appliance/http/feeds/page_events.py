@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from appliance.conversations.owner import Conversations
-from appliance.core.sse import Event, encode
+from appliance.core.bodies.sse import Event, encode
 from appliance.http.feeds.model_events import ModelEvent, ModelFeed
 from appliance.http.owners import Owners
 from appliance.traffic.lifetime import Lifetime

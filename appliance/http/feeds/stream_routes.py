@@ -16,8 +16,8 @@ from quart import Response, request
 from quart.wrappers.response import ResponseBody
 from quart_trio import QuartTrio
 
-from appliance.core.head import check_json
-from appliance.core.record_ids import Numbered
+from appliance.core.answers.ring import Numbered
+from appliance.core.bodies.head import check_json
 from appliance.errors import BadRequest
 from appliance.http.control.answers import json_answer
 from appliance.http.way.resumable import LOOKUP, STREAM, find_stream

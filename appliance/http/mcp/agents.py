@@ -11,7 +11,7 @@ from msgspec import Meta, Raw, Struct
 from appliance.agents.owner import Agents
 from appliance.agents.record import result_of
 from appliance.agents.run import Asked, Run
-from appliance.core.sse import Decoder, Event
+from appliance.core.bodies.sse import Decoder, Event
 from appliance.errors import BadRequest
 from appliance.http.control.run_request import read_run
 from appliance.http.mcp.models import Result, Tell, failed_result, text_result

@@ -9,8 +9,8 @@ import msgspec
 import trio
 from msgspec import Meta, Raw, Struct
 
-from appliance.core.inward import Asker, Reply
-from appliance.core.sse import Decoder, RecordTooLong
+from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.core.runs.inward import Asker, Reply
 from appliance.errors import BadRequest, UpstreamFailed
 
 ORIGIN = "mcp"

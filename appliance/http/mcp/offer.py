@@ -8,8 +8,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.core.inward import Asker
-from appliance.core.tooling import ToolContext, ToolSpec
+from appliance.core.runs.inward import Asker
+from appliance.core.tools.tool import ToolContext, ToolSpec
 from appliance.errors import ApplianceError
 from appliance.http.control.listing import list_models
 from appliance.http.control.view import View

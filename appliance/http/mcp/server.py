@@ -9,11 +9,11 @@ from __future__ import annotations
 import trio
 
 from appliance import __version__
-from appliance.core.inward import Asker
-from appliance.core.mcp_messages import INVALID_PARAMS, RpcError, notification, refusal, result
-from appliance.core.mcp_serving import Accepted, Call, Immediate, Listing, cached, read_request, stamped
+from appliance.core.bodies.sse import PING, ErrorInfo, Event, encode
+from appliance.core.mcp.messages import INVALID_PARAMS, RpcError, notification, refusal, result
+from appliance.core.mcp.serving import Accepted, Call, Immediate, Listing, cached, read_request, stamped
+from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
-from appliance.core.sse import PING, ErrorInfo, Event, encode
 from appliance.errors import Busy, Forbidden
 from appliance.http import errors
 from appliance.http.mcp.models import Result

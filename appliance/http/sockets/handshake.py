@@ -11,8 +11,7 @@ import trio
 from wsproto.frame_protocol import FrameProtocol
 from wsproto.utilities import LocalProtocolError
 
-from appliance.core.http_request import Head
-from appliance.core.websocket_offer import VERSION, Offer, read_offer
+from appliance.core.bodies.http_request import VERSION, Head, Offer, read_offer
 from appliance.errors import ApplianceError, BadRequest, RequestCancelled, ShuttingDown
 from appliance.http import errors
 from appliance.http.bytes.answer import HttpSink

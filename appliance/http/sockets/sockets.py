@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
-from appliance.core.http_request import Head
-from appliance.core.model import Model
+from appliance.core.bodies.http_request import Head
+from appliance.core.models.model import Model
 from appliance.errors import Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection

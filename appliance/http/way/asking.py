@@ -8,7 +8,7 @@ import msgspec
 import trio
 from msgspec import Raw, Struct
 
-from appliance.core.model import Model
+from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
 from appliance.errors import ModelLoading, ModelNotLoaded, UpstreamFailed
 from appliance.fleet.owner import Fleet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 
-from appliance.core.sse import ErrorInfo, error_record
+from appliance.core.bodies.sse import ErrorInfo, error_record
 from appliance.errors import ApplianceError
 from appliance.http import errors
 from appliance.http.bytes.body import ClientLeft

@@ -1,8 +1,8 @@
 """A request whose engine dies is asked again on the next seat, or its answer is continued there.
 
 A seat is an engine with its devices; which one is next the fleet knows. A request is asked again where nothing of its
-answer had been passed on. A stream of which something had is continued from its text (`core.continuation`), and a
-record in it says so. Both at most MAX_FALLS times, and only as far as the client lets: see `wish_of`.
+answer had been passed on. A stream of which something had is continued from its text (`core.answers.continuation`), and
+a record in it says so. Both at most MAX_FALLS times, and only as far as the client lets: see `wish_of`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Protocol
 
 import trio
 
-from appliance.core.continuation import continued_body
-from appliance.core.model import Model
-from appliance.core.partial_answer import Partial, Refusal
-from appliance.core.slash import family_of
-from appliance.core.splicing import Seam, Splicer
+from appliance.core.answers.continuation import Partial, Refusal, continued_body
+from appliance.core.answers.splice import Seam, Splicer
+from appliance.core.models.model import Model
+from appliance.core.runs.slash import family_of
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.fleet.owner import END_NOTICED
 from appliance.fleet.status import ChildStatus

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 from msgspec import structs
 
-from appliance.core.http_request import Head
+from appliance.core.bodies.http_request import Head
 from appliance.core.settings import HttpSettings
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies, Body

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import unquote
 
-from appliance.core.head import read_query
-from appliance.core.inward import UNWATCHED, Watch
+from appliance.core.bodies.head import read_query
+from appliance.core.runs.inward import UNWATCHED, Watch
 from appliance.http.way.handover import Handover, Reply, handed_over
 from appliance.traffic.record import Record
 from appliance.traffic.request import Request
@@ -21,7 +21,7 @@ Answer = Callable[[Request, Record, bytes, Handover], Awaitable[None]]
 
 
 class Inward:
-    """The `Asker` of `core.inward`: asks through ``answer``, the pipeline of clients' requests.
+    """The `Asker` of `core.runs.inward`: asks through ``answer``, the pipeline of clients' requests.
 
     Such a request has ``inward`` set: no slash command and no ``appliance`` member of its body is honoured, nothing
     is told while it waits, and no conversation id makes it outlive who asked.

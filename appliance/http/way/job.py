@@ -25,7 +25,7 @@ class Job(Struct, frozen=True, kw_only=True):
     """The configuration's edits of bodies apply."""
     streams: bool = False
     extended: bool = False
-    """The client's body had the member `appliance.core.head.EXTENSION`."""
+    """The client's body had the member `appliance.core.bodies.head.EXTENSION`."""
     told: bool = True
     """A client that waits for its stream may be told so in the answer; else somebody else tells it."""
     path: str

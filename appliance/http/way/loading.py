@@ -11,8 +11,8 @@ from collections.abc import Callable
 import msgspec
 import trio
 
-from appliance.core.loading_text import JOKES, LoadingText
-from appliance.core.sse import PING, Event, encode
+from appliance.core.answers.loading_text import JOKES, LoadingText
+from appliance.core.bodies.sse import PING, Event, encode
 from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
 from appliance.traffic.sink import Sink
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct, structs
 
-from appliance.core import head as heads
-from appliance.core.filters import Edits
-from appliance.core.form_edit import rewrite_field, rewrite_urlencoded
-from appliance.core.head import RequestHead
-from appliance.core.model import Model
+from appliance.core.bodies import head as heads
+from appliance.core.bodies.filters import Edits, rewrite_field, rewrite_urlencoded
+from appliance.core.bodies.head import RequestHead
+from appliance.core.models.model import Model
 from appliance.http.way.resumable import CONVERSATION
 from appliance.traffic.request import Request
 from appliance.upstream.address import OWN_TO_THIS_HOP, Address

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from appliance.core.sse import Dialect
+from appliance.core.bodies.sse import Dialect
 from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.way.relay import relay
 from appliance.http.way.resumable import without_conversation

@@ -10,7 +10,7 @@ import math
 
 import trio
 
-from appliance.core.sse import PING
+from appliance.core.bodies.sse import PING
 from appliance.traffic.sink import Sink
 
 EVENT_STREAM = (b"Content-Type", b"text/event-stream")

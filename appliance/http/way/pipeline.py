@@ -8,12 +8,12 @@ from urllib.parse import unquote
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Catalog
-from appliance.core import head as heads
-from appliance.core.head import RequestHead
+from appliance.core.bodies import head as heads
+from appliance.core.bodies.head import RequestHead
 from appliance.core.linear_patterns import is_found
-from appliance.core.model import Model
+from appliance.core.models.model import Model
+from appliance.core.runs.slash import Plan
 from appliance.core.settings import HttpSettings
-from appliance.core.slash import Plan
 from appliance.errors import ApplianceError, BadRequest, Conflict, RouteNotFound
 from appliance.fleet.owner import Fleet
 from appliance.http.bytes.body import Bodies, Body

@@ -8,9 +8,9 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.core.partial_answer import Partial, Refusal, SoFar
-from appliance.core.slash import Family
-from appliance.core.sse import Dialect, ErrorInfo, Event, WholeRecords, encode, error_record
+from appliance.core.answers.continuation import Partial, Refusal, SoFar
+from appliance.core.bodies.sse import Dialect, ErrorInfo, Event, WholeRecords, encode, error_record
+from appliance.core.runs.slash import Family
 from appliance.errors import UpstreamFailed
 from appliance.http.errors import INVALID
 from appliance.traffic.sink import Headers, Sink

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.core.sse import Dialect, ErrorInfo, error_record
+from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.errors import BadRequest, Busy, NotFound, RequestCancelled, ShuttingDown
 from appliance.streams.generation import End, Generation
 from appliance.streams.owner import Streams

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from msgspec import Struct, structs
 
-from appliance.core.sse import Dialect
+from appliance.core.bodies.sse import Dialect
 from appliance.http.way.resumable import is_stream_path
 from appliance.traffic.request import CONVERSATIONS, PAGE_PREFIX, Request
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from appliance.core.sse import PING, Dialect
+from appliance.core.bodies.sse import PING, Dialect
 from appliance.http.way.handover import Reply
 from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
 from appliance.http.way.relay import error_in

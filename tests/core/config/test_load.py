@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.config.load import Loaded, Source, load
-from appliance.core.policy import policy_of
+from appliance.core.scheduling.policy import policy_of
 from appliance.errors import InvalidConfig, UsageError
 
 SEED = Path(__file__).parents[2] / "examples" / "llama-swap-seed.yaml"

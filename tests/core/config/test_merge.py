@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_values import mapping, plain, told
 
-from appliance.core.config.merge import merge
+from appliance.core.config.load import merge
 from appliance.core.config.nodes import Mapping, Problem
 
 KEYS = st.text("abcdefgh", min_size=1, max_size=3)

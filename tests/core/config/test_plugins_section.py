@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from appliance.core.config.load import Loaded, Source, load
-from appliance.core.config.schema import schema
-from appliance.core.config.show import shown
+from appliance.core.config.show import schema, shown
 from appliance.core.config.types import PluginConfig
 
 

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.config.load import Source, load
-from appliance.core.config.show import schema, shown
+from appliance.core.config.show import schema, shown, yaml_text
 from appliance.core.config.types import Config
-from appliance.core.config.yaml_text import yaml_text
 
 SEED = Path(__file__).parents[2] / "examples" / "llama-swap-seed.yaml"
 SEED_ENV = {"HOME": "/home/u", "API_KEY_1": "one", "API_KEY_2": "two", "OPENROUTER_API_KEY": "sk-or"}

@@ -6,12 +6,11 @@ import pytest
 
 from appliance.core.config.decode import decode
 from appliance.core.config.nodes import Mapping
+from appliance.core.config.scalars import parse_duration, parse_size, why_no_base_url
 from appliance.core.config.types import Config, ModelConfig
-from appliance.core.config.units import parse_duration, parse_size
-from appliance.core.config.urls import why_no_base_url
 from appliance.core.config.validate import normalise
 from appliance.core.config.yaml import parse
-from appliance.core.near_names import near
+from appliance.core.words import near
 
 MODELS = """
 models:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.mcp_config import HttpServer, McpServers, StdioServer, parse_mcp_servers, read_mcp_servers
+from appliance.core.mcp.config import HttpServer, McpServers, StdioServer, parse_mcp_servers, read_mcp_servers
 from appliance.errors import UsageError
 
 

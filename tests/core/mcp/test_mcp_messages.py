@@ -11,20 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from appliance.core.mcp_messages import (
+from appliance.core.mcp.messages import (
     Answer,
     Asked,
     Lines,
     RpcError,
     Told,
+    call_params,
     notification,
+    outcome,
     read_message,
+    read_tools,
     refusal,
     reply,
     request,
     result,
 )
-from appliance.core.mcp_tools import call_params, outcome, read_tools
 
 LINE = st.binary(max_size=40).map(lambda data: data.replace(b"\n", b""))
 

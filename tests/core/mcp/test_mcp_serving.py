@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.mcp_serving import (
+from appliance.core.mcp.serving import (
     HANDSHAKE_VERSIONS,
     META_CAPABILITIES,
     META_VERSION,

@@ -8,9 +8,11 @@ import jsonschema
 import msgspec
 import pytest
 
-from appliance.core.mcp_config import McpServers
-from appliance.core.tools.arguments import (
+from appliance.core.mcp.config import McpServers
+from appliance.core.tools.specs import (
+    NAMES,
     SHELL,
+    SPECS,
     EditFile,
     ExecShellCommand,
     FileGlobSearch,
@@ -18,10 +20,9 @@ from appliance.core.tools.arguments import (
     GrepSearch,
     ReadFile,
     WriteFile,
+    chosen_tools,
     read_arguments,
 )
-from appliance.core.tools.choice import chosen_tools
-from appliance.core.tools.specs import NAMES, SPECS
 from appliance.errors import BadRequest, UsageError
 
 KINDS = dict(

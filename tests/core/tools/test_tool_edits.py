@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from appliance.core.tools.edits import Edit, EditProblem, apply_edits
+from appliance.core.tools.texts import Edit, EditProblem, apply_edits
 
 
 def edit(old: str, new: str) -> Edit:

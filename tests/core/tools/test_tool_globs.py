@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.tools.globs import MAX_PATTERN, Glob
+from appliance.core.tools.patterns import MAX_GLOB as MAX_PATTERN
+from appliance.core.tools.patterns import Glob
 
 
 def oracle(pattern: str, path: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.tools.grep_lines import GrepLines
+from appliance.core.tools.search import GrepLines
 
 NAMES = st.lists(st.text("a1:-.", min_size=1, max_size=6), min_size=1, max_size=4, unique=True)
 

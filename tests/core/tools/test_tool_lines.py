@@ -5,14 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.tools.lines import (
-    MAX_OUTPUT,
-    TRUNCATED,
-    CappedOutput,
-    LineWindow,
-    Utf8Pieces,
-    whole_characters,
-)
+from appliance.core.tools.texts import MAX_OUTPUT, TRUNCATED, CappedOutput, LineWindow, Utf8Pieces, whole_characters
 
 TEXT = st.text("aé\n→", max_size=40)
 

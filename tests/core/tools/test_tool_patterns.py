@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.tools.patterns import MAX_PATTERN, BadPattern, posix_pattern, python_pattern
+from appliance.core.tools.patterns import MAX_REGEX as MAX_PATTERN
+from appliance.core.tools.patterns import BadPattern, posix_pattern, python_pattern
 
 CASES = [
     (r"\d+", "v42", True),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.tools.targets import BadTarget, Container, Image, Ssh, parse_target, quoted, running_target
+from appliance.core.tools.places import BadTarget, Container, Image, Ssh, parse_target, quoted, running_target
 
 
 @pytest.mark.parametrize(

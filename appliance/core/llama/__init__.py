@@ -1,0 +1,4 @@
+"""llama-server's options: the table of them, and presets.
+
+Refuses to start a llama-server.
+"""

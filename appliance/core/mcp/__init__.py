@@ -1,0 +1,4 @@
+"""The Model Context Protocol, in both directions: configuration, messages, serving.
+
+Refuses to hold a connection.
+"""

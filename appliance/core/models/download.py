@@ -1,0 +1,324 @@
+"""The decisions of downloads: the meaning of a name or an option, the files that it selects, and the meaning of an
+answer.
+
+The choice follows llama-server's ``-hf`` (llama.cpp b11434): the tag is the end of a file's name, without one it is
+Q4_K_M, then Q8_0, then the first file; shards belong together, and the nearest projector comes along. The options that
+name a model on the hub instead of a file on disk are its ``--hf-repo``, ``--hf-file`` and ``--spec-draft-hf``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import urlsplit
+
+from msgspec import Struct, structs
+
+from appliance.core.models.names import (
+    PROJECTOR_TYPES,
+    QUANTISATIONS,
+    Shard,
+    folder_of,
+    is_companion,
+    is_projector,
+    prefer,
+    repo_of,
+    shard_of,
+    stem_of,
+    tag_of,
+)
+from appliance.errors import BadRequest, NotFound
+
+HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
+ANY_TAG = "LATEST"
+"""The word that Ollama's users write for no tag; llama-server also accepts it."""
+RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
+FIRST_DELAY = 1.0
+LONGEST_DELAY = 30.0
+LONGEST_RETRY_AFTER = 300.0
+SHOWN_TAGS = 20
+
+_TAG = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_OID = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
+_RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15}|\*)")
+
+
+class Reference(Struct, frozen=True):
+    """A user's request. ``tag`` is in capitals; None leaves the choice to `choose`."""
+
+    repo: str
+    tag: str | None = None
+
+    def __str__(self) -> str:
+        return self.repo if self.tag is None else f"{self.repo}:{self.tag}"
+
+
+class RemoteFile(Struct, frozen=True):
+    """A file of a repository. ``oid``: sha256 of its contents (64 digits), or git's SHA-1 of the blob (40)."""
+
+    path: str
+    oid: str
+    size: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def folder(self) -> str:
+        return self.path.rpartition("/")[0]
+
+
+class Choice(Struct, frozen=True):
+    """The files of one model: its shards in order, and its projector."""
+
+    tag: str
+    model: tuple[RemoteFile, ...]
+    projector: RemoteFile | None = None
+
+    @property
+    def files(self) -> tuple[RemoteFile, ...]:
+        return self.model if self.projector is None else (*self.model, self.projector)
+
+
+class _Candidate(Struct, frozen=True):
+    stem: str
+    shard: Shard | None
+    first: RemoteFile
+
+
+def parse_reference(text: str) -> Reference:
+    """Read ``org/repo``, ``org/repo:TAG``, or the address of a repository's page. Raises BadRequest."""
+    rest = text.strip()
+    host = rest.removeprefix("https://").partition("/")[0]
+    if "://" in rest or host in HUB_HOSTS:
+        parts = urlsplit(rest if "://" in rest else f"https://{rest}")
+        if parts.hostname not in HUB_HOSTS:
+            raise BadRequest(f"{text!r} is not on the Hugging Face hub; write org/repo or org/repo:TAG", param="model")
+        rest = "/".join(parts.path.strip("/").split("/")[:2])
+    repo, colon, tag = rest.partition(":")
+    if repo_of(folder_of(repo)) != repo:
+        raise BadRequest(
+            f"{text!r} does not name a repository; write org/repo or org/repo:TAG, "
+            "such as ggml-org/gemma-3-4b-it-GGUF:Q4_K_M",
+            param="model",
+        )
+    if colon and not _TAG.fullmatch(tag):
+        raise BadRequest(f"{tag!r} is not a quantisation tag such as Q4_K_M", param="model")
+    return Reference(repo, tag.upper() if tag and tag.upper() != ANY_TAG else None)
+
+
+def is_oid(text: str) -> bool:
+    return _OID.fullmatch(text) is not None
+
+
+def choose(reference: Reference, files: Iterable[RemoteFile]) -> Choice:
+    """Choose the model among a repository's files. Raises NotFound, which lists the tags."""
+    known = {file.path: file for file in sorted(files, key=lambda file: file.path)}
+    candidates = [(tag, found) for found in _candidates(known.values()) if (tag := tag_of(found.stem)) is not None]
+    if not candidates:
+        raise NotFound(
+            f"{reference.repo} has no GGUF model that names its quantisation; look for a repository whose name ends "
+            "in -GGUF"
+        )
+    wanted = _wanted(candidates, reference.tag)
+    if wanted is None:
+        tags = list(dict.fromkeys(tag for tag, _ in candidates))
+        more = ", ..." if len(tags) > SHOWN_TAGS else ""
+        raise NotFound(f"{reference.repo} has no {reference.tag}; it has {', '.join(tags[:SHOWN_TAGS])}{more}")
+    tag, found = wanted
+    return Choice(tag, _shards(reference.repo, found, known), nearest_projector(found.first.folder, known))
+
+
+def _candidates(files: Iterable[RemoteFile]) -> Iterable[_Candidate]:
+    seen: set[tuple[str, str, int]] = set()
+    for file in files:
+        stem = stem_of(file.name)
+        if stem is None:
+            continue
+        shard = shard_of(stem)
+        name = shard.stem if shard else stem
+        key = (file.folder, name, shard.total if shard else 0)
+        if key not in seen and not is_companion(name, anywhere=True):
+            seen.add(key)
+            yield _Candidate(name, shard, file)
+
+
+def _wanted(candidates: Sequence[tuple[str, _Candidate]], tag: str | None) -> tuple[str, _Candidate] | None:
+    if tag is None:
+        return prefer([(found_tag, (found_tag, found)) for found_tag, found in candidates], QUANTISATIONS)
+    exact = [pair for pair in candidates if pair[0] == tag]
+    longer = [pair for pair in candidates if pair[1].stem.upper().endswith((f"-{tag}", f".{tag}"))]
+    return next(iter(exact or longer), None)
+
+
+def _shards(repo: str, found: _Candidate, known: Mapping[str, RemoteFile]) -> tuple[RemoteFile, ...]:
+    if found.shard is None:
+        return (found.first,)
+    before = f"{found.first.folder}/" if found.first.folder else ""
+    paths = [before + found.shard.name(number) for number in range(1, found.shard.total + 1)]
+    if missing := [path for path in paths if path not in known]:
+        raise NotFound(f"{repo} lacks {missing[0]}, a part of the model; its owner has to upload it")
+    return tuple(known[path] for path in paths)
+
+
+def nearest_projector(folder: str, known: Mapping[str, RemoteFile]) -> RemoteFile | None:
+    """Find the projector beside the model, else in the closest folder above it, where `catalog.hub_cache` will look for
+    it.
+    """
+    while True:
+        here = [
+            (tag_of(stem), file)
+            for file in known.values()
+            if file.folder == folder and (stem := stem_of(file.name)) is not None and is_projector(stem)
+        ]
+        if found := prefer(here, PROJECTOR_TYPES):
+            return found
+        if not folder:
+            return None
+        folder = folder.rpartition("/")[0]
+
+
+# ---- one answer ------------------------------------------------------------------------------------------------------
+
+
+class Continue(Struct, frozen=True):
+    """The body is the file from the requested offset, after ``skip`` bytes that are already on disk."""
+
+    skip: int = 0
+
+
+class StartOver(Struct, frozen=True):
+    """The part on disk does not belong to the server's current file."""
+
+    why: str
+
+
+def judge(status: int, headers: Mapping[bytes, bytes], have: int, size: int) -> Continue | StartOver:
+    """Return the meaning of an answer of 200, 206 or 416 to a request for everything from ``have``.
+
+    ``headers`` have lower-case names; ``size`` is that of the whole file.
+    """
+    if headers.get(b"content-encoding", b"identity") not in (b"", b"identity"):
+        return StartOver("it sends the file compressed, which cannot be continued")
+    if status == 416:
+        return StartOver(f"it has fewer bytes than the {have} that are here already")
+    if status == 206:
+        match = _RANGE.fullmatch(headers.get(b"content-range", b"").decode("latin-1").strip())
+        if match is None or int(match[1]) != have:
+            return StartOver("it sends the wrong part of the file")
+        if match[3] != "*" and int(match[3]) != size:
+            return StartOver(f"its file has {match[3]} bytes, not {size}")
+        return Continue()
+    length = headers.get(b"content-length")
+    if length is not None and int(length) != size:
+        return StartOver(f"its file has {int(length)} bytes, not {size}")
+    return Continue(skip=have)
+
+
+def is_passing(status: int) -> bool:
+    """True if a request with such an answer may succeed later."""
+    return status in RETRY_STATUSES
+
+
+def retry_after(value: bytes | None) -> float | None:
+    """Return the seconds of a Retry-After header; its other form, a date, counts as none."""
+    if value is None or not value.strip().isdigit():
+        return None
+    return min(float(value.strip()), LONGEST_RETRY_AFTER)
+
+
+def retry_delay(attempt: int, asked: float | None) -> float:
+    """Return the seconds before the next attempt; the first failed attempt is number 1."""
+    return max(min(FIRST_DELAY * 2.0 ** (attempt - 1), LONGEST_DELAY), asked or 0.0)
+
+
+class Throttle:
+    """A bandwidth limit shared by all transfers; ``rate`` is in bytes per second, and None means no limit."""
+
+    def __init__(self, rate: int | None) -> None:
+        self._rate = rate
+        self._free_at = 0.0
+
+    def take(self, count: int, now: float) -> float:
+        """Return the seconds to wait after receiving so many bytes."""
+        if self._rate is None:
+            return 0.0
+        self._free_at = max(self._free_at, now) + count / self._rate
+        return self._free_at - now
+
+
+PRESET_FILE = "preset.ini"
+"""A repository with this file on its top level holds presets and not a model."""
+SIDECARS = {"draft-mtp": "mtp-", "draft-dspark": "dspark-", "draft-dflash": "dflash-", "draft-eagle3": "eagle3-"}
+"""Kinds of speculative decoding (``--spec-type``) whose small model is a companion, with the mark in its file's name;
+best first."""
+SHOWN_FILES = 20
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """A model, or a small one that guesses ahead for another, by its repository."""
+
+    reference: Reference
+    file: str = ""
+    """Its path in the repository, instead of the choice by tag."""
+    projector: bool = True
+    """Also take its projector."""
+    presets: bool = False
+    """If the repository holds presets, take only those."""
+    sidecars: tuple[str, ...] = ()
+    """Marks of companions that are taken instead of a model if there are any, best first."""
+
+    def __str__(self) -> str:
+        return f"{self.reference.repo}/{self.file}" if self.file else str(self.reference)
+
+
+def sidecars_of(spec_type: str) -> tuple[str, ...]:
+    """Return the companions to look for in a repository of draft models; without ``--spec-type`` any of them."""
+    kinds = [kind.strip() for kind in spec_type.split(",")]
+    return tuple(mark for kind, mark in SIDECARS.items() if kind in kinds or not spec_type)
+
+
+def pick(wanted: Wanted, files: Iterable[RemoteFile]) -> Choice:
+    """Return the chosen files of the repository. Raises NotFound, which lists the existing ones."""
+    known = {file.path: file for file in sorted(files, key=lambda file: file.path)}
+    if wanted.presets and PRESET_FILE in known:
+        return Choice("", (known[PRESET_FILE],))
+    if wanted.file:
+        return _named(wanted, known)
+    if sidecar := _sidecar(wanted, list(known.values())):
+        return Choice(tag_of(stem_of(sidecar.name) or "") or "", (sidecar,))
+    choice = choose(wanted.reference, known.values())
+    return choice if wanted.projector else structs.replace(choice, projector=None)
+
+
+def _named(wanted: Wanted, known: dict[str, RemoteFile]) -> Choice:
+    found = known.get(wanted.file)
+    if found is None:
+        models = [path for path in known if stem_of(path.rpartition("/")[2]) is not None]
+        more = ", ..." if len(models) > SHOWN_FILES else ""
+        here = f"; it has {', '.join(models[:SHOWN_FILES])}{more}" if models else ""
+        raise NotFound(f"{wanted.reference.repo} has no file {wanted.file}{here}")
+    stem = stem_of(found.name) or ""
+    tag = tag_of(stem) or ""
+    if (shard := shard_of(stem)) is None:
+        return Choice(tag, (found,), _projector_for(wanted, known, found))
+    before = f"{found.folder}/" if found.folder else ""
+    paths = [before + shard.name(number) for number in range(1, shard.total + 1)]
+    if missing := [path for path in paths if path not in known]:
+        raise NotFound(f"{wanted.reference.repo} lacks {missing[0]}, a part of the model; its owner has to upload it")
+    return Choice(tag, tuple(known[path] for path in paths), _projector_for(wanted, known, found))
+
+
+def _projector_for(wanted: Wanted, known: dict[str, RemoteFile], model: RemoteFile) -> RemoteFile | None:
+    return nearest_projector(model.folder, known) if wanted.projector else None
+
+
+def _sidecar(wanted: Wanted, files: Sequence[RemoteFile]) -> RemoteFile | None:
+    """Choose the first existing kind; of several files of a kind the one with the wanted tag, else the first."""
+    for mark in wanted.sidecars:
+        found = [file for file in files if mark in file.name and stem_of(file.name) is not None]
+        tagged = [file for file in found if tag_of(stem_of(file.name) or "") == wanted.reference.tag]
+        if found:
+            return (tagged or found)[0]
+    return None

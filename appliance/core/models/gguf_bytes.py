@@ -1,0 +1,399 @@
+"""The layout of a GGUF header: a cursor over bytes that are fetched on demand, the key-value table, the tensor table.
+
+Knows where things lie and how large they may be; what the keys mean is gguf.py's business. Sources: the GGUF
+specification (versions 2 and 3) and the checks of llama.cpp's own reader (b11434).
+
+Every number in the file is hostile until it is checked: nothing is allocated, and no loop is entered, on the word of a
+count or length that the file's size and the limits below do not back. Arrays of numbers are skipped by arithmetic;
+arrays of strings, which hold a vocabulary of 250,000 tokens, are skipped length by length without making objects.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from math import prod
+
+from msgspec import Struct
+
+from appliance.core.models.ggml import TENSOR_TYPES
+from appliance.core.units import KIB, MIB
+
+ReadAt = Callable[[int, int], bytes]
+"""``read_at(offset, n)``: up to ``n`` bytes from ``offset``, at least one unless the file ends there."""
+
+WINDOW = 128 * KIB
+MAX_HEADER = 256 * MIB
+"""The largest real headers are about 20 MiB: a vocabulary of 260,000 tokens with its merges."""
+MAX_KEYS = 1 << 16
+MAX_KEY_BYTES = MIB
+"""Bytes of all keys together; they are held to find duplicates."""
+MAX_STRINGS = 1 << 22
+"""Elements of all string arrays together; skipping this many takes about half a second."""
+MAX_TENSORS = 1 << 17
+MAX_TENSOR_NAME = 63
+"""ggml reserves 64 bytes for a name, the last one a zero."""
+MAX_DIMENSIONS = 4
+MAX_KEPT = 256
+"""Number of values that are kept; more would mean keys of dozens of architectures in one file."""
+MAX_KEPT_TEXT = MIB
+"""Longest string that is kept; a longer one counts as absent. Chat templates are 5 to 20 KiB."""
+MAX_KEPT_ARRAY = 1024
+"""Longest array of numbers that is kept, one number per layer; of longer ones only the length is kept."""
+
+MAX_LAYERS = 512
+"""llama.cpp's own limit."""
+DEVICE_ALIGNMENT = 32
+LAYER_NAME = re.compile(rb"blk\.(\d{1,4})\.")
+INPUTS = (b"token_embd", b"position_embd", b"token_types", b"per_layer_token_embd")
+REPACKED = frozenset(("Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4"))
+"""Types that b11434 copies into another order on processors with AVX2 (``Q2_K`` with AVX512), unless a GPU uses
+them.
+"""
+
+STRING, ARRAY = 8, 9
+NUMBERS = {
+    number: struct.Struct("<" + code)
+    for number, code in zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True)
+}
+U32, U64, U32_U64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<IQ")
+TOO_LARGE = 1 << 63
+"""ggml counts with signed 64-bit numbers."""
+
+
+class GgufError(ValueError):
+    """The bytes are not a GGUF header that llama.cpp would load. The message is one line, without the file's name."""
+
+
+class Array(Struct, frozen=True):
+    """An array value: the number of elements, and the elements themselves if they were wanted, few, and whole numbers.
+
+    Truth values count as 0 and 1.
+    """
+
+    count: int
+    numbers: tuple[int, ...] = ()
+
+
+Value = int | float | bool | str | Array
+
+
+class Part(Struct, frozen=True):
+    """Weights of one kind in one layer. Sizes are in bytes, as llama.cpp pads them in its buffers."""
+
+    layer: int
+    """-1 for weights that belong to no layer."""
+    kind: str
+    """In a layer ``attention``, ``feed``, ``experts``; else ``input``, ``output``, ``other``."""
+    size: int
+    repacked: int
+    """The part of ``size`` in types that the CPU backend copies into another order when it computes with them."""
+    rows: int
+    """The largest matrix: how many numbers its result has for each token."""
+    columns: int
+    """The largest matrix: how many numbers it takes for each token."""
+    gated: bool
+    """A feed-forward part with a gate beside it."""
+
+
+class _Parts:
+    """Adds tensors up, in bounded space: a header may name thousands of layers and any name of 64 bytes."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[int, str], list[int]] = {}
+        self._gated: set[tuple[int, str]] = set()
+        self.plain_end = 0
+        """The end of the last tensor that is used directly from the file."""
+
+    def add(self, name: bytes, dimensions: tuple[int, ...], label: str, size: int, end: int) -> None:
+        layer, kind = _place(name)
+        if layer >= MAX_LAYERS:
+            return
+        place = (layer, kind)
+        sums = self._sums.setdefault(place, [0, 0, 0, 0])
+        padded = -(-size // DEVICE_ALIGNMENT) * DEVICE_ALIGNMENT
+        sums[0] += padded
+        if kind not in ("input", "other") and label in REPACKED and len(dimensions) > 1 and dimensions[1] % 8 == 0:
+            sums[1] += padded
+        else:
+            self.plain_end = max(self.plain_end, end)
+        if len(dimensions) < 2:
+            return
+        if kind == "feed" and b"ffn_gate.w" in name:
+            self._gated.add(place)
+        if kind != "attention" and dimensions[1] > sums[2]:
+            sums[2], sums[3] = dimensions[1], dimensions[0]
+
+    def all(self) -> tuple[Part, ...]:
+        return tuple(
+            Part(layer, kind, size, repacked, rows, columns, (layer, kind) in self._gated)
+            for (layer, kind), (size, repacked, rows, columns) in sorted(self._sums.items())
+        )
+
+
+class Tensors(Struct, frozen=True, kw_only=True):
+    """The sums of the tensor table. ``end`` is the offset from the data's start that the file must reach."""
+
+    count: int
+    parameters: int
+    end: int
+    last: str
+    """The tensor that reaches ``end``."""
+    bytes_by_type: dict[str, int]
+    unknown: bool
+    """Some tensor has a type of unknown size, so ``bytes_by_type`` is too small."""
+    has_rank_head: bool
+    parts: tuple[Part, ...] = ()
+    """The weights by place of use: by layer and kind, and those outside all layers. Without those beyond
+    `MAX_LAYERS`.
+    """
+    tail: int = 0
+    """Bytes at the end of the file that are no longer read once the copies in another order exist."""
+
+
+class Cursor:
+    """Walks the header from front to back, holding one window of it."""
+
+    __slots__ = ("_buffer", "_limit", "_read_at", "_size", "_start", "_window", "position")
+
+    def __init__(self, read_at: ReadAt, size: int, window: int = WINDOW) -> None:
+        self._read_at = read_at
+        self._size = size
+        self._limit = min(size, MAX_HEADER)
+        self._window = window
+        self._buffer = b""
+        self._start = 0
+        self.position = 0
+
+    def _check(self, end: int) -> None:
+        if end <= self._limit:
+            return
+        if end <= self._size:
+            raise GgufError(f"its header is larger than {MAX_HEADER // MIB} MiB")
+        raise GgufError(
+            f"it ends too early: the header goes on after its {self._size} bytes; copy or download it again"
+        )
+
+    def _load(self, count: int) -> None:
+        """Put the window at the position, with at least ``count`` bytes in it."""
+        self._check(self.position + count)
+        wanted = min(max(count, self._window), self._limit - self.position)
+        self._start = self.position
+        self._buffer = self._read_at(self._start, wanted)
+        while len(self._buffer) < count:
+            more = self._read_at(self._start + len(self._buffer), wanted - len(self._buffer))
+            if not more:
+                raise GgufError("it became shorter while it was read")
+            self._buffer += more
+
+    def _advance(self, count: int) -> int:
+        """Step over ``count`` bytes and return their place in the window."""
+        index = self.position - self._start
+        if index + count > len(self._buffer):
+            self._load(count)
+            index = 0
+        self.position += count
+        return index
+
+    def take(self, count: int) -> bytes:
+        """Return the next ``count`` bytes; the caller has bounded ``count``."""
+        index = self._advance(count)
+        return self._buffer[index : index + count]
+
+    def unpack(self, shape: struct.Struct) -> tuple[int | float | bool, ...]:
+        index = self._advance(shape.size)  # before the buffer is looked at: it may put another one there
+        return shape.unpack_from(self._buffer, index)
+
+    def u32(self) -> int:
+        index = self._advance(4)
+        return U32.unpack_from(self._buffer, index)[0]
+
+    def u64(self) -> int:
+        index = self._advance(8)
+        return U64.unpack_from(self._buffer, index)[0]
+
+    def u32_u64(self) -> tuple[int, int]:
+        index = self._advance(12)
+        return U32_U64.unpack_from(self._buffer, index)
+
+    def skip(self, count: int) -> None:
+        self._check(self.position + count)
+        self.position += count
+
+    def string(self, limit: int, what: str) -> bytes:
+        length = self.u64()
+        if length > limit:
+            raise GgufError(f"{what} is {length} bytes long, the limit is {limit}")
+        return self.take(length)
+
+    def skip_strings(self, count: int) -> None:
+        """Step over ``count`` length-prefixed strings; the one loop here that runs hundreds of thousands of times."""
+        unpack = U64.unpack_from
+        while count:
+            index = self.position - self._start
+            if index + U64.size > len(self._buffer):
+                self._load(U64.size)
+                index = 0
+            buffer = self._buffer
+            last = len(buffer) - U64.size
+            for done in range(count):
+                if index > last:
+                    count -= done
+                    break
+                index += U64.size + unpack(buffer, index)[0]
+            else:
+                count = 0
+            self._check(self._start + index)
+            self.position = self._start + index
+
+
+class _Strings:
+    """Counts how many more array strings this header may have."""
+
+    def __init__(self) -> None:
+        self.left = MAX_STRINGS
+
+    def spend(self, count: int, key: str) -> None:
+        if count > self.left:
+            raise GgufError(f"{key} counts {count} strings, a header may hold {MAX_STRINGS}")
+        self.left -= count
+
+
+def read_metadata(cursor: Cursor, count: int, wanted: Callable[[str], bool]) -> dict[str, Value]:
+    """Read the key-value table; keep the values of ``wanted`` keys, check and step over the rest."""
+    if count > MAX_KEYS:
+        raise GgufError(f"it counts {count} metadata keys, the limit is {MAX_KEYS}")
+    seen: set[bytes] = set()
+    key_bytes = 0
+    strings = _Strings()
+    kept: dict[str, Value] = {}
+    for _ in range(count):
+        raw = cursor.string(MAX_KEY_BYTES, "a metadata key")
+        key = raw.decode(errors="replace")
+        key_bytes += len(raw)
+        if key_bytes > MAX_KEY_BYTES:
+            raise GgufError(f"its metadata keys take more than {MAX_KEY_BYTES} bytes")
+        if raw in seen:
+            raise GgufError(f"metadata key {shown(key)} is there twice")
+        seen.add(raw)
+        keep = wanted(key)
+        value = _value(cursor, key, strings, keep)
+        if keep and value is not None:
+            if len(kept) == MAX_KEPT:
+                raise GgufError(f"it has more than {MAX_KEPT} keys that describe a model")
+            kept[key] = value
+    return kept
+
+
+def _value(cursor: Cursor, key: str, strings: _Strings, keep: bool) -> Value | None:
+    kind = cursor.u32()
+    if kind == ARRAY:
+        return _array(cursor, key, strings, keep)
+    if kind == STRING:
+        length = cursor.u64()
+        if keep and length <= MAX_KEPT_TEXT:
+            return cursor.take(length).decode(errors="replace")
+        cursor.skip(length)
+        return None
+    shape = NUMBERS.get(kind)
+    if shape is None:
+        raise GgufError(f"metadata key {shown(key)} has unknown type {kind}")
+    return cursor.unpack(shape)[0]
+
+
+def _array(cursor: Cursor, key: str, strings: _Strings, keep: bool) -> Array:
+    kind, count = cursor.u32_u64()
+    if kind == ARRAY:
+        raise GgufError(f"metadata key {shown(key)} holds an array of arrays, which llama.cpp does not read")
+    if kind == STRING:
+        strings.spend(count, shown(key))
+        cursor.skip_strings(count)
+        return Array(count)
+    shape = NUMBERS.get(kind)
+    if shape is None:
+        raise GgufError(f"metadata key {shown(key)} is an array of unknown type {kind}")
+    if keep and count <= MAX_KEPT_ARRAY:
+        numbers = cursor.unpack(struct.Struct(f"<{count}{shape.format[1:]}"))
+        return Array(count, tuple(int(n) for n in numbers if isinstance(n, int)))
+    cursor.skip(count * shape.size)
+    return Array(count)
+
+
+def read_tensors(cursor: Cursor, count: int, alignment: int) -> Tensors:
+    """Read the tensor table, checking each entry by itself; the caller compares ``end`` with the file's size."""
+    if count > MAX_TENSORS:
+        raise GgufError(f"it counts {count} tensors, the limit is {MAX_TENSORS}")
+    names: set[bytes] = set()
+    parameters, end, last = 0, 0, b""
+    sizes: dict[str, int] = {}
+    unknown = False
+    parts = _Parts()
+    for _ in range(count):
+        name = cursor.string(MAX_TENSOR_NAME, "a tensor name")
+        if name in names:
+            raise GgufError(f"tensor {_name(name)} is there twice")
+        names.add(name)
+        dimensions = _dimensions(cursor, name)
+        number, offset = cursor.u32_u64()
+        elements = prod(dimensions)
+        if max(elements, *dimensions, 0) >= TOO_LARGE:
+            raise GgufError(f"tensor {_name(name)} has more elements than a number can hold")
+        if offset % alignment:
+            raise GgufError(f"tensor {_name(name)} is at offset {offset}, not a multiple of {alignment}")
+        known = TENSOR_TYPES.get(number)
+        size = 1 if known is None else _size(known, dimensions, elements, name)
+        if known is None:
+            unknown = True
+        else:
+            sizes[known[0]] = sizes.get(known[0], 0) + size
+        parts.add(name, dimensions, "" if known is None else known[0], size, offset + size)
+        parameters += elements
+        if offset + size > end:
+            end, last = offset + size, name
+    return Tensors(
+        count=count,
+        parameters=parameters,
+        end=end,
+        last=_name(last),
+        bytes_by_type=sizes,
+        unknown=unknown,
+        has_rank_head=b"cls.output.weight" in names,
+        parts=parts.all(),
+        tail=end - min(end, parts.plain_end),
+    )
+
+
+def _place(name: bytes) -> tuple[int, str]:
+    """Return the layer and kind of a tensor by its name, as llama.cpp assigns them to devices."""
+    if found := LAYER_NAME.match(name):
+        rest = name[found.end() :]
+        if rest.startswith(b"ffn_"):
+            return int(found[1]), "experts" if b"_exps" in rest else "feed"
+        return int(found[1]), "attention"
+    if name.startswith(INPUTS):
+        return -1, "input"
+    return -1, "output" if name.startswith(b"output.") else "other"
+
+
+def _dimensions(cursor: Cursor, name: bytes) -> tuple[int, ...]:
+    count = cursor.u32()
+    if count > MAX_DIMENSIONS:
+        raise GgufError(f"tensor {_name(name)} has {count} dimensions, ggml knows {MAX_DIMENSIONS}")
+    return tuple(cursor.u64() for _ in range(count))
+
+
+def _size(known: tuple[str, int, int], dimensions: tuple[int, ...], elements: int, name: bytes) -> int:
+    label, block, block_bytes = known
+    if (dimensions[0] if dimensions else 1) % block:
+        raise GgufError(f"tensor {_name(name)} has rows that are not whole {label} blocks of {block}")
+    return elements // block * block_bytes
+
+
+def shown(text: str) -> str:
+    """Return a name from the file, made safe and short enough for one line of a message."""
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+def _name(raw: bytes) -> str:
+    return shown(raw.decode(errors="replace"))

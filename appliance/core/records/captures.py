@@ -1,0 +1,309 @@
+"""Requests and answers kept for the person who looks into them: in memory, within a budget of bytes, oldest out first.
+
+Nothing is copied, compressed or put into words while a request is under way: what is kept are references to the bytes
+that pass anyway. The budget counts what is really held, so `waiting` tells what could be compressed meanwhile; a
+`Packing` is done in a thread, and put in place where the buffer lives. What is kept of which route, and which headers
+are hidden, is llama-swap 0bdb3720's choice.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from appliance.core.bodies.http_message import ContentDecoder
+from appliance.wire.activity import Capture
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+REDACTED = "[REDACTED]"
+_SECRET = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"x-api-key"})
+
+MAX_RATIO = 16
+"""How many times the budget a body may be long, however well it packs: whoever looks at it gets it whole."""
+
+BLOCK = 64 << 10
+"""Bytes of an answer under way that are worth being compressed; what is compressed together never needs to be read
+alone, and more at once would hardly be smaller."""
+
+_ENTRY = 400
+"""Bytes that one capture takes besides its contents, so that many small ones keep within the budget too."""
+_PIECE = 40
+"""Bytes that one piece of a body, or one header, takes besides its contents."""
+
+
+class Parts(NamedTuple):
+    """Which bodies of a route are kept."""
+
+    request: bool
+    response: bool
+
+
+_BOTH = Parts(request=True, response=True)
+_PARTS = {
+    "/v1/audio/speech": Parts(request=True, response=False),
+    "/v1/audio/voices": Parts(request=False, response=True),
+    "/v1/audio/transcriptions": Parts(request=False, response=True),
+    "/v1/images/generations": Parts(request=True, response=False),
+    "/v1/images/edits": Parts(request=False, response=False),
+    "/sdapi/v1/txt2img": Parts(request=True, response=False),
+    "/sdapi/v1/img2img": Parts(request=False, response=False),
+}
+
+
+def captured_parts(path: str) -> Parts:
+    """Return the parts to keep of a route, without the prefix /upstream/<model>. Sound and pictures are not kept."""
+    return _PARTS.get(path, _BOTH)
+
+
+def captured_headers(headers: Iterable[tuple[bytes, bytes]], *, decoded: bool = False) -> dict[str, str]:
+    """Names in their usual spelling, of each the first value; what could be a secret is hidden.
+
+    ``decoded`` leaves Content-Encoding out: the body that goes with these has been decoded.
+    """
+    kept: dict[str, str] = {}
+    for name, value in headers:
+        lowered = name.lower()
+        if decoded and lowered == b"content-encoding":
+            continue
+        usual = "-".join(part.capitalize() for part in lowered.decode("latin-1").split("-"))
+        kept.setdefault(usual, REDACTED if lowered in _SECRET else value.decode("latin-1"))
+    return kept
+
+
+class Packing(NamedTuple):
+    """Something that can be compressed: ``work`` in a thread, then ``put`` with its result."""
+
+    size: int
+    work: Callable[[], bytes]
+    put: Callable[[bytes], None]
+
+
+class Body:
+    """One long answer's body: its pieces as they come. One that outgrows ``limit`` is given up.
+
+    A long one may be compressed while it still comes: its `packing` takes what has come so far. After `close` it never
+    changes again.
+    """
+
+    __slots__ = ("_limit", "_size", "blocks", "closed", "held", "pieces", "raw")
+
+    def __init__(self, limit: int) -> None:
+        self.blocks: list[bytes] = []
+        """The beginning, compressed block by block."""
+        self.pieces: list[bytes] = []
+        """The rest, behind the blocks."""
+        self.raw = 0
+        """Bytes of the pieces; -1 when it is given up."""
+        self.held = 0
+        """Bytes of blocks and pieces, and of what holds them."""
+        self.closed = False
+        self._limit = limit
+        self._size = 0
+
+    def feed(self, piece: bytes) -> bool:
+        """Keep the next bytes; True: there are enough to be worth compressing. Costs nothing once it is given up."""
+        if self.raw < 0:
+            return False
+        size = len(piece)
+        self._size += size
+        self.raw += size
+        self.held += size + _PIECE
+        self.pieces.append(piece)
+        if self.held > self._limit or self._size > self._limit * MAX_RATIO:
+            self.pieces.clear()
+            self.blocks.clear()
+            self.raw, self.held = -1, 0
+        return self.raw >= BLOCK
+
+    @property
+    def given_up(self) -> bool:
+        return self.raw < 0
+
+    def close(self) -> None:
+        """Nothing follows, and nothing is compressed any more."""
+        self.closed = True
+
+    def packing(self) -> Packing:
+        """Compress what has come so far."""
+        pieces, size = tuple(self.pieces), self.raw
+
+        def put(block: bytes) -> None:
+            if not self.closed and not self.given_up:
+                del self.pieces[: len(pieces)]
+                self.blocks.append(block)
+                self.raw -= size
+                self.held += len(block) - size - _PIECE * (len(pieces) - 1)
+
+        return Packing(size, lambda: zlib.compress(b"".join(pieces), 1), put)
+
+
+class _Told(Struct, array_like=True):
+    """The part of an exchange that is compressed at its end: all but the blocks that are compressed already."""
+
+    path: str
+    request_headers: Mapping[str, str]
+    request_body: bytes | None
+    response_headers: Mapping[str, str] | None
+    response_end: bytes | None
+
+
+_TOLD = msgspec.msgpack.Decoder(_Told)
+
+
+_Raw = tuple[str, Headers, bytes | None, Headers | None, Body | bytes | None]
+"""An exchange as it passed: the arguments of `Exchange`."""
+
+
+def _told(raw: _Raw) -> _Told:
+    path, request_headers, request_body, response_headers, answer = raw
+    if isinstance(answer, Body):
+        answer = None if answer.given_up else b"".join(answer.pieces)
+    return _Told(
+        path=path,
+        request_headers=captured_headers(request_headers),
+        request_body=request_body,
+        response_headers=None if response_headers is None else captured_headers(response_headers, decoded=True),
+        response_end=answer,
+    )
+
+
+class Exchange:
+    """The capture of one request; a part that is None is left out.
+
+    ``response_body`` is in this content ``coding``; one that came in several pieces is closed with it.
+    """
+
+    __slots__ = ("_blocks", "_coding", "_packed", "held", "raw")
+
+    def __init__(
+        self,
+        path: str,
+        request_headers: Headers,
+        request_body: bytes | None = None,
+        response_headers: Headers | None = None,
+        response_body: Body | bytes | None = None,
+        coding: str | None = None,
+    ) -> None:
+        self.raw: _Raw | None = (path, request_headers, request_body, response_headers, response_body)
+        """None once it is compressed."""
+        self._packed = b""
+        self._blocks: Sequence[bytes] = ()
+        self._coding = coding
+        held = _ENTRY + _held(request_headers)
+        if request_body is not None:
+            held += len(request_body)
+        if response_headers is not None:
+            held += _held(response_headers)
+        if isinstance(response_body, Body):
+            response_body.close()
+            held += response_body.held
+            self._blocks = response_body.blocks
+        elif response_body is not None:
+            held += len(response_body)
+        self.held = held
+        """Bytes that it takes."""
+
+    def packing(self, put: Callable[[bytes], None]) -> Packing:
+        """Compress it, and ``put`` the result, which is for `pack`."""
+        raw = self.raw
+        assert raw is not None, "nothing is compressed twice"
+        return Packing(self.held, lambda: zlib.compress(msgspec.msgpack.encode(_told(raw)), 1), put)
+
+    def pack(self, packed: bytes) -> None:
+        """It has been compressed."""
+        self.raw, self._packed = None, packed
+        self.held = _ENTRY + len(packed) + sum(map(len, self._blocks))
+
+    def reading(self, id: int, limit: int) -> Callable[[], Capture]:
+        """Return the function that decodes it for a reader; see `CaptureBuffer.find`."""
+        raw, packed, blocks, coding = self.raw, self._packed, self._blocks, self._coding
+
+        def read() -> Capture:
+            told = _told(raw) if raw is not None else _TOLD.decode(zlib.decompress(packed))
+            end = told.response_end
+            return Capture(
+                id=id,
+                req_path=told.path,
+                req_headers=dict(told.request_headers),
+                req_body=told.request_body,
+                resp_headers=None if told.response_headers is None else dict(told.response_headers),
+                resp_body=None if end is None else _decoded([*map(zlib.decompress, blocks), end], coding, limit),
+            )
+
+        return read
+
+
+def _held(headers: Headers) -> int:
+    return _PIECE * 3 * len(headers) + sum(map(len, chain.from_iterable(headers)))
+
+
+class CaptureBuffer:
+    """The captures of the latest requests, by the id of their row. Lost when the program ends."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        """Bytes; 0 keeps nothing."""
+        self.used = 0
+        self._kept: OrderedDict[int, Exchange] = OrderedDict()
+        self._raw: dict[int, Exchange] = {}  # those that are not compressed
+
+    def add(self, id: int, exchange: Exchange) -> bool:
+        """Keep it, at the expense of the oldest; False, and nothing has changed, when it alone is too large."""
+        if exchange.held > self.limit:
+            return False
+        if id in self._kept:
+            self._drop(id)
+        self.used += exchange.held
+        while self.used > self.limit:
+            self._drop(next(iter(self._kept)))
+        self._kept[id] = self._raw[id] = exchange
+        return True
+
+    def has(self, id: int) -> bool:
+        return id in self._kept
+
+    def find(self, id: int) -> Callable[[], Capture] | None:
+        """Return a function that makes the capture of this row as it is now. It may take a while, in any thread."""
+        exchange = self._kept.get(id)
+        return None if exchange is None else exchange.reading(id, self.limit)
+
+    def waiting(self, most: int) -> list[Packing]:
+        """Return the oldest exchanges that are not compressed yet, up to ``most`` bytes together."""
+        found: list[Packing] = []
+        for id, exchange in self._raw.items():
+            if most <= 0:
+                break
+            most -= exchange.held
+            found.append(exchange.packing(partial(self._pack, id, exchange)))
+        return found
+
+    def _pack(self, id: int, exchange: Exchange, packed: bytes) -> None:
+        if self._raw.get(id) is exchange:  # it is not gone meanwhile
+            del self._raw[id]
+            self.used -= exchange.held
+            exchange.pack(packed)
+            self.used += exchange.held
+
+    def _drop(self, id: int) -> None:
+        self.used -= self._kept.pop(id).held
+        self._raw.pop(id, None)
+
+
+def _decoded(parts: Sequence[bytes], coding: str | None, limit: int) -> bytes | None:
+    """The content; None for one that is too long for the person who looks."""
+    decoder = ContentDecoder(coding)
+    content = bytearray()
+    for part in parts:
+        for piece in decoder.feed(part):
+            content += piece
+            if len(content) > limit * MAX_RATIO:
+                return None
+    return bytes(content)

@@ -1,0 +1,396 @@
+"""Chat completions for a run: an engine's answer read as events, and several turns written as one answer.
+
+Formats read: OpenAI's chat completions, llama-server's (b11434) and those of servers like it, streamed or whole, even
+from a faulty engine; ``reasoning_content`` is llama-server's name for thoughts, ``reasoning`` vLLM's. Records that
+cannot be read are passed over, up to a limit.
+
+Written is OpenAI's form. The program's own additions are in a member ``appliance``: in a stream on a chunk whose delta
+is empty, which every client must accept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from appliance.core.bodies.sse import Decoder, Event, RecordTooLong, encode
+from appliance.core.runs.messages import (
+    Call,
+    CallDelta,
+    Outcome,
+    ReasoningDelta,
+    RunEvent,
+    TextDelta,
+    Trace,
+    TurnEnded,
+    TurnFailed,
+    Usage,
+)
+
+DONE = "[DONE]"
+MAX_GARBAGE = 20
+"""Number of unreadable records that one stream may have; with more, it is not an engine's stream."""
+SHOWN = 200
+"""Number of characters quoted from unreadable data."""
+
+
+class _Part(Struct):
+    text: str | None = None
+
+
+class _Function(Struct, frozen=True):
+    name: str | None = None
+    arguments: Raw = Raw(b"null")
+    """A string; an object if the server does not follow the format."""
+
+
+class _CallPiece(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function = _Function()
+
+
+class _Message(Struct):
+    """A delta, or the whole message."""
+
+    content: str | list[_Part] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_CallPiece] | None = None
+
+
+class _Choice(Struct):
+    index: int | None = None
+    delta: _Message | None = None
+    message: _Message | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Chunk(Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Raw = Raw(b"null")
+
+
+class _Error(Struct):
+    message: str
+
+
+_NOTHING = Raw(b"null")
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_chunk = msgspec.json.Decoder(_Chunk).decode
+_error = msgspec.json.Decoder(_Error).decode
+_string = msgspec.json.Decoder(str).decode
+
+
+class ChatEvents:
+    """Reads one answer. ``ended`` is true after its one TurnEnded or TurnFailed; nothing follows that."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._decoder = Decoder()
+        self._answer = _Answer()
+        self._garbage = 0
+
+    def feed(self, data: bytes) -> list[RunEvent]:
+        """Return the events in these bytes of the event stream."""
+        events: list[RunEvent] = []
+        try:
+            for event in self._decoder.feed(data):
+                self._hear(event, events)
+        except RecordTooLong as error:
+            self._end(events, _failure(f"the engine's stream cannot be read: {error}"))
+        return events
+
+    def close(self) -> list[RunEvent]:
+        """End a stream that was closed properly. Its last record may lack the empty line behind it."""
+        events = self.feed(b"\n\n")
+        finish_reason = self._answer.finish_reason
+        if finish_reason is not None:
+            self._end(events, TurnEnded(finish_reason=finish_reason))
+        why = "the engine closed its stream before the answer ended"
+        self._end(events, TurnFailed(reason="server_died", detail=why))
+        return events
+
+    def whole(self, body: bytes) -> list[RunEvent]:
+        """Return the events of an answer that is not a stream."""
+        events: list[RunEvent] = []
+        try:
+            chunk = _chunk(body)
+        except _UNREADABLE:
+            chunk = _Chunk()
+        self._take(chunk, events)
+        if not chunk.choices:
+            self._end(events, _failure(f"the engine's answer is not a chat completion: {_quoted(body)}"))
+        self._end(events, TurnEnded(finish_reason=self._answer.finish_reason or ""))
+        return events
+
+    def _hear(self, event: Event, events: list[RunEvent]) -> None:
+        if self.ended:
+            return
+        if event.data.strip() == DONE:
+            self._end(events, TurnEnded(finish_reason=self._answer.finish_reason or ""))
+            return
+        if event.name == "error":
+            self._end(events, _reported(event.data.encode()))
+            return
+        try:
+            chunk = _chunk(event.data)
+        except _UNREADABLE:
+            self._garbage += 1
+            if self._garbage > MAX_GARBAGE:
+                self._end(events, _failure(f"the engine's stream cannot be read: {event.data[:SHOWN]!r}"))
+            return
+        self._take(chunk, events)
+
+    def _take(self, chunk: _Chunk, events: list[RunEvent]) -> None:
+        if chunk.error != _NOTHING:
+            self._end(events, _reported(bytes(chunk.error)))
+        else:
+            self._answer.add(chunk, events.append)
+
+    def _end(self, events: list[RunEvent], last: TurnEnded | TurnFailed) -> None:
+        if not self.ended:
+            self.ended = True
+            events.append(last)
+
+
+def refusal(status: int, body: bytes) -> TurnFailed:
+    """Return the event for a request that the engine refused."""
+    try:
+        said = _message_of(bytes(_chunk(body).error))
+    except _UNREADABLE:
+        said = _quoted(body)
+    return _failure(f"the engine answered {status}: {said or 'without a reason'}")
+
+
+def _reported(error: bytes) -> TurnFailed:
+    return _failure(f"the engine reported an error: {_message_of(error) or 'without a reason'}")
+
+
+def _failure(detail: str) -> TurnFailed:
+    return TurnFailed(reason="unknown_error", detail=detail)
+
+
+def _message_of(error: bytes) -> str:
+    """Find the message in an object with ``message``, in one with such an object as ``error``, or in a string; else
+    quote all.
+    """
+    try:
+        if error.lstrip()[:1] != b"{":
+            return "" if error == b"null" else _string(error)
+        inner = _chunk(error).error
+        return _message_of(bytes(inner)) if inner != _NOTHING else _error(error).message
+    except _UNREADABLE:
+        return _quoted(error)
+
+
+def _quoted(body: bytes) -> str:
+    return body[:SHOWN].decode("utf-8", "replace").strip()
+
+
+class _Answer:
+    """The content of one answer so far. Of several choices only the first counts."""
+
+    def __init__(self) -> None:
+        self.finish_reason: str | None = None
+        self._thought = self._said = self._called = False  # in deltas
+        self._indexes: list[tuple[int, str]] = []  # of each call so far: the index that the server gave it, its id
+
+    def add(self, chunk: _Chunk, tell: Callable[[RunEvent], None]) -> None:
+        for choice in chunk.choices or ():
+            if choice.index:
+                continue
+            if choice.delta is not None:
+                self._delta(choice.delta, tell)
+            if choice.message is not None:
+                self._whole(choice.message, tell)
+            self.finish_reason = choice.finish_reason or self.finish_reason
+        if chunk.usage is not None:
+            prompt, completion = chunk.usage.prompt_tokens or 0, chunk.usage.completion_tokens or 0
+            tell(Usage(prompt_tokens=prompt, completion_tokens=completion))
+
+    def _delta(self, delta: _Message, tell: Callable[[RunEvent], None]) -> None:
+        if thought := delta.reasoning_content or delta.reasoning:
+            self._thought = True
+            tell(ReasoningDelta(thought))
+        if text := _joined(delta.content):
+            self._said = True
+            tell(TextDelta(text))
+        for piece in delta.tool_calls or ():
+            self._called = True
+            tell(_call(self._index(piece), piece))
+
+    def _whole(self, message: _Message, tell: Callable[[RunEvent], None]) -> None:
+        """Take a complete message; parts that came earlier as deltas do not count again."""
+        thought = message.reasoning_content or message.reasoning
+        if thought and not self._thought:
+            tell(ReasoningDelta(thought))
+        text = _joined(message.content)
+        if text and not self._said:
+            tell(TextDelta(text))
+        if not self._called:
+            for index, piece in enumerate(message.tool_calls or ()):
+                tell(_call(index, piece))
+
+    def _index(self, piece: _CallPiece) -> int:
+        """Return which call the piece belongs to.
+
+        Servers differ: some give no index, some give all calls the index 0, some give a call another id in each piece.
+        A name begins another call if the index or the id says so, or if there is neither.
+        """
+        given = piece.index
+        known = [n for n, (index, _) in enumerate(self._indexes) if given is None or index == given]
+        other = bool(piece.id) and all(self._indexes[n][1] not in ("", piece.id) for n in known)
+        begins = bool(piece.function.name) and (other or (given is None and not piece.id))
+        if known and not begins:
+            return known[-1]
+        self._indexes.append((len(self._indexes) if given is None else given, piece.id or ""))
+        return len(self._indexes) - 1
+
+
+def _call(index: int, piece: _CallPiece) -> CallDelta:
+    arguments = _arguments(bytes(piece.function.arguments))
+    return CallDelta(index=index, id=piece.id or "", name=piece.function.name or "", arguments=arguments)
+
+
+def _arguments(raw: bytes) -> str:
+    if raw == b"null":
+        return ""
+    try:
+        return _string(raw)
+    except _UNREADABLE:
+        return raw.decode("utf-8", "replace")
+
+
+def _joined(content: str | Sequence[_Part] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.text or "" for part in content)
+
+
+_LAST_RECORD = encode(Event("[DONE]"))
+
+
+class _CalledFunction(Struct):
+    name: str
+    arguments: str
+
+
+class _ToolCall(Struct):
+    index: int
+    id: str
+    function: _CalledFunction
+    type: str = "function"
+
+
+class _Said(Struct, omit_defaults=True):
+    """A delta, or the whole message."""
+
+    role: str = ""
+    content: str | None = ""
+    reasoning_content: str = ""
+    tool_calls: list[_ToolCall] = []
+
+
+class _Tokens(Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class ToolActivity(Struct, frozen=True, kw_only=True):
+    """A report about tools while an answer streams: exactly one of the two is set."""
+
+    tool_call: Call | UnsetType = UNSET
+    tool_result: Trace | UnsetType = UNSET
+
+
+class ToolUse(Struct, frozen=True, kw_only=True):
+    """The report about tools at the end."""
+
+    tool_trace: Sequence[Trace]
+    tool_iterations_used: int
+    tool_iterations_left: int
+
+
+class ChatAnswer:
+    """Writes one answer. ``created`` is in seconds since the epoch."""
+
+    def __init__(self, answer_id: str, created: int, model: str) -> None:
+        self._head = {"id": answer_id, "created": created, "model": model}
+
+    def begin(self) -> bytes:
+        return self._chunk(_Said(role="assistant", content=None))
+
+    def text(self, text: str) -> bytes:
+        return self._chunk(_Said(content=text))
+
+    def reasoning(self, text: str) -> bytes:
+        return self._chunk(_Said(reasoning_content=text))
+
+    def activity(self, activity: ToolActivity) -> bytes:
+        return self._chunk(_Said(), appliance=activity)
+
+    def end(self, outcome: Outcome, *, with_usage: bool) -> bytes:
+        """Return the last records. ``with_usage``: the client asked for a chunk that has only the usage."""
+        calls = _calls(outcome.pending_tool_calls)
+        usage = _tokens(outcome.usage)
+        records = [self._chunk(_Said(tool_calls=calls))] if calls else []
+        last = {} if with_usage else {"usage": usage}
+        records.append(self._chunk(_Said(), _finish_reason(outcome), appliance=_use(outcome), **last))
+        if with_usage:
+            records.append(self._record({"choices": [], "usage": usage}))
+        return b"".join([*records, _LAST_RECORD])
+
+    def whole(self, outcome: Outcome, text: str) -> bytes:
+        calls = _calls(outcome.pending_tool_calls)
+        message = _Said(
+            role="assistant",
+            content=text or (None if calls else ""),
+            reasoning_content=outcome.reasoning,
+            tool_calls=calls,
+        )
+        told = msgspec.to_builtins(message) | {"content": message.content}
+        choice = {"index": 0, "message": told, "finish_reason": _finish_reason(outcome)}
+        body = self._head | {"object": "chat.completion", "choices": [choice], "usage": _tokens(outcome.usage)}
+        return msgspec.json.encode(body | {"appliance": _use(outcome)})
+
+    def _chunk(self, delta: _Said, finish_reason: str | None = None, **more: object) -> bytes:
+        return self._record({"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}], **more})
+
+    def _record(self, body: dict[str, object]) -> bytes:
+        whole = self._head | {"object": "chat.completion.chunk"} | body
+        return encode(Event(msgspec.json.encode(whole).decode()))
+
+
+def _finish_reason(outcome: Outcome) -> str:
+    if outcome.pending_tool_calls:
+        return "tool_calls"
+    return "length" if outcome.finish_reason == "max_tokens" else "stop"
+
+
+def _calls(calls: Sequence[Call]) -> list[_ToolCall]:
+    return [
+        _ToolCall(index=index, id=call.id, function=_CalledFunction(call.name, call.arguments))
+        for index, call in enumerate(calls)
+    ]
+
+
+def _tokens(usage: Usage) -> _Tokens:
+    return _Tokens(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens)
+
+
+def _use(outcome: Outcome) -> ToolUse:
+    return ToolUse(
+        tool_trace=outcome.tool_trace,
+        tool_iterations_used=outcome.tool_iterations_used,
+        tool_iterations_left=outcome.tool_iterations_left,
+    )

@@ -1,0 +1,196 @@
+r"""Slash commands: the plugins that a request names at the head of its newest text.
+
+``/rag /parallel Hello`` names two plugins, to be run in this order; the model gets ``Hello``. A word is a command only
+while every word before it was one: ``/unknown /rag hi`` contains none, and the text stays as it is. ``\/rag`` is not a
+command either, and loses its backslash. The text is that of the last message of the user, or the prompt; earlier
+messages and results of tools are not examined.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from enum import Enum, auto
+
+import msgspec
+from msgspec import Raw, Struct
+
+from appliance.core.bodies.json_text import Edit, Path, Step, apply_edits
+from appliance.core.decoding import UNREADABLE
+from appliance.errors import BadRequest
+
+MAX_COMMANDS = 16
+"""In one request; each may ask models of its own."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""The form of a command's name."""
+
+_WORD = re.compile(rf"(\\?)/({NAME.pattern})(?!\S)")
+_BLANK = re.compile(r"\s*+")
+_GAP = re.compile(r"[^\S\r\n]*+(?:\r?\n(?:[^\S\r\n]*+\r?\n)*+)?")
+"""The text that belongs to a command: blanks behind it and empty lines, but not the indentation of the text's first
+line.
+"""
+_ESCAPED_SLASH = b"\\u002"
+"""JSON may also write a slash by its number, 002f or 002F."""
+
+
+class Family(Enum):
+    """The kinds of request that have a prompt."""
+
+    COMPLETION = auto()
+    CHAT = auto()
+    MESSAGES = auto()
+    """Anthropic's."""
+    RESPONSES = auto()
+
+
+FAMILIES = {
+    "/completion": Family.COMPLETION,
+    "/completions": Family.COMPLETION,
+    "/chat/completions": Family.CHAT,
+    "/messages": Family.MESSAGES,
+    "/responses": Family.RESPONSES,
+}
+"""Paths without their version."""
+_VERSION = re.compile(r"/v1?(?=/)")
+
+
+def family_of(path: str) -> Family | None:
+    """Return the kind of the requests to a path, with or without ``/v1``; None if nothing there has a prompt."""
+    return FAMILIES.get(_VERSION.sub("", path, count=1) if path.startswith("/v") else path)
+
+
+class Words(Struct, frozen=True):
+    """``commands`` in order, and the rest of the text."""
+
+    commands: tuple[str, ...]
+    text: str
+
+
+class Plan(Struct, frozen=True):
+    """The work for a request: ``body`` is the same bytes without the commands."""
+
+    commands: tuple[str, ...]
+    body: bytes
+
+
+class Commands:
+    """The commands that exist for one kind of request."""
+
+    def __init__(self, family: Family, names: Iterable[str]) -> None:
+        self.names = frozenset(names)
+        self._family = family
+        self._needles = tuple(f"/{name}".encode() for name in sorted(self.names))
+        if self._needles:
+            self._needles += (_ESCAPED_SLASH,)
+
+    def plan(self, body: bytes) -> Plan | None:
+        """Return None when there is nothing to do; for most bodies this takes one search per name.
+
+        Raises BadRequest for too many commands.
+        """
+        if not any(needle in body for needle in self._needles):
+            return None
+        found = _newest_text(self._family, body)
+        words = split(found.text, self.names) if found is not None else None
+        if found is None or words is None:
+            return None
+        return Plan(words.commands, apply_edits(body, (Edit(found.path, msgspec.json.encode(words.text)),)))
+
+
+def split(text: str, known: Collection[str]) -> Words | None:
+    """Return the commands at the head of a text; None if it has none, and no escaped one. Raises BadRequest."""
+    found: list[str] = []
+    rest = 0
+    while word := _WORD.match(text, _blank_end(text, rest)):
+        if word[2] not in known:
+            break
+        if word[1]:
+            return Words(tuple(found), text[rest : word.start()] + text[word.start() + 1 :])
+        found.append(word[2])
+        gap = _GAP.match(text, word.end())
+        rest = gap.end() if gap else word.end()
+    if len(found) > MAX_COMMANDS:
+        raise BadRequest(f"the text begins with {len(found)} slash commands; at most {MAX_COMMANDS} are carried out")
+    return Words(tuple(found), text[rest:]) if found else None
+
+
+def _blank_end(text: str, at: int) -> int:
+    blank = _BLANK.match(text, at)
+    return blank.end() if blank else at
+
+
+# ---- where the newest text of the user is ----------------------------------------------------------------------------
+
+
+class _Text(Struct, frozen=True):
+    path: Path
+    text: str
+
+
+_ABSENT = Raw()
+
+
+class _Completion(Struct):
+    prompt: str
+
+
+class _Chat(Struct):
+    messages: list[Raw]
+
+
+class _Responses(Struct):
+    input: str | list[Raw]
+
+
+class _Message(Struct):
+    role: str = ""
+    content: Raw = _ABSENT
+    type: str = "message"
+
+
+class _Part(Struct):
+    type: str = ""
+    text: str | None = None
+
+
+_TEXT_PARTS = ("text", "input_text")
+
+
+def _newest_text(family: Family, body: bytes) -> _Text | None:
+    """Return None if the user says nothing in words, or if the body is not as the route expects: its server says so."""
+    try:
+        match family:
+            case Family.COMPLETION:
+                return _Text(_path("prompt"), msgspec.json.decode(body, type=_Completion).prompt)
+            case Family.CHAT | Family.MESSAGES:
+                return _of_messages("messages", msgspec.json.decode(body, type=_Chat).messages)
+            case Family.RESPONSES:
+                given = msgspec.json.decode(body, type=_Responses).input
+                return _Text(_path("input"), given) if isinstance(given, str) else _of_messages("input", given)
+    except UNREADABLE:
+        return None
+
+
+def _of_messages(member: str, messages: list[Raw]) -> _Text | None:
+    for at in range(len(messages) - 1, -1, -1):
+        message = msgspec.json.decode(messages[at], type=_Message)
+        if message.role == "user" and message.type == "message":
+            return _of_content((member, at, "content"), message.content)
+    return None
+
+
+def _of_content(place: tuple[str | int, ...], content: Raw) -> _Text | None:
+    """Return a string, or the first text part of a list. Results of tools do not count."""
+    given = msgspec.json.decode(content, type=str | list[Raw])
+    if isinstance(given, str):
+        return _Text(_path(*place), given)
+    for at, raw in enumerate(given):
+        part = msgspec.json.decode(raw, type=_Part)
+        if part.type in _TEXT_PARTS and part.text is not None:
+            return _Text(_path(*place, at, "text"), part.text)
+    return None
+
+
+def _path(*steps: str | int) -> Path:
+    return Path(tuple(Step(str(s).encode(), s if isinstance(s, int) else None) for s in steps))

@@ -1,0 +1,79 @@
+"""The words between `core.scheduling.schedule` and the fleet: the schedule's effects, and the terms of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Literal
+
+from msgspec import Struct
+
+from appliance.core.scheduling.policy import NO_MEMORY
+from appliance.errors import ApplianceError
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """The settings of one model for the scheduler. Times are in seconds."""
+
+    priority: int = 0
+    limit: int = 0
+    """Largest number of tickets at once; 0 means any number."""
+    pinned: bool = False
+    ttl: float = 0
+    """0 means never."""
+    patience: float = 10.0
+    min_loaded: float = 0
+    memory: Mapping[str, int] = NO_MEMORY
+    """Bytes that the model is expected to take, by device."""
+
+
+DEFAULT_TERMS = Terms()
+
+
+class State(Enum):
+    """The states of one model process."""
+
+    STARTING = "loading"
+    READY = "loaded"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+
+
+GOING = (State.DRAINING, State.STOPPING)
+Why = Literal["evicted", "idle", "unloaded"]
+
+
+class Start(Struct, frozen=True):
+    """Spawn a process for this model; answer with `Schedule.ready` or `Schedule.exited`."""
+
+    model: str
+
+
+class Stop(Struct, frozen=True):
+    """End the process of this model; answer with `Schedule.exited`."""
+
+    model: str
+    why: Why = "unloaded"
+
+
+class Drain(Struct, frozen=True):
+    """The model should go but is leased: call `Schedule.expire` when its leases have had enough time."""
+
+    model: str
+
+
+class Grant(Struct, frozen=True):
+    """The holder of this ticket may use the model until it releases the ticket."""
+
+    ticket: int
+    model: str
+
+
+class Refuse(Struct, frozen=True):
+    """The holder of this ticket gets this error instead of a model."""
+
+    ticket: int
+    error: ApplianceError
+
+
+Effect = Start | Stop | Drain | Grant | Refuse

@@ -1,0 +1,334 @@
+"""The matrix: which models may be loaded together, and which ones must go for one that is not.
+
+The first part reads the expressions of sets (text to a tree), the second gives a tree its meaning. The rules are
+llama-swap's (0bdb3720); `core.scheduling.matrix_solver` holds their theory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec import Struct
+
+from appliance.core.config.types import MatrixConfig
+from appliance.core.scheduling.matrix_solver import Node, Question, bits_of
+from appliance.core.words import did_you_mean
+
+MAX_DEPTH = 100
+"""Largest number of nested brackets. Useful expressions have three; the program's own stack ends at some hundreds."""
+
+
+class Name(Struct, frozen=True):
+    """A var or model id. ``at`` counts characters from 1."""
+
+    text: str
+    at: int
+
+
+class Reference(Struct, frozen=True):
+    """``+name``: another set, in place."""
+
+    text: str
+    at: int
+
+
+class AnyOf(Struct, frozen=True):
+    """``a | b``; always two or more parts."""
+
+    parts: tuple[Expression, ...]
+
+
+class AllOf(Struct, frozen=True):
+    """``a & b``; always two or more parts."""
+
+    parts: tuple[Expression, ...]
+
+
+Expression = Name | Reference | AnyOf | AllOf
+
+
+class BadExpression(ValueError):
+    """The text is not an expression of the grammar. The message says what it found, and what could stand there."""
+
+
+_TOKEN = re.compile(r"\s*(?:(?P<name>[\w.-]+)|(?P<set>\+[\w.-]+)|(?P<sign>[&|()])|(?P<bad>\S))")
+
+
+class _Token(Struct, frozen=True):
+    kind: str
+    """``name``, ``set``, ``end``, or the character itself."""
+    text: str
+    at: int
+
+    def __str__(self) -> str:
+        return "the end" if self.kind == "end" else f"'{self.text}' at position {self.at}"
+
+
+def parse(text: str) -> Expression:
+    """Return the tree of an expression; raises `BadExpression`."""
+    tokens = _tokens(text)
+    if tokens[0].kind == "end":
+        raise BadExpression("is empty; name at least one model")
+    parser = _Parser(tokens)
+    tree = parser.any_of(0)
+    if parser.token.kind == ")":
+        raise BadExpression(f"{parser.token} closes nothing; remove it, or open a bracket before")
+    if parser.token.kind != "end":
+        raise BadExpression(f"{parser.token} must be joined to what is before it with '&' or '|'")
+    return tree
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    for piece in _TOKEN.finditer(text):
+        kind, found, at = str(piece.lastgroup), piece[str(piece.lastgroup)], piece.start(str(piece.lastgroup)) + 1
+        if kind == "bad" and found == "+":
+            raise BadExpression(f"'+' at position {at} must be followed at once by the name of a set")
+        if kind == "bad":
+            raise BadExpression(
+                f"{found!r} at position {at} cannot be in a name: names have letters, digits and _ - . only, "
+                "so give a model with another id a short name under 'vars'"
+            )
+        tokens.append(_Token(found if kind == "sign" else kind, found, at))
+    return [*tokens, _Token("end", "", len(text) + 1)]
+
+
+class _Parser:
+    def __init__(self, tokens: Sequence[_Token]) -> None:
+        self._tokens = tokens
+        self._next = 0
+
+    @property
+    def token(self) -> _Token:
+        return self._tokens[self._next]
+
+    def any_of(self, depth: int) -> Expression:
+        parts = [self._all_of(depth)]
+        while self.token.kind == "|":
+            self._next += 1
+            parts.append(self._all_of(depth))
+        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
+
+    def _all_of(self, depth: int) -> Expression:
+        parts = [self._atom(depth)]
+        while self.token.kind == "&":
+            self._next += 1
+            parts.append(self._atom(depth))
+        return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
+
+    def _atom(self, depth: int) -> Expression:
+        token = self.token
+        if token.kind not in ("name", "set", "("):
+            raise BadExpression(f"a model, '+set' or '(' is missing before {token}")
+        self._next += 1
+        if token.kind == "name":
+            return Name(token.text, token.at)
+        if token.kind == "set":
+            return Reference(token.text[1:], token.at)
+        if depth == MAX_DEPTH:
+            raise BadExpression(f"{token} is the {MAX_DEPTH + 1}th bracket within brackets; put parts into sets")
+        inner = self.any_of(depth + 1)
+        if self.token.kind != ")":
+            raise BadExpression(f"{token} is not closed: ')' is missing before {self.token}")
+        self._next += 1
+        return inner
+
+
+DEFAULT_COST = 1
+MAX_HEIGHT = 100
+"""Largest depth of operators, references followed; a decision walks down them, and the stack has an end."""
+MAX_CHAIN = 100
+"""Longest chain of sets that refer to each other; for the same reason."""
+
+_VAR = re.compile(r"[a-zA-Z0-9.-]{1,32}")
+
+
+class Eviction(Struct, frozen=True):
+    """A policy's answer: which models must go so that the target may run, and why."""
+
+    evict: tuple[str, ...] = ()
+    """Running models to evict, in the order they were given."""
+    set: str | None = None
+    """The set or group that decided; None when none did."""
+    target_set: tuple[str, ...] = ()
+    """Models that may run together then, sorted; for a matrix the whole alternative, running or not."""
+    cost: int = 0
+    """The cost: the sum of the costs of the evicted models."""
+
+
+class MatrixError(ValueError):
+    """A matrix that cannot be used. ``path`` is dotted, from the matrix down: ``sets.chat``."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(path, message)
+        self.path = path
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+def check_matrix(config: MatrixConfig, models: Collection[str]) -> tuple[MatrixError, ...]:
+    """Return all problems of a matrix for these model ids."""
+    return tuple(_Program(config, models).errors)
+
+
+class Matrix:
+    """A matrix that was read once and answers many questions. Immutable. Raises the first `MatrixError`.
+
+    A question may name an unknown model: such a model is in no set.
+    """
+
+    def __init__(self, config: MatrixConfig, models: Collection[str]) -> None:
+        program = _Program(config, models)
+        if program.errors:
+            raise program.errors[0]
+        self._sets = program.sets
+        self._bits = program.bits
+        self._models = tuple(program.bits)
+        self._costs = program.costs
+
+    def cost_of(self, model: str) -> int:
+        """Return the cost of evicting the model."""
+        return self._costs.get(model, DEFAULT_COST)
+
+    def solve(self, target: str, running: Sequence[str]) -> Eviction:
+        """Return which ``running`` models ``target`` displaces, at the least cost. A running target displaces none."""
+        if target in running:
+            return Eviction((), self.set_with(running), tuple(sorted(running)))
+        cost = sum(map(self.cost_of, running))
+        bit = self._bits.get(target, 0)
+        question = Question({self._bits[model]: self.cost_of(model) for model in running if model in self._bits}, bit)
+        best_kept, best_set, best = -1, None, 0
+        for name, root in self._sets.items():
+            if bit & root.support and (best_set is None or question.most(root, bit) > best_kept):
+                kept, alternative = question.best(root, bit)
+                if kept > best_kept:
+                    best_kept, best_set, best = kept, name, alternative
+        if best_set is None:
+            return Eviction(tuple(running), None, (target,), cost)
+        evict = tuple(model for model in running if not self._bits.get(model, 0) & best)
+        return Eviction(evict, best_set, self._named(best), cost - best_kept)
+
+    def set_with(self, models: Collection[str]) -> str | None:
+        """Return the first set that lets all these models run together; None if there is none, and for no models."""
+        if not models or any(model not in self._bits for model in models):
+            return None
+        bits = {self._bits[model]: 1 for model in models}
+        question = Question(bits, 0)
+        return next((name for name, root in self._sets.items() if question.best(root, 0)[0] == len(bits)), None)
+
+    def _named(self, alternative: int) -> tuple[str, ...]:
+        return tuple(sorted(self._models[bit.bit_length() - 1] for bit in bits_of(alternative)))
+
+
+class _Program:
+    """Reads a matrix. If there are ``errors``, its other results are meaningless."""
+
+    def __init__(self, config: MatrixConfig, models: Collection[str]) -> None:
+        self.errors: list[MatrixError] = []
+        self.bits: dict[str, int] = {}
+        self.sets: dict[str, Node] = {}
+        self.costs: dict[str, int] = {}
+        self._models = models
+        self._vars = config.vars
+        self._check_vars()
+        self._read_costs(config.evict_costs)
+        if not config.sets:
+            self._error("sets", "is empty; add at least one set, such as 'all: a & b'")
+        trees = {name: tree for name, text in config.sets.items() if (tree := self._parsed(name, text))}
+        self._check_names(trees, list(config.sets))
+        if not self.errors:
+            for name in self._ordered(trees):
+                self.sets[name] = self._node(trees[name])
+                if self.sets[name].height > MAX_HEIGHT:
+                    self._error(f"sets.{name}", f"has more than {MAX_HEIGHT} operators within operators; simplify it")
+
+    def _error(self, path: str, message: str) -> None:
+        self.errors.append(MatrixError(path, message))
+
+    def _check_vars(self) -> None:
+        for var, model in self._vars.items():
+            if not _VAR.fullmatch(var):
+                self._error(
+                    f"vars.{var}", "is not a name for a var: 1 to 32 letters (a-z, A-Z), digits, dots or hyphens"
+                )
+            if model not in self._models:
+                hint = did_you_mean(model, self._models)
+                self._error(f"vars.{var}", f"there is no model '{model}', and an alias does not count{hint}")
+
+    def _read_costs(self, costs: Mapping[str, int]) -> None:
+        for name, cost in costs.items():
+            path = f"evict_costs.{name}"
+            if cost < 1:
+                self._error(path, f"is {cost}; a cost is 1 or more")
+            if name in self._vars or name in self._models:
+                self.costs[self._vars.get(name, name)] = cost
+            else:
+                self._error(path, f"is neither a var nor a model id{did_you_mean(name, [*self._vars, *self._models])}")
+
+    def _parsed(self, name: str, text: str) -> Expression | None:
+        try:
+            return parse(text)
+        except BadExpression as error:
+            self._error(f"sets.{name}", f"{error}" + (f", in '{text}'" if text.strip() else ""))
+            return None
+
+    def _check_names(self, trees: Mapping[str, Expression], sets: Sequence[str]) -> None:
+        for path, leaf in ((f"sets.{name}", leaf) for name, tree in trees.items() for leaf in _leaves(tree)):
+            where = f"'{leaf.text}' at position {leaf.at}"
+            if isinstance(leaf, Reference):
+                if leaf.text not in sets:
+                    self._error(
+                        path, f"'+{leaf.text}' at position {leaf.at} is not a set{did_you_mean(leaf.text, sets)}"
+                    )
+            elif leaf.text not in self._vars and leaf.text not in self._models:
+                hint = did_you_mean(leaf.text, [*self._vars, *self._models])
+                if not hint and leaf.text in sets:
+                    hint = f"; to mean the set, write '+{leaf.text}'"
+                self._error(path, f"{where} is neither a var nor a model id{hint}")
+
+    def _ordered(self, trees: Mapping[str, Expression]) -> list[str]:
+        """Return the sets in the order of the file, each behind those it refers to."""
+        order: dict[str, None] = {}
+        way: dict[str, None] = {}
+
+        def visit(name: str) -> None:
+            if name in way:
+                circle = [*way][[*way].index(name) :]
+                self._error(f"sets.{name}", f"refers to itself: {' -> '.join([*circle, name])}; take one + out")
+            elif len(way) == MAX_CHAIN:
+                self._error(f"sets.{name}", f"is reached by more than {MAX_CHAIN} references in a row; simplify them")
+            elif name not in order and not self.errors:
+                way[name] = None
+                for leaf in _leaves(trees[name]):
+                    if isinstance(leaf, Reference):
+                        visit(leaf.text)
+                del way[name]
+                order[name] = None
+
+        for name in trees:
+            visit(name)
+        return [] if self.errors else list(order)
+
+    def _node(self, tree: Expression) -> Node:
+        match tree:
+            case Name(text):
+                model = self._vars.get(text, text)
+                return Node.leaf(self.bits.setdefault(model, 1 << len(self.bits)))
+            case Reference(text):
+                return self.sets[text]
+            case AnyOf(parts):
+                return Node.any_of([self._node(part) for part in parts])
+            case AllOf(parts):
+                return Node.all_of([self._node(part) for part in parts])
+
+
+def _leaves(tree: Expression) -> list[Name | Reference]:
+    """Left to right."""
+    match tree:
+        case Name() | Reference():
+            return [tree]
+        case AnyOf(parts) | AllOf(parts):
+            return [leaf for part in parts for leaf in _leaves(part)]

@@ -1,0 +1,204 @@
+"""The meaning of a model's name in a request: local models, peers', names pinned by a profile, and selectors.
+
+The rules are llama-swap's (0bdb3720), and names are exact. One thing is added: a bare name that several peers have
+means all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Final, Literal
+from urllib.parse import quote, unquote
+
+from msgspec import Struct
+
+from appliance.core.config.types import Config, Selector
+from appliance.core.models.names import Named, Names
+
+# ---- what a name means -----------------------------------------------------------------------------------------------
+
+
+class Local(Struct, frozen=True):
+    """A model of this program. ``requested`` is the name the client used, which goes upstream."""
+
+    model_id: str
+    requested: str
+
+
+class Remote(Struct, frozen=True):
+    """A model of one or more peers, in the order of the file: pairs of peer id and the model's name there."""
+
+    peers: tuple[tuple[str, str], ...]
+    requested: str
+
+
+class Virtual(Struct, frozen=True):
+    """A selector; `choose` gives the target, which is then resolved in turn."""
+
+    id: str
+    selector: Selector
+
+
+class Unpinned(Enum):
+    """A type of its own, because None is an answer of `Router.pin`."""
+
+    UNPINNED = "unpinned"
+
+
+UNPINNED: Final = Unpinned.UNPINNED
+"""The profile does not mention the name, so its usual meaning applies."""
+
+
+class Router:
+    """The names of one configuration, including the models of its peers. Immutable."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._local = {alias: id for id, model in reversed(config.models.items()) for alias in model.aliases}
+        self._local |= {id: id for id in config.models}
+        told = [(peer_id, model) for peer_id, peer in config.peers.items() for model in peer.models]
+        self._full: dict[str, tuple[str, str]] = {}
+        for peer_id, model in told:
+            self._full.setdefault(f"{peer_id}/{model}", (peer_id, model))
+        self._bare: dict[str, list[tuple[str, str]]] = {}
+        for peer_id in config.peers:
+            for model in dict.fromkeys(config.peers[peer_id].models):
+                self._bare.setdefault(model, []).append((peer_id, model))
+        pins = [name for profile in config.profiles.values() for name in profile.pins]
+        self._most_segments = _most_segments([*self._local, *self._full, *self._bare, *pins])
+        self._names: Names | None = None
+
+    def resolve(self, name: str) -> Local | Remote | Virtual | None:
+        """Look up selectors, then model ids, aliases, full names of peers' models (``peer/model``), and bare ones.
+
+        Pins of a profile come before all of this: see `pin`.
+        """
+        if (selector := self._config.selectors.get(name)) is not None:
+            return Virtual(name, selector)
+        if (model_id := self._local.get(name)) is not None:
+            return Local(model_id, name)
+        if (full := self._full.get(name)) is not None:
+            return Remote((full,), name)
+        if bare := self._bare.get(name):
+            return Remote(tuple(bare), name)
+        return None
+
+    def pin(self, profile: str | None, name: str) -> str | Unpinned | None:
+        """Return the name that ``name`` stands for while the profile is active; None if it must not be found.
+
+        The answer is resolved, and never pinned again.
+        """
+        pins = self._pins(profile)
+        return pins[name] or None if name in pins else UNPINNED
+
+    def longest_prefix(self, rest: str, profile: str | None = None) -> tuple[str, str] | None:
+        """Split the path behind ``/upstream/`` into a name to resolve and the path for the model's server.
+
+        The longest run of segments that names a model wins; selectors do not count. ``rest`` is as in the request line:
+        percent-encoded, and so is the remainder. That is "" when the path ends with the name, else it begins with a
+        slash. The longest pin of the profile is replaced before, once.
+        """
+        segments = [(unquote(raw), raw) for raw in rest.split("/")]
+        pins = self._pins(profile)
+        if pinned := self._longest(segments, lambda name: name in pins):
+            name, end = pinned
+            if not (target := pins[name]):
+                return None
+            segments = [*((part, quote(part, safe="")) for part in target.split("/")), *segments[end:]]
+        found = self._longest(segments, lambda name: isinstance(self.resolve(name), Local | Remote))
+        if found is None:
+            return None
+        name, end = found
+        return name, "".join(f"/{raw}" for _, raw in segments[end:])
+
+    def near(self, name: str) -> tuple[str, ...]:
+        """Return known names that look like an unknown one, best first."""
+        if self._names is None:
+            known = [Named(id, tuple(model.aliases)) for id, model in self._config.models.items()]
+            known += [Named(id) for id in self._config.selectors]
+            known += [Named(full, (model,)) for full, (_, model) in self._full.items()]
+            self._names = Names(known)
+        return self._names.near(name)
+
+    def _pins(self, profile: str | None) -> Mapping[str, str | None]:
+        known = self._config.profiles.get(profile) if profile is not None else None
+        return known.pins if known is not None else {}
+
+    def _longest(self, segments: Sequence[tuple[str, str]], known: Callable[[str], bool]) -> tuple[str, int] | None:
+        """Return the longest known name at the beginning and the number of its segments; empty segments do not
+        count.
+        """
+        found: tuple[str, int] | None = None
+        parts: list[str] = []
+        for end, (part, _) in enumerate(segments, 1):
+            if not part:
+                continue
+            parts.append(part)
+            if len(parts) > self._most_segments:
+                break
+            if known("/".join(parts)):
+                found = "/".join(parts), end
+        return found
+
+
+def _most_segments(names: Iterable[str]) -> int:
+    return max((name.count("/") + 1 for name in names), default=0)
+
+
+# ---- selectors -------------------------------------------------------------------------------------------------------
+
+
+class TargetState(Struct, frozen=True):
+    """A selector's questions about a target."""
+
+    state: Literal["stopped", "starting", "ready", "stopping"]
+    """The state of a local model's process; unused for a peer's model."""
+    reserved: int = 0
+    """Number of requests that this selector gave to the target and that are not over."""
+    remote: bool = False
+
+
+class Choice(Struct, frozen=True):
+    target: str
+    """One of the selector's targets, as the file spells it."""
+    turn: int
+    """The counter for the selector's next choice."""
+
+
+def choose(selector: Selector, states: Callable[[str], TargetState], turn: int = 0) -> Choice | None:
+    """Return the target of one request; None when none can take it now (a 503).
+
+    ``turn`` counts, from 0, choices among equals. pin: the first. warm: the first that is ready, else the first that
+    starts, else the first. spillover: see there.
+    """
+    if not selector.targets:
+        return None
+    match selector.strategy:
+        case "pin":
+            return Choice(selector.targets[0], turn)
+        case "warm":
+            by_state = {states(target).state: target for target in reversed(selector.targets)}
+            return Choice(by_state.get("ready") or by_state.get("starting") or selector.targets[0], turn)
+        case "spillover":
+            return _spill(selector, states, turn)
+
+
+def _spill(selector: Selector, states: Callable[[str], TargetState], turn: int) -> Choice | None:
+    """Return one of the least used active targets while it has less than ``spillover`` requests; then start one more.
+
+    A target is active if it runs, starts, or has requests of this selector. A local target that stops is skipped.
+    """
+    asked = [(target, states(target)) for target in selector.targets]
+    usable = [(target, state) for target, state in asked if state.remote or state.state != "stopping"]
+    active = [(target, state.reserved) for target, state in usable if _is_active(state)]
+    cold = [target for target, state in usable if not _is_active(state)]
+    least = min((reserved for _, reserved in active), default=0)
+    if active and (least < selector.settings.spillover or not cold):
+        equals = [target for target, reserved in active if reserved == least]
+        return Choice(equals[turn % len(equals)], turn + 1)
+    return Choice(cold[0], turn) if cold else None
+
+
+def _is_active(state: TargetState) -> bool:
+    return state.reserved > 0 or (not state.remote and state.state in ("starting", "ready"))

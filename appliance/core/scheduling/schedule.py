@@ -1,0 +1,509 @@
+"""Which model processes run: events in, effects out.
+
+Theory. A model is *absent*, STARTING, READY, DRAINING (asked to go, still leased) or STOPPING. A process exists in
+every state but absent. The processes that stay must satisfy all policies at once: the `Policy` (matrix or groups), the
+number of processes, and the memory of each device (`Limits`). A caller holds a *ticket*; a ticket is queued (no process
+of its model can take it yet), waiting (its model is starting), leased, or ended. Rules:
+
+1. A ticket for a READY model is granted at once, unless the model yields (rule 5); for a STARTING one it waits for that
+   start; otherwise it queues. A model has at most ``terms.limit`` tickets, the queue at most ``limits.queue``.
+2. Tickets for the same model share one queue entry and one start.
+3. Entries are served by priority, then first come, first served. An entry's plan says who must go for it: whom the
+   policy evicts, and then whoever goes first until there is room (`core.scheduling.policy`). When all of them are free
+   they are stopped, and when all are gone the model starts. A leased, starting, pinned or just loaded model is never
+   stopped: the entry waits for it, and the others go on meanwhile.
+4. An entry may be overtaken only by entries that can run beside it, so swaps that do not collide go on in parallel and
+   nobody's place is taken by somebody behind him.
+5. An entry that has waited for ``terms.patience`` seconds is *overdue*: it goes before all that are not, and the models
+   that its plan must evict *yield*: they get no new leases, so a stream of requests to them cannot starve it.
+6. A start that succeeds grants all its tickets in the same step, so nothing can be evicted between "ready" and the
+   first byte. A start that fails refuses them all; the next request tries again.
+7. A leased model is stopped only when `expire` says that its leases have had their time after `unload`.
+8. A READY model without leases stops ``terms.ttl`` seconds after its last use, unless it is pinned.
+9. Every ticket ends exactly once: by `release`, or by a Refuse (after which `release` does nothing).
+10. Limits that shrink stop nothing by themselves (`adopt`). `squeeze` does: READY models without leases, in the order
+   of rule 3, until what is loaded fits the memory again; call it anew as leases end.
+
+All methods are synchronous and total; illegal events raise RuntimeError and change nothing. ``now`` is any clock that
+does not go back, in seconds; `deadline` tells when the next `tick` can change something. Matrix and groups are
+llama-swap's (0bdb3720), number and eviction order llama-server's router (b11434); patience and atomic hand-over ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import structs
+
+from appliance.core.scheduling.effects import (
+    DEFAULT_TERMS,
+    GOING,
+    Drain,
+    Effect,
+    Grant,
+    Refuse,
+    Start,
+    State,
+    Stop,
+    Terms,
+)
+from appliance.core.scheduling.policy import NO_MEMORY, Limits, Occupant, Policy, fits, make_room
+from appliance.errors import (
+    ApplianceError,
+    Busy,
+    ModelFailedToStart,
+    ModelUnloaded,
+    ShuttingDown,
+    TooManyRequests,
+)
+
+LOOK_AHEAD = 8
+"""Entries that cannot be served yet after which the rest of the queue also waits; bounds the work of one event."""
+QUEUE_RETRY = 5.0
+"""Seconds after which a client that found the queue full may try again."""
+NOBODY: frozenset[str] = frozenset()
+
+
+class _Process:
+    """One process of one model: its state, who waits for it, who uses it, and when it was last used."""
+
+    def __init__(self, terms: Terms, waiting: list[int]) -> None:
+        self.terms = terms
+        self.state = State.STARTING
+        self.waiting = waiting
+        self.leases: set[int] = set()
+        self.ready_at = math.inf
+        self.used_at = 0.0
+        self.turn = 0
+        """Counts uses of all models: who was used before whom, where the clock is too coarse."""
+
+    def held(self, now: float) -> bool:
+        """It cannot be stopped at this moment."""
+        return self.state is State.STARTING or bool(self.leases) or now < self.ready_at + self.terms.min_loaded
+
+
+class _Entry:
+    """The queued tickets of one model."""
+
+    def __init__(self, model: str, terms: Terms, number: int) -> None:
+        self.model = model
+        self.terms = terms
+        self.number = number
+        self.tickets: dict[int, float] = {}
+        """Ticket -> when it came, oldest first."""
+
+    def overdue_at(self) -> float:
+        return next(iter(self.tickets.values())) + self.terms.patience
+
+    def rank(self, now: float) -> tuple[bool, int, int]:
+        overdue = now >= self.overdue_at()
+        return not overdue, 0 if overdue else -self.terms.priority, self.number
+
+
+class Schedule:
+    """The state of the fleet and the rules above."""
+
+    def __init__(self, limits: Limits, policy: Policy) -> None:
+        self._limits = limits
+        self._policy = policy
+        self._processes: dict[str, _Process] = {}
+        self._queue: dict[str, _Entry] = {}
+        self._holders: dict[int, str] = {}  # every ticket that has not ended -> its model
+        self._measured: dict[str, Mapping[str, int]] = {}
+        self._yielding: frozenset[str] = frozenset()
+        self._turn = 0
+        self._entries = 0
+        self._closed = False
+
+    # ---- what is -----------------------------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def state(self, model: str) -> State | None:
+        """The state of the model's process, None when it has none."""
+        process = self._processes.get(model)
+        return process.state if process else None
+
+    def leases(self, model: str) -> int:
+        """How many tickets use the model now."""
+        process = self._processes.get(model)
+        return len(process.leases) if process else 0
+
+    def waiting(self, model: str) -> int:
+        """How many tickets wait for the model, queued or starting."""
+        process, entry = self._processes.get(model), self._queue.get(model)
+        return (len(entry.tickets) if entry else 0) + (len(process.waiting) if process else 0)
+
+    def queued(self) -> int:
+        """How many tickets are in the queue."""
+        return sum(len(entry.tickets) for entry in self._queue.values())
+
+    def position(self, ticket: int, now: float) -> int | None:
+        """The ticket's place in the queue, counted from 1; None when it is not (any more) in it."""
+        entry = self._queue.get(self._holders.get(ticket, ""))
+        if entry is None or ticket not in entry.tickets:
+            return None
+        rank = entry.rank(now)
+        before = sum(len(other.tickets) for other in self._queue.values() if other.rank(now) < rank)
+        return before + list(entry.tickets).index(ticket) + 1
+
+    def taken(self) -> Mapping[str, int]:
+        """Bytes by device that all processes together count for."""
+        total: dict[str, int] = {}
+        for model, process in self._processes.items():
+            for device, size in self._memory(model, process.terms).items():
+                total[device] = total.get(device, 0) + size
+        return total
+
+    def models(self) -> Iterable[str]:
+        """Every model that has a process or a queue entry."""
+        return self._processes.keys() | self._queue.keys()
+
+    def deadline(self, now: float) -> float:
+        """When `tick` is to be called at the latest; infinity when only events can change something."""
+        earliest = math.inf
+        for entry in self._queue.values():
+            if now < (at := entry.overdue_at()) < earliest:
+                earliest = at
+        for process in self._processes.values():
+            terms = process.terms
+            if process.state is not State.READY:
+                continue
+            if terms.ttl and not process.leases and not terms.pinned and now < (at := process.used_at + terms.ttl):
+                earliest = min(earliest, at)
+            if self._queue and now < (at := process.ready_at + terms.min_loaded):
+                earliest = min(earliest, at)
+        return earliest
+
+    # ---- what happens ------------------------------------------------------------------------------------------------
+
+    def take(self, ticket: int, model: str, now: float = 0.0) -> bool:
+        """The first half of rule 1, alone: True where `request` would answer with the ticket's Grant and nothing else.
+
+        The ticket is leased then. False changes nothing: call `request`, of which this is the first step, so that the
+        two cannot disagree. It is the way of nearly every request, and therefore needs no terms and makes no effects:
+        the limit of a READY model is the one that its process got last.
+        """
+        if ticket in self._holders:
+            raise RuntimeError(f"ticket {ticket} is in use")
+        process = self._processes.get(model)
+        if process is None or process.state is not State.READY or self._closed or model in self._yielding:
+            return False
+        limit = process.terms.limit
+        if limit and len(process.leases) + self.waiting(model) >= limit:
+            return False
+        self._holders[ticket] = model
+        process.leases.add(ticket)
+        self._used(process, now)
+        return True
+
+    def request(self, ticket: int, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0) -> list[Effect]:
+        """Somebody wants the model. Tickets are never reused; ``terms`` count from the model's next start on."""
+        if self.take(ticket, model, now):
+            return [Grant(ticket, model)]
+        if refusal := self._refusal(model, terms):
+            return [Refuse(ticket, refusal)]
+        self._holders[ticket] = model
+        process = self._processes.get(model)
+        if process is not None and process.state is State.STARTING:
+            process.waiting.append(ticket)
+            return []
+        entry = self._queue.get(model)
+        if entry is None:
+            self._entries += 1
+            entry = self._queue[model] = _Entry(model, terms, self._entries)
+        entry.tickets[ticket] = now
+        return self._serve_queue(now)
+
+    def release(self, ticket: int, now: float = 0.0) -> list[Effect]:
+        """The holder is done, gives up waiting, or was refused; total over every state of a ticket."""
+        model = self._holders.pop(ticket, None)
+        if model is None:
+            return []
+        process, entry = self._processes.get(model), self._queue.get(model)
+        if process is not None and ticket in process.leases:
+            process.leases.remove(ticket)
+            self._used(process, now)
+            if process.state is State.DRAINING and not process.leases:
+                process.state = State.STOPPING
+                return [Stop(model)]
+        elif process is not None and ticket in process.waiting:
+            process.waiting.remove(ticket)  # the start goes on: the next request will want it
+        elif entry is not None and ticket in entry.tickets:
+            del entry.tickets[ticket]
+            if not entry.tickets:
+                del self._queue[model]
+        return self._serve_queue(now)
+
+    def ready(self, model: str, now: float = 0.0) -> list[Effect]:
+        """The process started for the model can serve."""
+        process = self._processes.get(model)
+        if process is None or process.state is State.READY:
+            raise RuntimeError(f"{model} is not starting")
+        if process.state is not State.STARTING:
+            return []  # asked to stop while it was loading
+        process.state = State.READY
+        process.ready_at = now
+        self._used(process, now)
+        waiting, process.waiting = process.waiting, []
+        return [*self._grant(process, model, waiting, now), *self._serve_queue(now)]
+
+    def exited(self, model: str, error: ApplianceError, now: float = 0.0) -> list[Effect]:
+        """The model's process is gone; requests that waited for its start get ``error``."""
+        process = self._processes.pop(model, None)
+        if process is None:
+            raise RuntimeError(f"{model} has no process")
+        for ticket in process.leases:
+            del self._holders[ticket]
+        return [*self._refuse(process.waiting, error), *self._serve_queue(now)]
+
+    def measured(self, model: str, memory: Mapping[str, int]) -> None:
+        """Note the memory that the model really takes, by device; it counts instead of ``terms.memory`` from now on."""
+        self._measured[model] = memory
+
+    def unload(self, model: str, now: float = 0.0) -> list[Effect]:
+        """Somebody wants the model gone: waiters are refused, leases may finish, an idle process stops now."""
+        entry = self._queue.pop(model, None)
+        effects = self._refuse(entry.tickets if entry else (), ModelUnloaded(model))
+        process = self._processes.get(model)
+        if process is None or process.state in GOING:
+            if self.leases(model):
+                effects.append(Drain(model))  # the end of a process that is out of date may be waited for until then
+            return [*effects, *self._serve_queue(now)]
+        effects += self._refuse(process.waiting, ModelUnloaded(model))
+        process.waiting = []
+        if process.leases:
+            process.state = State.DRAINING
+            return [*effects, Drain(model)]
+        process.state = State.STOPPING
+        return [*effects, Stop(model)]
+
+    def retune(self, model: str, terms: Terms, now: float = 0.0) -> list[Effect]:
+        """Other terms for the model from now on, also for its process and for who waits."""
+        if entry := self._queue.get(model):
+            entry.terms = terms
+        if process := self._processes.get(model):
+            process.terms = terms
+        return self.tick(now)
+
+    def remove(self, model: str, now: float = 0.0) -> list[Effect]:
+        """There is no such model any more: its leases may finish, however long; who waits is refused."""
+        entry, process = self._queue.pop(model, None), self._processes.get(model)
+        waiting = list(entry.tickets) if entry else []
+        if process is not None:
+            waiting += process.waiting
+            process.waiting = []
+        return [*self._refuse(waiting, ModelUnloaded(model)), *self.retire(model, now=now)]
+
+    def retire(self, model: str, terms: Terms = DEFAULT_TERMS, now: float = 0.0) -> list[Effect]:
+        """The model's process is out of date: its leases may finish, however long; who waits gets the next process."""
+        process = self._processes.get(model)
+        self._measured.pop(model, None)
+        if entry := self._queue.get(model):
+            entry.terms = terms
+        if process is None or process.state in GOING:
+            return self._serve_queue(now)
+        if process.waiting:
+            self._entries += 1
+            entry = self._queue.setdefault(model, _Entry(model, terms, self._entries))
+            entry.tickets |= dict.fromkeys(process.waiting, now)
+            process.waiting = []
+        process.state = State.DRAINING if process.leases else State.STOPPING
+        return [*([] if process.leases else [Stop(model)]), *self._serve_queue(now)]
+
+    def expire(self, model: str) -> list[Effect]:
+        """The leases of a draining model have had their time: stop it under them."""
+        process = self._processes.get(model)
+        if process is None or process.state is not State.DRAINING:
+            return []
+        process.state = State.STOPPING
+        return [Stop(model)]
+
+    def adopt(self, limits: Limits, policy: Policy, now: float = 0.0) -> list[Effect]:
+        """Other limits and another policy from now on; what runs goes on until it stands in somebody's way."""
+        self._limits, self._policy = limits, policy
+        return self._serve_queue(now)
+
+    def squeeze(self, now: float) -> list[Effect]:
+        """Others have taken memory, and the limits are below what is loaded: idle models stop, as few as make the rest
+        fit, or all that take something where it is short if nothing makes it fit. What is in use goes on.
+        """
+        staying = [structs.replace(o, fixed=o.fixed or o.held) for o in self._occupants(now)]
+        memory = structs.replace(self._limits, capacity=0)
+        going = make_room(memory, NO_MEMORY, staying)
+        if going is None:
+            short = [d for d, most in memory.memory.items() if sum(o.memory.get(d, 0) for o in staying) > most]
+            going = [o.model for o in staying if not o.fixed and any(o.memory.get(d, 0) for d in short)]
+        for model in going:
+            self._processes[model].state = State.STOPPING
+        return [*(Stop(model, "evicted") for model in going), *self._serve_queue(now)]
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time has passed."""
+        effects: list[Effect] = []
+        for model, process in self._processes.items():
+            ttl = math.inf if process.terms.pinned else process.terms.ttl or math.inf
+            if process.state is State.READY and not process.leases and now >= process.used_at + ttl:
+                process.state = State.STOPPING
+                effects.append(Stop(model, "idle"))
+        return [*effects, *self._serve_queue(now)]
+
+    def close(self) -> list[Effect]:
+        """No new work: everything that waits is refused, leases may finish; processes stop by `unload`."""
+        self._closed = True
+        waiting = [ticket for entry in self._queue.values() for ticket in entry.tickets]
+        self._queue.clear()
+        for process in self._processes.values():
+            waiting += process.waiting
+            process.waiting = []
+        return self._refuse(waiting, ShuttingDown())
+
+    # ---- the rules ---------------------------------------------------------------------------------------------------
+
+    def _refusal(self, model: str, terms: Terms) -> ApplianceError | None:
+        """Rule 1."""
+        if self._closed:
+            return ShuttingDown()
+        process = self._processes.get(model)
+        limit = process.terms.limit if process is not None and process.state is State.READY else terms.limit
+        if limit and self.leases(model) + self.waiting(model) >= limit:
+            return TooManyRequests(model, limit)
+        queues = process is None or process.state in GOING or model in self._yielding
+        if queues and self.queued() >= self._limits.queue:
+            return Busy(f"{self.queued()} requests wait for models already", retry_after=QUEUE_RETRY)
+        return None
+
+    def _serve_queue(self, now: float) -> list[Effect]:
+        """Rules 3 to 5."""
+        if not self._queue:
+            self._yielding = NOBODY
+            return []
+        effects: list[Effect] = []
+        yielding: set[str] = set()
+        ahead: list[_Entry] = []
+        for entry in sorted(self._queue.values(), key=lambda entry: entry.rank(now)):
+            if len(ahead) >= LOOK_AHEAD:
+                break
+            process = self._processes.get(entry.model)
+            if process is not None and process.state is State.READY:
+                if entry.model not in yielding:
+                    del self._queue[entry.model]
+                    effects += self._grant(process, entry.model, entry.tickets, now)
+                    continue
+            else:
+                effects += self._serve_entry(entry, ahead, yielding, now)
+            if entry.model in self._queue:
+                ahead.append(entry)
+        self._yielding = frozenset(yielding)
+        return effects
+
+    def _serve_entry(self, entry: _Entry, ahead: list[_Entry], yielding: set[str], now: float) -> list[Effect]:
+        """Start the entry's model, or move on towards it; a start or a refusal takes it out of the queue."""
+        going = self._plan(entry, ahead, now)
+        if isinstance(going, ApplianceError):
+            del self._queue[entry.model]
+            return self._refuse(entry.tickets, going)
+        if going is None:
+            return []
+        there = {m: p for m in going if (p := self._processes.get(m)) is not None and p.state not in GOING}
+        held = any(process.held(now) for process in there.values())
+        if held and now < entry.overdue_at():
+            return []  # before rule 4 is asked, which costs a plan for each of those ahead
+        if self._stands_in_the_way(entry, going, ahead):
+            return []
+        if held:
+            yielding.update(there)
+            return []
+        for process in there.values():
+            process.state = State.STOPPING
+        effects: list[Effect] = [Stop(model, "evicted") for model in there]
+        if self._may_start(entry, going):
+            del self._queue[entry.model]
+            self._processes[entry.model] = _Process(entry.terms, list(entry.tickets))
+            effects.append(Start(entry.model))
+        return effects
+
+    def _may_start(self, entry: _Entry, going: list[str]) -> bool:
+        """True if everything that must go for it is gone, its own last process included."""
+        if entry.model in self._processes or any(model in self._processes for model in going):
+            return False
+        taken = [self._memory(model, process.terms) for model, process in self._processes.items()]
+        return fits(self._limits, [self._memory(entry.model, entry.terms), *taken])
+
+    def _plan(self, entry: _Entry, ahead: list[_Entry], now: float) -> list[str] | ApplianceError | None:
+        """Return the models that must go for this entry; None if it waits for those ahead; an error if it could wait
+        for ever.
+        """
+        promised = {other.model for other in ahead}
+        others = {*self._processes, *promised} - {entry.model}
+        going = list(self._policy.plan(entry.model, sorted(others)).evict)
+        pinned = [m for m, p in self._processes.items() if p.terms.pinned and p.state not in GOING]
+        if in_the_way := [m for m in pinned if m in going]:
+            return self._beside_pinned(entry.model, in_the_way)
+        needed = self._memory(entry.model, entry.terms)
+        staying = [o for o in self._occupants(now) if o.model not in {*going, *promised, entry.model}]
+        staying += [Occupant(model=e.model, memory=self._memory(e.model, e.terms), fixed=True) for e in ahead]
+        more = make_room(self._limits, needed, staying)
+        if more is not None:
+            return [*going, *more]
+        if not fits(self._limits, [needed]):
+            return ModelFailedToStart(entry.model, self._too_large(needed))
+        if not fits(self._limits, [needed, *(self._memory(m, self._processes[m].terms) for m in pinned)]):
+            return self._beside_pinned(entry.model, pinned)
+        return None
+
+    def _stands_in_the_way(self, entry: _Entry, going: list[str], ahead: list[_Entry]) -> bool:
+        """Rule 4: it would evict somebody ahead, or somebody ahead would evict it."""
+        if any(other.model in going for other in ahead):
+            return True
+        running = sorted({*self._processes, entry.model})
+        return any(entry.model in self._policy.plan(other.model, running).evict for other in ahead)
+
+    def _occupants(self, now: float) -> Iterator[Occupant]:
+        """Processes that stay as far as is known."""
+        for model, process in self._processes.items():
+            if process.state not in GOING:
+                yield Occupant(
+                    model=model,
+                    memory=self._memory(model, process.terms),
+                    fixed=process.terms.pinned,
+                    held=process.held(now),
+                    cost=self._policy.cost_of(model),
+                    last_used=process.turn,
+                )
+
+    def _memory(self, model: str, terms: Terms) -> Mapping[str, int]:
+        return self._measured.get(model, terms.memory)
+
+    def _beside_pinned(self, model: str, pinned: list[str]) -> Busy:
+        names = ", ".join(f"'{name}'" for name in pinned)
+        return Busy(
+            f"model '{model}' cannot run beside {names}, which {'is' if len(pinned) == 1 else 'are'} pinned; "
+            "unload what is pinned, or change the configuration",
+            retry_after=QUEUE_RETRY,
+        )
+
+    def _too_large(self, needed: Mapping[str, int]) -> str:
+        over = [d for d, most in self._limits.memory.items() if needed.get(d, 0) > most]
+        said = " and ".join(f"{needed[d] >> 20} MiB of {d} (limit {self._limits.memory[d] >> 20} MiB)" for d in over)
+        return f"it takes {said}; raise the limit under 'memory', or give the model less"
+
+    def _grant(self, process: _Process, model: str, tickets: Iterable[int], now: float) -> list[Effect]:
+        granted = list(tickets)
+        process.leases.update(granted)
+        if granted:
+            self._used(process, now)
+        return [Grant(ticket, model) for ticket in granted]
+
+    def _refuse(self, tickets: Iterable[int], error: ApplianceError) -> list[Effect]:
+        refused = list(tickets)
+        for ticket in refused:
+            del self._holders[ticket]
+        return [Refuse(ticket, error) for ticket in refused]
+
+    def _used(self, process: _Process, now: float) -> None:
+        self._turn += 1
+        process.turn, process.used_at = self._turn, now

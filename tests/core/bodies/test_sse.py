@@ -1,0 +1,150 @@
+"""Server-sent events: however the bytes are cut, the same events, and never a torn record."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.bodies.sse import (
+    PING,
+    Decoder,
+    Dialect,
+    ErrorInfo,
+    Event,
+    RecordTooLong,
+    WholeRecords,
+    encode,
+    error_record,
+)
+
+EVENTS = st.lists(st.builds(Event, st.text(st.characters(codec="utf-8"))))
+CUTS = st.lists(st.integers(0, 400), max_size=20)
+
+
+def cut(whole: bytes, at: list[int]) -> list[bytes]:
+    places = sorted({0, len(whole), *(place for place in at if place < len(whole))})
+    return [whole[a:b] for a, b in pairwise(places)]
+
+
+def decode(chunks: list[bytes]) -> list[Event]:
+    decoder = Decoder()
+    return [event for chunk in chunks for event in decoder.feed(chunk)]
+
+
+def unified(event: Event) -> Event:
+    """As a reader sees it: all three line ends are one."""
+    return Event(event.data.replace("\r\n", "\n").replace("\r", "\n"), event.name or None, event.id)
+
+
+@given(EVENTS, st.sampled_from(["delta", "error", None]), CUTS)
+def test_decoding_undoes_encoding_however_the_bytes_are_cut(events: list[Event], name: str | None, at: list[int]):
+    sent = [Event(event.data, name, "7") for event in events]
+    whole = PING.join(encode(event) for event in sent)
+    assert decode(cut(whole, at)) == [unified(event) for event in sent]
+
+
+@given(st.binary(max_size=300), CUTS)
+def test_garbage_decodes_to_the_same_events_however_it_is_cut(garbage: bytes, at: list[int]):
+    assert decode(cut(garbage, at)) == decode([garbage])
+
+
+@given(st.lists(st.sampled_from([b"data: a", b"event: b", b": c", b"id: 1", b"data", b"\n", b"\r", b"\r\n"])), CUTS)
+def test_records_of_every_line_end_decode_the_same_however_they_are_cut(parts: list[bytes], at: list[int]):
+    whole = b"".join(parts)
+    assert decode(cut(whole, at)) == decode([whole])
+
+
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b"data: YHOO\ndata: +2\ndata: 10\n\n", [Event("YHOO\n+2\n10")]),
+        (b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third", [
+            Event("first event", None, "1"), Event("second event", None, ""),
+        ]),
+        (b"data\n\ndata\ndata\n\ndata:", [Event(""), Event("\n")]),
+        (b"data:test\n\ndata: test\n\n", [Event("test"), Event("test")]),
+        (b"\xef\xbb\xbfdata: x\r\rdata: y\r\n\r\n", [Event("x"), Event("y")]),
+        (b"event: e\n\ndata: x\n\n", [Event("x")]),
+        (b"data: \xff\n\n", [Event("\ufffd")]),
+    ],
+)  # fmt: skip
+def test_examples_of_the_standard(stream: bytes, events: list[Event]):
+    assert decode([stream]) == events
+    assert decode([bytes([byte]) for byte in stream]) == events
+
+
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b'error: {"code":500}\n\ndata: x\n\n', [Event('{"code":500}', "error"), Event("x")]),
+        (b"error: a\nerror: b\n\n", [Event("a\nb", "error")]),
+        (b"event: delta\ndata: x\nerror: y\n\n", [Event("x", "delta"), Event("y", "error")]),
+    ],
+)
+def test_an_error_field_is_an_event_of_its_own(stream: bytes, events: list[Event]):
+    assert decode([stream]) == events
+    assert decode([bytes([byte]) for byte in stream]) == events
+
+
+def test_an_error_field_without_end_is_refused():
+    with pytest.raises(RecordTooLong):
+        Decoder(limit=1000).feed(b"error: x\n" * 200)
+
+
+def test_a_record_without_end_is_refused_before_it_fills_memory():
+    for piece, times in ((b"x", 1000), (b"data: x\n", 142)):
+        decoder = Decoder(limit=1000)
+        for _ in range(times):
+            assert decoder.feed(piece) == []
+        with pytest.raises(RecordTooLong):
+            decoder.feed(piece)
+
+
+@given(st.lists(st.sampled_from([b"data: abc", b"\n", b"\r\n", b"\r", b"x" * 50])), CUTS)
+def test_whole_records_passes_everything_on_in_order_and_tears_nothing(parts: list[bytes], at: list[int]):
+    whole = b"".join(parts)
+    records, passed = WholeRecords(), b""
+    for chunk in cut(whole, at):
+        ready = records.feed(chunk)
+        assert not ready or ready.endswith((b"\n\n", b"\n\r\n", b"\n\r", b"\r\r"))
+        passed += ready
+    assert not records.torn
+    assert passed + records.rest() == whole
+    assert decode([passed]) == decode([whole])
+
+
+def test_whole_records_does_not_copy_what_ends_with_a_record():
+    chunk = b"data: {}\n\n"
+    assert WholeRecords().feed(chunk) is chunk
+
+
+@given(CUTS)
+def test_a_record_beyond_the_limit_goes_through_and_is_marked_torn(at: list[int]):
+    whole = b"data: " + b"x" * 300
+    records = WholeRecords(limit=100)
+    passed = b"".join(records.feed(chunk) for chunk in cut(whole, at))
+    assert records.torn
+    assert passed + records.rest() == whole
+    assert records.feed(b"\n\ndata: y") == b"\n\n"
+    assert not records.torn
+
+
+INFO = ErrorInfo(message='broken\n"so"', type="server_error", code=502, reason="upstream_failed")
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_an_error_is_one_record_in_the_words_of_its_dialect(dialect: Dialect):
+    [event] = decode([error_record(dialect, INFO)])
+    told = json.loads(event.data)
+    assert told["error"]["message"] == INFO.message
+    assert told["error"]["reason"] == "upstream_failed"
+    if dialect is Dialect.OPENAI:
+        assert event.name is None
+    else:
+        assert (event.name, told["type"]) == ("error", "error")
+    if dialect is Dialect.RESPONSES:
+        assert (told["code"], told["message"], told["param"]) == ("upstream_failed", INFO.message, None)

@@ -1,0 +1,151 @@
+"""Facts in, findings out: each case differs from a healthy machine in one thing."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import click
+import pytest
+from doctor_cases import CASES, LOOK, NOW, PCI, URL, VULKAN_BUILD, WELL, config, probation, proof, with_, with_look
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct, structs
+
+from appliance.cli.app import cli
+from appliance.core import doctor
+from appliance.core.config.nodes import Position
+from appliance.core.doctor.diagnose import TOPICS, diagnose, headlines
+from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
+from appliance.core.engines.builds import numbers_of
+from appliance.core.engines.state import State
+
+
+def said(finding: Finding) -> str:
+    return "\n".join((finding.title, *finding.evidence, finding.advice, *finding.commands))
+
+
+def test_a_healthy_machine_has_nothing_at_all() -> None:
+    assert diagnose(WELL) == []
+
+
+@pytest.mark.parametrize(
+    ("id", "severity", "facts", "words"), CASES, ids=[f"{case[0]}-{n}" for n, case in enumerate(CASES)]
+)
+def test_each_fault_is_found_with_its_evidence(id: str, severity: str, facts: DoctorFacts, words: str) -> None:
+    found = [finding for finding in diagnose(facts) if finding.id == id]
+    assert [finding.severity for finding in found] == [severity]
+    assert words in said(found[0])
+
+
+@pytest.mark.parametrize("facts", [case[2] for case in CASES], ids=[f"{case[0]}-{n}" for n, case in enumerate(CASES)])
+def test_every_command_can_be_typed(facts: DoctorFacts) -> None:
+    for finding in diagnose(facts):
+        for command in finding.commands:
+            words = shlex.split(command)
+            if words[0] == "llama-appliance":
+                check_command(words[1:])
+
+
+def check_command(words: list[str]) -> None:
+    """The verb is there, and takes the options."""
+    group: click.Command = cli
+    while isinstance(group, click.Group) and words:
+        inner = group.get_command(click.Context(group), words[0])
+        assert inner is not None, words
+        group, words = inner, words[1:]
+    known = {name for parameter in group.params for name in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= known, words
+
+
+def test_every_topic_is_covered() -> None:
+    silent = [topic.__name__ for topic in TOPICS if not any(list(topic(case[2])) for case in CASES)]
+    assert silent == []
+
+
+def test_what_is_over_is_not_told() -> None:
+    book = State(
+        look=LOOK, proofs=(proof(at=NOW - 90000), proof(build=VULKAN_BUILD)), probations=(probation(until=NOW - 1),)
+    )
+    assert diagnose(with_(state=book)) == []
+
+
+def test_the_gravest_comes_first() -> None:
+    facts = structs.replace(with_look(cores=2), config=config("error"), named_engine="x", trouble={"a": ""})
+    order = ["error", "warning", "note"]
+    severities = [order.index(finding.severity) for finding in diagnose(facts)]
+    assert severities == sorted(severities)
+    assert set(severities) == {0, 1, 2}
+
+
+def test_notes_are_nothing_wrong() -> None:
+    assert not is_wrong(diagnose(with_look(cores=2)))
+    assert is_wrong(diagnose(with_look(problems=("x",))))
+
+
+@pytest.mark.parametrize(("text", "parts"), [("550.54.14", (550, 54, 14)), ("", ()), ("R5²80", (5, 80))])
+def test_versions_are_numbers(text: str, parts: tuple[int, ...]) -> None:
+    assert numbers_of(text) == parts
+
+
+WORDS = ("", " ", "\n", "two\nlines", "vulkan", "cuda13", "cpu", "amd", "580.65", "1.x", "CPU", "c1", "-1", "²")
+TEXTS = st.sampled_from((*WORDS, PCI, URL))
+MAPPINGS = st.dictionaries(st.sampled_from(("vulkan", "CUDA_VISIBLE_DEVICES", "qwen", "")), TEXTS, max_size=2)
+NUMBERS = st.one_of(st.integers(-1, 10), st.integers(0, 1 << 45))
+TIMES = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from((NOW, NOW - 100, NOW + 100))
+ATOMS: dict[object, st.SearchStrategy[object]] = {
+    str: TEXTS,
+    int: NUMBERS,
+    float: TIMES,
+    bool: st.booleans(),
+    type(None): st.none(),
+}
+
+
+def any_of(kind: object) -> st.SearchStrategy[object]:
+    """Every field is drawn, also those with a default; words are such as the rules look for."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind in ATOMS:
+        return ATOMS[kind]
+    if origin is Literal:
+        return st.sampled_from(inner)
+    if origin is tuple and inner[-1] is not ...:
+        return st.tuples(*(any_of(one) for one in inner))
+    if origin is tuple:
+        return st.lists(any_of(inner[0]), max_size=2).map(tuple)
+    if origin is Mapping:
+        return MAPPINGS
+    if inner:
+        return st.one_of(*(any_of(one) for one in inner))
+    assert isinstance(kind, type)
+    assert issubclass(kind, Struct)
+    hints = get_type_hints(kind)
+    drawn = [any_of(hints[name]) for name in kind.__struct_fields__]
+    return st.tuples(*drawn).map(
+        lambda values: (
+            kind(**dict(zip(kind.__struct_fields__, values, strict=True))) if kind is not Position else kind(*values)
+        )
+    )
+
+
+@given(facts=any_of(DoctorFacts))
+def test_it_never_fails_and_always_says_why_and_what_to_do(facts: DoctorFacts) -> None:
+    for finding in diagnose(facts):
+        assert finding.evidence, finding
+        assert all(line.strip() for line in finding.evidence), finding
+        assert finding.advice or finding.commands
+        assert finding.title
+        assert all(len(line.splitlines()) == 1 for line in (finding.title, *finding.evidence, *finding.commands))
+    assert all("\n" not in value for _, value in headlines(facts))
+
+
+def test_every_finding_is_documented() -> None:
+    documented = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text("utf-8")
+    source = Path(doctor.__file__).parent.glob("*.py")
+    ids = {found for path in source for found in re.findall(r'\bid="([a-z0-9-]+)"', path.read_text("utf-8"))}
+    ids |= {case[0] for case in CASES}
+    assert len(ids) >= 40
+    assert {id for id in ids if f"`{id}`" not in documented} == set()

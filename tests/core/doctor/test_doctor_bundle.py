@@ -1,0 +1,211 @@
+"""The allow-list: no text of a user, a model or an engine gets into a report, and no known secret into a log."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.config.nodes import Problem
+from appliance.core.doctor.bundle import Report, Versions, numbered, report_of
+from appliance.core.doctor.facts import (
+    Checkup,
+    ConfigFact,
+    DeviceFile,
+    Disk,
+    DoctorFacts,
+    Finding,
+    Installed,
+    ModelFact,
+    PortOwner,
+    Running,
+    ServerFact,
+)
+from appliance.core.doctor.texts import MOST, REMOVED, SET, environment, options, secret_values, without_secrets
+from appliance.core.engines.choice import Ranked, Seat
+from appliance.core.engines.listing import Device
+from appliance.core.engines.machine import Gpu, Look
+from appliance.core.engines.proofs import Probation
+from appliance.core.engines.state import Listed, State
+
+VERSIONS = Versions(program="1.0", server="1.0", python="3.11", platform="Linux", frozen=False)
+SECRETS = st.text("abcdefghijkmnop0123456789-._~+/=:!@$%*() äß", min_size=10, max_size=30).map(
+    lambda text: f"q{text}7Z"
+)
+LINE = 'the model loads on 127.0.0.1:8080 n_gpu_layers = 33 {} "a": 1,'
+WORDS = st.lists(st.sampled_from(LINE.split())).map(" ".join)
+
+
+def facts_with(text: str) -> DoctorFacts:
+    """Facts with this text in every place where a user, a model or an engine may write something."""
+    device = Device(name="CUDA0", description=text, total=1, free=1, uuid=text)
+    seat = Seat(build=text, backend="cpu", digest="0", place=0, devices=(device,), damage=text, fault=text)
+    return DoctorFacts(
+        version="1.0",
+        now=0.0,
+        look=Look(
+            platform="linux-x64",
+            system="Linux 6.1",
+            environment="native",
+            cpu="Some CPU @ 3.00GHz",
+            gpus=(Gpu(vendor="NVIDIA", name="Card 9000", driver="nvidia", uuid=text),),
+            loaders={"vulkan": text},
+            hidden={"CUDA_VISIBLE_DEVICES": text},
+            problems=(text,),
+        ),
+        ranked=(Ranked(seat=seat, standing="failed", why=text),),
+        state=State(
+            listed=(Listed(digest="0", system=text, drivers=text, devices=(device,), why=text),),
+            probations=(Probation(seat=text, digest="0", model=text, failures=1, why=text, since=0, until=1),),
+            models={text: text},
+        ),
+        engines=(Installed(id=f"/home/{text}/llama-server", backend="cpu", source=text, damage=text),),
+        checkup=Checkup(
+            disks=(Disk(what="models", path=text, free=1, total=2),),
+            device_files=(DeviceFile(path="/dev/dri/renderD128", usable=False, group=text),),
+        ),
+        models=(
+            ModelFact(id=text, source="models_dir", path=text, size=5, error=text, why=text, architecture="llama"),
+        ),
+        models_dir=text,
+        config=ConfigFact(files=(text,), problems=(Problem(message=text, path=text),), unreadable=text),
+        server=ServerFact(
+            url=text,
+            answer="answers",
+            why=text,
+            engine=f"{text}:{text}",
+            running=(
+                Running(
+                    id=text, state="loaded", error=text, command=("srv", "--api-key", text, "-c", "512"), seat=text
+                ),
+                Running(
+                    id=f"other {text}", state="unloaded", command=(text, f"--{text}", "--model", text, "-fa", text)
+                ),
+            ),
+        ),
+        port=PortOwner(port=1, pid=1, name=text),
+        named_engine=text,
+        named_fault=text,
+        trouble={"the models": text},
+    )
+
+
+FINDING = "model-failed"
+
+
+def report_with(text: str) -> bytes:
+    finding = Finding(id=FINDING, severity="error", title=text, evidence=(text,), advice=text, commands=(text,))
+    environ = {"LLAMA_ARG_ALIAS": text, "HF_TOKEN": text, "CUDA_VISIBLE_DEVICES": text, "DIARY": text}
+    versions = msgspec.structs.replace(VERSIONS, server=f"{text}\n")
+    return msgspec.json.encode(report_of(facts_with(text), [finding], versions, environ))
+
+
+@given(text=SECRETS)
+def test_no_free_text_gets_into_a_report(text: str) -> None:
+    report = report_with(text)
+    assert report == report_with("something quite different")
+    assert text.encode() not in report
+
+
+def test_a_report_has_the_facts_that_help() -> None:
+    report = msgspec.json.decode(report_with("a text"), type=Report)
+    assert report.machine is not None
+    assert report.machine.gpus[0].name == "Card 9000"
+    assert report.machine.loaders == ("vulkan",)
+    assert report.findings[0].id == FINDING
+    assert report.engines[0].id == "a program"
+    assert report.system.closed_device_files == 1
+    assert report.models[0].options == {"--api-key": SET, "--ctx-size": "512"}
+    assert (report.models[0].architecture, report.models[0].state, report.models[0].failed) == ("llama", "loaded", True)
+    assert report.models[1].options == {"--model": SET, "--flash-attn": SET}
+    assert report.config is not None
+    assert (report.config.errors, report.config.readable) == (1, False)
+    assert report.not_examined == ("the models",)
+
+
+def test_builds_and_devices_are_named() -> None:
+    device = Device(name="Vulkan0", description="x", total=1, free=1)
+    seat = Seat(build="linux-x64-vulkan/b11434", backend="vulkan", digest="0", place=0, devices=(device,))
+    ranked = Ranked(seat=seat, standing="proven", why="", seconds=1.5)
+    facts = DoctorFacts(
+        version="1", now=0, ranked=(ranked,), engines=(Installed(id=seat.build, backend="x", source=""),)
+    )
+    report = report_of(facts, (), VERSIONS, {})
+    assert (report.seats[0].id, report.engines[0].id) == ("linux-x64-vulkan/b11434:Vulkan0", seat.build)
+    assert report.server is None
+
+
+def test_models_have_numbers_that_logs_share() -> None:
+    server = ServerFact(url="", answer="answers", running=(Running(id="b", state=""), Running(id="c", state="")))
+    facts = DoctorFacts(version="1", now=0, models=(ModelFact(id="a", source=""), ModelFact(id="b", source="")))
+    facts = msgspec.structs.replace(facts, server=server)
+    assert numbered(facts) == ["a", "b", "c"]
+    assert [model.number for model in report_of(facts, (), VERSIONS, {}).models] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("llama-server -ngl 99 -c 4096", {"--n-gpu-layers": "99", "--ctx-size": "4096"}),
+        ("x -fa auto -ctk q8_0 --no-mmap", {"--flash-attn": "auto", "--cache-type-k": "q8_0", "--load-mode": "none"}),
+        ("x --no-kv-offload --swa-full", {"--kv-offload": "False", "--swa-full": "True"}),
+        ("x --api-key 1234 --rpc 10.0.0.1:5", {"--api-key": SET, "--rpc": SET}),
+        ("x --tensor-split 3,1.5 --alias 7", {"--tensor-split": "3,1.5", "--alias": SET}),
+        ("docker run --name x image --temp", {}),
+        ("", {}),
+    ],
+)
+def test_options_of_a_command(command: str, expected: dict[str, str]) -> None:
+    assert options(command.split()) == expected
+
+
+def test_only_known_variables_are_taken_along() -> None:
+    environ = {
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "LLAMA_ARG_CTX_SIZE": "1",
+        "LLAMA_ARG_MODEL": "12",
+        "HF_TOKEN": "12",
+        "DIARY": "x",
+        "container": "lxc",
+        "PATHS": "y",
+    }
+    assert environment(environ) == {
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "HF_TOKEN": SET,
+        "LLAMA_ARG_CTX_SIZE": "1",
+        "LLAMA_ARG_MODEL": SET,
+        "container": SET,
+    }
+
+
+def test_values_that_are_called_secrets() -> None:
+    named = {"A_KEY": "one, two", "B_TOKENS": "three", "--password": "four", "KEYBOARD": "us", "MAX_TOKENS_N": "5"}
+    assert set(secret_values(named.items())) == {"one, two", "one", "two", "three", "four"}
+
+
+@given(secret=SECRETS, before=WORDS, after=WORDS)
+def test_a_known_secret_is_removed_from_a_log_wherever_it_is_planted(secret: str, before: str, after: str) -> None:
+    for form in (secret, json.dumps(secret), quote(secret, safe=""), f"x{secret}y"):
+        cleaned, count = without_secrets(f"{before} {form} {after}\n{form}{after}", [secret, ""])
+        assert count == 2
+        assert secret not in cleaned
+        assert quote(secret, safe="") not in cleaned
+        assert cleaned.count("\n") == 1
+
+
+def test_a_short_secret_is_removed_as_a_word_only() -> None:
+    assert without_secrets("key abc, abcd abc", ["abc"]) == (f"key {REMOVED}, abcd {REMOVED}", 2)
+    assert without_secrets("1 is true", ["1", "True", ""]) == ("1 is true", 0)
+
+
+def test_a_secret_on_the_cut_is_gone_before_the_log_is_cut() -> None:
+    secret = "qSecretOfTheTest7Z"
+    log = f"first {secret} line\n" + f"{secret} and more words\n" * (MOST // 20)
+    text, _ = without_secrets(log, [secret])
+    assert len(text) < MOST + 100
+    assert text.startswith("... ")
+    assert not any(secret[-length:] in text for length in (6, 10, len(secret)))

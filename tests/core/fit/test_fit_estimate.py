@@ -1,0 +1,212 @@
+"""What a model takes: its parts from the header, and the rules by which llama.cpp sizes what it keeps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hollow_models import Hollow, bert, dense, encode, experts, gemma, latent, mamba
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from appliance.core.fit.compute import Arena
+from appliance.core.fit.estimate import RAM, Estimate, Options, Use, estimate
+from appliance.core.fit.shape import Shape
+from appliance.core.models.gguf import GgufInfo, merge_shards, read_gguf
+
+MIB = 1 << 20
+
+
+def info_of(model: Hollow) -> GgufInfo:
+    header, data = encode(model)
+    return read_gguf(lambda offset, n: header[offset : offset + n], len(header) + data)
+
+
+def shape_of(model: Hollow) -> Shape:
+    shape = info_of(model).shape
+    assert shape is not None
+    return shape
+
+
+def taken(model: Hollow, **options: object) -> Use:
+    """What it takes in main memory with a context of 4096 tokens, unless another one is said."""
+    return estimate(shape_of(model), structs.replace(Options(context=4096), **options)).devices[RAM]
+
+
+LLAMA = dense()
+MODELS = [LLAMA, dense("qwen3", tied=True), gemma("gemma2"), gemma("gemma3"), experts(), latent(), mamba(), bert()]
+SHAPES = [shape_of(model) for model in MODELS]
+
+
+# ---- what it is made of ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.architecture)
+def test_all_weights_are_somewhere(model: Hollow):
+    assert shape_of(model).weights == info_of(model).tensor_bytes
+
+
+def test_windows_are_in_the_layers_that_have_them():
+    assert [layer.windowed for layer in shape_of(gemma("gemma3")).layers] == ([True] * 5 + [False]) * 2
+    assert [layer.windowed for layer in shape_of(gemma("gemma2", layers=4)).layers] == [True, False] * 2
+    told = gemma("gemma3", layers=4)
+    told.keys["attention.sliding_window_pattern"] = [False, True, True, False]
+    assert [layer.windowed for layer in shape_of(told).layers] == [False, True, True, False]
+
+
+def test_heads_may_differ_by_layer():
+    model = dense(layers=3)
+    model.keys["attention.head_count_kv"] = [1, 0, 4]
+    assert [layer.keys for layer in shape_of(model).layers] == [64, 0, 256]
+
+
+def test_a_file_that_says_too_little_has_no_shape():
+    model = dense(layers=2)
+    del model.keys["block_count"]
+    assert info_of(model).shape is None
+
+
+def test_shards_are_one_model():
+    whole = dense(layers=4)
+    later = {name: shape for name, shape in whole.tensors.items() if name.startswith(("blk.3", "output"))}
+    first = structs.replace(whole, tensors={n: s for n, s in whole.tensors.items() if n not in later})
+    second = structs.replace(whole, architecture="", tensors=later, keys={"split.no": 1}, vocabulary=0)
+    header, data = encode(second)
+    rest = read_gguf(lambda offset, n: header[offset : offset + n], len(header) + data)
+    merged = merge_shards(info_of(first), [rest]).shape
+    assert merged == shape_of(whole)
+
+
+# ---- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_a_context_is_kept_for_each_token_of_each_layer():
+    assert taken(LLAMA).cache == 8 * 4096 * 2 * 256 * 2
+    assert taken(LLAMA, context=1000).cache == 8 * 1024 * 2 * 256 * 2, "cells are rounded up to 256"
+
+
+def test_slots_share_a_context_unless_somebody_says_their_number():
+    assert taken(LLAMA, context=4000, parallel=3).cache == 3 * 1536 * 8 * 2 * 256 * 2
+    assert taken(LLAMA, context=4000, parallel=3, unified=True).cache == taken(LLAMA, context=4000).cache
+
+
+def test_the_types_of_the_cache_count():
+    assert taken(LLAMA, keys_type="q8_0", values_type="q4_0").cache == 8 * 4096 * 256 * (34 + 18) // 32
+
+
+def test_a_windowed_layer_keeps_its_window_of_each_slot_and_a_batch():
+    model = gemma("gemma3", window=512)
+    full, near = 2 * 4096, 10 * (512 * 4 + 512)
+    assert taken(model).cache == (full + near) * 2 * 512 * 2
+    assert taken(model, parallel=1).cache == (full + 10 * 1024) * 2 * 512 * 2
+    assert taken(model, window_full=True).cache == 12 * 4096 * 2 * 512 * 2
+
+
+def test_latent_attention_keeps_keys_alone():
+    assert taken(latent()).cache == 6 * 4096 * 576 * 2
+
+
+def test_a_recurrent_model_keeps_states_and_no_context():
+    assert taken(mamba()).cache == taken(mamba(), context=8192).cache == 12 * 4 * (3 + 16) * 2048 * 4
+
+
+def test_an_encoder_keeps_nothing():
+    assert taken(bert(), embedding=True).cache == 0
+
+
+# ---- where it goes ---------------------------------------------------------------------------------------------------
+
+
+def test_the_first_layers_stay_in_main_memory():
+    found = estimate(shape_of(LLAMA), Options(context=4096, gpus=("gpu0",), gpu_layers=3))
+    layer = sum(part.weights for part in shape_of(LLAMA).layers) // 8
+    assert (found.gpu_layers, found.layers) == (3, 9)
+    assert found.devices["gpu0"].model == 2 * layer + shape_of(LLAMA).output + shape_of(LLAMA).other
+    assert found.devices["gpu0"].cache == found.devices[RAM].cache // 3 == 2 * 4096 * 2 * 256 * 2
+
+
+def test_tied_weights_are_loaded_twice_where_a_gpu_makes_the_logits():
+    shape = shape_of(gemma("gemma3"))
+    found = estimate(shape, Options(gpus=("gpu0",)))
+    assert found.devices[RAM].model == shape.input
+    assert found.devices["gpu0"].model == shape.weights
+
+
+def test_experts_may_stay_in_main_memory():
+    shape = shape_of(experts())
+    all_there = estimate(shape, Options(gpus=("gpu0",))).devices
+    some = estimate(shape, Options(gpus=("gpu0",), experts_in_ram=2)).devices
+    moved = shape.layers[0].experts + shape.layers[1].experts
+    assert some[RAM].model - all_there[RAM].model == all_there["gpu0"].model - some["gpu0"].model == moved > 0
+
+
+def test_weights_in_another_order_are_there_twice_on_a_processor_alone():
+    four = dense(weights="Q4_K")
+    shape = shape_of(four)
+    assert taken(four).model > 1.5 * shape.weights
+    assert taken(four, repack=False).model == shape.weights
+    on_both = estimate(shape, Options(gpus=("gpu0",), gpu_layers=4)).devices
+    assert on_both[RAM].model + on_both["gpu0"].model == shape.weights
+
+
+def test_a_projector_and_a_draft_model_come_along():
+    plain = taken(LLAMA)
+    more = taken(LLAMA, projector=100 * MIB, draft=shape_of(dense(layers=2)))
+    assert more.model - plain.model == 100 * MIB + shape_of(dense(layers=2)).weights
+    assert more.cache - plain.cache == 2 * 4096 * 2 * 256 * 2
+
+
+# ---- for any ---------------------------------------------------------------------------------------------------------
+
+OPTIONS = st.builds(
+    Options,
+    context=st.sampled_from([0, 1, 300, 4096, 50000]),
+    parallel=st.integers(0, 9),
+    unified=st.none() | st.booleans(),
+    keys_type=st.sampled_from(["f16", "q8_0", "q4_0", "f32", "nonsense"]),
+    batch=st.integers(1, 4096),
+    ubatch=st.integers(1, 2048),
+    flash=st.booleans(),
+    gpu_layers=st.none() | st.integers(0, 40),
+    split=st.lists(st.floats(0, 10), max_size=3).map(tuple),
+    window_full=st.booleans(),
+    embedding=st.booleans(),
+    experts_in_ram=st.integers(0, 99),
+    cache_in_ram=st.booleans(),
+    gpus=st.sampled_from([(), ("gpu0",), ("gpu0", "gpu1")]),
+)
+
+
+def total(found: Estimate) -> int:
+    return sum(found.by_device().values())
+
+
+@given(shape=st.sampled_from(SHAPES), options=OPTIONS)
+def test_any_start_has_an_estimate(shape: Shape, options: Options):
+    found = estimate(shape, options)
+    assert set(found.devices) == {RAM, *options.gpus}
+    for use in found.devices.values():
+        assert min(use.model, use.cache, use.compute, use.output) >= 0
+    assert sum(use.model for use in found.devices.values()) >= shape.weights
+
+
+@given(shape=st.sampled_from(SHAPES), options=OPTIONS)
+def test_more_context_never_takes_less(shape: Shape, options: Options):
+    kept = [
+        sum(use.cache for use in estimate(shape, structs.replace(options, context=n)).devices.values())
+        for n in (256, 1000, 4096, 9000, 70000)
+    ]
+    assert all(less <= more for less, more in pairwise(kept))
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 5)), max_size=60))
+def test_an_arena_never_gives_a_place_twice(steps: list[tuple[int, int]]):
+    arena, held = Arena(), []
+    for size, drops in steps:
+        held.append(arena.take(size, 1))
+        for _ in range(min(drops, len(held))):
+            arena.drop(held.pop(size % len(held)))
+        ordered = sorted(held, key=lambda block: block.offset)
+        assert all(a.offset + a.size <= b.offset for a, b in pairwise(ordered))
+        assert not ordered or ordered[-1].offset + ordered[-1].size <= arena.peak

@@ -1,0 +1,183 @@
+"""Plans: what somebody said is kept, what is foretold fits, and more room is never worse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hollow_models import Hollow, bert, dense, encode, experts, gemma, latent, mamba
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.fit.estimate import AUTO_PARALLEL, RAM
+from appliance.core.fit.plan import LEAST_CONTEXT, Asked, Plan, asked_of, plan
+from appliance.core.fit.shape import Shape
+from appliance.core.models.gguf import read_gguf
+
+MIB = 1 << 20
+GIB = 1 << 30
+RANK = {"no": 0, "partly": 1, "fits": 2}
+
+
+def shape_of(model: Hollow) -> Shape:
+    header, data = encode(model)
+    shape = read_gguf(lambda offset, n: header[offset : offset + n], len(header) + data).shape
+    assert shape is not None
+    return shape
+
+
+LLAMA = shape_of(dense(context=131072))
+SHAPES = [LLAMA, *map(shape_of, (gemma("gemma3"), experts(), latent(), mamba(), bert(), dense(weights="Q4_K")))]
+
+
+def planned(room: Mapping[str, int], *flags: str, shape: Shape = LLAMA, reserve: int = 0) -> Plan:
+    gpus = [device for device in room if device != RAM]
+    return plan(shape, room, asked_of(flags, gpus=gpus), reserve=reserve)
+
+
+# ---- what is chosen --------------------------------------------------------------------------------------------------
+
+
+def test_with_room_for_all_nothing_is_changed():
+    found = planned({RAM: 8 * GIB})
+    assert (found.verdict, found.flags, found.estimate.context) == ("fits", (), 131072)
+    assert found.word == "fits"
+
+
+def test_the_context_is_made_smaller_before_anything_else():
+    found = planned({RAM: 600 * MIB})
+    assert found.verdict == "fits"
+    assert found.flags == ("--ctx-size", "16384")
+    assert "context 16384 of 131072 tokens" in found.why
+    assert found.estimate.parallel == AUTO_PARALLEL
+
+
+def test_slots_are_given_up_last():
+    found = planned({RAM: 380 * MIB}, shape=SHAPES[1])
+    assert found.flags == ("--ctx-size", "4096", "--parallel", "1")
+
+
+def test_what_cannot_fit_says_what_it_takes_and_what_helps():
+    found = planned({RAM: 200 * MIB})
+    assert (found.verdict, found.word) == ("no", "will not fit")
+    assert "MiB of 200 MiB on ram" in found.why
+    assert "a smaller quantisation" in found.why
+    assert "less context" in planned({RAM: 1200 * MIB}, "--ctx-size", "131072").why
+
+
+def test_part_of_a_model_goes_to_a_gpu_that_is_too_small():
+    found = planned({RAM: 8 * GIB, "gpu0": 200 * MIB})
+    assert found.word == f"partly: {found.estimate.gpu_layers} of 9 layers"
+    assert 0 < found.estimate.gpu_layers < 9
+
+
+def test_layers_and_context_on_gpus_are_left_to_the_server_with_the_reserve():
+    found = planned({RAM: 8 * GIB, "gpu0": GIB + 200 * MIB, "gpu1": GIB}, reserve=GIB)
+    assert found.flags == ("--device", "none") or found.flags[-2:] == ("--fit-target", "1024,1024")
+    assert "--n-gpu-layers" not in found.flags
+    told = planned({RAM: 8 * GIB, "gpu0": 200 * MIB}, "--fit", "off")
+    assert told.flags[-2:] == ("--n-gpu-layers", str(told.estimate.gpu_layers))
+
+
+def test_a_gpu_without_room_even_to_compute_is_left_alone():
+    found = planned({RAM: 8 * GIB, "gpu0": 20 * MIB})
+    assert (found.verdict, found.estimate.gpu_layers, found.flags) == ("partly", 0, ("--device", "none"))
+
+
+def test_models_that_were_trained_for_little_get_no_more():
+    assert planned({RAM: 8 * GIB}, shape=shape_of(dense(context=2048))).estimate.context == 2048
+
+
+def test_separate_slots_get_their_own_context():
+    found = planned({RAM: 600 * MIB}, "--parallel", "2")
+    assert (found.estimate.parallel, found.estimate.context) == (2, 32768)
+    least = planned({RAM: 100 * MIB}, "--parallel", "2")
+    assert least.estimate.context == 2 * LEAST_CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("-c 1000 -np 2 -ngl 7", (1000, 2, 7)),
+        ("--ctx-size 5 --ctx-size 6 --n-gpu-layers all", (6, 0, None)),
+        ("-ngl auto", (0, 0, None)),
+        ("-ngl nonsense --parallel -1", (0, 0, None)),
+    ],
+)
+def test_flags_are_read_as_the_server_reads_them(flags: str, said: tuple[int, int, int | None]):
+    options = asked_of(flags.split()).options
+    assert (options.context, options.parallel, options.gpu_layers) == said
+
+
+def test_flags_of_another_engine_are_no_mistake_here():
+    assert asked_of(["--from-the-future", "1"]) == Asked(understood=False)
+    assert planned({RAM: 8 * GIB}, "--from-the-future").verdict == "fits"
+
+
+def test_the_rest_of_the_flags_counts():
+    sizes, places = "-ctk q8_0 -ctv q4_0 -b 64 -ub 32 -fa off --swa-full", "-ncmoe 3 -nkvo -ts 3,1 -kvu"
+    options = asked_of([*sizes.split(), *places.split()]).options
+    assert (options.keys_type, options.values_type, options.batch, options.ubatch) == ("q8_0", "q4_0", 64, 32)
+    assert (options.flash, options.window_full, options.cache_in_ram, options.unified) == (False, True, True, True)
+    assert (options.experts_in_ram, options.split) == (3, (3.0, 1.0))
+    assert asked_of(["--reranking"]).options.embedding
+    assert asked_of(["--device", "none"], gpus=["gpu0"]).options.gpus == ()
+
+
+# ---- for any ---------------------------------------------------------------------------------------------------------
+
+SIZES = st.integers(0, 900).map(lambda mib: mib * MIB)
+ROOMS = st.one_of(
+    st.fixed_dictionaries({RAM: SIZES}),
+    st.fixed_dictionaries({RAM: SIZES, "gpu0": SIZES}),
+    st.fixed_dictionaries({RAM: SIZES, "gpu0": SIZES, "gpu1": SIZES}),
+)
+FLAGS = st.lists(
+    st.sampled_from(
+        [
+            ("--ctx-size", "3000"),
+            ("--parallel", "3"),
+            ("--n-gpu-layers", "4"),
+            ("--kv-unified",),
+            ("--cache-type-k", "q8_0"),
+            ("--flash-attn", "off"),
+            ("--fit", "off"),
+            ("--n-cpu-moe", "2"),
+        ]
+    ),
+    unique=True,
+).map(lambda words: [word for pair in words for word in pair])
+
+
+@given(st.sampled_from(SHAPES), ROOMS, FLAGS, SIZES)
+def test_more_room_is_never_worse(shape: Shape, room: dict[str, int], flags: list[str], more: int):
+    before = planned(room, *flags, shape=shape)
+    for device in room:
+        after = planned({**room, device: room[device] + more}, *flags, shape=shape)
+        assert RANK[after.verdict] >= RANK[before.verdict]
+        if before.verdict != "no":
+            assert after.estimate.gpu_layers >= before.estimate.gpu_layers
+
+
+@given(st.sampled_from(SHAPES), ROOMS, FLAGS, SIZES)
+def test_what_is_foretold_fits(shape: Shape, room: dict[str, int], flags: list[str], reserve: int):
+    found = planned(room, *flags, shape=shape, reserve=reserve)
+    if found.verdict != "no":
+        taken = found.estimate.by_device()
+        assert all(size <= max(0, room[device] - reserve) for device, size in taken.items())
+    if found.verdict == "fits":
+        assert found.estimate.gpu_layers == (found.estimate.layers if len(room) > 1 else 0)
+
+
+@given(st.sampled_from(SHAPES), ROOMS, FLAGS)
+def test_what_somebody_said_stays(shape: Shape, room: dict[str, int], flags: list[str]):
+    found = planned(room, *flags, shape=shape)
+    assert not {flag for flag in flags if flag.startswith("--")} & set(found.flags)
+    if "--parallel" in flags:
+        assert found.estimate.parallel == 3
+    if "--n-gpu-layers" in flags and len(room) > 1:
+        assert found.estimate.gpu_layers == 4
+    if "--ctx-size" in flags:
+        assert 3000 <= found.estimate.context <= 3 * 1024 + 256 * 3
+    else:
+        assert found.estimate.context >= min(LEAST_CONTEXT, shape.trained)

@@ -1,0 +1,261 @@
+"""Names of files, shards, cache folders, and the model a client means."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.models.gguf import GgufInfo
+from appliance.core.models.model import Model, engine_flags
+from appliance.core.models.names import (
+    QUANTISATIONS,
+    Named,
+    Names,
+    Shard,
+    is_commit,
+    is_companion,
+    is_speakable,
+    model_name,
+    prefer,
+    repo_of,
+    shard_of,
+    split_named_path,
+    stem_of,
+    tag_of,
+)
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("X.gguf", "X"),
+        ("X.GGUF", "X"),
+        ("a b.c.gguf", "a b.c"),
+        (".gguf", None),
+        ("._X.gguf", None),
+        ("X.gguf.part", None),
+        ("X.bin", None),
+        ("gguf", None),
+    ],
+)
+def test_model_files_are_told_by_their_suffix(name, stem):
+    assert stem_of(name) == stem
+
+
+@given(stem=st.text(min_size=1), number=st.integers(1, 1000), total=st.integers(1, 1000))
+def test_a_shard_names_its_siblings(stem, number, total):
+    name = f"{stem}-{number:05}-of-{total:05}"
+    if number > total:
+        assert shard_of(name) is None
+        assert model_name(name) == name
+    else:
+        shard = shard_of(name)
+        assert shard == Shard(stem, number, total)
+        assert shard.name(number) == f"{name}.gguf"
+        assert model_name(name) == stem
+
+
+@pytest.mark.parametrize(
+    "stem", ["m-00000-of-00002", "m-1-of-2", "m-00001-of-99999", "-00001-of-00002", "m-٠٠٠٠١-of-00002", "m-00001-of-0"]
+)
+def test_what_is_no_shard(stem):
+    assert shard_of(stem) is None
+
+
+@pytest.mark.parametrize(
+    ("stem", "tag"),
+    [
+        ("Qwen3-8B-Q4_K_M", "Q4_K_M"),
+        ("qwen-q8_0", "Q8_0"),
+        ("model.F16", "F16"),
+        ("Qwen3-UD-Q4_K_XL-00001-of-00003", "Q4_K_XL"),
+        ("stories260K", None),
+        ("a-b c", None),
+        ("ends-", None),
+        ("a-Q8_0\n", None),
+    ],
+)
+def test_the_tag_is_the_end_of_the_stem(stem, tag):
+    assert tag_of(stem) == tag
+
+
+@pytest.mark.parametrize(
+    ("stem", "in_folder", "in_cache"),
+    [
+        ("mmproj-F16", True, True),
+        ("Qwen-MMPROJ-F16", True, True),
+        ("mtp-gemma", True, True),
+        ("gemma-mtp-Q8_0", False, True),
+        ("eagle3-x", True, True),
+        ("dspark-x", True, True),
+        ("dflash-x", True, True),
+        ("Qwen3-MTP-Q8_0", False, False),
+        ("plain", False, False),
+    ],
+)
+def test_companions(stem, in_folder, in_cache):
+    assert is_companion(stem, anywhere=False) is in_folder
+    assert is_companion(stem, anywhere=True) is in_cache
+
+
+@pytest.mark.parametrize(
+    ("folder", "repo"),
+    [
+        ("models--ggml-org--tinygemma3-GGUF", "ggml-org/tinygemma3-GGUF"),
+        ("models--a--b.c_d", "a/b.c_d"),
+        ("models--a", None),
+        ("models--a--b--c", None),
+        ("datasets--a--b", None),
+        ("models--..--b", None),
+        ("models--a--b\n", None),
+        ("models--a--b/../c", None),
+        ("models--.a--b", None),
+        ("models--a--", None),
+        ("models----b", None),
+        (".locks", None),
+    ],
+)
+def test_repositories_are_told_by_their_folder(folder, repo):
+    assert repo_of(folder) == repo
+
+
+@given(st.text())
+def test_whatever_a_folder_is_called_a_repository_has_two_plain_parts(text):
+    for folder in (text, f"models--{text}", f"models--{text}--{text}"):
+        repo = repo_of(folder)
+        assert repo is None or re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repo, re.ASCII)
+
+
+def test_a_commit_is_forty_small_hex_digits():
+    assert is_commit("0123456789abcdef0123456789abcdef01234567")
+    for text in ("", "main", "a" * 39, "a" * 41, "A" * 40, "../" + "a" * 37, "a" * 40 + "\n", "٠" * 40):
+        assert not is_commit(text)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\x1bb", "a\udcffb", "a" * 256, "\u202eabc"])
+def test_names_that_cannot_be_written_down(name):
+    assert not is_speakable(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("x.gguf", (None, "x.gguf")),
+        ("chat=x.gguf", ("chat", "x.gguf")),
+        ("org/repo:Q4=x.gguf", ("org/repo:Q4", "x.gguf")),
+        ("chat=a=b.gguf", ("chat", "a=b.gguf")),
+        ("chat=C:\\m\\x.gguf", ("chat", "C:\\m\\x.gguf")),
+        ("/m/a=b.gguf", (None, "/m/a=b.gguf")),
+        ("./a=b.gguf", (None, "./a=b.gguf")),
+        ("~/a=b.gguf", (None, "~/a=b.gguf")),
+        ("C:\\m\\a=b.gguf", (None, "C:\\m\\a=b.gguf")),
+        ("=x.gguf", (None, "=x.gguf")),
+        ("x=", (None, "x=")),
+    ],
+)
+def test_a_model_flag_may_give_a_name(text, split):
+    assert split_named_path(text) == split
+
+
+def test_the_preferred_quantisation():
+    assert prefer([("F16", 1), ("Q8_0", 2), ("Q4_K_M", 3)], QUANTISATIONS) == 3
+    assert prefer([("F16", 1), ("Q8_0", 2)], QUANTISATIONS) == 2
+    assert prefer([(None, 1), ("F16", 2)], QUANTISATIONS) == 1
+    assert prefer([], QUANTISATIONS) is None
+
+
+# ---- lookup ----------------------------------------------------------------------------------------------------------
+
+NAMES = Names(
+    [
+        Named("Qwen3-8B", ("big", "starter")),
+        Named("qwen3-8b-Q8_0"),
+        Named("starter"),
+        Named("org/repo:F16", (), "org/repo", "F16"),
+        Named("org/repo:Q8_0", (), "org/repo", "Q8_0"),
+        Named("org/other:IQ2_M", (), "org/other", "IQ2_M"),
+        Named("org/other:Q5_0", (), "org/other", "Q5_0"),
+        Named("Org/Repo"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("Qwen3-8B", "Qwen3-8B"),
+        ("qwen3-8B", "Qwen3-8B"),
+        ("BIG", "Qwen3-8B"),
+        ("starter", "starter"),
+        ("org/repo:q8_0", "org/repo:Q8_0"),
+        ("org/other", "org/other:IQ2_M"),
+        ("Org/Repo", "Org/Repo"),
+        ("org/repo", "Org/Repo"),
+        ("", None),
+        ("unknown", None),
+        ("org/repo:Q4_K_M", None),
+    ],
+)
+def test_lookup(name, found):
+    assert NAMES.find(name) == found
+
+
+def test_a_repository_without_a_tag_means_its_best_file():
+    tags = ["BF16", "Q8_0", "Q4_K_M"]
+    for count, expected in ((1, "BF16"), (2, "Q8_0"), (3, "Q4_K_M")):
+        names = Names(Named(f"a/b:{tag}", (), "a/b", tag) for tag in tags[:count])
+        assert names.find("A/b") == f"a/b:{expected}"
+
+
+def test_suggestions():
+    assert NAMES.near("Qwen3-8") == ("Qwen3-8B", "qwen3-8b-Q8_0")
+    assert NAMES.near("statrer") == ("starter",)
+    assert "org/repo:F16" in NAMES.near("repo:F16")
+    assert NAMES.near("zzzzzzz") == ()
+    assert NAMES.near("") == ()
+
+
+names = st.text("abAB-:/", min_size=1, max_size=4)
+
+
+@given(ids=st.dictionaries(names, st.lists(names, max_size=2)), asked=names)
+def test_an_exact_name_always_wins(ids, asked):
+    index = Names(Named(model_id, tuple(aliases)) for model_id, aliases in ids.items())
+    found = index.find(asked)
+    if asked in ids:
+        assert found == asked
+    elif any(asked in aliases for aliases in ids.values()):
+        assert found is not None
+        assert asked in ids[found]
+    elif found is not None:
+        assert asked.casefold() in {name.casefold() for name in (found, *ids[found])}
+    assert set(index.near(asked)) <= set(ids)
+
+
+# ---- engine flags ----------------------------------------------------------------------------------------------------
+
+
+def described(kind: str, **more: str) -> Model:
+    absent = {name: None for name in GgufInfo.__struct_fields__}
+    known = {"version": 3, "kind": kind, "architecture": "x", "parameters": 0, "tensor_count": 1, "tensor_bytes": 0}
+    info = GgufInfo(**{**absent, **known, "vision": False, "audio": False})
+    return Model(id="m", source="path", path="/m.gguf", info=info, **more)
+
+
+@pytest.mark.parametrize(
+    ("model", "flags"),
+    [
+        (described("generation"), ()),
+        (described("generation", mmproj="/p", draft="/d"), ("--mmproj", "/p", "--model-draft", "/d")),
+        (described("embedding"), ("--embedding",)),
+        (described("rerank"), ("--reranking", "--pooling", "rank")),
+        (Model(id="m", source="path", path="/m.gguf", error="broken"), ()),
+    ],
+)
+def test_engine_flags(model, flags):
+    assert engine_flags(model) == flags

@@ -1,0 +1,209 @@
+"""The activity log's parameters, shapes and arithmetic."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.records.activity import (
+    SORT_KEYS,
+    Query,
+    histogram,
+    pages,
+    parse_id,
+    parse_models,
+    parse_query,
+    with_captures,
+)
+from appliance.errors import BadRequest
+from appliance.wire.activity import Histogram, Page, Row, Tokens
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def test_without_parameters_the_newest_25_rows_are_asked_for():
+    assert parse_query({}) == Query(limit=25, page=1, sort="id", order="desc")
+    assert parse_query({"limit": [""], "sort": [" "], "model": [" "], "max_id": ["0"], "other": ["x"]}) == Query()
+
+
+def test_every_parameter():
+    parameters = {
+        "model": ["a", " b "],
+        "start": ["2026-11-20T12:00:00Z"],
+        "end": ["2026-11-20t13:00:00.123456789+01:00"],
+        "min_id": ["3"],
+        "max_id": ["9"],
+        "limit": ["999"],
+        "page": ["2", "x"],
+        "sort": ["gen_speed"],
+        "order": ["asc"],
+    }
+    query = parse_query(parameters)
+    assert query.start == NOON
+    assert query.end == NOON.replace(microsecond=123456)
+    assert msgspec.structs.replace(query, start=None, end=None) == Query(
+        models=("a", "b"), min_id=3, max_id=9, limit=999, page=2, sort="gen_speed", order="asc"
+    )
+    assert parse_models(parameters) == ("a", "b")
+
+
+@pytest.mark.parametrize("key", SORT_KEYS)
+def test_every_sort_key(key: str):
+    assert parse_query({"sort": [key]}).sort == key
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("limit", "0"),
+        ("limit", "1000"),
+        ("limit", "ten"),
+        ("limit", "1.0"),
+        ("page", "0"),
+        ("page", "-1"),
+        ("page", "9" * 5000),
+        ("min_id", "-1"),
+        ("max_id", "٣"),
+        ("sort", "ts_created; DROP TABLE activity"),
+        ("order", "DESC"),
+        ("start", "2026-11-20"),
+        ("start", "2026-11-20T12:00:00"),
+        ("start", "2026-11-20T12:00:00 01:00"),
+        ("end", "2026-13-20T12:00:00Z"),
+        ("end", "1763640000"),
+    ],
+)
+def test_a_wrong_parameter_is_named(name: str, value: str):
+    with pytest.raises(BadRequest, match=rf"^{name} must be ") as raised:
+        parse_query({name: [value]})
+    assert raised.value.param == name
+    assert len(str(raised.value)) < 300
+
+
+def test_a_plus_that_became_a_space_is_explained():
+    with pytest.raises(BadRequest, match="%2B"):
+        parse_query({"start": ["2026-11-20T12:00:00 01:00"]})
+
+
+@given(st.dictionaries(st.sampled_from(["limit", "page", "start", "end", "sort", "min_id"]), st.lists(st.text())))
+def test_any_text_is_a_query_or_a_bad_request(parameters: dict[str, list[str]]):
+    try:
+        query = parse_query(parameters)
+    except BadRequest as error:
+        named = error.param
+    else:
+        named = "limit"
+        assert 1 <= query.limit <= 999
+    assert named in (*parameters, "limit")
+
+
+def test_ids_of_captures():
+    assert parse_id("12") == 12
+    for wrong in ("", "-1", "x", "1" * 19, "1/2"):
+        with pytest.raises(BadRequest, match="id must be"):
+            parse_id(wrong)
+
+
+def test_a_row_has_the_names_that_clients_know():
+    row = Row(id=7, timestamp=NOON, model="m", req_path="/v1/x", resp_status_code=500, duration_ms=3)
+    zeros = dict.fromkeys(["cache_tokens", "draft_tokens", "draft_acc_tokens", "input_tokens", "output_tokens"], 0)
+    assert json.loads(msgspec.json.encode(row)) == {
+        "id": 7,
+        "timestamp": "2026-11-20T12:00:00Z",
+        "model": "m",
+        "req_path": "/v1/x",
+        "resp_content_type": "",
+        "resp_status_code": 500,
+        "tokens": {**zeros, "prompt_per_second": 0, "tokens_per_second": 0},
+        "duration_ms": 3,
+        "has_capture": False,
+    }
+    failed = msgspec.structs.replace(row, error_msg="e", metadata={"k": "v"})
+    assert json.loads(msgspec.json.encode(failed)).items() >= {"error_msg": "e"}.items()
+    assert set(json.loads(msgspec.json.encode(Tokens())).values()) == {-1}
+
+
+def test_captures_are_marked_when_a_page_is_shown():
+    rows = tuple(
+        Row(id=n, timestamp=NOON, model="m", req_path="/", resp_status_code=200, duration_ms=0) for n in (1, 2)
+    )
+    page = with_captures(Page(data=rows, page=1, limit=25, total=2, total_pages=1), {2}.__contains__)
+    assert [(row.id, row.has_capture) for row in page.data] == [(1, False), (2, True)]
+
+
+@pytest.mark.parametrize(("total", "limit", "number"), [(0, 25, 0), (1, 25, 1), (25, 25, 1), (26, 25, 2), (5, 1, 5)])
+def test_total_pages(total: int, limit: int, number: int):
+    assert pages(total, limit) == number
+
+
+class InMemory:
+    """All speeds in a list."""
+
+    def __init__(self, values: list[float]) -> None:
+        self._sorted = sorted(values)
+        self.count = len(values)
+
+    def at(self, ranks: Sequence[int]) -> list[float]:
+        return [self._sorted[rank] for rank in ranks]
+
+    def binned(self, low: float, width: float, bins: int) -> list[int]:
+        counts = [0] * bins
+        for value in self._sorted:
+            counts[min(int((value - low) / width), bins - 1)] += 1
+        return counts
+
+
+def direct(values: list[float]) -> dict[str, object] | None:
+    """The same, straight from the definition."""
+    if not values:
+        return None
+    ordered = sorted(values)
+
+    def percentile(part: float) -> float:
+        place = part * (len(ordered) - 1)
+        below = int(place)
+        return ordered[below] + (place - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
+
+    low, high = ordered[0], ordered[-1]
+    told: dict[str, object] = {"min": low, "max": high, "bins": [len(values)], "binSize": 0.0}
+    told |= {f"p{name}": percentile(name / 100) for name in (50, 95, 99)}
+    if low != high:
+        number = sorted((5, math.ceil(math.log2(len(values))) + 1, 20))[1]
+        width = (high - low) / number
+        edges = [low + width * n for n in range(number)]
+        told["binSize"] = width
+        told["bins"] = [
+            sum(1 for v in values if min(int((v - low) / width), number - 1) == n) for n in range(len(edges))
+        ]
+    return told
+
+
+@given(st.lists(st.floats(0.001, 1e5), max_size=200) | st.lists(st.sampled_from([1.0, 2.0, 50.0]), max_size=40))
+def test_a_histogram_is_what_its_definition_says(values: list[float]):
+    found = histogram(InMemory(values))
+    if found is None:
+        assert values == []
+        return
+    told, expected = msgspec.to_builtins(found), direct(values)
+    assert expected is not None
+    assert told.pop("bins") == expected.pop("bins")
+    assert sum(found.bins) == len(values)
+    assert told == pytest.approx(expected)
+
+
+def test_equal_values_are_one_bin():
+    assert histogram(InMemory([4.0, 4.0, 4.0])) == Histogram(bins=[3], min=4.0, max=4.0, p50=4.0, p95=4.0, p99=4.0)
+
+
+def test_bins_are_between_5_and_20():
+    for number, bins in ((2, 5), (17, 6), (10_000, 15)):
+        found = histogram(InMemory([float(n) for n in range(number)]))
+        assert found is not None
+        assert len(found.bins) == bins

@@ -1,0 +1,160 @@
+"""Calls written as text: never shown, never missed, and nothing else taken for one."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.runs.prompt import FENCE, MARK, DirectiveReader, Reading
+
+WORDS = st.sampled_from(
+    [
+        MARK,
+        FENCE,
+        "`",
+        "``",
+        "\n",
+        "\r\n",
+        " ",
+        "  ",
+        "    ",
+        "tool_call",
+        "```json",
+        "x",
+        "-",
+        "{}",
+        '{"tool": "a"}',
+        "a b",
+    ]
+)
+TEXTS = st.lists(WORDS, max_size=20).map("".join)
+CUTS = st.lists(st.integers(0, 120), max_size=12)
+
+
+def read(text: str, at: list[int] | None = None) -> tuple[str, Reading]:
+    """What is shown while the text comes, and what the end makes of the rest."""
+    places = sorted({0, len(text), *(place for place in at or () if place < len(text))})
+    reader = DirectiveReader()
+    shown = "".join(reader.feed(text[a:b]) for a, b in pairwise(places))
+    return shown, reader.end()
+
+
+def directive(tool: str, arguments: object) -> str:
+    return f"{MARK}\n{json.dumps({'tool': tool, 'arguments': arguments})}\n{FENCE}"
+
+
+@given(TEXTS, CUTS)
+def test_nothing_is_lost_and_cutting_makes_no_difference(text: str, at: list[int]):
+    shown, reading = read(text, at)
+    assert shown + reading.raw == text
+    whole_shown, whole = read(text)
+    assert (reading.directives, reading.problem) == (whole.directives, whole.problem)
+    assert shown + reading.text == whole_shown + whole.text
+
+
+@given(TEXTS, CUTS)
+def test_text_without_the_mark_is_shown_as_it_is(text: str, at: list[int]):
+    text = text.replace(MARK, "")
+    if MARK not in text:
+        shown, reading = read(text, at)
+        assert shown + reading.text == text
+        assert (reading.directives, reading.problem) == ((), None)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(
+    st.text("abc ,.", max_size=20),
+    st.dictionaries(st.text(), JSON_VALUES, max_size=3),
+    st.text("abc ,.\n", max_size=20),
+    CUTS,
+)
+def test_a_directive_is_found_wherever_it_stands(before: str, arguments: dict[str, object], after: str, at: list[int]):
+    lead = before + "\n" if before else ""
+    call = directive("read_file", arguments)
+    shown, reading = read(f"{lead}{call}\n{after}", at)
+    assert shown == lead
+    assert reading.problem is None
+    [found] = reading.directives
+    assert (found.tool, json.loads(found.arguments), found.raw) == ("read_file", arguments, call)
+    assert reading.text == after
+
+
+def test_fences_within_a_string_do_not_end_a_directive():
+    _, reading = read(directive("write_file", {"content": "```python\nx = 1\n```\n```tool_call\n{}\n```"}))
+    [found] = reading.directives
+    assert json.loads(found.arguments)["content"].endswith("```tool_call\n{}\n```")
+
+
+def test_several_directives_are_several_calls():
+    shown, reading = read(f"One:\n{directive('a', {})}\nand\n{directive('b', {'x': 1})}\n")
+    assert shown + reading.text == "One:\nand\n"
+    assert [(found.tool, found.arguments) for found in reading.directives] == [("a", "{}"), ("b", '{"x": 1}')]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"tool": "read_file", "arguments": {}}',
+        '```json\n{"tool": "read_file", "arguments": {}}\n```',
+        '```\n{"tool": "read_file", "arguments": {}}\n```',
+        'say ```tool_call\n{"tool": "read_file"}\n```',
+        '```tool_calls\n{"tool": "read_file"}\n```',
+        '```tool_call-example\n{"tool": "read_file"}\n```',
+        '    ```tool_call\n    {"tool": "read_file"}\n    ```',
+        "````tool_call\n",
+    ],
+)
+def test_what_is_no_directive(text: str):
+    shown, reading = read(text)
+    assert shown + reading.text == text
+    assert (reading.directives, reading.problem) == ((), None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'  {MARK}\r\n{{"tool": "a", "arguments": {{}}}}\r\n  {FENCE}\r\n',
+        f'{MARK} {{"tool": "a", "arguments": {{}}}}{FENCE}',
+        f'{MARK}\n{{\n  "tool": "a",\n  "arguments": {{}}\n}}',
+        f'{MARK}\n{{"tool": "a", "why": "because"}}\n{FENCE}',
+    ],
+)
+def test_what_is_let_pass_as_one(text: str):
+    _, reading = read(text)
+    assert [(found.tool, found.arguments) for found in reading.directives] == [("a", "{}")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "read_file",
+        "{}",
+        '{"tool": 7}',
+        '["tool"]',
+        '{"tool": "a"',
+        '{"tool": "a"} and more',
+        '{"tool": "a", "arguments": ' + "[" * 1_000_000,
+    ],
+)
+def test_what_is_delimited_and_cannot_be_read_is_a_problem_and_kept(body: str):
+    shown, reading = read(f"a\n{MARK}\n{body}\n{FENCE}\nb")
+    assert reading.problem is not None
+    assert len(reading.problem) < 200
+    assert shown + reading.text == f"a\n{MARK}\n{body}\n{FENCE}\nb"
+
+
+def test_what_is_held_back_can_be_let_go():
+    reader = DirectiveReader()
+    assert reader.feed(f"a\n{MARK}\n{{") == "a\n"
+    assert reader.release() == f"{MARK}\n{{"
+    assert reader.end().raw == ""

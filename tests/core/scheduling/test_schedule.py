@@ -1,0 +1,617 @@
+"""The schedule as a state machine: limits hold, leases are safe, every ticket ends once, nothing is forgotten."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import cast
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from appliance.core.config.types import Group, MatrixConfig
+from appliance.core.scheduling.effects import Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
+from appliance.core.scheduling.matrix import Matrix
+from appliance.core.scheduling.policy import FreePolicy, GroupPolicy, Limits, MatrixPolicy, Policy
+from appliance.core.scheduling.schedule import Schedule
+from appliance.errors import Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, TooManyRequests
+
+MODELS = ["a", "b", "c", "d", "e"]
+FAILED = ModelFailedToStart("x", "it broke")
+GIB = 1 << 30
+POLICIES: list[Policy] = [
+    FreePolicy(),
+    GroupPolicy({}),
+    GroupPolicy({"big": Group(members=["a", "b"]), "small": Group(swap=False, exclusive=False, members=["c", "d"])}),
+    GroupPolicy({"kept": Group(persistent=True, members=["a"]), "rest": Group(members=["b", "c", "d", "e"])}),
+    MatrixPolicy(
+        Matrix(MatrixConfig(sets={"s": "(a | b) & c", "t": "d & +s", "u": "e"}, evict_costs={"c": 5}), MODELS)
+    ),
+]
+LIMITS = [
+    Limits(capacity=2),
+    Limits(),
+    Limits(memory={"ram": 4 * GIB}),
+    Limits(capacity=3, memory={"ram": 5 * GIB, "gpu0": 2 * GIB}, queue=6),
+]
+TERMS = {
+    "a": Terms(memory={"ram": GIB}, priority=1),
+    "b": Terms(memory={"ram": 2 * GIB, "gpu0": GIB}, patience=3),
+    "c": Terms(memory={"ram": GIB, "gpu0": 2 * GIB}, min_loaded=4, limit=3),
+    "d": Terms(memory={"ram": 3 * GIB}, ttl=5, patience=math.inf),
+    "e": Terms(memory={"ram": GIB}, pinned=True, ttl=5, patience=0),
+}
+
+
+class Fleet(RuleBasedStateMachine):
+    """A world that carries effects out late and in any order, as real processes do."""
+
+    tickets = Bundle("tickets")
+
+    @initialize(policy=st.sampled_from(POLICIES), limits=st.sampled_from(LIMITS))
+    def begin(self, policy: Policy, limits: Limits) -> None:
+        self.policy = policy
+        self.limits = limits
+        self.schedule = Schedule(limits, policy)
+        self.number = 0
+        self.now = 0.0
+        self.running: dict[str, str] = {}  # model -> starting | ready | stopping
+        self.ready_at: dict[str, float] = {}
+        self.waiting: dict[int, str] = {}
+        self.leased: dict[int, str] = {}
+        self.dead: set[int] = set()  # leases whose process died under them
+        self.expired: set[str] = set()
+        self.closed = False
+
+    def perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Start(model):
+                    self.check_start(model)
+                    self.running[model] = "starting"
+                case Stop(model, why):
+                    assert self.running[model] in ("starting", "ready")
+                    assert model not in self.leased.values() or model in self.expired, "a leased model was stopped"
+                    if why != "unloaded":
+                        assert self.running[model] == "ready"
+                        assert not TERMS[model].pinned, "a pinned model was stopped"
+                    if why == "evicted":
+                        assert self.now >= self.ready_at[model] + TERMS[model].min_loaded
+                    self.running[model] = "stopping"
+                case Drain(model):
+                    assert model in self.leased.values()
+                case Grant(ticket, model):
+                    assert self.waiting.pop(ticket) == model
+                    assert self.running[model] == "ready"
+                    self.leased[ticket] = model
+                case Refuse(ticket, _):
+                    del self.waiting[ticket]
+
+    def check_start(self, model: str) -> None:
+        """Nothing that the policy would evict for it runs, and there is room."""
+        assert not self.closed
+        assert model not in self.running
+        others = sorted(self.running)
+        assert not set(self.policy.plan(model, others).evict) & set(others), "it started beside what it evicts"
+        there = [*others, model]
+        assert not self.limits.capacity or len(there) <= self.limits.capacity
+        for device, most in self.limits.memory.items():
+            assert sum(TERMS[m].memory.get(device, 0) for m in there) <= most, f"{device} is overcommitted"
+
+    @rule(target=tickets, model=st.sampled_from(MODELS))
+    def request(self, model: str) -> int:
+        self.number += 1
+        self.waiting[self.number] = model
+        self.perform(self.schedule.request(self.number, model, TERMS[model], self.now))
+        return self.number
+
+    @rule(target=tickets, model=st.sampled_from(MODELS))
+    def request_by_taking(self, model: str) -> int:
+        """As the fleet asks: `take`, and `request` only where that answers False."""
+        self.number += 1
+        self.waiting[self.number] = model
+        alike = deepcopy(self.schedule, {id(self.policy): self.policy})
+        deadline = alike.deadline(self.now)
+        taken = self.schedule.take(self.number, model, self.now)
+        assert taken == (inside(alike) != inside(self.schedule)), "a ticket that is not taken has changed something"
+        if taken:
+            assert alike.request(self.number, model, TERMS[model], self.now) == [Grant(self.number, model)]
+            assert inside(alike) == inside(self.schedule)
+            assert self.schedule.deadline(self.now) >= deadline, "a lease makes no deadline earlier"
+            self.perform([Grant(self.number, model)])
+        else:
+            self.perform(self.schedule.request(self.number, model, TERMS[model], self.now))
+        return self.number
+
+    @rule(ticket=tickets)
+    def release(self, ticket: int) -> None:
+        self.waiting.pop(ticket, None)
+        self.leased.pop(ticket, None)
+        self.dead.discard(ticket)
+        self.perform(self.schedule.release(ticket, self.now))
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 3.0, 10.0]))
+    def time_passes(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (deadline := self.schedule.deadline(self.now)) <= end:
+            self.now = deadline
+            self.perform(self.schedule.tick(self.now))
+        self.now = end
+
+    @precondition(lambda self: "starting" in self.running.values())
+    @rule(data=st.data())
+    def ready(self, data: st.DataObject) -> None:
+        self.becomes_ready(data.draw(st.sampled_from([m for m, s in self.running.items() if s == "starting"])))
+
+    def becomes_ready(self, model: str) -> None:
+        self.running[model] = "ready"
+        self.ready_at[model] = self.now
+        waited = {t for t, m in self.waiting.items() if m == model}
+        self.perform(self.schedule.ready(model, self.now))
+        assert waited <= self.leased.keys(), "a waiter was not served when its model became ready"
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def exited(self, data: st.DataObject) -> None:
+        self.exits(data.draw(st.sampled_from(sorted(self.running))))
+
+    def exits(self, model: str) -> None:
+        del self.running[model]
+        self.expired.discard(model)
+        for ticket in [t for t, m in self.leased.items() if m == model]:
+            del self.leased[ticket]
+            self.dead.add(ticket)
+        self.perform(self.schedule.exited(model, FAILED, self.now))
+
+    @rule(model=st.sampled_from(MODELS))
+    def unload(self, model: str) -> None:
+        self.perform(self.schedule.unload(model, self.now))
+        assert model not in self.waiting.values()
+
+    @rule(model=st.sampled_from(MODELS))
+    def retire(self, model: str) -> None:
+        effects = self.schedule.retire(model, TERMS[model], self.now)
+        refused = [e.error for e in effects if isinstance(e, Refuse)]
+        assert all(isinstance(error, Busy) for error in refused), "who waited for the next process was refused"
+        self.perform(effects)
+
+    @rule(model=st.sampled_from(MODELS))
+    def remove(self, model: str) -> None:
+        self.perform(self.schedule.remove(model, self.now))
+        assert model not in self.waiting.values()
+        assert self.running.get(model) != "starting"
+
+    @rule(model=st.sampled_from(MODELS))
+    def retune(self, model: str) -> None:
+        self.perform(self.schedule.retune(model, TERMS[model], self.now))
+
+    @rule(policy=st.sampled_from(POLICIES))
+    def adopt(self, policy: Policy) -> None:
+        self.policy = policy
+        self.perform(self.schedule.adopt(self.limits, policy, self.now))
+
+    @rule(model=st.sampled_from(MODELS))
+    def expire(self, model: str) -> None:
+        if self.schedule.state(model) is State.DRAINING:
+            self.expired.add(model)
+        self.perform(self.schedule.expire(model))
+
+    @precondition(lambda self: self.number > 20)
+    @rule()
+    def close(self) -> None:
+        self.closed = True
+        self.perform(self.schedule.close())
+        assert not self.waiting
+
+    @invariant()
+    def views_agree(self) -> None:
+        for model in MODELS:
+            state = self.schedule.state(model)
+            assert (state is None) == (model not in self.running)
+            assert self.schedule.leases(model) == sum(m == model for m in self.leased.values())
+            assert self.schedule.waiting(model) == sum(m == model for m in self.waiting.values())
+            assert not TERMS[model].limit or self.schedule.waiting(model) + self.schedule.leases(model) <= 3
+
+    @invariant()
+    def everybody_in_the_queue_has_a_place(self) -> None:
+        places = [self.schedule.position(ticket, self.now) for ticket in self.waiting]
+        assert sorted(p for p in places if p is not None) == list(range(1, self.schedule.queued() + 1))
+
+    @invariant()
+    def nobody_is_forgotten(self) -> None:
+        """While somebody queues, something will wake the schedule: a process, a lease, or the time."""
+        if self.schedule.queued():
+            moving = any(s in ("starting", "stopping") for s in self.running.values())
+            assert moving or self.leased or self.schedule.deadline(self.now) < math.inf
+
+    def teardown(self) -> None:
+        """The world calms down: every start succeeds, every stop ends, every lease is given back, time passes."""
+        for _ in range(200):
+            if not (self.waiting or self.leased):
+                break
+            for model, state in list(self.running.items()):
+                if state == "starting":
+                    self.becomes_ready(model)
+                elif state == "stopping":
+                    self.exits(model)
+            for ticket in list(self.leased):
+                self.release(ticket)
+            self.time_passes(1.0)
+        assert not self.waiting, "somebody waits for ever"
+
+
+def inside(thing: object) -> object:
+    """Everything that a schedule remembers, as values that can be compared."""
+    if isinstance(thing, dict):
+        return [(key, inside(value)) for key, value in cast("dict[object, object]", thing).items()]
+    return inside(vars(thing)) if type(thing).__module__ == Schedule.__module__ else thing
+
+
+TestFleet = Fleet.TestCase
+
+
+def schedule_of(capacity: int, policy: Policy | None = None, **limits: int) -> Schedule:
+    return Schedule(Limits(capacity=capacity, **limits), policy or FreePolicy())
+
+
+def started(schedule: Schedule, *models: str) -> None:
+    for number, model in enumerate(models, start=1000):
+        schedule.request(number, model)
+        schedule.ready(model)
+        schedule.release(number)
+
+
+def test_other_terms_count_for_a_process_that_runs_and_for_who_waits() -> None:
+    schedule = schedule_of(1)
+    started(schedule, "a")
+    assert schedule.retune("a", Terms(ttl=30), 10.0) == []
+    assert schedule.deadline(10.0) == 30.0
+    assert schedule.retune("a", Terms(ttl=5), 10.0) == [Stop("a", "idle")]
+    schedule.exited("a", FAILED)
+    started(schedule, "b")
+    schedule.request(1, "b", now=20.0)
+    schedule.request(2, "c", Terms(patience=100), 20.0)
+    assert schedule.deadline(20.0) == 120.0
+    schedule.retune("c", Terms(patience=50), 20.0)
+    assert schedule.deadline(20.0) == 70.0
+
+
+def test_a_removed_model_ends_with_its_leases_and_nobody_waits_for_it() -> None:
+    schedule = schedule_of(1)
+    started(schedule, "a")
+    schedule.request(1, "a")
+    schedule.retire("a")
+    schedule.request(2, "a")  # for the next process
+    (refused,) = schedule.remove("a")
+    assert isinstance(refused, Refuse)
+    assert refused.ticket == 2
+    assert schedule.unload("a") == [Drain("a")]
+    assert schedule.release(1) == [Stop("a")]
+
+
+def test_equal_requests_share_one_start() -> None:
+    schedule = schedule_of(4)
+    assert schedule.request(1, "a") == [Start("a")]
+    assert schedule.request(2, "a") == []
+    assert schedule.ready("a") == [Grant(1, "a"), Grant(2, "a")]
+
+
+def test_the_least_recently_used_idle_model_goes() -> None:
+    schedule = schedule_of(2)
+    started(schedule, "a", "b")
+    schedule.request(1, "a")
+    schedule.release(1)
+    assert schedule.request(2, "c") == [Stop("b", "evicted")]
+    assert schedule.exited("b", FAILED) == [Start("c")]
+
+
+def test_busy_and_loading_models_stay_and_the_queue_is_served_in_order() -> None:
+    schedule = schedule_of(2)
+    started(schedule, "a")
+    schedule.request(1, "a")
+    schedule.request(2, "b")
+    assert schedule.request(3, "c") == []
+    assert schedule.request(4, "d") == []
+    assert schedule.release(1) == [Stop("a", "evicted")]
+    assert schedule.exited("a", FAILED) == [Start("c")]
+    schedule.ready("b")
+    assert schedule.release(2) == [Stop("b", "evicted")]
+    assert schedule.exited("b", FAILED) == [Start("d")]
+
+
+def test_a_waiter_that_leaves_evicts_nothing() -> None:
+    schedule = schedule_of(1)
+    started(schedule, "a")
+    schedule.request(1, "a")
+    schedule.request(2, "b")
+    assert schedule.release(2) == []
+    assert schedule.release(1) == []
+
+
+def test_a_failed_start_refuses_its_waiters_and_the_next_request_tries_again() -> None:
+    schedule = schedule_of(1)
+    schedule.request(1, "a")
+    schedule.request(2, "a")
+    assert schedule.exited("a", FAILED) == [Refuse(1, FAILED), Refuse(2, FAILED)]
+    assert schedule.release(1) == []
+    assert schedule.request(3, "a") == [Start("a")]
+
+
+def test_a_request_for_a_stopping_model_waits_for_its_next_process() -> None:
+    schedule = schedule_of(1)
+    started(schedule, "a")
+    assert schedule.unload("a") == [Stop("a")]
+    assert schedule.request(1, "a") == []
+    assert schedule.exited("a", FAILED) == [Start("a")]
+
+
+def test_unload_lets_leases_finish() -> None:
+    schedule = schedule_of(1)
+    started(schedule, "a")
+    schedule.request(1, "a")
+    assert schedule.unload("a") == [Drain("a")]
+    assert schedule.request(2, "a") == []
+    assert schedule.release(1) == [Stop("a")]
+    assert schedule.expire("a") == []
+
+
+def test_unload_refuses_those_who_wait() -> None:
+    schedule = schedule_of(1)
+    schedule.request(1, "a")
+    effects = schedule.unload("a")
+    assert [type(e) for e in effects] == [Refuse, Stop]
+    assert isinstance(effects[0], Refuse)
+    assert isinstance(effects[0].error, ModelUnloaded)
+    assert schedule.ready("a") == []
+
+
+def test_after_close_everything_new_is_refused() -> None:
+    schedule = schedule_of(1)
+    schedule.request(1, "a")
+    assert [type(e.error) for e in schedule.close() if isinstance(e, Refuse)] == [ShuttingDown]
+    (effect,) = schedule.request(2, "a")
+    assert isinstance(effect, Refuse)
+    assert schedule.exited("a", FAILED) == []
+
+
+def test_zero_is_unlimited() -> None:
+    schedule = schedule_of(0)
+    assert [schedule.request(n, f"m{n}") for n in range(50)] == [[Start(f"m{n}")] for n in range(50)]
+
+
+@pytest.mark.parametrize("event", ["ready", "exited"])
+def test_illegal_events_raise_and_change_nothing(event: str) -> None:
+    schedule = schedule_of(1)
+    with pytest.raises(RuntimeError):
+        schedule.ready("a") if event == "ready" else schedule.exited("a", FAILED)
+    assert schedule.request(1, "a") == [Start("a")]
+    with pytest.raises(RuntimeError):
+        schedule.request(1, "b")
+
+
+def ready(schedule: Schedule, *models: str, now: float = 0.0, terms: Terms | None = None) -> None:
+    for number, model in enumerate(models, start=1000):
+        schedule.request(number, model, terms or Terms(), now)
+        schedule.ready(model, now)
+        schedule.release(number, now)
+
+
+def test_a_stream_of_requests_cannot_starve_another_model() -> None:
+    """Overlapping leases on a; b comes at 0 and gets its turn one lease after its patience."""
+    schedule = schedule_of(1)
+    ready(schedule, "a")
+    ticket, leased, granted = 10, [schedule.request(10, "a")], 0.0
+    assert schedule.request(1, "b", Terms(patience=2)) == []
+    for step in range(1, 100):
+        now = step * 0.5
+        effects = schedule.tick(now)
+        ticket += 1
+        leased.append(schedule.request(ticket, "a", Terms(), now))
+        effects += schedule.release(ticket - 1, now)  # each lease lasts until after the next one has begun
+        if Stop("a", "evicted") in effects:
+            granted = now
+            break
+    assert 2 <= granted <= 2.5
+    assert schedule.exited("a", FAILED, granted) == [Start("b")]
+    assert schedule.ready("b", granted) == [Grant(1, "b")]
+    assert schedule.waiting("a") == 1, "the request that came after b's patience waits behind it"
+
+
+def test_infinite_patience_is_the_reference_s_behaviour() -> None:
+    schedule = schedule_of(1)
+    ready(schedule, "a")
+    schedule.request(1, "a")
+    schedule.request(2, "b", Terms(patience=math.inf))
+    assert schedule.deadline(0) == math.inf
+    assert schedule.request(3, "a", Terms(), 1e6) == [Grant(3, "a")]
+
+
+def test_a_yielding_model_serves_again_when_nobody_waits_any_more() -> None:
+    schedule = schedule_of(1)
+    ready(schedule, "a")
+    schedule.request(1, "a")
+    schedule.request(2, "b", Terms(patience=1))
+    assert schedule.tick(1) == []
+    assert schedule.request(3, "a", Terms(), 1) == []
+    assert schedule.release(2, 2) == [Grant(3, "a")]
+
+
+def test_priority_goes_first_but_not_before_the_overdue() -> None:
+    schedule = schedule_of(1)
+    ready(schedule, "a")
+    schedule.request(1, "a")
+    schedule.request(2, "b", Terms(patience=5), 0)
+    schedule.request(3, "c", Terms(priority=9, patience=5), 1)
+    assert (schedule.position(2, 1), schedule.position(3, 1)) == (2, 1)
+    assert (schedule.position(2, 5), schedule.position(3, 5)) == (1, 2)
+    schedule.tick(5)
+    schedule.release(1, 5)
+    assert schedule.exited("a", FAILED, 5) == [Start("b")]
+
+
+def test_swaps_that_do_not_collide_go_on_in_parallel() -> None:
+    policy = GroupPolicy({n: Group(exclusive=False, members=[f"{n}1", f"{n}2"]) for n in ("x", "y")})
+    schedule = schedule_of(0, policy)
+    ready(schedule, "x1", "y1")
+    schedule.request(1, "x1")
+    assert schedule.request(2, "x2") == []
+    assert schedule.request(3, "y2") == [Stop("y1", "evicted")]
+    assert schedule.exited("y1", FAILED) == [Start("y2")]
+
+
+def test_the_default_group_swaps_one_for_another() -> None:
+    schedule = schedule_of(0, GroupPolicy({}))
+    ready(schedule, "a")
+    assert schedule.request(1, "b") == [Stop("a", "evicted")]
+    assert schedule.request(2, "c") == []
+    assert schedule.exited("a", FAILED) == [Start("b")]
+
+
+def test_memory_evicts_as_few_as_needed() -> None:
+    schedule = Schedule(Limits(memory={"ram": 10}), FreePolicy())
+    for model, size in (("small", 2), ("large", 7)):
+        ready(schedule, model, terms=Terms(memory={"ram": size}))
+    assert schedule.request(1, "new", Terms(memory={"ram": 6})) == [Stop("large", "evicted")]
+
+
+def test_what_a_model_really_took_counts_from_then_on() -> None:
+    schedule = Schedule(Limits(memory={"ram": 10}), FreePolicy())
+    ready(schedule, "a", terms=Terms(memory={"ram": 9}))
+    schedule.measured("a", {"ram": 3})
+    assert schedule.request(1, "b", Terms(memory={"ram": 7})) == [Start("b")]
+
+
+def test_a_model_that_can_never_fit_is_refused_at_once() -> None:
+    schedule = Schedule(Limits(memory={"gpu0": GIB}), FreePolicy())
+    (effect,) = schedule.request(1, "a", Terms(memory={"gpu0": 2 * GIB}))
+    assert isinstance(effect, Refuse)
+    assert isinstance(effect.error, ModelFailedToStart)
+    assert "2048 MiB of gpu0 (limit 1024 MiB)" in str(effect.error)
+
+
+def test_a_pinned_model_stays_and_whoever_cannot_run_beside_it_is_told() -> None:
+    schedule = schedule_of(0, GroupPolicy({}))
+    ready(schedule, "a", terms=Terms(pinned=True, ttl=1))
+    assert schedule.tick(100) == []
+    (effect,) = schedule.request(1, "b", Terms(), 100)
+    assert isinstance(effect, Refuse)
+    assert isinstance(effect.error, Busy)
+    assert "'a', which is pinned" in str(effect.error)
+
+
+def test_a_model_just_loaded_is_not_evicted() -> None:
+    schedule = schedule_of(1)
+    ready(schedule, "a", now=0, terms=Terms(min_loaded=4))
+    assert schedule.request(1, "b", Terms(), 1) == []
+    assert schedule.deadline(1) == 4
+    assert schedule.tick(4) == [Stop("a", "evicted")]
+
+
+def test_an_idle_model_goes_after_its_ttl() -> None:
+    schedule = schedule_of(0)
+    ready(schedule, "a", now=10, terms=Terms(ttl=5))
+    assert schedule.deadline(10) == 15
+    assert schedule.tick(14.9) == []
+    schedule.request(1, "a", Terms(ttl=5), 14.9)
+    assert schedule.deadline(15) == math.inf
+    schedule.release(1, 20)
+    assert schedule.tick(25) == [Stop("a", "idle")]
+
+
+def test_a_model_takes_no_more_requests_than_its_limit() -> None:
+    schedule = schedule_of(0)
+    terms = Terms(limit=2)
+    assert schedule.request(1, "a", terms) == [Start("a")]
+    assert schedule.request(2, "a", terms) == []
+    (effect,) = schedule.request(3, "a", terms)
+    assert isinstance(effect, Refuse)
+    assert isinstance(effect.error, TooManyRequests)
+    schedule.ready("a")
+    schedule.release(1)
+    assert schedule.request(4, "a", terms) == [Grant(4, "a")]
+
+
+def test_only_a_ready_model_with_room_that_does_not_yield_is_taken() -> None:
+    schedule = schedule_of(1)
+    assert not schedule.take(1, "a"), "it is not there"
+    assert schedule.request(1, "a", Terms(limit=2)) == [Start("a")]
+    assert not schedule.take(2, "a"), "it starts"
+    schedule.ready("a")
+    assert schedule.take(2, "a")
+    assert schedule.leases("a") == 2
+    assert not schedule.take(3, "a"), "it has as many as it may have"
+    (effect,) = schedule.request(3, "a", Terms(limit=9))
+    assert isinstance(effect, Refuse), "the limit of a process is what it was told last"
+    schedule.release(2)
+    assert schedule.request(4, "b", Terms(patience=1)) == []
+    assert schedule.take(5, "a", 0.5), "nobody is overdue"
+    schedule.release(5, 0.6)
+    schedule.tick(1)
+    assert not schedule.take(6, "a", 1), "it yields"
+    assert schedule.release(4, 1) == []
+    assert schedule.take(6, "a", 1), "nobody waits any more"
+    with pytest.raises(RuntimeError):
+        schedule.take(6, "a", 1)
+    assert schedule.unload("a") == [Drain("a")]
+    assert not schedule.take(7, "a", 1), "it is going"
+
+
+def test_after_close_a_ready_model_is_not_lent_any_more() -> None:
+    schedule = schedule_of(1)
+    started(schedule, "a")
+    assert schedule.close() == []
+    assert not schedule.take(1, "a")
+    (effect,) = schedule.request(1, "a")
+    assert isinstance(effect, Refuse)
+    assert isinstance(effect.error, ShuttingDown)
+
+
+def test_a_full_queue_refuses() -> None:
+    schedule = Schedule(Limits(capacity=1, queue=2), FreePolicy())
+    ready(schedule, "a")
+    schedule.request(1, "a")
+    refused: list[Sequence[Effect]] = [schedule.request(n, f"m{n}") for n in (2, 3, 4)]
+    assert refused[:2] == [[], []]
+    (effect,) = refused[2]
+    assert isinstance(effect, Refuse)
+    assert isinstance(effect.error, Busy)
+    assert schedule.request(5, "a") == [Grant(5, "a")], "what needs no queue is served"
+
+
+def test_a_process_out_of_date_finishes_its_leases_and_hands_its_waiters_on() -> None:
+    schedule = schedule_of(0)
+    schedule.request(1, "a")
+    assert schedule.retire("a") == [Stop("a")]
+    assert schedule.exited("a", FAILED) == [Start("a")]
+    assert schedule.ready("a") == [Grant(1, "a")]
+    assert schedule.retire("a") == []
+    assert schedule.request(2, "a") == []
+    assert schedule.release(1) == [Stop("a")]
+    assert schedule.exited("a", FAILED) == [Start("a")]
+
+
+def test_nobody_overtakes_an_entry_that_he_would_keep_waiting() -> None:
+    policy = GroupPolicy(
+        {"solo": Group(members=["x"]), "team": Group(swap=False, exclusive=False, members=["y1", "y2"])}
+    )
+    schedule = schedule_of(0, policy)
+    ready(schedule, "y1")
+    schedule.request(1, "y1")
+    assert schedule.request(2, "x") == []
+    assert schedule.request(3, "y2") == [], "y2 evicts nobody, but x would have to wait for it, too"
+    assert schedule.release(1) == [Stop("y1", "evicted")]
+    assert schedule.exited("y1", FAILED) == [Start("x"), Start("y2")], "now y2 may run beside x, which it leaves alone"
+
+
+def test_nobody_is_stopped_for_an_entry_that_would_evict_one_ahead_of_it() -> None:
+    """x would evict a, and a would not evict x: so a has to be asked about first."""
+    groups = {"one": Group(exclusive=False, members=["a", "y"]), "other": Group(exclusive=False, members=["z"])}
+    schedule = schedule_of(0, GroupPolicy(groups))
+    started(schedule, "y", "z")
+    assert schedule.request(3, "a") == [Stop("y", "evicted")]
+    assert schedule.request(4, "x") == [], "z serves on while a is ahead"
+    assert schedule.exited("y", FAILED) == [Start("a")]
+    assert schedule.ready("a") == [Grant(3, "a")]
+    assert schedule.release(3) == [Stop("a", "evicted"), Stop("z", "evicted")]
