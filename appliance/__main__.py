@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from appliance.cli.plan import Program
+    from appliance.settings import Program
 
 COLLECTIONS = (20_000, 20, 50)
 """Objects made before the youngest are looked through for cycles, and so on. A request makes some hundred, few of them
@@ -30,8 +30,10 @@ def start(program: Program) -> int:
     """Run a server, or a command that needs the event loop, to its end."""
     import trio  # a tenth of a second that `--help` and `version` do without
 
-    from appliance.cli.plan import Later  # see `main`
-    from appliance.settings import AppSettings
+    from appliance.settings import (
+        AppSettings,
+        Later,  # see `main`
+    )
 
     if not isinstance(program, AppSettings | Later):
         gc.enable()

@@ -1,8 +1,8 @@
-"""What a whole server is opened with: the meaning of a command line, as one value."""
+"""The purpose of one start of the program: the settings of a whole server, or a command that needs the event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -43,3 +43,19 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     """The account for downloads; None is the account that is logged in."""
     echo: bool = False
     """The output of model processes also goes to standard error."""
+
+
+AsyncCommand = Callable[[], Awaitable[int]]
+"""A command that needs the event loop; its result is the exit status."""
+
+
+class Later(Struct, frozen=True):
+    """A server whose models have to be fetched before the program knows what kind of server it is."""
+
+    prepare: Callable[[], Awaitable[AppSettings | int]]
+    """Returns the settings, or the exit status if the program ends before."""
+
+
+Program = AppSettings | Later | AsyncCommand
+Start = Callable[[Program], int]
+"""Runs a program to its end. ``__main__`` provides it, because event loops start only there."""

@@ -23,10 +23,10 @@ from appliance.agents.record import RunResult, RunStatus
 from appliance.cli.agent import run_agent
 from appliance.cli.app import VERBS, cli
 from appliance.cli.config import config
-from appliance.cli.engines import engines
-from appliance.cli.llama_front import FRONT
-from appliance.cli.llama_models import REMOTE
-from appliance.cli.llama_server import ANSWERED_BY_ENGINE
+from appliance.cli.engines.commands import engines
+from appliance.cli.llama_server.command import ANSWERED_BY_ENGINE
+from appliance.cli.llama_server.front import FRONT
+from appliance.cli.llama_server.models import REMOTE
 from appliance.cli.serve import serve
 from appliance.core.config.types import Config, PluginConfig, RunsConfig
 from appliance.core.engines.choice import Standing

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import click
 
 from appliance import __version__
-from appliance.cli.plan import Program, Start
 from appliance.errors import ApplianceError, CallerError, OpenDoor
 from appliance.platform.console import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
+from appliance.settings import Program, Start
 
 STAND_IN = "llama-server"
 VERBS = {
@@ -125,7 +125,7 @@ def _import_verb(name: str) -> click.Command | None:
         case "pull":
             from appliance.cli.pull import pull as command
         case "rm":
-            from appliance.cli.rm import rm as command
+            from appliance.cli.models import rm as command
         case "ls":
             from appliance.cli.models import ls as command
         case "ps":
@@ -141,13 +141,13 @@ def _import_verb(name: str) -> click.Command | None:
         case "agents":
             from appliance.cli.agents import agents as command
         case "engines":
-            from appliance.cli.engines import engines as command
+            from appliance.cli.engines.commands import engines as command
         case "doctor":
             from appliance.cli.doctor import doctor as command
         case "config":
             from appliance.cli.config import config as command
         case "rpc-worker":
-            from appliance.cli.rpc_worker import rpc_worker as command
+            from appliance.cli.engines.rpc_worker import rpc_worker as command
         case "service":
             from appliance.cli.service import service as command
         case "selftest":
@@ -157,7 +157,7 @@ def _import_verb(name: str) -> click.Command | None:
         case "mcp":
             from appliance.cli.mcp import mcp as command
         case "llama-server":
-            from appliance.cli.llama_server import llama_server as command
+            from appliance.cli.llama_server.command import llama_server as command
         case _:
             return None
     return command

@@ -12,8 +12,8 @@ import click
 from msgspec import Struct
 
 from appliance.catalog.config_files import read_sources
-from appliance.cli.model_options import source_options
 from appliance.cli.show import print_json
+from appliance.cli.source_options import source_options
 from appliance.core.config.load import load
 from appliance.core.config.nodes import Loaded, Problem
 from appliance.core.config.show import schema as json_schema
@@ -128,7 +128,7 @@ def show(
     if models_preset is not None:
         if config_file is not None or config_dir is not None:
             raise UsageError("--models-preset cannot be combined with --config and --config-dir; leave those out")
-        from appliance.cli.preset_show import show_presets
+        from appliance.cli.llama_server.presets import show_presets
 
         return show_presets(models_preset, flags, as_json=as_json)
     if flags:

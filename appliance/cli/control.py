@@ -13,8 +13,6 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.sources import Sources
-from appliance.cli.model_options import catalog_options, sources_of
-from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import (
     ANSWER_TIME,
     NotRunning,
@@ -26,8 +24,10 @@ from appliance.cli.remote import (
     server_options,
 )
 from appliance.cli.show import print_json, print_table
+from appliance.cli.source_options import catalog_options, sources_of
 from appliance.errors import UpstreamFailed
 from appliance.platform.console import EXIT_OURS, say
+from appliance.settings import AsyncCommand
 from appliance.upstream.client import Exchange, Response
 
 NOT_RUNNING = ("unloaded", "downloaded")

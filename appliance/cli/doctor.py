@@ -1,22 +1,41 @@
-"""``doctor``: one page that answers why a model is on the processor, slow, or does not start."""
+"""``doctor``: one page that answers why a model is on the processor, slow, or does not start.
+
+``doctor --report`` makes a support bundle, which is shown before anything is written.
+"""
 
 from __future__ import annotations
 
+import io
+import os
+import platform
 import sys
+import zipfile
+from collections.abc import Iterator
+from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import click
+import msgspec
+import trio
 from msgspec import Struct
 
-from appliance.cli.doctor_facts import Wish, examine
-from appliance.cli.plan import AsyncCommand
+from appliance import __version__
+from appliance.catalog.config_files import Files
+from appliance.catalog.download_errors import LoginUnusable
+from appliance.catalog.hub import find_token
+from appliance.cli.doctor_facts import Wish, examine, log_of
 from appliance.cli.remote import parse_server, server_options
-from appliance.cli.show import print_json
+from appliance.cli.show import human_size, print_json, print_table
+from appliance.core.config.types import Config
+from appliance.core.doctor.bundle import Versions, numbered, report_of
 from appliance.core.doctor.diagnose import diagnose, headlines
 from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
-from appliance.errors import UsageError
+from appliance.core.doctor.texts import secret_values, without_secrets
+from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_OURS, PROGRAM, harmless, say
+from appliance.settings import AsyncCommand
 
 ALL_WELL = "Nothing is wrong."
 MARKS = {"error": "ERROR  ", "warning": "WARNING", "note": "note   "}
@@ -74,8 +93,6 @@ def doctor(
     server = parse_server(url, api_key)
     wish = Wish(server=server, config=config, models_dir=models_dir, model=model)
     if report is not None:
-        from appliance.cli.report import write_report
-
         return partial(write_report, wish, report, logs=logs, yes=yes)
     return partial(_doctor, wish, as_json)
 
@@ -107,3 +124,120 @@ def page(facts: DoctorFacts, findings: list[Finding], *, colours: bool = True) -
     if not is_wrong(findings):
         lines += ["", ALL_WELL]
     return "\n".join(lines)
+
+
+MODEL_LOGS = 32
+"""Number of models whose log is included; running or failed ones come first."""
+WITHOUT_LOGS = (
+    "The bundle has no text that you, a model or an engine wrote: no prompts, paths, keys or names of models.\n"
+    "Logs are not included; add them with --logs if you are asked for them."
+)
+WITH_LOGS = (
+    "Logs can hold prompts, answers, paths and names: read them before you send them. Only the keys and tokens\n"
+    "that this program knows are removed. Without --logs the bundle has no such texts."
+)
+
+
+class Packed(Struct, frozen=True):
+    """One file of the bundle. ``removed``: the number of secrets that were taken out of it."""
+
+    name: str
+    data: bytes
+    removed: int = 0
+
+
+async def write_report(wish: Wish, target: str, *, logs: bool, yes: bool) -> int:
+    """Gather, show, ask, write. Raises UsageError if there is nobody to ask; nothing is written then."""
+    path = free_path(target or f"llama-appliance-report-{datetime.now():%Y%m%d-%H%M%S}.zip")
+    say("looking at the machine, the engines and the server ...")
+    packed = await gather(wish, logs=logs)
+    click.echo(f"The bundle would be {path} and contain:\n")
+    rows = [(file.name, human_size(len(file.data)), str(file.removed or "-")) for file in packed]
+    columns = ("FILE", "SIZE", "SECRETS REMOVED")
+    print_table(columns, rows, right=columns[1:])
+    click.echo(f"\n{WITH_LOGS if logs else WITHOUT_LOGS}")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("nothing was written: there is no terminal to ask on; --yes writes without asking")
+        if not await trio.to_thread.run_sync(partial(click.confirm, f"Write {path}?"), abandon_on_cancel=True):
+            say("nothing was written")
+            return EXIT_OURS
+    size = await trio.to_thread.run_sync(_write, path, packed)
+    click.echo(f"written: {path} ({human_size(size)})")
+    return 0
+
+
+async def gather(wish: Wish, *, logs: bool) -> list[Packed]:
+    """Return the bundle's files: the report, and the logs if they are wanted."""
+    facts = await examine(wish)
+    versions = Versions(
+        program=__version__,
+        server=facts.server.version if facts.server is not None else "",
+        python=platform.python_version(),
+        platform=platform.platform(),
+        frozen=bool(getattr(sys, "frozen", False)),
+    )
+    report = report_of(facts, diagnose(facts), versions, os.environ)
+    packed = [Packed("report.json", msgspec.json.format(msgspec.json.encode(report), indent=2))]
+    if logs:
+        try:
+            token = await find_token()
+        except LoginUnusable:
+            token = None
+        secrets = {token or "", *await trio.to_thread.run_sync(_secrets, wish, facts)}
+        for source, name in _logs(facts):
+            text, removed = without_secrets(await log_of(wish.server, source), secrets)
+            if text:
+                packed.append(Packed(name, text.encode("utf-8", "replace"), removed))
+    return packed
+
+
+def _logs(facts: DoctorFacts) -> Iterator[tuple[str, str]]:
+    """Return the sources of logs at the server, and the names of their files."""
+    server = facts.server
+    if server is None or server.answer != "answers":
+        return
+    yield "proxy", "logs/program.log"
+    numbers = {model: number for number, model in enumerate(numbered(facts), 1)}
+    busy = sorted(server.running, key=lambda one: (not one.error, one.state == "unloaded", one.id))
+    for model in busy[:MODEL_LOGS]:
+        yield model.id, f"logs/model-{numbers[model.id]}.log"
+
+
+def _secrets(wish: Wish, facts: DoctorFacts) -> set[str]:
+    """Return every key and token in the environment, commands and the configuration."""
+    commands = [one.command for one in facts.server.running] if facts.server is not None else []
+    keys: list[str] = []
+    variables = list(os.environ.items())
+    try:
+        config = (Files(config=wish.config).read().config if wish.config is not None else None) or Config()
+    except ApplianceError:
+        config = Config()  # the finding ``config-unreadable`` is in the report
+    keys += [*config.api_keys, *(peer.api_key for peer in config.peers.values())]
+    for model in config.models.values():
+        variables += [(name, value) for name, _, value in (line.partition("=") for line in model.env)]
+        commands.append(tuple(model.cmd.split()))
+    options = [pair for command in commands for pair in pairwise(command)]
+    options += [(name, value) for command in commands for name, _, value in (word.partition("=") for word in command)]
+    keys += [wish.server.address.key or "", *secret_values([*variables, *options])]
+    return set(keys)
+
+
+def _write(path: Path, packed: list[Packed]) -> int:
+    """Write the whole file, readable by this user only; return its size."""
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for file in packed:
+            bundle.writestr(file.name, file.data)
+    path.touch(mode=0o600, exist_ok=False)
+    return path.write_bytes(memory.getvalue())
+
+
+def free_path(name: str) -> Path:
+    """Return where the bundle can be written. Raises UsageError."""
+    path = Path(name)
+    if path.exists():
+        raise UsageError(f"{path} exists already; name another file with --report FILE.zip")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}; create it, or name another file with --report FILE.zip")
+    return path

@@ -1,4 +1,8 @@
-"""``mcp``: an MCP server on standard input and output that forwards everything to a running appliance's ``/mcp``."""
+"""``mcp``: an MCP server on standard input and output that forwards everything to a running appliance's ``/mcp``.
+
+Each message is one request, and its answer. The relay knows of no method but what the two ways of speaking differ in:
+whatever the program offers reaches the client.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,232 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import msgspec
+import trio
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from appliance.cli.mcp_relay import Relay
-from appliance.cli.plan import AsyncCommand
-from appliance.cli.remote import DEFAULT_URL, URL_VARIABLE, server_options
+from appliance.cli.remote import DEFAULT_URL, URL_VARIABLE, ErrorAnswer, server_options
+from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.config.types import Timeouts
+from appliance.core.decoding import decoded
+from appliance.core.mcp.messages import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    MAX_LINE,
+    PARSE_ERROR,
+    Answer,
+    Id,
+    RpcError,
+    read_message,
+    refusal,
+)
+from appliance.core.mcp.serving import META_VERSION, encoded_header
 from appliance.core.settings import KEY_VARIABLE
-from appliance.platform.console import PROGRAM
-from appliance.upstream.client import address_of
+from appliance.errors import ApplianceError, UpstreamFailed
+from appliance.platform.console import EXIT_OURS, PROGRAM, say
+from appliance.settings import AsyncCommand
+from appliance.upstream.client import Address, ConnectFailed, Exchange, Response, address_of
+
+PATH = "/mcp"
+MAX_AT_ONCE = 64
+CANCELLED = "notifications/cancelled"
+STDIN, STDOUT = 0, 1
+BLOCK = 1 << 16
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class _Meta(Struct):
+    version: str | UnsetType = msgspec.field(name=META_VERSION, default=UNSET)
+
+
+class _Params(Struct):
+    name: str = ""
+    requestId: Id | UnsetType = UNSET
+    meta: _Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
+
+
+class _Message(Struct):
+    id: Id | UnsetType | None = UNSET
+    method: str = ""
+    params: Raw | UnsetType = UNSET
+
+
+class _Begun(Struct):
+    protocolVersion: str
+
+
+class _Said(NamedTuple):
+    """A line of the client, with the few fields that are read."""
+
+    line: bytes
+    id: Id | None
+    method: str
+    params: _Params
+
+
+class Relay:
+    """Reads messages until the input ends, and then waits for the remaining answers."""
+
+    def __init__(self, url: str, address: Address) -> None:
+        self._url = url
+        self._address = address
+        self._version = b""
+        """The version that ``initialize`` agreed on; newer clients send theirs in every request."""
+        self._under_way: dict[Id, trio.CancelScope] = {}
+        self._places = trio.Semaphore(MAX_AT_ONCE)
+        self._client_left = trio.CancelScope()
+
+    async def run(self) -> int:
+        lines = _Input()
+        with self._client_left:
+            async with trio.open_nursery() as nursery:
+                while line := await trio.to_thread.run_sync(lines.read_line, abandon_on_cancel=True):
+                    if len(line) > MAX_LINE:
+                        self._fail(None, INVALID_REQUEST, f"the message is longer than {MAX_LINE >> 20} MiB")
+                    elif line.strip():
+                        await self._take(line.strip(), nursery)
+        return EXIT_OURS if self._client_left.cancelled_caught else 0
+
+    async def _take(self, line: bytes, nursery: trio.Nursery) -> None:
+        said = _understood(line)
+        if said is None:
+            self._fail(None, PARSE_ERROR, "the line is not JSON")
+        elif said.method == CANCELLED and said.params.requestId is not UNSET:
+            if scope := self._under_way.get(said.params.requestId):
+                scope.cancel()  # closing the connection is how the server learns of it
+        elif said.method == "initialize":
+            await self._ask(said)  # all that follows depends on its outcome
+        else:
+            await self._places.acquire()
+            nursery.start_soon(self._ask_in_place, said)
+
+    async def _ask_in_place(self, said: _Said) -> None:
+        try:
+            await self._ask(said)
+        finally:
+            self._places.release()
+
+    async def _ask(self, said: _Said) -> None:
+        with trio.CancelScope() as scope:
+            if said.id is not None:
+                self._under_way[said.id] = scope
+            try:
+                await self._post(said)
+            except ConnectFailed as error:
+                why = f"no server answers at {self._url} ({error.why}); start it with '{PROGRAM} serve --mcp-server'"
+                self._fail(said.id, INTERNAL_ERROR, why)
+            except UpstreamFailed as error:
+                self._fail(said.id, INTERNAL_ERROR, f"the server at {self._url} failed: {error.why}")
+            except (ApplianceError, RecordTooLong) as error:
+                self._fail(said.id, INTERNAL_ERROR, str(error))
+            finally:
+                if said.id is not None:
+                    self._under_way.pop(said.id, None)
+
+    async def _post(self, said: _Said) -> None:
+        headers: Headers = [
+            (b"Content-Type", b"application/json"),
+            (b"Accept", b"application/json, text/event-stream"),
+            *self._repeated(said),
+        ]
+        async with Exchange(self._address, "POST", PATH, headers, said.line) as response:
+            if not response.streaming:
+                self._pass_on(said, response, await response.read(MAX_LINE))
+                return
+            decoder = Decoder(MAX_LINE)
+            while data := await response.receive():
+                for event in decoder.feed(data):
+                    self._say(event.data.encode())
+
+    def _pass_on(self, said: _Said, response: Response, body: bytes) -> None:
+        if response.status == 202:
+            return
+        answer = read_message(body)
+        if not isinstance(answer, Answer) and b'"jsonrpc"' not in body[:100]:
+            self._fail(said.id, INTERNAL_ERROR, self._in_words(response.status, body))
+            return
+        if said.method == "initialize" and isinstance(answer, Answer) and answer.result is not None:
+            self._version = _agreed(answer.result)
+        self._say(body)
+
+    def _repeated(self, said: _Said) -> Headers:
+        """Repeat in headers what HTTP requires there."""
+        if said.params.meta is UNSET or said.params.meta.version is UNSET:
+            return [(b"MCP-Protocol-Version", self._version)] if self._version else []
+        found = [
+            (b"MCP-Protocol-Version", said.params.meta.version),
+            (b"Mcp-Method", said.method),
+            (b"Mcp-Name", said.params.name),
+        ]
+        return [(name, encoded_header(value)) for name, value in found if value]
+
+    def _in_words(self, status: int, body: bytes) -> str:
+        """A refusal that is not MCP: of the key, of the feature, or from another program."""
+        answer = decoded(ErrorAnswer, body)
+        message = answer.error.message if answer is not None else body[:200].decode("utf-8", "replace").strip()
+        advice = f"; give the server's key with --api-key or {KEY_VARIABLE}" if status == 401 else ""
+        return f"{message or 'it gave no reason'}{advice} ({self._url} answered {status})"
+
+    def _fail(self, number: Id | None, code: int, why: str) -> None:
+        """Send it to the client, or, if the client asked for nothing, to the reader of its log."""
+        if number is None:
+            say(f"{PROGRAM}: {why}")
+        else:
+            self._say(refusal(number, RpcError(code=code, message=why)))
+
+    def _say(self, message: bytes) -> None:
+        """Write one line. When the client is gone, there is no reason to continue."""
+        rest = memoryview(message.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
+        try:
+            while rest:
+                rest = rest[os.write(STDOUT, rest) :]
+        except OSError:
+            self._client_left.cancel()
+
+
+class _Input:
+    """Reads lines of standard input, but not through `sys.stdin`: a waiting thread would hold its lock for ever."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def read_line(self) -> bytes:
+        """Return the next line, at most one byte too long; b"" at the end. Blocks."""
+        line = bytearray()
+        while self._rest or self._read():
+            part, newline, self._rest = self._rest.partition(b"\n")
+            line += part[: MAX_LINE + 1 - len(line)]
+            if newline:
+                return bytes(line + newline)
+        return bytes(line)
+
+    def _read(self) -> bool:
+        self._rest = os.read(STDIN, BLOCK)
+        return bool(self._rest)
+
+
+def _understood(line: bytes) -> _Said | None:
+    """Return None for text that is not JSON; the server itself reports JSON that is not a message."""
+    try:
+        message = msgspec.json.decode(line, type=_Message)
+        params = msgspec.json.decode(message.params, type=_Params) if message.params is not UNSET else _Params()
+    except msgspec.ValidationError:
+        return _Said(line, None, "", _Params())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return _Said(line, None if message.id is UNSET else message.id, message.method, params)
+
+
+def _agreed(result: Raw) -> bytes:
+    try:
+        return msgspec.json.decode(result, type=_Begun).protocolVersion.encode("ascii")
+    except (msgspec.MsgspecError, UnicodeError):
+        return b""
+
 
 CONNECT_TIME = 10
 NAME = "llama-appliance"

@@ -22,11 +22,13 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import STARTER, Sources
-from appliance.cli.chat import CHAT_PATH, MAX_ANSWER, Ask, ChatRequest, Message, stream_answer, whole_answer
-from appliance.cli.model_options import catalog_options, sources_of
-from appliance.cli.plan import AsyncCommand
 from appliance.cli.remote import (
+    CHAT_PATH,
     JSON_HEADERS,
+    MAX_ANSWER,
+    Ask,
+    ChatRequest,
+    Message,
     NotRunning,
     Server,
     ServerFailed,
@@ -35,13 +37,17 @@ from appliance.cli.remote import (
     refuse,
     refuse_errors,
     server_options,
+    stream_answer,
+    whole_answer,
 )
+from appliance.cli.source_options import catalog_options, sources_of
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, finder, installed_folder
 from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
+from appliance.settings import AsyncCommand
 from appliance.store.engine_state import StateFile
 from appliance.trio_parts import plain_nursery
 from appliance.upstream.client import Exchange, Response

@@ -15,11 +15,18 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.sources import STARTER
-from appliance.cli.chat import CHAT_PATH, MAX_ANSWER, ChatRequest, Message, stream_answer, whole_answer
-from appliance.cli.model_options import sources_of
-from appliance.cli.plan import AsyncCommand
-from appliance.cli.remote import JSON_HEADERS, refuse
+from appliance.cli.remote import (
+    CHAT_PATH,
+    JSON_HEADERS,
+    MAX_ANSWER,
+    ChatRequest,
+    Message,
+    refuse,
+    stream_answer,
+    whole_answer,
+)
 from appliance.cli.show import print_json
+from appliance.cli.source_options import sources_of
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, Engine, find_engine, finder, installed_folder
@@ -27,6 +34,7 @@ from appliance.engines.owner import open_engines
 from appliance.errors import ApplianceError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.platform.console import EXIT_OURS, PROGRAM
+from appliance.settings import AsyncCommand
 from appliance.store.engine_state import StateFile
 from appliance.upstream.client import Address, Exchange, Response
 

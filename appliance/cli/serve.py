@@ -11,12 +11,24 @@ from msgspec import structs
 
 from appliance.catalog.config_files import Files
 from appliance.cli.embed_options import EmbedOptions, embed_options
-from appliance.cli.mcp_options import mcp_server_options, with_mcp_server
-from appliance.cli.model_options import catalog_options, source_options, sources_beside, sources_of
-from appliance.cli.plugin_options import named, no_plugins_option, plugin_option
-from appliance.cli.tool_options import ToolOptions, tool_options
+from appliance.cli.server_options import (
+    ToolOptions,
+    WebOptions,
+    mcp_server_options,
+    tool_options,
+    web_options,
+    with_mcp_server,
+)
+from appliance.cli.source_options import (
+    catalog_options,
+    named,
+    no_plugins_option,
+    plugin_option,
+    source_options,
+    sources_beside,
+    sources_of,
+)
 from appliance.cli.values import ListenAddress, Seconds, Size, api_keys, certificate
-from appliance.cli.web_options import WebOptions, web_options
 from appliance.core.config.nodes import NO_PORTS, Loaded
 from appliance.core.llama import flags
 from appliance.core.settings import (
@@ -222,7 +234,7 @@ def serve(
     else:
         sources = sources_beside(config, models, models_dir, no_starter, stores)
     if models_preset is not None:
-        from appliance.cli.router_mode import presets_of  # with another front's command line
+        from appliance.cli.llama_server.router import presets_of  # with another front's command line
 
         sources = structs.replace(sources, presets=presets_of(models_preset))
     return AppSettings(

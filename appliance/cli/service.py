@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from appliance.cli.plan import AsyncCommand
 from appliance.cli.show import print_json
 from appliance.core.systemd import SYSUSERS
 from appliance.errors import UsageError
 from appliance.platform.console import PROGRAM, say
 from appliance.platform.env import is_frozen
+from appliance.settings import AsyncCommand
 
 if TYPE_CHECKING:
     from appliance.service.systemd import Status, Systemd

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from appliance.cli.plan import Program
+from appliance.settings import Program
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

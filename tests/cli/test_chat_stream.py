@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli.chat import CHAT_PATH, Ask, ChatRequest, Message, stream_answer, whole_answer
+from appliance.cli.remote import CHAT_PATH, Ask, ChatRequest, Message, stream_answer, whole_answer
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine

@@ -56,7 +56,7 @@ def test_a_page_on_which_all_is_well_fits_a_screen() -> None:
 
 
 def test_a_folder_that_is_not_there_is_no_place_for_a_bundle(tmp_path: Path) -> None:
-    from appliance.cli.report import free_path
+    from appliance.cli.doctor import free_path
     from appliance.errors import UsageError
 
     with pytest.raises(UsageError, match="there is no folder"):

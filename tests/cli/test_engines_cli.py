@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from gguf_files import write_model
 
 from appliance.catalog.catalog import Catalog
-from appliance.cli.engine_canary import Row, models_to_try, most_used
-from appliance.cli.engine_choice import working
-from appliance.cli.engines import engines
-from appliance.cli.model_options import sources_of
+from appliance.cli.engines.changes import working
+from appliance.cli.engines.commands import engines
+from appliance.cli.engines.update import Row, models_to_try, most_used
 from appliance.cli.remote import parse_server
+from appliance.cli.source_options import sources_of
 from appliance.core.config.types import Config, StoreConfig
 from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.listing import cpu_device

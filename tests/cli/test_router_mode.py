@@ -8,10 +8,9 @@ import pytest
 from command_line import Command
 
 from appliance.catalog.catalog import Catalog
-from appliance.cli.plan import Later
 from appliance.core.models.model import Model
 from appliance.core.settings import DEFAULT_MODELS_MAX, UnixSocket
-from appliance.settings import AppSettings
+from appliance.settings import AppSettings, Later
 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 

@@ -22,7 +22,7 @@ from command_line import Command
 from engine_folders import make_build
 from rpc_builds import build_with_rpc, llama_server, tokens
 
-from appliance.cli.rpc_worker import rpc_worker
+from appliance.cli.engines.rpc_worker import rpc_worker
 from appliance.core.engines.stands_for import command_on
 from appliance.core.engines.workers import Worker
 from appliance.engines.found import Engine

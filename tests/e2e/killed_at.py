@@ -46,7 +46,7 @@ def main() -> None:
 
     import trio
 
-    from appliance.cli.engines import engines
+    from appliance.cli.engines.commands import engines
 
     program = engines.main(args=argv, prog_name="llama-appliance engines", standalone_mode=False)
     sys.addaudithook(watch)

@@ -18,7 +18,7 @@ import pytest
 import trio
 from engine_folders import make_build
 
-from appliance.cli.engine_sources import sources_of
+from appliance.cli.engines.sources import sources_of
 from appliance.core.engines.builds import BACKENDS, Archive, Build, Entry, Wants, find_entry, parse_asked
 from appliance.engines import installing
 from appliance.engines.found import EXECUTABLE, Engine, Places, list_engines

@@ -8,7 +8,6 @@ from functools import partial
 import click
 import trio
 
-from appliance.cli.plan import AsyncCommand
 from appliance.core.engines.workers import DEFAULT_PORT, split_endpoint
 from appliance.core.settings import is_loopback
 from appliance.engines.found import ENGINE_HELP, Engine, Places, find_engine, list_engines
@@ -18,6 +17,7 @@ from appliance.platform.children import open_children
 from appliance.platform.console import PROGRAM, harmless, say
 from appliance.platform.cpu import engine_threads
 from appliance.platform.stopping import stop_signals
+from appliance.settings import AsyncCommand
 
 DEFAULT_LISTEN = f"127.0.0.1:{DEFAULT_PORT}"
 GRACE = 3.0

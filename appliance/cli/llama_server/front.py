@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.cli.tool_options import TOOL_FLAGS, opens_pages
+from appliance.cli.server_options import TOOL_FLAGS, opens_pages
 from appliance.cli.values import api_keys, ui_settings
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option

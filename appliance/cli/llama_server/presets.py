@@ -10,8 +10,8 @@ import click
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
-from appliance.cli.llama_server import from_surroundings
-from appliance.cli.router_mode import router_mode
+from appliance.cli.llama_server.command import from_surroundings
+from appliance.cli.llama_server.router import router_mode
 from appliance.cli.show import print_json, print_table
 from appliance.core.llama import flags as llama_flags
 from appliance.core.llama.presets import Layers, Told, explain

@@ -1,40 +1,116 @@
-"""``llama-server ...``: stands in for llama-server, with its own flags and environment.
+"""``llama-server ...``: stands in for llama-server, with its own flags, environment and configuration file.
 
 The front (address, keys, CORS, page) is this program; every other flag goes to the model process as it was written.
-Source of the behaviour: llama-server of llama.cpp b11434.
+The configuration file has the form of a preset file: what stands in front of the first section counts, and ``[*]``
+below that; other sections and unknown keys do not. Its options are weaker than the environment. Vertex AI's variables
+(``AIP_*``) are read as llama-server reads them. Source of the behaviour: llama-server of llama.cpp b11434.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import click
 import trio
+from msgspec import structs
 
 from appliance.catalog.hub import hub_access
 from appliance.catalog.hub_cache import cache_directory
+from appliance.catalog.presets import read_ini
 from appliance.catalog.sources import NamedFile, Sources
-from appliance.cli.llama_config import config_files, options_of
-from appliance.cli.llama_front import FRONT, http_settings, is_on, value, warn_of_open_door
-from appliance.cli.llama_models import REMOTE, Places, cached, fetch, missing, needs_of
-from appliance.cli.plan import AsyncCommand, Later
-from appliance.cli.router_mode import preset_of_repository, router_mode
-from appliance.cli.tool_options import tools_of_options
-from appliance.cli.vertex import on_vertex
+from appliance.cli.llama_server.front import FRONT, http_settings, is_on, value, warn_of_open_door
+from appliance.cli.llama_server.models import REMOTE, Places, cached, fetch, missing, needs_of
+from appliance.cli.llama_server.router import preset_of_repository, router_mode
+from appliance.cli.server_options import tools_of_options
+from appliance.core.config.nodes import Problem
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
-from appliance.core.llama.preset_file import HF_TOKEN
+from appliance.core.llama.preset_file import DEFAULT, EVERYWHERE, HF_TOKEN, Choice, is_known, parse, read_key
 from appliance.core.llama.shorthands import spelled_out
 from appliance.core.models.names import is_speakable
-from appliance.core.settings import FleetSettings
+from appliance.core.settings import DEFAULT_PORT, FleetSettings, HttpSettings, UnixSocket
 from appliance.engines.found import find_engine
-from appliance.errors import UsageError
+from appliance.errors import InvalidConfig, UsageError
 from appliance.platform.console import EXIT_OURS, say
 from appliance.platform.env import inherited_env
-from appliance.settings import AppSettings
+from appliance.settings import AppSettings, AsyncCommand, Later
+
+PREDICTION = "PREDICTION"
+"""The only ``AIP_MODE`` there is."""
+
+
+def on_vertex(settings: AppSettings, environ: Mapping[str, str]) -> AppSettings:
+    """Return the settings for that environment; without it they stay the same. Raises UsageError."""
+    if environ.get("AIP_MODE") != PREDICTION:
+        return settings
+    return structs.replace(settings, http=_served(settings.http, environ))
+
+
+def _served(http: HttpSettings, environ: Mapping[str, str]) -> HttpSettings:
+    text = environ.get("AIP_HTTP_PORT") or str(DEFAULT_PORT)
+    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
+        raise UsageError(f"AIP_HTTP_PORT={text}: a port is a number from 0 to 65535")
+    port = int(text)
+    others = {place[1] for place in http.listen if not isinstance(place, UnixSocket)} - {port}
+    for other in others:
+        say(f"AIP_HTTP_PORT counts: listening on port {port}, not {other}")
+    places = (place if isinstance(place, UnixSocket) else (place[0], port) for place in http.listen)
+    return structs.replace(
+        http,
+        listen=tuple(places),
+        predict=_route(environ, "AIP_PREDICT_ROUTE") or "/predict",
+        health=_route(environ, "AIP_HEALTH_ROUTE"),
+    )
+
+
+def _route(environ: Mapping[str, str], name: str) -> str | None:
+    path = environ.get(name)
+    return f"/{path.removeprefix('/')}" if path else None
+
+
+BELOW = Path("llama.cpp") / "config.ini"
+OF_THE_SYSTEM = Path("/etc")
+
+
+def config_files(environ: Mapping[str, str], home: Path) -> list[Path]:
+    """Return the existing files, the weaker first."""
+    own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    return [folder / BELOW for folder in (OF_THE_SYSTEM, own) if (folder / BELOW).is_file()]
+
+
+def options_of(file: Path) -> list[Option]:
+    """Read the file's options and print its oddities. Raises UsageError, or InvalidConfig for all mistakes."""
+    sections, problems = parse(read_ini(file, named_by="llama-server's configuration"), str(file))
+    settings = {section.name: section.settings for section in sections}
+    options: list[Option] = []
+    for setting in (*settings.get(EVERYWHERE, ()), *settings.get(DEFAULT, ())):
+        if not is_known(setting.key):
+            message = f"llama-server has no option '{setting.key}'; it is ignored"
+            problems.append(Problem(message=message, at=setting.at, level="warning"))
+            continue
+        choice = read_key(setting.key, setting.value, f"{file}:{setting.at.line}")
+        if isinstance(choice, str):
+            problems.append(Problem(message=choice, at=setting.at))
+        else:
+            options += _option(choice)
+    if errors := [problem for problem in problems if problem.level == "error"]:
+        raise InvalidConfig(errors)
+    for problem in problems:
+        say(str(problem))
+    return options
+
+
+def _option(choice: Choice) -> Iterator[Option]:
+    """Return nothing for a switch that is off, which the command line cannot express."""
+    if choice.words:
+        name, *values = choice.words
+        yield Option(
+            flag=choice.origin, canonical=choice.name, values=tuple(values), on=choice.on, words=(name, *values)
+        )
+
 
 ANSWERED_BY_ENGINE = ("--help", "--version", "--cache-list", "--completion-bash", "--list-devices")
 NAMES_A_MODEL = ("--model", "--model-url", "--hf-repo", "--docker-repo")

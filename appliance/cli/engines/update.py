@@ -1,29 +1,36 @@
-"""``engines update``: a newer build replaces the one in use, if it works as well."""
+"""``engines update``: a newer build replaces the one in use, if it works as well.
+
+It is tried with the models that matter: the most used one, else a loaded one, else the starter model.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import click
+import msgspec
 import trio
+from msgspec import Struct
 
+from appliance.catalog.catalog import STARTER_ID, Catalog, Snapshot
 from appliance.catalog.sources import STARTER
+from appliance.cli import source_options as model_options
 from appliance.cli.config import loaded
-from appliance.cli.engine_canary import models_to_try
-from appliance.cli.engine_fetch import fetch_archive
-from appliance.cli.engine_place import in_use, opened, own_shelf, say_proof, tell_server
-from appliance.cli.engine_sources import FROM_HELP, check_needs, sources_of
-from appliance.cli.model_options import source_options
-from appliance.cli.plan import AsyncCommand
-from appliance.cli.remote import Server, parse_server, server_options
+from appliance.cli.control import ModelList
+from appliance.cli.engines.place import in_use, opened, own_shelf, say_proof, tell_server
+from appliance.cli.engines.sources import FROM_HELP, check_needs, fetch_archive, sources_of
+from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
 from appliance.cli.show import human_size
+from appliance.cli.source_options import source_options
 from appliance.core.config.types import Config
 from appliance.core.engines.builds import Entry, numbers_of, parse_asked
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.state import Step, line_of
+from appliance.core.records.activity import MAX_LIMIT, Query
 from appliance.engines.found import Engine, here
 from appliance.engines.installing import CannotInstall, Sources, forget_downloads, read_manifest, stage
 from appliance.engines.shelf import Shelf, alone
@@ -31,6 +38,72 @@ from appliance.engines.updating import Candidate, Steps, canary, devices_of, pro
 from appliance.errors import UsageError
 from appliance.platform.children import open_children
 from appliance.platform.console import EXIT_OURS, say, say_error
+from appliance.settings import AsyncCommand
+from appliance.store.activity import open_activity
+
+MOST = 3
+"""Number of models to try if the first ones cannot be run at all."""
+
+
+class Row(Struct, frozen=True):
+    """A row of the activity log, as far as it is needed here."""
+
+    model: str
+    resp_status_code: int = 200
+
+
+class Rows(Struct, frozen=True):
+    """``GET /api/metrics/activity``."""
+
+    data: list[Row]
+
+
+async def models_to_try(server: Server, config: Config | None, named: str | None) -> list[Candidate]:
+    """Return models with a file on this machine, best first. ``named`` goes before all; raises ModelNotFound for it."""
+    snapshot = await trio.to_thread.run_sync(Catalog(model_options.sources_of((), None, False, True)).scan)
+    if named is not None:
+        model = snapshot.require(named)
+        return [Candidate(model.id, Path(model.path))] if model.path else []
+    used = most_used(await _rows(server, config))
+    names = dict.fromkeys([*used, *await _loaded(server), STARTER_ID])
+    return [found for name in names if (found := _candidate(snapshot, name)) is not None][:MOST]
+
+
+def most_used(rows: list[Row]) -> list[str]:
+    """Return models by the number of their answers, most first; on a tie, the most recently used one first."""
+    answered = [row.model for row in rows if row.resp_status_code < 400]  # newest first
+    return [name for name, _ in Counter(answered).most_common()]
+
+
+def _candidate(snapshot: Snapshot, name: str) -> Candidate | None:
+    model = snapshot.find(name)
+    if model is None or model.error or not model.path or not Path(model.path).is_file():
+        return None
+    return Candidate(model.id, Path(model.path))
+
+
+async def _rows(server: Server, config: Config | None) -> list[Row]:
+    """Return the newest rows of the running server's log, else of the configuration's file; none without either."""
+    try:
+        return (await ask(server, "GET", f"/api/metrics/activity?limit={MAX_LIMIT}", Rows)).data
+    except (NotRunning, Refused, ServerFailed):
+        if config is None or config.store is None:
+            return []
+    path = Path(config.store.path)
+    if not await trio.to_thread.run_sync(path.is_file):
+        return []
+    async with open_activity(path, MAX_LIMIT) as activity:
+        page = await activity.page(Query(limit=MAX_LIMIT))
+    return [msgspec.convert(row, Row, from_attributes=True) for row in page.data]
+
+
+async def _loaded(server: Server) -> list[str]:
+    try:
+        models = (await ask(server, "GET", "/models", ModelList)).data
+    except (NotRunning, Refused, ServerFailed):
+        return []
+    return [entry.id for entry in models if entry.status.value in ("loaded", "sleeping")]
+
 
 SAID = {
     "stage": "1. fetching and unpacking it",

@@ -12,9 +12,8 @@ import click
 from msgspec import Struct
 
 from appliance.cli.control import json_option
-from appliance.cli.engine_choice import pin, remove, rollback, use
-from appliance.cli.engine_install import install
-from appliance.cli.engine_place import (
+from appliance.cli.engines.changes import install, pin, remove, rollback, use
+from appliance.cli.engines.place import (
     keep,
     note_named_engine,
     opened,
@@ -25,8 +24,7 @@ from appliance.cli.engine_place import (
     server_table,
     tell_server,
 )
-from appliance.cli.engine_update import update
-from appliance.cli.plan import AsyncCommand
+from appliance.cli.engines.update import update
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.engines.events import Forgotten
@@ -36,6 +34,7 @@ from appliance.engines.shelf import alone
 from appliance.engines.table import BuildRow, SeatRow, Table
 from appliance.errors import UsageError
 from appliance.platform.console import EXIT_OURS, say
+from appliance.settings import AsyncCommand
 
 COLUMNS = ("", "SEAT", "DEVICE", "STANDING", "PROMPT", "ANSWER", "FROM", "WHY")
 NUMBERS = ("PROMPT", "ANSWER")

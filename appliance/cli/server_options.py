@@ -1,0 +1,254 @@
+"""The options of a server for web pages, for MCP clients and for tools, and their safety conditions.
+
+Tools have the same flags for ``serve`` and for the stand-in for llama-server.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+import click
+from msgspec import Struct, structs
+
+from appliance.cli.values import text_of, ui_settings
+from appliance.core.config.types import Config
+from appliance.core.llama import flags
+from appliance.core.llama.flags import Option
+from appliance.core.mcp.config import McpServers, parse_mcp_servers, read_mcp_servers
+from appliance.core.proxy_target import Reach
+from appliance.core.settings import KEY_VARIABLE, HttpSettings, ToolSettings, UnixSocket, is_loopback
+from appliance.core.tools.specs import ALL, NAMES, chosen_tools
+from appliance.errors import UsageError
+from appliance.platform.console import say
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class WebOptions(Struct, frozen=True, kw_only=True):
+    """The options given. ``allow`` are names, addresses and networks, as `core.proxy_target` reads them."""
+
+    path: Path | None
+    cors_proxy: bool
+    allow: tuple[str, ...]
+    ui_config: str | None
+    ui_config_file: str | None
+    conversations: bool
+
+    def applied(self, http: HttpSettings) -> HttpSettings:
+        """Raises UsageError for options that cannot be used."""
+        if self.allow and not self.cors_proxy:
+            raise UsageError("--cors-proxy-allow needs --cors-proxy; add that")
+        try:
+            Reach(self.allow)
+        except ValueError as error:
+            raise UsageError(f"--cors-proxy-allow: the proxy cannot be allowed to reach what {error}") from None
+        return structs.replace(
+            http,
+            static=str(self.path.absolute()) if self.path is not None else None,
+            cors_proxy=self.cors_proxy,
+            cors_proxy_allow=self.allow,
+            ui_settings=self._ui_settings(http),
+        )
+
+    def _ui_settings(self, http: HttpSettings) -> bytes:
+        if self.ui_config is not None and self.ui_config_file is not None:
+            raise UsageError("--ui-config and --ui-config-file say the same thing; give one of them")
+        if self.ui_config is not None:
+            return ui_settings("--ui-config", self.ui_config)
+        if self.ui_config_file is not None:
+            return ui_settings("--ui-config-file", self.ui_config_file, is_file=True)
+        return http.ui_settings
+
+
+def web_options(command: Callable[Concatenate[WebOptions, P], T]) -> Callable[..., T]:
+    """Add the options; the command gets them as its first argument."""
+
+    @click.option(
+        "--path",
+        "web_path",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Serve the files of this folder at / instead of the page.",
+    )
+    @click.option(
+        "--cors-proxy",
+        is_flag=True,
+        help="Let web pages reach other servers through /cors-proxy, which MCP servers need.",
+    )
+    @click.option(
+        "--cors-proxy-allow",
+        multiple=True,
+        metavar="HOST",
+        help="A host or network of the local network that the proxy may also reach; 'loopback' is this machine.",
+    )
+    @click.option("--ui-config", metavar="JSON", help="Settings for web pages, sent by /props.")
+    @click.option("--ui-config-file", metavar="FILE", help="The same, from a file.")
+    @click.option("--no-conversations", is_flag=True, help="Do not keep the page's conversations on this machine.")
+    @functools.wraps(command)
+    def with_options(
+        web_path: Path | None,
+        cors_proxy: bool,
+        cors_proxy_allow: tuple[str, ...],
+        ui_config: str | None,
+        ui_config_file: str | None,
+        no_conversations: bool,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        web = WebOptions(
+            path=web_path,
+            cors_proxy=cors_proxy,
+            allow=cors_proxy_allow,
+            ui_config=ui_config,
+            ui_config_file=ui_config_file,
+            conversations=not no_conversations,
+        )
+        return command(web, *args, **kwargs)
+
+    return with_options
+
+
+def mcp_server_options(command: Callable[..., T]) -> Callable[..., T]:
+    """``--mcp-server`` and ``--mcp-server-tools``, as parameters of these names."""
+    command = click.option(
+        "--mcp-server-tools",
+        multiple=True,
+        metavar="TOOL",
+        help="A tool of --tools or --mcp-servers-config that MCP clients may also use, or mcp:SERVER, or '*'.",
+    )(command)
+    return click.option("--mcp-server", is_flag=True, help="Offer the models to MCP clients, at /mcp. Needs a key.")(
+        command
+    )
+
+
+def with_mcp_server(
+    http: HttpSettings, config: Config | None, enabled: bool, tools: tuple[str, ...], *, allow_unauthenticated: bool
+) -> HttpSettings:
+    """Return the MCP server's settings from the command line or the configuration.
+
+    Raises UsageError if everybody could use what a key should protect.
+    """
+    configured = (config or Config()).mcp_server
+    tools = (*tools, *configured.tools)
+    if not (enabled or configured.enabled):
+        if tools:
+            raise UsageError("--mcp-server-tools (mcpServer.tools) needs --mcp-server (mcpServer.enabled); add that")
+        return http
+    has_key = bool(http.api_keys or (config is not None and any(config.api_keys)))
+    if not has_key and not allow_unauthenticated:
+        raise UsageError(
+            f"--mcp-server needs a key, since its clients can run models and tools: add --api-key KEY (or "
+            f"{KEY_VARIABLE}), or --allow-unauthenticated if every program on this machine may use it"
+        )
+    if not has_key and not all(isinstance(at, UnixSocket) or is_loopback(at[0]) for at in http.listen):
+        raise UsageError(
+            "--mcp-server without a key works only on this machine: add --api-key KEY, or listen on 127.0.0.1 only"
+        )
+    return structs.replace(http, mcp_server=True, mcp_server_tools=tools, mcp_server_open=not has_key)
+
+
+TOOL_FLAGS = (
+    "--tools", "--tools-runtime", "--tools-root", "--agent", "--mcp-servers-config", "--mcp-servers-json",
+)  # fmt: skip
+"""llama-server's options, and ``--tools-root``. No model process gets them."""
+
+
+class ToolOptions(Struct, frozen=True, kw_only=True):
+    """The options given; texts are empty if the option was not given."""
+
+    tools: str = ""
+    agent: bool = False
+    runtime: str = ""
+    root: str = ""
+    mcp_file: str = ""
+    mcp_json: str = ""
+
+    def settings(self, config: Config | None = None) -> ToolSettings:
+        """Return the options' values, or the configuration's where an option is missing. Raises UsageError."""
+        mcp = _mcp_servers(self.mcp_file, self.mcp_json)
+        words = [*self.tools.split(","), *([ALL] if self.agent else [])]
+        runtime, root = self.runtime, self.root
+        if config is not None:
+            mcp = mcp.joined(read_mcp_servers(config.mcp_servers, "the configuration"))
+            words = words if any(word.strip() for word in words) else config.tools.enable
+            runtime, root = runtime or config.tools.runtime, root or config.tools.root
+        for warning in mcp.warnings:
+            say(warning)
+        return chosen_tools(words, runtime=runtime, root=root, mcp=mcp)
+
+
+def tool_options(command: Callable[..., T]) -> Callable[..., T]:
+    """Add the options; the command gets them as ``tool_choice``."""
+
+    @click.option(
+        "--tools",
+        default="",
+        metavar="NAMES",
+        help=f"Let clients and models use tools on this machine: {', '.join(NAMES)}, or {ALL}.",
+    )
+    @click.option("--agent", is_flag=True, help="The same as --tools all --cors-proxy.")
+    @click.option(
+        "--tools-runtime",
+        default="",
+        metavar="RUNTIME",
+        help="Where the tools run: docker:IMAGE, docker-container:ID (podman as well) or ssh:HOST.",
+    )
+    @click.option("--tools-root", default="", metavar="DIR", help="A folder that the tools cannot leave.")
+    @click.option(
+        "--mcp-servers-config", default="", metavar="FILE", help="MCP servers, in the format of desktop clients."
+    )
+    @click.option("--mcp-servers-json", default="", metavar="JSON", help="The same, as text.")
+    @functools.wraps(command)
+    def with_options(
+        *args: object,
+        tools: str,
+        agent: bool,
+        tools_runtime: str,
+        tools_root: str,
+        mcp_servers_config: str,
+        mcp_servers_json: str,
+        **kwargs: object,
+    ) -> T:
+        choice = ToolOptions(
+            tools=tools,
+            agent=agent,
+            runtime=tools_runtime,
+            root=tools_root,
+            mcp_file=mcp_servers_config,
+            mcp_json=mcp_servers_json,
+        )
+        return command(*args, tool_choice=choice, **kwargs)
+
+    return with_options
+
+
+def tools_of_options(options: Sequence[Option]) -> ToolSettings:
+    """Return the meaning of llama-server's options. Raises UsageError."""
+    found = {name: flags.last(options, name) for name in TOOL_FLAGS}
+    said = {name: "".join(option.values) for name, option in found.items() if option is not None and option.on}
+    return ToolOptions(
+        tools=said.get("--tools", ""),
+        agent="--agent" in said,
+        runtime=said.get("--tools-runtime", ""),
+        root=said.get("--tools-root", ""),
+        mcp_file=said.get("--mcp-servers-config", ""),
+        mcp_json=said.get("--mcp-servers-json", ""),
+    ).settings()
+
+
+def opens_pages(options: Sequence[Option]) -> bool:
+    """True if pages can do more here than chat, so that only pages of this machine are accepted."""
+    agent = flags.last(options, "--agent")
+    named = any(flags.last(options, name) for name in ("--tools", "--mcp-servers-config", "--mcp-servers-json"))
+    return named or (agent is not None and agent.on)
+
+
+def _mcp_servers(file: str, text: str) -> McpServers:
+    servers = McpServers()
+    if file:
+        servers = parse_mcp_servers(text_of("--mcp-servers-config", Path(file)), f"--mcp-servers-config {file}")
+    return servers.joined(parse_mcp_servers(text, "--mcp-servers-json")) if text else servers
