@@ -15,11 +15,9 @@ from msgspec import Struct
 
 from appliance.agents.owner import open_agents
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.configuration import Configuration, Follower
-from appliance.catalog.downloads import DownloadSettings, open_downloads
-from appliance.catalog.reloads import Reloads
+from appliance.catalog.configuration import Configuration, Follower, Reloads
+from appliance.catalog.downloads import DownloadSettings, Supply, open_downloads
 from appliance.catalog.sources import STARTER
-from appliance.catalog.supply import Supply
 from appliance.conversations.owner import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
-from appliance.catalog.reloads import Reloads
+from appliance.catalog.configuration import Reloads
 from appliance.fleet.logs import Echo
 from appliance.platform.console import print_through, said_at_once, say
 from appliance.platform.stopping import on_hangup

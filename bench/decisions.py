@@ -41,8 +41,7 @@ from appliance.core.scheduling.routing import Router
 from appliance.core.settings import FleetSettings
 from appliance.fleet.owner import open_fleet
 from appliance.peers.owner import open_peers
-from appliance.traffic.profile import ActiveProfile
-from appliance.traffic.targets import Targets
+from appliance.traffic.targets import ActiveProfile, Targets
 
 CONFIGURED = 300
 

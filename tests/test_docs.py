@@ -39,12 +39,12 @@ from appliance.engines.found import FOLDER_VARIABLE
 from appliance.errors import ApplianceError
 from appliance.http import errors as http_errors
 from appliance.http.bytes.body import Bodies
-from appliance.http.control.agent_routes import Agents
 from appliance.http.control.app import create_app
 from appliance.http.control.run_request import KEYS
+from appliance.http.control.run_routes import AgentList as Agents
 from appliance.http.way import resumable, routes
 from appliance.plugins import testing
-from appliance.plugins.loading import HOOKS, SETTINGS
+from appliance.plugins.folders import HOOKS, SETTINGS
 from appliance.plugins.manifest import DEFAULT_TIMEOUT
 from appliance.plugins.manifest import KEYS as PLUGIN_KEYS
 from appliance.plugins.registry import Listed

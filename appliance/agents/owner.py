@@ -13,9 +13,8 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.agents.past import PastRun
-from appliance.agents.record import RunRecord
-from appliance.agents.workers import Worker, WorkerState, WorkerStatus
+from appliance.agents.limits import Worker, WorkerState, WorkerStatus
+from appliance.agents.record import PastRun, RunRecord
 from appliance.core.config.types import RunsConfig
 from appliance.core.decoding import decoded
 from appliance.core.runs.inward import Asker
@@ -25,7 +24,7 @@ from appliance.store.runs import RunStore
 from appliance.tools.box import Toolbox
 
 if TYPE_CHECKING:
-    from appliance.agents.clocks import Clocks
+    from appliance.agents.limits import Clocks
     from appliance.agents.run import Asked, Run
 
 SAVE_EVERY = 1.0
@@ -166,7 +165,7 @@ class Agents:
 
     async def _own(self, run: Run) -> None:
         """The single task of a run."""
-        from appliance.agents.execution import Execution  # as in `submit`
+        from appliance.agents.run import Execution  # as in `submit`
 
         execution = Execution(self._asker, self.toolbox, self._fleet, self._admit, self._trouble)
         settings = self.settings

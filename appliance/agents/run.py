@@ -1,18 +1,24 @@
-"""One run: its loop's decisions, its results so far, and its watchers. Everything here happens at once."""
+"""One run: its loop's decisions, its results so far and its watchers; and the carrying out of the loop's commands.
+
+Commands are turns of the model (a streamed chat request, reported as it comes), tools, and waiting for the caller.
+Everything in a `Run` happens at once.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import assert_never
 
 import trio
 from msgspec import Struct, structs
 
-from appliance.agents.clocks import Clocks, Limits
-from appliance.agents.feed import Feed
-from appliance.agents.record import RunRecord, pending_call, status_of
+from appliance.agents.limits import MAX_PARALLEL, Clocks, Limits, use_tool
+from appliance.agents.record import Feed, RunRecord, pending_call, status_of
+from appliance.core.runs.chat import ChatEvents, refusal
+from appliance.core.runs.inward import Asker, Reply
 from appliance.core.runs.messages import (
     AskClient,
     Call,
@@ -32,8 +38,12 @@ from appliance.core.runs.messages import (
     Task,
     TextDelta,
     ToolFinished,
+    TurnFailed,
 )
 from appliance.core.runs.toolloop import Loop
+from appliance.errors import ApplianceError, ModelFailedToStart
+from appliance.fleet.owner import Fleet
+from appliance.tools.box import Toolbox
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -180,3 +190,161 @@ class Run:
         self.feed.say("end", status_of(self.record()))
         self.feed.end()
         self.answered.unpark_all()
+
+
+CHAT = "/v1/chat/completions"
+MAX_WHOLE = 64 << 20
+"""Largest answer that is not a stream, in bytes."""
+MAX_REFUSAL = 1 << 16
+LAST_BYTES = 1.0
+"""Seconds to read past the end of an answer, so that it is logged as a complete one."""
+
+Hear = Callable[[RunEvent], bool]
+"""Gets each event; False: nothing more is wanted."""
+
+
+async def take_turn(
+    asker: Asker, body: bytes, origin: str, clocks: Clocks, hear: Hear, received: Callable[[int], None]
+) -> ApplianceError | None:
+    """Send ``body`` and report the events; ``received`` counts bytes.
+
+    Returns why the request failed, or None when its last event has been reported; an overdue clock shows in its scope.
+    """
+    answer = ChatEvents()
+    try:
+        with clocks.scope:
+            async with asker.ask(CHAT, body, origin=origin, watch=clocks) as reply:
+                clocks.received()
+                await _listen(reply, answer, clocks, hear, received)
+    except ApplianceError as error:
+        return None if answer.ended else error
+    return None
+
+
+async def _listen(
+    reply: Reply, answer: ChatEvents, clocks: Clocks, hear: Hear, received: Callable[[int], None]
+) -> None:
+    if reply.status != 200:
+        hear(refusal(reply.status, await reply.read(MAX_REFUSAL)))
+        return
+    if not reply.event_stream:
+        body = await reply.read(MAX_WHOLE)
+        received(len(body))
+        _tell(answer.whole(body), hear)
+        return
+    while data := await reply.receive():
+        clocks.received()
+        received(len(data))
+        wanted = _tell(answer.feed(data), hear)
+        if answer.ended:
+            clocks.stop()
+            await _read_out(reply)
+        if answer.ended or not wanted:
+            return
+    _tell(answer.close(), hear)
+
+
+def _tell(events: list[RunEvent], hear: Hear) -> bool:
+    return all(hear(event) for event in events)
+
+
+async def _read_out(reply: Reply) -> None:
+    with trio.move_on_after(LAST_BYTES):
+        while await reply.receive():
+            pass
+
+
+Trouble = Callable[[Clocks, str | None, object, str, bool], None]
+"""A turn's clocks, the model that failed it, the token of its process, the reason, and whether to end the process."""
+
+
+class Execution:
+    """The tools for executing runs. ``admit`` and ``trouble`` are the owner's."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        toolbox: Toolbox,
+        fleet: Fleet,
+        admit: Callable[[str | None], int | None],
+        trouble: Trouble,
+    ) -> None:
+        self._asker = asker
+        self._toolbox = toolbox
+        self._fleet = fleet
+        self._admit = admit
+        self._trouble = trouble
+
+    async def execute(self, run: Run, tool_timeout: float, caller_timeout: float) -> None:
+        """Execute until the loop has nothing left to do."""
+        run.start()
+        while run.todo:
+            match run.todo.popleft():
+                case Generate(body=body):
+                    await self._take_turn(run, body)
+                case RunTools(calls=calls, parallel=parallel):
+                    await self._use(run, calls, tool_timeout, parallel=parallel)
+                case AskClient(calls=calls):
+                    await _wait_for_caller(run, calls, caller_timeout)
+
+    async def _take_turn(self, run: Run, body: bytes) -> None:
+        clocks = run.clocks = Clocks(run.asked.limits, self._admit)
+        error = await take_turn(self._asker, body, f"run {run.id}", clocks, run.hear, run.received)
+        run.clocks = None
+        if error is not None:
+            self._failed(run, clocks, error)
+        elif clocks.scope.cancelled_caught and not run.over:
+            failure = clocks.overdue()
+            run.hear(failure)
+            self._trouble(clocks, clocks.model, clocks.pid, failure.detail, True)
+
+    def _failed(self, run: Run, clocks: Clocks, error: ApplianceError) -> None:
+        failure = clocks.failure(error, stopped=self._was_stopped(clocks))
+        run.hear(failure)
+        if not isinstance(failure, TurnFailed) or failure.reason not in ("server_died", "connect_failed"):
+            return
+        useless = failure.reason == "connect_failed"
+        if clocks.model is None and isinstance(error, ModelFailedToStart):
+            self._trouble(clocks, error.model, error, failure.detail, False)
+        elif useless or self._is_gone(clocks):
+            self._trouble(clocks, clocks.model, clocks.pid, failure.detail, useless)
+
+    def _was_stopped(self, clocks: Clocks) -> bool:
+        """True if somebody unloaded the model under the turn."""
+        if clocks.model is None:
+            return False
+        status = self._fleet.known(clocks.model)
+        return status is None or (status.error is None and (status.pid != clocks.pid or status.state == "stopping"))
+
+    def _is_gone(self, clocks: Clocks) -> bool:
+        status = None if clocks.model is None else self._fleet.known(clocks.model)
+        return status is not None and status.pid != clocks.pid
+
+    async def _use(self, run: Run, calls: tuple[Call, ...], timeout: float, *, parallel: bool) -> None:
+        limits = {tool.name: timeout if tool.timeout is None else tool.timeout for tool in run.asked.task.tools}
+        places = trio.CapacityLimiter(MAX_PARALLEL)
+
+        async def use(call: Call) -> None:
+            async with places:
+                finished = await use_tool(self._toolbox, call, limits[call.name])
+            if not run.over:
+                run.tool_finished(finished)
+            if run.over:
+                using.cancel_scope.cancel()
+
+        async with trio.open_nursery() as using:
+            for call in calls:
+                if parallel:
+                    using.start_soon(use, call)
+                elif not run.over:
+                    await use(call)
+
+
+async def _wait_for_caller(run: Run, calls: tuple[Call, ...], timeout: float) -> None:
+    ids = {call.id for call in calls}
+    with trio.move_on_after(timeout):
+        while any(call.id in ids for call in run.pending()):
+            await run.answered.park()
+    for call in run.pending():
+        if call.id in ids and not run.over:
+            run.answer(call.id, "", f"the caller gave no result within {timeout:g} s")

@@ -1,4 +1,4 @@
-"""The list of models, scanned from disk on request."""
+"""The list of models, scanned from disk on request. Each GGUF header is read once per change of its file."""
 
 from __future__ import annotations
 
@@ -6,25 +6,78 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 
-from appliance.catalog.files import why
-from appliance.catalog.folder import scan_folder
-from appliance.catalog.found import Found, all_shards
-from appliance.catalog.headers import Header, Headers
+from msgspec import Struct
+
+from appliance.catalog.files import NotRegular, open_regular, stat_regular, why
+from appliance.catalog.found import Found, all_shards, scan_folder
 from appliance.catalog.hub_cache import scan_cache
-from appliance.catalog.lm_studio import scan_lm_studio
-from appliance.catalog.ollama import scan_ollama
+from appliance.catalog.other_stores import scan_lm_studio, scan_ollama
 from appliance.catalog.presets import with_presets
 from appliance.catalog.sources import Sources
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
-from appliance.core.models.gguf import GgufInfo, merge_shards
+from appliance.core.models.gguf import GgufInfo, merge_shards, read_gguf
+from appliance.core.models.gguf_bytes import GgufError
 from appliance.core.models.model import STRENGTH, Model
 from appliance.core.models.names import Named, Names, is_speakable
 from appliance.core.scheduling.routing import Router
 from appliance.errors import InvalidModelFile, ModelNotFound
+
+
+class Header(Struct, frozen=True, kw_only=True):
+    """The facts about one file. Either ``info`` or ``error`` is set."""
+
+    size: int = 0
+    modified_ns: int = 0
+    info: GgufInfo | None = None
+    error: str | None = None
+    missing: bool = False
+
+
+class Headers:
+    """Remembers headers by path, size and time of change. Not for two threads at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Header] = {}
+        self._used: dict[str, Header] = {}
+
+    def read(self, path: str) -> Header:
+        """Never raises for the content of the disk: the reason is in ``error``. File-system errors are not
+        remembered.
+        """
+        try:
+            found = stat_regular(path)
+            known = self._known.get(path)
+            if known is None or (known.size, known.modified_ns) != (found.st_size, found.st_mtime_ns):
+                with open_regular(path) as file:
+                    known = _read(file, found.st_size, found.st_mtime_ns)
+        except NotRegular as error:
+            return Header(error=why(error))
+        except OSError as error:
+            return Header(error=f"it cannot be read: {why(error)}", missing=isinstance(error, FileNotFoundError))
+        self._used[path] = known
+        return known
+
+    def forget_unused(self) -> None:
+        """Drop headers that nobody asked for since the last call, so that deleted files do not pile up."""
+        self._known, self._used = self._used, {}
+
+
+def _read(file: FileIO, size: int, modified_ns: int) -> Header:
+    def read_at(offset: int, count: int) -> bytes:
+        file.seek(offset)
+        return file.read(count)
+
+    try:
+        info = read_gguf(read_at, size)
+    except GgufError as error:
+        return Header(size=size, modified_ns=modified_ns, error=str(error))
+    return Header(size=size, modified_ns=modified_ns, info=info)
+
 
 STARTER_ID = "starter"
 STARTER_ARGS = (

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import trio
 from msgspec import Struct
 
-from appliance.catalog.download_errors import DownloadFailed, HubFailed, UnderWay
 from appliance.catalog.download_plan import PlannedFile
+from appliance.catalog.download_status import DownloadFailed, HubFailed, UnderWay
 from appliance.catalog.hub import Answer, Hub
 from appliance.core.models.download import StartOver, Throttle, judge, retry_delay
 from appliance.store.partial_file import PartialFile, Taken, WrongContents, claim, open_partial
-from appliance.wire.partial import PartialHead, PartialSource
+from appliance.wire.download import PartialHead, PartialSource
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.download_errors import NotEnoughSpace
+from appliance.catalog.download_status import NotEnoughSpace
 from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
 from appliance.catalog.hub import Hub
 from appliance.core.models.download import PRESET_FILE, Choice, RemoteFile, Wanted, pick
@@ -14,7 +14,7 @@ from appliance.core.models.names import folder_of, is_commit, repo_of, stem_of, 
 from appliance.errors import NotFound
 from appliance.store.model_files import free_bytes, link, share, write_whole
 from appliance.store.partial_file import JOURNAL, discard, journaled
-from appliance.wire.partial import PartialHead
+from appliance.wire.download import PartialHead
 
 
 class PlannedFile(Struct, frozen=True, kw_only=True):

@@ -1,16 +1,221 @@
-"""The kinds of downloads: models of the hub, of a registry, at an address; each with its plan and its place."""
+"""The kinds of downloads: models of the hub, of a Docker registry, at an address; each with its plan and its place.
+
+Of a file at an address (``--model-url``) the hash is unknown, so size and ETag have to do. A model in a registry is
+found by its manifest. In the cache lies ``docker--<namespace>--<name>``, laid out as a repository of the hub:
+``blobs/<sha256>``, ``snapshots/<the hash's beginning>/`` and ``refs/<tag>``. Only public models: nobody logs in.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
-from appliance.catalog.download_plan import Plan, plan_download
-from appliance.catalog.download_url import location_in_cache, plan_location
-from appliance.catalog.hub import Hub, HubAccess
+import msgspec
+import trio
+from msgspec import structs
+
+from appliance.catalog.download_plan import Plan, PlannedFile, plan_download
+from appliance.catalog.download_status import HubFailed
+from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
+from appliance.catalog.hub import Answer, Hub, HubAccess
 from appliance.catalog.hub_cache import Cached, in_cache
-from appliance.catalog.registry import Registry, image_in_cache, plan_image
+from appliance.core.decoding import decoded
 from appliance.core.models.download import Wanted
-from appliance.core.models.elsewhere import Image, Location, Remote
+from appliance.core.models.elsewhere import Image, Location, Remote, shown_url
+from appliance.core.models.names import is_commit, is_projector, stem_of
+from appliance.errors import ApplianceError, NotFound
+from appliance.wire.download import Grant, Layer, Manifest
+
+_SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
+
+
+async def plan_location(hub: Hub, location: Location, cache: Path) -> Plan:
+    """Ask for the headers of every part. Raises NotFound for a missing file or one without a size, HubFailed."""
+    files: list[PlannedFile] = []
+    for url, path in zip(location.parts(), paths_of(location, cache), strict=True):
+        size, oid = await _headers(hub, url)
+        lock = path.with_name(f".{path.name}.lock")
+        files.append(PlannedFile(url=url, path=path.name, oid=oid, size=size, blob=path, entry=path, lock=lock))
+    return Plan(
+        model_id=location.name,
+        repo=str(location),
+        commit="",
+        ref=None,
+        folder=files[0].blob.parent,
+        files=tuple(files),
+        unchanged=(),
+    )
+
+
+def location_in_cache(cache: Path, location: Location) -> Cached | None:
+    """Return the files, if all of them are here: they get their names when they are complete."""
+    paths = paths_of(location, cache)
+    return Cached(files=tuple(map(str, paths)), mmproj=None, tag=None) if all(map(Path.is_file, paths)) else None
+
+
+def paths_of(location: Location, cache: Path) -> list[Path]:
+    """Return the places of the parts, as in llama-server: the first at the given path, the others beside it."""
+    names = [Location(url=url).name for url in location.parts()]
+    if location.path is None:
+        return [join_inside(cache, name) for name in names]
+    first = Path(location.path).absolute()
+    return [first] if len(names) == 1 else [first.with_name(name) for name in names]
+
+
+async def _headers(hub: Hub, url: str) -> tuple[int, str]:
+    """Return the size and, if the server reports it (as the hub does), the hash of the contents; else ""."""
+    host, shown = urlsplit(url).netloc, shown_url(url)
+    async with hub.open("HEAD", url, stop_at_size=True) as answer:
+        if answer.status in (401, 403, 404, 410):
+            raise NotFound(f"{host} has no such file, or requires a login ({answer.status}): {shown}")
+        if answer.status >= 400:
+            raise hub.refusal(answer, shown)
+        size = answer.headers.get(b"x-linked-size") or answer.headers.get(b"content-length") or b""
+        found = _SHA256.fullmatch(answer.headers.get(b"x-linked-etag", b"").decode("latin-1"))
+    if not size.isdigit() or int(size) == 0:
+        raise NotFound(
+            f"{host} does not report the size of {shown}; download it yourself, and name the file with --model"
+        )
+    return int(size), found[1] if found else ""
+
+
+ACCEPTED = b"application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
+PROJECTOR = "mmproj"
+"""In the type of a layer: it is a projector; ``gguf`` is a model."""
+MAX_MANIFEST = 4 << 20
+GRANT_LIFE = 120.0
+"""Seconds after which to request another token; Docker's are valid for five minutes."""
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+class Registry(Hub):
+    """One registry, without a login."""
+
+    def __init__(self, image: Image, access: HubAccess) -> None:
+        super().__init__(structs.replace(access, endpoint=image.endpoint, token=None))
+        self._image = image
+        self._granted_at: float | None = None
+
+    async def manifest(self) -> Manifest:
+        """Return the manifest. Raises NotFound for a missing model, HubFailed."""
+        url = f"{self._access.endpoint}/v2/{self._image.repo}/manifests/{quote(self._image.tag)}"
+        return msgspec.json.decode(await self._read(url, ((b"Accept", ACCEPTED),)), type=Manifest)
+
+    @asynccontextmanager
+    async def open(
+        self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]] = (), *, stop_at_size: bool = False
+    ) -> AsyncGenerator[Answer]:
+        if self._granted_at is None or trio.current_time() - self._granted_at > GRANT_LIFE:
+            await self._authorise()
+        async with super().open(method, url, headers, stop_at_size=stop_at_size) as answer:
+            yield answer
+
+    def refusal(self, answer: Answer, repo: str) -> ApplianceError:
+        if answer.host == self.host and answer.status in (401, 403, 404):
+            return NotFound(
+                f"there is no public model {self._image} in the registry {self.host}; check its name and tag"
+            )
+        return super().refusal(answer, repo)
+
+    async def _authorise(self) -> None:
+        """Request a token if the registry wants one, from the server that it names."""
+        self._access = structs.replace(self._access, token=None)
+        async with super().open("GET", f"{self._access.endpoint}/v2/") as answer:
+            challenge = answer.headers.get(b"www-authenticate", b"").decode("latin-1")
+            wanted = answer.status == 401 and challenge.lower().startswith("bearer ")
+        self._granted_at = trio.current_time()
+        if not wanted:
+            return
+        told = dict(_CHALLENGE.findall(challenge))
+        scope = quote(f"repository:{self._image.repo}:pull")
+        place = self._redirected(self._access.endpoint, told.get("realm", "").encode("latin-1"))
+        url = f"{place}?service={quote(told.get('service', ''))}&scope={scope}"
+        grant = msgspec.json.decode(await self._read(url), type=Grant)
+        token = grant.token or grant.access_token
+        if not _TOKEN.fullmatch(token):
+            raise HubFailed(self.host, "its token cannot be used", passing=False)
+        self._access = structs.replace(self._access, token=token)
+
+    async def _read(self, url: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
+        """Return a whole JSON answer. Raises HubFailed, and the errors of `refusal`."""
+        body = bytearray()
+        async with self.open("GET", url, headers) as answer:
+            if answer.status != 200:
+                raise self.refusal(answer, self._image.repo)
+            while data := await answer.receive():
+                body += data
+                if len(body) > MAX_MANIFEST:
+                    raise HubFailed(answer.host, "its answer is too long", passing=False)
+        if decoded(dict[str, msgspec.Raw], body) is None:
+            raise HubFailed(self.host, "its answer is not that of a registry", passing=False)
+        return bytes(body)
+
+
+async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:
+    """Ask the registry. Raises NotFound for anything but a model, HubFailed."""
+    try:
+        manifest = await registry.manifest()
+    except msgspec.MsgspecError:
+        raise HubFailed(registry.host, "its answer is not that of a registry", passing=False) from None
+    models = [layer for layer in manifest.layers if "gguf" in layer.media_type and PROJECTOR not in layer.media_type]
+    if len(models) != 1:
+        what = "no GGUF file" if not models else f"a model in {len(models)} parts, which this program does not support"
+        raise NotFound(f"{image} is {what}; look for the same model on Hugging Face, for --hf-repo")
+    projectors = [layer for layer in manifest.layers if PROJECTOR in layer.media_type][:1]
+    folder = join_inside(cache, image.folder)
+    commit = _hash_of(registry, models[0])[:40]
+    stem = f"{image.repo.rpartition('/')[2]}-{image.tag}"
+    named = [(f"{stem}.gguf", models[0]), *((f"mmproj-{stem}.gguf", layer) for layer in projectors)]
+    return Plan(
+        model_id=str(image),
+        repo=image.repo,
+        commit=commit,
+        ref=image.tag,
+        folder=folder,
+        files=tuple(_planned(registry, image, folder / "snapshots" / commit / name, layer) for name, layer in named),
+        unchanged=(),
+    )
+
+
+def image_in_cache(cache: Path, image: Image) -> Cached | None:
+    """Return the model, if all of it is here."""
+    try:
+        folder = join_inside(cache, image.folder)
+        commit = read_start(join_inside(folder, "refs", image.tag), 64).decode("ascii", "replace").strip()
+        snapshot = join_inside(folder, "snapshots", commit)
+        names = list_folder(snapshot)[0] if is_commit(commit) else []
+    except (OSError, UnsafeName):
+        return None
+    found = [snapshot / name for name in names if stem_of(name) is not None and (snapshot / name).is_file()]
+    models = [str(path) for path in found if not is_projector(path.name)]
+    projector = next((str(path) for path in found if is_projector(path.name)), None)
+    return Cached(files=(models[0],), mmproj=projector, tag=image.tag) if models else None
+
+
+def _planned(registry: Registry, image: Image, entry: Path, layer: Layer) -> PlannedFile:
+    oid = _hash_of(registry, layer)
+    folder = entry.parent.parent.parent
+    return PlannedFile(
+        url=f"{image.endpoint}/v2/{image.repo}/blobs/{layer.digest}",
+        path=entry.name,
+        oid=oid,
+        size=layer.size,
+        blob=folder / "blobs" / oid,
+        entry=entry,
+        lock=folder.parent / ".locks" / folder.name / f"{oid}.lock",
+    )
+
+
+def _hash_of(registry: Registry, layer: Layer) -> str:
+    match = _DIGEST.fullmatch(layer.digest.lower())
+    if match is None or layer.size <= 0:
+        raise HubFailed(registry.host, f"it names a layer by {layer.digest!r}, which is not a SHA-256", passing=False)
+    return match[1]
 
 
 def here(cache: Path, wanted: Remote) -> Cached | None:

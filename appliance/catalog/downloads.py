@@ -1,6 +1,7 @@
 """The owner of downloads: one task for each, which fails alone; a queue, pauses, one bandwidth limit for all.
 
 The part of a download stays when it fails, is cancelled, or the program is killed; starting it again continues it.
+`Supply` fetches a model's missing files on its first request, before anything is stopped to make room for it.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from weakref import WeakValueDictionary
 import trio
 from msgspec import Struct, structs
 
+from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_delete import Removed, discard_begun, remove_model
-from appliance.catalog.download_errors import DownloadFailed, DownloadsOff
 from appliance.catalog.download_file import Transfer, fetch
 from appliance.catalog.download_plan import Plan, PlannedFile
 from appliance.catalog.download_source import plan_of
-from appliance.catalog.download_status import ENDED, DownloadStatus, FileProgress, State
+from appliance.catalog.download_status import ENDED, DownloadFailed, DownloadsOff, DownloadStatus, FileProgress, State
 from appliance.catalog.hub import Hub, HubAccess, find_token
 from appliance.core.models.download import Throttle, Wanted, parse_reference, retry_delay
 from appliance.core.models.elsewhere import Image, Remote
 from appliance.core.models.model import Model
-from appliance.errors import ApplianceError, CallerError
+from appliance.errors import ApplianceError, CallerError, ModelUnloaded
 from appliance.trio_parts import Changed
 
 log = logging.getLogger(__name__)
@@ -327,3 +328,36 @@ async def open_downloads(
     async with trio.open_nursery() as nursery:
         yield Downloads(settings, nursery, rescan)
         nursery.cancel_scope.cancel()
+
+
+class Supply:
+    """Takes a model with missing files, and returns the same model with them."""
+
+    def __init__(self, catalog: Catalog, downloads: Downloads) -> None:
+        self._catalog = catalog
+        self._downloads = downloads
+
+    async def __call__(self, model: Model) -> Model:
+        """Wait for the downloads, which continue if the caller leaves, and which all callers share.
+
+        Raises ModelUnloaded when one of them is cancelled, and any other error of a download.
+        """
+        known = self._catalog.snapshot.find(model.id)
+        if known is not None and not known.fetch and not known.error:
+            return known  # it came while this request was on its way here
+        try:
+            for wanted in model.fetch:
+                download = await self._downloads.fetch(wanted)
+                status = await download.wait()
+                if download.error is not None:
+                    raise download.error.with_traceback(None)
+                if status.state == "cancelled":
+                    raise ModelUnloaded(model.id)
+        except ApplianceError as error:
+            log.warning("model '%s' cannot be fetched: %s", model.id, error)
+            raise
+        await trio.to_thread.run_sync(self._catalog.refresh, 0.0)
+        fresh = self._catalog.snapshot.require(model.id)
+        if fresh.fetch:
+            raise DownloadFailed(model.id, "it is not in the cache after its download; somebody has removed it")
+        return fresh

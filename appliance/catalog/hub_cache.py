@@ -16,8 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
-from appliance.catalog.folder import pick_projector
-from appliance.catalog.found import Found, model_files
+from appliance.catalog.found import Found, model_files, pick_projector
 from appliance.core.models.download import PRESET_FILE, RemoteFile, Wanted, pick
 from appliance.core.models.names import folder_of, is_commit, is_companion, is_projector, repo_of, stem_of, tag_of
 from appliance.errors import NotFound

@@ -10,8 +10,7 @@ from platformdirs import user_data_path
 
 from appliance.catalog.files import stat_regular, why
 from appliance.catalog.hub_cache import cache_directory
-from appliance.catalog.lm_studio import lm_studio_directories
-from appliance.catalog.ollama import ollama_directories
+from appliance.catalog.other_stores import lm_studio_directories, ollama_directories
 from appliance.catalog.presets import PresetSource
 from appliance.core.models.names import is_speakable, model_name, split_named_path, stem_of
 from appliance.errors import UsageError

@@ -16,9 +16,8 @@ from appliance.cli.source_options import existing, plugin_option, source_options
 from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
 from appliance.platform.console import say
-from appliance.plugins.configured import Choice
 from appliance.plugins.folders import choice_of, default_data
-from appliance.plugins.manifest import PROMPTS
+from appliance.plugins.manifest import PROMPTS, Choice
 from appliance.plugins.registry import Listed, open_plugins
 from appliance.settings import AsyncCommand
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from appliance import __version__
 from appliance.catalog.config_files import Files
-from appliance.catalog.download_errors import LoginUnusable
+from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
 from appliance.cli.doctor_facts import Wish, examine, log_of
 from appliance.cli.remote import parse_server, server_options

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from appliance.catalog.headers import Headers
+from appliance.catalog.catalog import Headers
 from appliance.core.config.types import Config, Memory
 from appliance.core.engines.machine import Look
 from appliance.core.fit.budgets import budgets_of

@@ -6,14 +6,13 @@ from msgspec import Struct
 
 from appliance.agents.owner import Agents
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.configuration import Configuration
+from appliance.catalog.configuration import Configuration, Reloads
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
-from appliance.catalog.reloads import Reloads
 from appliance.conversations.owner import Conversations
 from appliance.engines.owner import Engines
 from appliance.fleet.owner import Fleet
-from appliance.peers.listing import ModelState
+from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers
 from appliance.platform.samples import Samples
 from appliance.plugins.registry import Plugins

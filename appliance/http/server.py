@@ -14,7 +14,7 @@ from appliance.http.bytes.server import Clients, serve_clients
 from appliance.http.bytes.tls import Certificates
 from appliance.http.way.pings import Pings
 from appliance.platform.poller import Poller
-from appliance.traffic.lifetime import Lifetime
+from appliance.traffic.traffic import Lifetime
 
 
 class Listening:

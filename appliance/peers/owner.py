@@ -10,8 +10,7 @@ import trio
 
 from appliance.core.config.types import Config, Peer
 from appliance.errors import PeerFailed
-from appliance.peers.link import LocalState, WaitChanged
-from appliance.peers.listing import ModelState
+from appliance.peers.link import LocalState, ModelState, WaitChanged
 from appliance.peers.peer import LocalSide, PeerStatus, RemotePeer
 from appliance.trio_parts import Changed
 from appliance.upstream.client import Address

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from appliance.core.config.types import Peer
 from appliance.errors import Busy, UpstreamFailed
-from appliance.peers.link import LINK_PATH, LocalState, WaitChanged, exchange_states
-from appliance.peers.listing import ModelState, read_listing
+from appliance.peers.link import LINK_PATH, LocalState, ModelState, WaitChanged, exchange_states, read_listing
 from appliance.upstream.client import Exchange, Response, address_of
 from appliance.upstream.websocket import open_upstream_websocket
 

@@ -18,10 +18,20 @@ from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.config.nodes import Problem
 from appliance.core.runs.slash import Commands, Family
 from appliance.errors import PluginFailed
-from appliance.plugins.configured import Checked, Choice, Source, check_settings
-from appliance.plugins.context import Plugin
-from appliance.plugins.folders import Files, Found, Scan, bundled_folder, scan
-from appliance.plugins.loading import PREFIX, BadPlugin, Hooks, forget, load_hooks
+from appliance.plugins.folders import (
+    PREFIX,
+    BadPlugin,
+    Files,
+    Found,
+    Hooks,
+    Scan,
+    bundled_folder,
+    forget,
+    load_hooks,
+    scan,
+)
+from appliance.plugins.hooks import Plugin
+from appliance.plugins.manifest import Checked, Choice, Source, check_settings
 
 WATCH_EVERY = 1.0
 """Seconds between two looks at the folders when changes are followed."""

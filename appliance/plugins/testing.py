@@ -23,10 +23,8 @@ from appliance.core.answers.forms import events_of
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.runs.slash import Family, family_of
 from appliance.plugins import AskFailed, Event, Request, Response
-from appliance.plugins.context import Host, Plugin
-from appliance.plugins.folders import CONFIG
-from appliance.plugins.hooks import PluginStep, Replayed
-from appliance.plugins.loading import PREFIX, forget, load_hooks
+from appliance.plugins.folders import CONFIG, PREFIX, forget, load_hooks
+from appliance.plugins.hooks import Host, Plugin, PluginStep, Replayed
 from appliance.plugins.manifest import read_manifest
 from appliance.trio_parts import plain_nursery
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -18,8 +18,47 @@ from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import About, Stored, StreamFiles, open_stream_files
 from appliance.store.stream_folder import check_folder
 from appliance.streams.generation import EVENTS, End, Generation, Head, RingSink, never
-from appliance.streams.status import StreamStatus, meant, status_of
 from appliance.trio_parts import Changed
+
+
+class StreamStatus(Struct, frozen=True, kw_only=True):
+    """The facts about one stream; times are Unix seconds, 0 for a time that has not come."""
+
+    conversation_id: str
+    is_done: bool
+    total_bytes: int
+    started_at: int
+    completed_at: int
+
+
+def meant(ids: Iterable[str], known: Collection[str]) -> Iterator[str]:
+    """Return the known ids that these mean: themselves, or else those that begin with one and ``::``; repeated as
+    given.
+    """
+    by_prefix: dict[str, list[str]] = {}
+    for conversation in known:
+        for prefix in _prefixes(conversation):
+            by_prefix.setdefault(prefix, []).append(conversation)
+    for wanted in ids:
+        yield from (wanted,) if wanted in known else by_prefix.get(wanted, ())
+
+
+def status_of(generation: Generation) -> StreamStatus:
+    return StreamStatus(
+        conversation_id=generation.conversation,
+        is_done=generation.end is not None,
+        total_bytes=generation.ring.total,
+        started_at=int(generation.started_at),
+        completed_at=int(generation.completed_at),
+    )
+
+
+def _prefixes(conversation: str) -> Iterator[str]:
+    at = conversation.find("::")
+    while at > 0:
+        yield conversation[:at]
+        at = conversation.find("::", at + 1)
+
 
 TAKE_OVER_AFTER = 0.25
 """Seconds in which a request may still be refused without ending the stream that its id had before."""

@@ -1,7 +1,8 @@
 """The record of every request for a model: tokens, times, the activity row, the capture.
 
 A request pays for references to what passes anyway. Everything else is made of them when it is over and the loop has
-time, in batches; whoever looks settles what is waiting first, so that nobody can tell.
+time, in batches; whoever looks settles what is waiting first, so that nobody can tell. Captures are compressed when
+there is time for it; until then they are kept as they are, at the budget's expense.
 """
 
 from __future__ import annotations
@@ -18,16 +19,68 @@ from msgspec import UNSET
 
 from appliance.core.records.accounting import ErrorText, TokenCounter, count_whole
 from appliance.core.records.activity import Query, with_captures
-from appliance.core.records.captures import Body, CaptureBuffer, Exchange, captured_parts
+from appliance.core.records.captures import Body, CaptureBuffer, Exchange, Packing, captured_parts
 from appliance.core.records.usage import Usage
 from appliance.core.runs.inward import UNWATCHED, Watch
 from appliance.store.activity import Activity
 from appliance.traffic.inflight import Entry
 from appliance.traffic.metrics import Metrics
-from appliance.traffic.packing import Packer
-from appliance.traffic.request import Request
-from appliance.traffic.sink import Headers, Passing, Sink
+from appliance.traffic.request import Headers, Passing, Request, Sink
 from appliance.wire.activity import NO_TOKENS, Capture, Page, Row, Stats
+
+PACKING_PAUSE = 0.5
+"""Seconds before the first batch: under load most captures are gone by then, and were not worth compressing."""
+PACKING_BATCH = 1 << 20
+"""Bytes compressed in one go; some ten milliseconds in a thread of its own."""
+SHARE = 10
+"""One part in so many of a core's time goes into compressing, however much there is of it."""
+
+
+class Packer:
+    """Owns the compressing for one `CaptureBuffer` after another: another budget makes another one."""
+
+    def __init__(self) -> None:
+        self.captures = CaptureBuffer(0)
+        self._open: dict[Body, None] = {}
+        self._wake = trio.Event()
+
+    def wake(self) -> None:
+        """There is something to compress among the captures."""
+        self._wake.set()
+
+    def open(self, body: Body) -> None:
+        """Compress what there is of an answer under way."""
+        self._open[body] = None
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Compress until cancelled; what is left then is lost with the captures."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            await trio.sleep(PACKING_PAUSE)
+            while batch := self.batch():
+                began = time.monotonic()
+                packed = await trio.to_thread.run_sync(_pack, batch, abandon_on_cancel=True)
+                for packing, result in zip(batch, packed, strict=True):
+                    packing.put(result)
+                await trio.sleep((SHARE - 1) * (time.monotonic() - began))
+
+    def batch(self) -> list[Packing]:
+        """Return the next piece of work. Answers under way come first: no budget but their own holds their memory."""
+        batch, left = list[Packing](), PACKING_BATCH
+        while self._open and left > 0:
+            body = next(iter(self._open))
+            del self._open[body]
+            if not body.closed and not body.given_up:
+                batch.append(body.packing())
+                left -= body.raw
+        return batch + self.captures.waiting(left)
+
+
+def _pack(batch: Sequence[Packing]) -> list[bytes]:
+    return [packing.work() for packing in batch]
+
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,15 @@
-"""The target of a request: the model or the peers that its name means at this moment."""
+"""The target of a request: the model or the peers that its name means at this moment.
+
+The profile that is active now changes what names mean; it is kept in memory alone. Files that came since the last look
+are included.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from urllib.parse import unquote
 
+import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog, Snapshot
@@ -17,8 +22,46 @@ from appliance.core.scheduling.routing import UNPINNED, Local, Remote, Router, T
 from appliance.errors import Busy, ModelNotFound
 from appliance.fleet.owner import Fleet
 from appliance.peers.owner import Peers
-from appliance.traffic.choice import find_model
-from appliance.traffic.profile import ActiveProfile
+from appliance.trio_parts import Changed
+
+
+class ActiveProfile:
+    """At most one profile of the configuration, none at the start."""
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+        self._changed = Changed()
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    def choose(self, name: str | None) -> None:
+        """Make this profile the active one, or none. The caller has checked that the configuration has it."""
+        if name == self._name:
+            return
+        self._name = name
+        self._changed.wake()
+
+    async def wait_changed(self) -> None:
+        await self._changed.wait()
+
+
+NEWS = 1.0
+"""Seconds for which a look at the disk stays good enough, however many requests name a model that is not there."""
+
+
+async def find_model(catalog: Catalog, name: str) -> Model:
+    """The model to run. Raises ModelNotFound, or InvalidModelFile with what is wrong with its file."""
+    if catalog.snapshot.find(name) is None:
+        await refresh(catalog)
+    return catalog.snapshot.require(name)
+
+
+async def refresh(catalog: Catalog) -> None:
+    """See new files in the models folders, in a thread."""
+    await trio.to_thread.run_sync(catalog.refresh, NEWS, abandon_on_cancel=True)
+
 
 NO_EDITS = Edits(by_name={})
 MAX_SEGMENTS = 8

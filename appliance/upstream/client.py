@@ -19,10 +19,9 @@ from appliance.upstream.address import Headers as Headers
 from appliance.upstream.address import address_of as address_of
 from appliance.upstream.address import forwardable as forwardable
 from appliance.upstream.address import forwardable_to_peer as forwardable_to_peer
-from appliance.upstream.connect import connect
+from appliance.upstream.connect import ConnectFailed as ConnectFailed
+from appliance.upstream.connect import PlainWire, Wire, connect, failure
 from appliance.upstream.pool import Pool
-from appliance.upstream.wire import ConnectFailed as ConnectFailed
-from appliance.upstream.wire import PlainWire, Wire, failure
 
 SEND_AT_ONCE = 1 << 16
 """Bytes of body up to which head and body leave in one piece."""

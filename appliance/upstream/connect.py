@@ -1,4 +1,7 @@
-"""From an address to an open connection: names, time limits, TLS."""
+"""From an address to an open connection: names, time limits, verified TLS.
+
+A connection takes bytes out and in, and is closed at once.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,206 @@ import errno
 import math
 import os
 import socket
+import ssl
 import sys
-from functools import lru_cache
+from collections.abc import Awaitable, Callable
+from functools import cache, lru_cache
 from ipaddress import ip_address
+from pathlib import Path
+from typing import Protocol
 
 import trio
 
-from appliance.errors import Busy
+from appliance.errors import Busy, UpstreamFailed
 from appliance.platform.poller import Poller
 from appliance.upstream.address import Address
-from appliance.upstream.tls import secure
-from appliance.upstream.wire import NO_RESOURCES, ConnectFailed, PlainWire, Wire
+
+RECEIVE_SIZE = 1 << 14
+NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
+
+
+class ConnectFailed(UpstreamFailed):
+    """No byte of the request has left, so that another server may be asked instead."""
+
+
+class Wire(Protocol):
+    """An open connection; everything raises OSError when it breaks."""
+
+    async def send(self, data: bytes) -> None: ...
+
+    async def receive(self) -> bytes:
+        """Return the bytes that have come, b"" at the end."""
+        ...
+
+    def each(self, heard: Callable[[bytes], bool]) -> Awaitable[None]:
+        """Call ``heard`` with all that comes, b"" at the end, until it returns False; raises what it raises."""
+        ...
+
+    def close(self) -> None:
+        """At once, whatever is under way; whoever waits in `send` or `receive` learns of it as an OSError."""
+        ...
+
+
+async def each_received(wire: Wire, heard: Callable[[bytes], bool]) -> None:
+    """`Wire.each` in the task that waits, for a wire that no poller knows."""
+    while heard(data := await wire.receive()) and data:
+        pass
+
+
+class PlainWire:
+    """A TCP socket of our own. With a poller, bytes are received there; see `Receiver`."""
+
+    def __init__(self, sock: socket.socket, poller: Poller | None = None) -> None:
+        self._sock = sock
+        self._fd = sock.fileno()
+        """Waiting on the number costs less than on the socket; -1 once that is closed."""
+        self._receiver = poller.receiver(sock) if poller is not None else None
+
+    async def send(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._sock.send(rest) :]
+            except BlockingIOError:
+                try:
+                    await trio.lowlevel.wait_writable(self._fd)
+                except trio.ClosedResourceError:
+                    raise _closed() from None
+
+    async def receive(self) -> bytes:
+        try:
+            if self._receiver is not None:
+                return await self._receiver.receive(RECEIVE_SIZE)
+            return await self._receive_in_this_task()
+        except trio.ClosedResourceError:
+            raise _closed() from None
+
+    def each(self, heard: Callable[[bytes], bool]) -> Awaitable[None]:
+        """See `Wire`; no coroutine of its own, since each streamed chunk would pass through it."""
+        if self._fd < 0:
+            raise _closed()
+        return each_received(self, heard) if self._receiver is None else self._receiver.each(heard)
+
+    def rest(self, lost: Callable[[], None]) -> None:
+        """Nobody uses it now: ``lost`` is called when its other side closes it, now or while it is used again."""
+        if self._receiver is not None:
+            self._receiver.when_left(lost)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            if self._receiver is not None:
+                self._receiver.close()
+            trio.lowlevel.notify_closing(self._fd)
+            self._fd = -1
+            self._sock.close()
+
+    async def _receive_in_this_task(self) -> bytes:
+        """Waits first: a server computes before it speaks, so looking first is in vain."""
+        while self._fd >= 0:
+            await trio.lowlevel.wait_readable(self._fd)
+            try:
+                return self._sock.recv(RECEIVE_SIZE)
+            except BlockingIOError:
+                continue
+        raise _closed()
+
+
+def failure(address: Address, why: str, cause: OSError) -> UpstreamFailed | Busy:
+    """Return the error that a broken connection means: the other side's fault, or a lack of resources on this one."""
+    if cause.errno in NO_RESOURCES:
+        return Busy(f"the system is out of resources ({cause.strerror})")
+    return UpstreamFailed(address.label, why)
+
+
+def _closed() -> OSError:
+    return OSError(errno.EBADF, "the connection was closed on this side")
+
+
+AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""The places where systems keep them. The OpenSSL of a frozen program looks where its build machine had them."""
+
+
+class TlsWire:
+    """TLS over a TCP socket of our own. An end without close_notify is an end: the body says if it is whole."""
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        self._stream = stream
+
+    async def send(self, data: bytes) -> None:
+        try:
+            await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as cause:
+            raise _broken(cause) from None
+
+    async def receive(self) -> bytes:
+        try:
+            return bytes(await self._stream.receive_some(RECEIVE_SIZE))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as cause:
+            raise _broken(cause) from None
+
+    async def each(self, heard: Callable[[bytes], bool]) -> None:
+        await each_received(self, heard)
+
+    def close(self) -> None:
+        self._stream.transport_stream.socket.close()
+
+
+@cache
+def tls_context() -> ssl.SSLContext:
+    """Certificates and names are verified, against the system's authorities or those of ``SSL_CERT_FILE``."""
+    context = ssl.create_default_context()
+    built_in = ssl.get_default_verify_paths()
+    if not (built_in.cafile or built_in.capath):
+        for path in AUTHORITIES:
+            if Path(path).is_file():
+                context.load_verify_locations(path)
+                break
+    return context
+
+
+async def secure(sock: socket.socket, address: Address) -> TlsWire:
+    """Takes the socket over. Raises ConnectFailed with what the certificate or the handshake lacks."""
+    try:
+        stream = trio.SSLStream(
+            trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
+            tls_context(),
+            server_hostname=address.host,
+            https_compatible=True,
+        )
+        with trio.move_on_after(address.tls_timeout or math.inf):
+            await stream.do_handshake()
+            return TlsWire(stream)
+    except trio.BrokenResourceError as cause:
+        sock.close()
+        raise ConnectFailed(address.label, _why_not_secure(address, cause.__cause__)) from None
+    except BaseException:
+        sock.close()
+        raise
+    sock.close()
+    raise ConnectFailed(address.label, f"no TLS handshake within {address.tls_timeout} s; see timeouts.tlsHandshake")
+
+
+def _why_not_secure(address: Address, cause: BaseException | None) -> str:
+    match cause:
+        case ssl.SSLCertVerificationError():
+            return (
+                f"its certificate is not trusted for '{address.host}' ({cause.verify_message}); install the authority "
+                "that signed it, or name its file in SSL_CERT_FILE"
+            )
+        case ssl.SSLError():
+            return f"no TLS connection could be made ({cause.reason or cause}); is it https at all?"
+        case _:
+            return "it closed the connection during the TLS handshake; is it https at all?"
+
+
+def _broken(cause: Exception) -> OSError:
+    return OSError(errno.ECONNRESET, str(cause) or "the connection broke")
+
 
 UNDER_WAY = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY)
 """The results of connect(2) that are not failures (yet)."""

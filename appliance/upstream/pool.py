@@ -18,7 +18,7 @@ from functools import partial
 
 from appliance.platform.poller import Poller, open_poller
 from appliance.upstream.address import Address
-from appliance.upstream.wire import PlainWire
+from appliance.upstream.connect import PlainWire
 
 MAX_FREE = 64
 """Free connections to one server; more than so many requests at once is more than an engine has slots for."""

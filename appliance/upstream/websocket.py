@@ -14,8 +14,7 @@ from appliance.core.bodies.http_message import BodyError, HeadError
 from appliance.errors import UpstreamFailed
 from appliance.upstream.address import Address, Headers
 from appliance.upstream.client import SWITCHING, Response, own_headers, read_head
-from appliance.upstream.connect import connect
-from appliance.upstream.wire import Wire
+from appliance.upstream.connect import Wire, connect
 
 if TYPE_CHECKING:
     from trio_websocket import WebSocketConnection

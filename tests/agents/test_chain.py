@@ -16,7 +16,7 @@ from appliance.agents.chain import Chain, Chains
 from appliance.core.runs.inward import Watch
 from appliance.errors import BadRequest, ModelNotFound, PluginFailed
 from appliance.plugins import Event, Response
-from appliance.plugins.configured import Choice
+from appliance.plugins.manifest import Choice
 from appliance.plugins.registry import open_plugins
 from appliance.plugins.testing import reply, streamed
 

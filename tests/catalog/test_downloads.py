@@ -19,18 +19,20 @@ from msgspec import structs
 from waiting import until
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download_errors import (
+from appliance.catalog.download_plan import unfinished_in
+from appliance.catalog.download_status import (
+    DownloadEvent,
     DownloadFailed,
     DownloadsOff,
+    DownloadStatus,
     GatedRepo,
     HubFailed,
     NotEnoughSpace,
     RepoNotFound,
     TokenRefused,
     UnderWay,
+    events_between,
 )
-from appliance.catalog.download_plan import unfinished_in
-from appliance.catalog.download_status import DownloadEvent, DownloadStatus, events_between
 from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
 from appliance.catalog.hub import HubAccess, hub_access
 from appliance.catalog.sources import Sources

@@ -17,8 +17,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.catalog.lm_studio import lm_studio_directories
-from appliance.catalog.ollama import blob_name, engine_args, ollama_directories, read_manifest
+from appliance.catalog.other_stores import (
+    blob_name,
+    engine_args,
+    lm_studio_directories,
+    ollama_directories,
+    read_manifest,
+)
 from appliance.catalog.sources import Sources, resolve_sources
 from appliance.core.models.model import FOREIGN, Model, engine_flags
 

@@ -12,8 +12,8 @@ import pytest
 from command_line import Command
 from plugin_folders import write_plugin
 
-from appliance.plugins.configured import Choice
 from appliance.plugins.folders import bundled_folder, choice_of
+from appliance.plugins.manifest import Choice
 from appliance.settings import AppSettings
 
 PATIENCE = 60.0

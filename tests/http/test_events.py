@@ -17,7 +17,7 @@ from swap_harness import Configure, configure
 from appliance.catalog.catalog import Snapshot
 from appliance.core.config.types import Config, ModelConfig, Peer
 from appliance.http.feeds import events
-from appliance.traffic import lifetime
+from appliance.traffic import traffic
 
 FIRST = ["logData", "logData", "modelStatus", "uiConfig", "profileChanged", "inflight"]
 
@@ -269,7 +269,7 @@ async def test_head_of_the_feed_has_no_body(open_server: OpenServer):
 async def test_readers_beyond_the_limit_are_refused_until_one_leaves(
     open_server: OpenServer, monkeypatch: pytest.MonkeyPatch, path: str
 ):
-    monkeypatch.setattr(lifetime, "MAX_FEEDS", 2)
+    monkeypatch.setattr(traffic, "MAX_FEEDS", 2)
     async with open_server() as server:
         async with server.connect() as one, server.connect() as two:
             for client in (one, two):

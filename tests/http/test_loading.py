@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionChunk
 from swap_harness import Configure, configure
 
 from appliance.http.way.loading import LoadingStream
-from appliance.traffic.sink import Headers
+from appliance.traffic.request import Headers
 
 HEADER = "━━━━━\nllama-appliance loading model: alpha\n"
 

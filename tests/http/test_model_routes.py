@@ -20,7 +20,7 @@ from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
-from appliance.http.feeds import model_events
+from appliance.http.control import model_routes
 from appliance.store import partial_file
 
 REPO = "acme/tiny-GGUF"
@@ -283,7 +283,7 @@ async def test_without_a_snapshot_nothing_is_told_of_before(open_server: OpenSer
 
 
 async def test_pings_fill_silence(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(model_events, "PING_AFTER", 0.3)
+    monkeypatch.setattr(model_routes, "PING_AFTER", 0.3)
     async with open_server() as server, feed(server) as reader:
         with trio.move_on_after(1.5):
             await reader.next()

@@ -19,7 +19,7 @@ from swap_harness import Configure, configure
 from appliance.core.machine import Hardware
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError
-from appliance.http.control.record_routes import RecordRoutes, Records
+from appliance.http.control.swap_api import RecordRoutes, Records
 from appliance.http.errors import describe
 from appliance.platform.drivers import Gpus
 from appliance.platform.hardware import detect

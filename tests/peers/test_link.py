@@ -13,13 +13,12 @@ from waiting import until
 
 from appliance.core.config.types import Config, Peer
 from appliance.http.sockets.handshake import Handshake
-from appliance.http.sockets.link import serve_link
+from appliance.http.sockets.sockets import serve_link
 from appliance.http.way.visit import Visit
-from appliance.peers.listing import ModelState
+from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers, open_peers
 from appliance.peers.peer import PeerStatus
-from appliance.traffic.request import Request
-from appliance.traffic.sink import send_whole
+from appliance.traffic.request import Request, send_whole
 
 
 class Fleet:

@@ -9,8 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.peers.link import PING_EVERY, SILENCE, exchange_states
-from appliance.peers.listing import ModelState
+from appliance.peers.link import PING_EVERY, SILENCE, ModelState, exchange_states
 
 
 class Pipe:

@@ -15,7 +15,7 @@ from waiting import until
 from appliance.core.config.types import Config, Peer
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.sockets.handshake import Handshake
-from appliance.http.sockets.websocket import join_peers
+from appliance.http.sockets.sockets import join_peers
 from appliance.http.way.explaining import explain
 from appliance.http.way.peer_relay import answer_from_peers
 from appliance.http.way.visit import Visit

@@ -10,8 +10,8 @@ import trio
 from plugin_folders import write_plugin
 
 from appliance.core.config.types import PluginConfig
-from appliance.plugins.configured import Choice
 from appliance.plugins.folders import bundled_folder
+from appliance.plugins.manifest import Choice
 from appliance.plugins.registry import Listed, Plugins, open_plugins
 
 TYPED = """

@@ -14,9 +14,8 @@ from waiting import until
 
 from appliance.core.runs.slash import Family
 from appliance.errors import PluginFailed
-from appliance.plugins.configured import Choice
 from appliance.plugins.folders import bundled_folder, plugin_folders, scan
-from appliance.plugins.manifest import BadManifest, read_manifest
+from appliance.plugins.manifest import BadManifest, Choice, read_manifest
 from appliance.plugins.registry import Listed, Plugins, open_plugins
 
 NOTHING = "def on_request(request, context): pass"

@@ -20,9 +20,8 @@ from appliance.core.records.activity import Query
 from appliance.core.records.captures import BLOCK, CaptureBuffer
 from appliance.core.records.usage import Usage
 from appliance.store.activity import open_activity
-from appliance.traffic import packing
-from appliance.traffic.packing import Packer
-from appliance.traffic.record import LOOK_EVERY, Record, Recorder, RecordingSink, aside, open_recorder
+from appliance.traffic import record as packing
+from appliance.traffic.record import LOOK_EVERY, Packer, Record, Recorder, RecordingSink, aside, open_recorder
 from appliance.traffic.request import Request
 from appliance.wire.activity import Row
 

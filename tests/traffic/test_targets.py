@@ -19,8 +19,7 @@ from appliance.core.settings import FleetSettings
 from appliance.errors import InvalidModelFile, ModelNotFound
 from appliance.fleet.owner import open_fleet
 from appliance.peers.owner import Peers, open_peers
-from appliance.traffic.profile import ActiveProfile
-from appliance.traffic.targets import MAX_KNOWN, Target, Targets
+from appliance.traffic.targets import MAX_KNOWN, ActiveProfile, Target, Targets
 
 
 def configuration(**top: object) -> Config:

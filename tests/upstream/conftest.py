@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.upstream.tls import tls_context
+from appliance.upstream.connect import tls_context
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ import trio
 from upstream_harness import OK, answering, listening, read_request
 
 from appliance.errors import UpstreamFailed
-from appliance.upstream import tls
+from appliance.upstream import connect as tls
 from appliance.upstream.client import Address, ConnectFailed, Exchange, address_of
-from appliance.upstream.connect import connect
-from appliance.upstream.wire import PlainWire
+from appliance.upstream.connect import PlainWire, connect
 
 
 async def ask(address: Address, method: str = "GET", target: str = "/", body: bytes = b"") -> bytes:

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from appliance.catalog.download_errors import DownloadsOff, GatedRepo, HubFailed, RepoNotFound
 from appliance.catalog.download_file import Transfer, fetch
 from appliance.catalog.download_plan import PlannedFile
+from appliance.catalog.download_status import DownloadsOff, GatedRepo, HubFailed, RepoNotFound
 from appliance.catalog.hub import Hub, HubAccess, hub_access
 from appliance.cli.show import human_size
 from appliance.core.engines.builds import (

@@ -17,7 +17,7 @@ from appliance.http.bytes.listening import Listener
 from appliance.http.bytes.tls import Certificates, TlsSocket
 from appliance.http.errors import body, describe, headers
 from appliance.platform.poller import Poller
-from appliance.traffic.lifetime import Lifetime
+from appliance.traffic.traffic import Lifetime
 
 MAX_CONNECTIONS = 4000
 """Clients at once; each that uses a model costs two file descriptors and about 20 KiB."""

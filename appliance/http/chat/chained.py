@@ -10,8 +10,7 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.agents.chain import Answer, Chain, Chains
-from appliance.agents.chain_client import MAX_ANSWER, error_of, read_event
+from appliance.agents.chain import MAX_ANSWER, Answer, Chain, Chains, error_of, read_event
 from appliance.core.bodies import sse
 from appliance.core.bodies.json_text import OBJECT
 from appliance.core.decoding import decoded
@@ -26,7 +25,7 @@ from appliance.http.way.sending import sending
 from appliance.plugins import Event, Response
 from appliance.plugins.registry import Plugins
 from appliance.traffic.record import aside
-from appliance.traffic.sink import Sink, send_whole
+from appliance.traffic.request import Sink, send_whole
 
 _OF_THE_BODY = (b"content-length", b"content-encoding", b"content-type")
 

@@ -10,7 +10,7 @@ import msgspec
 from quart import Response
 from quart.wrappers.response import ResponseBody
 
-from appliance.traffic.lifetime import Feeds
+from appliance.traffic.traffic import Feeds
 
 TEXT = "text/plain; charset=utf-8"
 

@@ -32,26 +32,28 @@ from appliance.http import errors
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.listening import shown
 from appliance.http.control import page
-from appliance.http.control.agent_routes import add_agent_routes
 from appliance.http.control.answers import json_answer
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
-from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
-from appliance.http.control.fit_routes import FitRoutes, add_fit_routes
-from appliance.http.control.listing import Object, health, list_models, router_props, state_of
+from appliance.http.control.engine_routes import (
+    EngineRoutes,
+    FitRoutes,
+    add_engine_routes,
+    add_fit_routes,
+    seats_in_use,
+)
+from appliance.http.control.listing import Object, View, health, list_models, router_props, state_of
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
 from appliance.http.control.page_bundle import PageBundle, add_page_bundle
 from appliance.http.control.page_files import add_page_files
-from appliance.http.control.record_routes import Records
-from appliance.http.control.run_routes import add_run_routes
-from appliance.http.control.swap_api import SwapApi, add_routes
-from appliance.http.control.view import View
+from appliance.http.control.run_routes import add_agent_routes, add_run_routes
+from appliance.http.control.swap_api import Records, SwapApi, add_routes
 from appliance.http.feeds.events import Sources
 from appliance.http.feeds.stream_routes import add_stream_routes
 from appliance.http.owners import Owners
 from appliance.platform.hardware import detect
-from appliance.traffic.choice import find_model, refresh
 from appliance.traffic.metrics import CONTENT_TYPE
 from appliance.traffic.request import PAGE_PREFIX
+from appliance.traffic.targets import find_model, refresh
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.client import Address, Exchange
 

@@ -16,11 +16,11 @@ from appliance.core.bodies.head import read_json
 from appliance.core.conversation_files import read_file, write_file, write_many
 from appliance.errors import BadRequest, BodyTooLarge
 from appliance.http.control.answers import endless_answer, json_answer
+from appliance.http.control.model_routes import CONTENT_TYPE
 from appliance.http.control.run_routes import MAX_RUN
-from appliance.http.feeds.model_events import CONTENT_TYPE
 from appliance.http.feeds.page_events import PageFeed
 from appliance.http.owners import Owners
-from appliance.traffic.lifetime import Lifetime
+from appliance.traffic.traffic import Lifetime
 from appliance.wire.conversations import Fields, Hash, Hit, Id, Message, Whole
 
 MAX_TYPE = 127

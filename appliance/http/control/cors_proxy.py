@@ -28,8 +28,7 @@ from appliance.errors import BadRequest, Busy, Forbidden, RouteNotFound, TargetF
 from appliance.http import errors
 from appliance.http.way.explaining import refuse
 from appliance.http.way.visit import Visit
-from appliance.traffic.request import Request
-from appliance.traffic.sink import Sink
+from appliance.traffic.request import Request, Sink
 from appliance.upstream.address import HOP_BY_HOP
 from appliance.upstream.client import Address, ConnectFailed, Exchange, Response
 

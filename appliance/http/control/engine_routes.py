@@ -1,6 +1,7 @@
-"""``/api/engines``: which engines there are and how they stand, and looking at them again.
+"""``/api/engines``: which engines there are and how they stand, and looking at them again; and how a model would fit.
 
-No route installs an engine, names one or chooses among them: that is for the command line, on this machine.
+No route installs an engine, names one or chooses among them: that is for the command line, on this machine. How a model
+would fit beside what is loaded now is the plan, without loading it.
 """
 
 from __future__ import annotations
@@ -9,16 +10,41 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
-from msgspec import Struct
-from quart import Response, request
+from msgspec import Struct, to_builtins
+from quart import Quart, Response, request
 from quart_trio import QuartTrio
 
+from appliance.catalog.catalog import Catalog
 from appliance.core.engines.choice import Seat
+from appliance.core.fit.plan import fit_of
 from appliance.engines.owner import Engines
 from appliance.engines.table import Table, table
 from appliance.errors import BadRequest, Conflict, NotFound
+from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
 from appliance.http.control.answers import json_answer
+from appliance.traffic.targets import find_model
+
+
+class FitRoutes:
+    """Every method is one route."""
+
+    def __init__(self, catalog: Catalog, fleet: Fleet) -> None:
+        self._catalog = catalog
+        self._fleet = fleet
+
+    async def fit(self) -> Response:
+        name = request.args.get("model", "")
+        if not name:
+            raise BadRequest("say which model: /api/fit?model=NAME", param="model")
+        plan = self._fleet.plan(await find_model(self._catalog, name))
+        if plan is None:
+            raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
+        return json_answer({"model": name, **to_builtins(fit_of(plan))})
+
+
+def add_fit_routes(app: Quart, routes: FitRoutes) -> None:
+    app.add_url_rule("/api/fit", view_func=routes.fit, methods=["GET"])
 
 
 class ProveRequest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,24 +1,111 @@
-"""The listing of the program's models and of itself, in the words of llama-server's router (its README)."""
+"""The listing of the program's models (configured, found, running at this moment) and of itself.
+
+`View` is for all routes and feeds that show models. The words are those of llama-server's router (its README).
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Raw
+import msgspec
+from msgspec import Raw, Struct
 
 from appliance import __version__
+from appliance.catalog.catalog import Catalog
 from appliance.catalog.download_status import DownloadStatus, is_for
+from appliance.core.config.types import Config, ModelConfig
 from appliance.core.decoding import decoded
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
+from appliance.core.models.swap_listing import Listing, Object, model_status, swap_state, with_found
 from appliance.core.settings import HttpSettings
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
-from appliance.http.control.view import View
+from appliance.peers.owner import Peers
+from appliance.traffic.targets import ActiveProfile
 
-Object = dict[str, object]
+
+class Running(Struct, frozen=True, kw_only=True):
+    """One entry of ``GET /running``; ``state`` is llama-swap's word."""
+
+    model: str
+    state: str
+    cmd: str
+    proxy: str
+    ttl: int
+    name: str
+    description: str
+
+
+class View:
+    """Reads, decides nothing."""
+
+    def __init__(self, fleet: Fleet, catalog: Catalog, peers: Peers, profile: ActiveProfile) -> None:
+        self.fleet = fleet
+        self.catalog = catalog
+        self.peers = peers
+        self.profile = profile
+        self._whole: tuple[object, Config] = (None, Config())
+        self._listing: tuple[object, Listing] = (None, Listing(Config()))
+
+    @property
+    def config(self) -> Config:
+        """The configuration with what was found on disk and at peers beside it; the defaults without one."""
+        basis = snapshot, _ = self.catalog.snapshot, self.peers.names()
+        if self._whole[0] != basis:
+            self._whole = (basis, self.peers.complete(with_found(snapshot.config, snapshot.models)))
+        return self._whole[1]
+
+    def entries(self, base: Mapping[str, Object], now: int) -> list[Object]:
+        """The ``data`` of ``GET /v1/models``, see `Listing`; models found on disk are not part of the file."""
+        basis = config, _ = self.catalog.snapshot.config, self.peers.names()
+        if self._listing[0] != basis:
+            self._listing = (basis, Listing(self.peers.complete(config or Config())))
+        remote = {f"{peer.id}/{model.id}" for peer in self.peers.snapshot() for model in peer.models if model.loaded}
+        return self._listing[1].entries(base, profile=self.profile.name, now=now, remote=remote)
+
+    def running(self) -> list[Running]:
+        """Every process that is not stopped, by id."""
+        models = self.config.models
+        statuses = [status for status in self.fleet.status() if swap_state(status.state) != "stopped"]
+        return [_running(status, models.get(status.model, ModelConfig())) for status in statuses]
+
+    def model_status(self) -> list[Object]:
+        states = {status.model: status.state for status in self.fleet.status()}
+        return model_status(self.config, states)
+
+    def model_id(self, name: str) -> str | None:
+        """The id of a local model by id or alias, of one that runs although its file is gone too."""
+        model = self.catalog.snapshot.find(name)
+        if model is not None:
+            return model.id
+        return name if self.fleet.known(name) is not None or self.fleet.logs.knows(name) else None
+
+    def profiles(self) -> Object:
+        """``GET /api/profiles``."""
+        profiles = sorted(self.config.profiles.items())
+        return {
+            "active": self.profile.name,
+            "profiles": [{"id": name, **msgspec.to_builtins(profile)} for name, profile in profiles],
+        }
+
+
+def _running(status: ChildStatus, model: ModelConfig) -> Running:
+    own = not model.cmd
+    address = f"http://127.0.0.1:{status.port}" if status.port else ""
+    return Running(
+        model=status.model,
+        state=swap_state(status.state),
+        cmd=shlex.join(status.argv) if own else model.cmd,
+        proxy=address if own else model.proxy,
+        ttl=max(model.ttl, 0),
+        name=model.name,
+        description=model.description,
+    )
+
 
 SHOWN = {"queued": "loading", "stopping": "unloaded"}
 """States that llama-server has no word for: a request is what queues a model, and a stopping one takes no more."""

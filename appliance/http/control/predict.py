@@ -14,8 +14,7 @@ from appliance.errors import ApplianceError, BadRequest, UsageError
 from appliance.http import errors
 from appliance.http.way.routes import POSTED
 from appliance.http.way.visit import Visit
-from appliance.traffic.request import PUBLIC_PATHS
-from appliance.traffic.sink import send_whole
+from appliance.traffic.request import PUBLIC_PATHS, send_whole
 
 FORMAT = "@requestFormat"
 MAX_INSTANCES = 128

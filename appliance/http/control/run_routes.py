@@ -1,4 +1,4 @@
-"""Agent runs over HTTP: ``/api/runs`` and ``/api/workers``."""
+"""Agent runs and plugins over HTTP: ``/api/runs``, ``/api/workers`` and ``/api/agents``."""
 
 from __future__ import annotations
 
@@ -13,22 +13,62 @@ from quart_trio import QuartTrio
 from quart_trio.wrappers import TrioRequest
 from werkzeug.exceptions import RequestEntityTooLarge
 
+from appliance.agents.limits import WorkerStatus
 from appliance.agents.owner import Agents
-from appliance.agents.past import PastRun
-from appliance.agents.record import RunResult, RunStatus, result_of, status_of
+from appliance.agents.record import PastRun, RunResult, RunStatus, result_of, status_of
 from appliance.agents.run import Asked, Run
-from appliance.agents.workers import WorkerStatus
 from appliance.errors import BadRequest, BodyTooLarge, NotReady
 from appliance.http import errors
 from appliance.http.control.answers import endless_answer, json_answer
 from appliance.http.control.run_request import read_results, read_run
 from appliance.http.feeds.stream_routes import CONTENT_TYPE, StreamBody, read_offset
+from appliance.plugins.registry import Listed, Plugins
 from appliance.traffic.request import CONVERSATIONS
 from appliance.traffic.targets import Targets
 
 if TYPE_CHECKING:
     from hypercorn.typing import HTTPScope
     from werkzeug.datastructures import Headers
+
+
+class AgentList(Struct, frozen=True, kw_only=True):
+    """The answer to ``GET /api/agents``.
+
+    ``problems`` are folders that cannot be read, and plugins of the configuration that are not there. ``off`` is None,
+    or why there are no plugins at all, and how there would be some.
+    """
+
+    agents: list[Listed]
+    folders: tuple[str, ...]
+    problems: tuple[str, ...]
+    off: str | None
+
+
+def agents_of(plugins: Plugins) -> AgentList:
+    """Return the plugins as known now."""
+    return AgentList(
+        agents=plugins.listed(),
+        folders=tuple(str(folder) for folder in plugins.choice.folders),
+        problems=plugins.problems,
+        off=plugins.choice.off,
+    )
+
+
+def add_agent_routes(app: QuartTrio, plugins: Plugins) -> None:
+    """``GET /api/agents``, and ``POST /api/agents/reload``, which answers when all are loaded or cannot be."""
+
+    async def show() -> Response:
+        plugins.begin()
+        return json_answer(agents_of(plugins))
+
+    async def reload() -> Response:
+        await plugins.look()
+        await plugins.wait_loaded()
+        return json_answer(agents_of(plugins))
+
+    app.add_url_rule("/api/agents", "agents", show)
+    app.add_url_rule("/api/agents/reload", "agents reload", reload, methods=["POST"])
+
 
 RUNS = "/api/runs"
 LARGE = (RUNS, CONVERSATIONS)

@@ -17,8 +17,7 @@ import trio
 
 from appliance.catalog.files import UnsafeName, join_inside, open_regular
 from appliance.errors import UsageError
-from appliance.traffic.request import Request
-from appliance.traffic.sink import Headers, Sink, send_whole
+from appliance.traffic.request import Headers, Request, Sink, send_whole
 
 INDEX = "index.html"
 CHUNK = 1 << 18

@@ -14,9 +14,8 @@ from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, Sh
 from appliance.http import errors
 from appliance.http.way.visit import Visit
 from appliance.tools.box import Toolbox
-from appliance.traffic.lifetime import Lifetime
-from appliance.traffic.request import Request
-from appliance.traffic.sink import EVENTS, Sink, send_whole
+from appliance.traffic.request import EVENTS, Request, Sink, send_whole
+from appliance.traffic.traffic import Lifetime
 
 METHODS = ("GET", "HEAD", "POST")
 MAX_AT_ONCE = 64

@@ -6,9 +6,9 @@ import msgspec
 
 from appliance.conversations.owner import Conversations
 from appliance.core.bodies.sse import Event, encode
-from appliance.http.feeds.model_events import ModelEvent, ModelFeed
+from appliance.http.control.model_routes import ModelEvent, ModelFeed
 from appliance.http.owners import Owners
-from appliance.traffic.lifetime import Lifetime
+from appliance.traffic.traffic import Lifetime
 
 
 class _Changed(ModelEvent, frozen=True, omit_defaults=True):

@@ -20,8 +20,7 @@ from appliance.http.bytes.connection import Connection
 from appliance.http.way.explaining import explain
 from appliance.http.way.visit import Visit
 from appliance.traffic.record import Record
-from appliance.traffic.request import Request
-from appliance.traffic.sink import Headers, send_whole
+from appliance.traffic.request import Headers, Request, send_whole
 from appliance.upstream.websocket import BROKEN, CLOSE_TIME, MAX_MESSAGE, RECEIVE_SIZE, Close, Websocket
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from appliance.http import errors
 from appliance.http.bytes.body import ClientLeft
 from appliance.http.way.routes import dialect_of
 from appliance.http.way.visit import Visit
-from appliance.traffic.sink import Headers, Sink, send_whole
+from appliance.traffic.request import Headers, Sink, send_whole
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from appliance.http.way.guard import Guard
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.visit import Visit
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
-from appliance.traffic.request import Request, read_request
-from appliance.traffic.sink import send_whole
+from appliance.traffic.request import Request, read_request, send_whole
 from appliance.traffic.traffic import Traffic
 
 if TYPE_CHECKING:

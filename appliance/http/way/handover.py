@@ -11,7 +11,7 @@ from msgspec import structs
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.way.job import Ask, Job
 from appliance.traffic.record import Record
-from appliance.traffic.sink import Headers, is_event_stream
+from appliance.traffic.request import Headers, is_event_stream
 from appliance.trio_parts import plain_nursery
 
 

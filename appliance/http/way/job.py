@@ -9,8 +9,7 @@ from msgspec import Struct
 from appliance.http.way.outgoing import JSON, Format
 from appliance.http.way.routes import Route
 from appliance.traffic.record import Record
-from appliance.traffic.request import Request
-from appliance.traffic.sink import Sink
+from appliance.traffic.request import Request, Sink
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from appliance.http.way.resumable import be_first_reader, interrupted_record
 from appliance.http.way.visit import Visit
 from appliance.streams.owner import Streams
 from appliance.traffic.record import CLIENT_LEFT, RecordingSink
-from appliance.traffic.sink import Sink
+from appliance.traffic.request import Sink
 from appliance.traffic.traffic import Traffic
 
 Serve = Callable[[Visit, Job], Awaitable[None]]

@@ -14,7 +14,7 @@ import trio
 from appliance.core.answers.loading_text import JOKES, LoadingText
 from appliance.core.bodies.sse import PING, Event, encode
 from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
-from appliance.traffic.sink import Sink
+from appliance.traffic.request import Sink
 
 HEAD_START = 0.02
 """Seconds in which a request may still be refused with a status of its own, or find its model ready."""

@@ -9,7 +9,7 @@ from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.way.relay import relay
 from appliance.http.way.resumable import without_conversation
 from appliance.peers.owner import Peers
-from appliance.traffic.sink import Sink
+from appliance.traffic.request import Sink
 from appliance.upstream.client import ConnectFailed, Exchange, Headers, Progress, forwardable_to_peer
 from appliance.upstream.pool import Pool
 

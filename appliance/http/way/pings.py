@@ -11,7 +11,7 @@ import math
 import trio
 
 from appliance.core.bodies.sse import PING
-from appliance.traffic.sink import Sink
+from appliance.traffic.request import Sink
 
 EVENT_STREAM = (b"Content-Type", b"text/event-stream")
 UNBUFFERED = ((b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"))

@@ -18,8 +18,7 @@ from appliance.errors import ApplianceError, BadRequest, Conflict, RouteNotFound
 from appliance.fleet.owner import Fleet
 from appliance.http.bytes.body import Bodies, Body
 from appliance.http.chat.chained import PluginChains
-from appliance.http.chat.chat_tools import ToolChats
-from appliance.http.chat.tool_chat import ToolChat
+from appliance.http.chat.chat_tools import ToolChat, ToolChats
 from appliance.http.control.listing import state_of
 from appliance.http.way.asking import Asking
 from appliance.http.way.explaining import explain
@@ -47,8 +46,7 @@ from appliance.http.way.routes import (
 from appliance.http.way.visit import Visit
 from appliance.plugins.registry import Plugins
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
-from appliance.traffic.request import Request
-from appliance.traffic.sink import Sink, send_whole
+from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
 

@@ -13,7 +13,7 @@ from appliance.core.bodies.sse import Dialect, ErrorInfo, Event, WholeRecords, e
 from appliance.core.runs.slash import Family
 from appliance.errors import UpstreamFailed
 from appliance.http.errors import INVALID
-from appliance.traffic.sink import Headers, Sink
+from appliance.traffic.request import Headers, Sink
 from appliance.upstream.client import Response
 
 MAX_LATE_ANSWER = 16 << 20

@@ -6,8 +6,7 @@ from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.errors import BadRequest, Busy, NotFound, RequestCancelled, ShuttingDown
 from appliance.streams.generation import End, Generation
 from appliance.streams.owner import Streams
-from appliance.traffic.request import Request
-from appliance.traffic.sink import Headers, Sink
+from appliance.traffic.request import Headers, Request, Sink
 
 CONVERSATION = b"x-conversation-id"
 STREAM = "/v1/stream"

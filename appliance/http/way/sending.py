@@ -14,7 +14,7 @@ from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
 from appliance.http.way.relay import error_in
 from appliance.http.way.telling import told_meanwhile
 from appliance.traffic.record import aside
-from appliance.traffic.sink import Headers, Sink
+from appliance.traffic.request import Headers, Sink
 
 
 class Sender:

@@ -10,8 +10,7 @@ import trio
 from appliance.http.bytes.body import Body, ClientLeft
 from appliance.http.way.routes import Route
 from appliance.traffic.record import Record
-from appliance.traffic.request import Request
-from appliance.traffic.sink import Sink
+from appliance.traffic.request import Request, Sink
 
 
 class Client(Protocol):

@@ -1,17 +1,25 @@
-"""The models of the program as tools of its MCP server: ask one, list them, embed texts."""
+"""Models and agent runs as tools of the program's MCP server.
+
+Ask a model, list models, embed texts; begin a run, follow it, tell what came of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Annotated
 
 import msgspec
 import trio
 from msgspec import Meta, Raw, Struct
 
-from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.agents.owner import Agents
+from appliance.agents.record import result_of
+from appliance.agents.run import Asked, Run
+from appliance.core.bodies.sse import Decoder, Event, RecordTooLong
 from appliance.core.runs.inward import Asker, Reply
 from appliance.errors import BadRequest, UpstreamFailed
+from appliance.http.control.run_request import read_run
+from appliance.traffic.targets import Targets
 
 ORIGIN = "mcp"
 """The client's name in the list of requests in flight."""
@@ -139,7 +147,7 @@ async def chat(asker: Asker, arguments: Chat, tell: Tell | None) -> Result:
             choice = found.choices[0] if found.choices else _Choice()
             text, reasoning = choice.message.content or "", choice.message.reasoning_content or ""
         else:
-            found, choice, text, reasoning = await _follow(reply, tell)
+            found, choice, text, reasoning = await _follow_answer(reply, tell)
     structured: dict[str, object] = {"model": found.model, "text": text, "finish_reason": choice.finish_reason}
     if reasoning:
         structured["reasoning"] = reasoning
@@ -183,7 +191,7 @@ def _chat_body(asked: Chat, *, stream: bool) -> bytes:
     return msgspec.json.encode(body)
 
 
-async def _follow(reply: Reply, tell: Tell) -> tuple[_Completion, _Choice, str, str]:
+async def _follow_answer(reply: Reply, tell: Tell) -> tuple[_Completion, _Choice, str, str]:
     """The whole of a stream, told piece by piece."""
     decoder = Decoder()
     whole, last = _Completion(), _Choice()
@@ -226,7 +234,7 @@ def _decoded(body: bytes) -> _Completion:
     except _UNREADABLE as error:
         raise UpstreamFailed("", f"its answer cannot be read ({error})") from None
     if found.error is not None:
-        raise EngineRefused(_words(found.error) or "the engine reported an error")
+        raise EngineRefused(_words_of_error(found.error) or "the engine reported an error")
     return found
 
 
@@ -242,11 +250,119 @@ async def _refuse(reply: Reply) -> None:
         error = _COMPLETION.decode(body).error
     except _UNREADABLE:
         error = None
-    raise EngineRefused((_words(error) if error else "") or f"the engine answered with status {reply.status}")
+    raise EngineRefused((_words_of_error(error) if error else "") or f"the engine answered with status {reply.status}")
 
 
-def _words(error: Mapping[str, Raw]) -> str:
+def _words_of_error(error: Mapping[str, Raw]) -> str:
     try:
         return msgspec.json.decode(error["message"], type=str)
     except (KeyError, *_UNREADABLE):
         return ""
+
+
+DESCRIPTION = "Lets a language model on this machine work on a task with tools, and waits for what comes of it."
+
+
+class RunAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of ``run_agent``."""
+
+    model: str
+    prompt: str
+    system: str = ""
+    tools: list[str] = []
+    max_tool_iterations: Annotated[int, Meta(ge=0)] | None = None
+    params: dict[str, Raw] = {}
+
+
+class _Output(Struct):
+    text: str = ""
+
+
+class _Use(Struct):
+    name: str = ""
+
+
+def run_schema(tools: Collection[str]) -> Mapping[str, object]:
+    """The arguments; ``tools`` are those that a run may be given."""
+    return {
+        "type": "object",
+        "properties": {
+            "model": {"type": "string", "description": "Name of the model; 'list_models' tells them."},
+            "prompt": {"type": "string", "description": "The task."},
+            "system": {"type": "string", "description": "Instructions that go before the task."},
+            "tools": {
+                "type": "array",
+                "items": {"type": "string", **({"enum": sorted(tools)} if tools else {})},
+                "description": "Tools of this machine that the model may use." if tools else "There are none.",
+            },
+            "max_tool_iterations": {"type": "integer", "minimum": 0, "description": "How often it may use tools."},
+            "params": {"type": "object", "description": "Further parameters of /v1/chat/completions, as temperature."},
+        },
+        "required": ["model", "prompt"],
+        "additionalProperties": False,
+    }
+
+
+async def run_agent(
+    agents: Agents, targets: Targets, arguments: RunAgent, allowed: Collection[str], tell: Tell | None
+) -> Result:
+    """Run the task; a caller that stops waiting cancels the run. Raises BadRequest, and what `Agents.submit` raises."""
+    for name in arguments.tools:
+        if name not in allowed:
+            raise BadRequest(
+                f"the tool '{name}' is not for MCP clients; start the server with --mcp-server-tools {name}",
+                param="tools",
+            )
+    task, limits = read_run(_body(arguments), agents.toolbox, agents.settings)
+    worker = await targets.worker(task.model)
+    run = agents.submit(Asked(task=task, worker=worker, limits=limits))
+    try:
+        await _follow_run(run, tell)
+    finally:
+        if not run.over:
+            agents.cancel(run.id)
+    found = result_of(run.record())
+    structured = Raw(msgspec.json.encode(found))
+    if found.state != "completed":
+        why = found.detail or found.fail_reason or found.state
+        return failed_result(f"run {found.id} {found.state}: {why}") | {"structuredContent": structured}
+    return text_result(found.output, structured)
+
+
+def _body(asked: RunAgent) -> bytes:
+    body: dict[str, object] = {
+        "model": asked.model,
+        "user_prompt": asked.prompt,
+        "tools": asked.tools,
+        "params": asked.params,
+    }
+    if asked.system:
+        body["system_prompt"] = asked.system
+    if asked.max_tool_iterations is not None:
+        body["max_tool_iterations"] = asked.max_tool_iterations
+    return msgspec.json.encode(body)
+
+
+async def _follow_run(run: Run, tell: Tell | None) -> None:
+    """Until it has ended; what was too fast to be followed is not told."""
+    reader, decoder = run.feed.reader(0), Decoder()
+    while True:
+        data = await reader.receive()
+        if data:
+            for event in decoder.feed(data):
+                if tell is not None and (words := _words_of_event(event)):
+                    await tell(words)
+        elif reader.overtaken:
+            reader, decoder = run.feed.reader(run.feed.dropped), Decoder()
+        else:
+            return
+
+
+def _words_of_event(event: Event) -> str:
+    match event.name:
+        case "output":
+            return msgspec.json.decode(event.data, type=_Output).text
+        case "tool_call":
+            return f"[uses {msgspec.json.decode(event.data, type=_Use).name}]"
+        case _:
+            return ""
