@@ -24,6 +24,8 @@ BLOCK = 1 << 20
 CLOSE_TIME = 10.0
 """Seconds that a cancelled download may take to keep its part."""
 
+ANEW = "the server breaks off, and begins the file anew each time instead of continuing it"
+
 Report = Callable[[int], None]
 
 
@@ -82,26 +84,32 @@ async def _open(repo: str, file: PlannedFile) -> PartialFile:
 
 
 async def _complete(transfer: Transfer, repo: str, file: PlannedFile, partial: PartialFile, report: Report) -> None:
-    """Fetch all bytes, over as many connections as it takes."""
-    attempt = 0
+    """Fetch all bytes, over as many connections as it takes. Only bytes that are new are progress."""
+    attempt, most, again = 0, partial.length, False
     while partial.length < file.size:
         before = partial.length
         try:
             await _receive(transfer, repo, file, partial, report)
             continue
         except HubFailed as failure:
-            attempt = 1 if partial.length > before else attempt + 1
-            if not failure.passing or attempt >= ATTEMPTS:
+            attempt = 1 if partial.length > most else attempt + 1
+            most = max(most, partial.length)
+            if not failure.passing:
+                raise
+            if attempt >= ATTEMPTS:
+                if again:
+                    raise DownloadFailed(file.path, f"{failure}; {ANEW}") from None
                 raise
             delay = transfer.delay(attempt, failure.retry_after)
             log.info("%s: %s; continuing in %.0f s", file.path, failure, delay)
         except _Outdated as cause:
             attempt += 1
             if attempt >= ATTEMPTS or before == 0:
-                raise DownloadFailed(file.path, f"{cause}; it has changed since it was listed: try again") from None
+                why = ANEW if again else "it has changed since it was listed: try again"
+                raise DownloadFailed(file.path, f"{cause}; {why}") from None
             log.info("%s: %s; starting it again", file.path, cause)
             await trio.to_thread.run_sync(partial.start_over)
-            delay = 0.0
+            delay, again = 0.0, True
         await trio.sleep(delay)
 
 

@@ -21,7 +21,15 @@ from appliance.catalog.download_delete import Removed, discard_begun, remove_mod
 from appliance.catalog.download_file import Transfer, fetch
 from appliance.catalog.download_plan import Plan, PlannedFile
 from appliance.catalog.download_source import plan_of
-from appliance.catalog.download_status import ENDED, DownloadFailed, DownloadsOff, DownloadStatus, FileProgress, State
+from appliance.catalog.download_status import (
+    ENDED,
+    DownloadFailed,
+    DownloadsOff,
+    DownloadStatus,
+    FileProgress,
+    HubFailed,
+    State,
+)
 from appliance.catalog.hub import Hub, HubAccess, find_token
 from appliance.core.models.download import Throttle, Wanted, parse_reference, retry_delay
 from appliance.core.models.elsewhere import Image, Remote
@@ -38,6 +46,8 @@ GATHER = 0.2
 """Seconds for which changes in numbers of bytes are gathered."""
 REMEMBERED = 100
 """Number of ended downloads that are still listed."""
+LISTING_ATTEMPTS = 4
+"""Times that a source is asked for its files, over some seconds: somebody waits for the answer."""
 
 
 class DownloadSettings(Struct, frozen=True, kw_only=True):
@@ -217,8 +227,22 @@ class Downloads:
         access = self._settings.hub
         if access.token is None and not isinstance(wanted, Image):
             access = structs.replace(access, token=await find_token())
-        hub, plan = await plan_of(wanted, access, self._settings.cache)
+        hub, plan = await self._planned(wanted, access)
         return await self._begin(hub, plan)
+
+    async def _planned(self, wanted: Remote, access: HubAccess) -> tuple[Hub, Plan]:
+        """Ask the source, and again where it is only busy. Raises its errors."""
+        attempt = 1
+        while True:
+            try:
+                return await plan_of(wanted, access, self._settings.cache)
+            except HubFailed as failure:
+                if not failure.passing or attempt == LISTING_ATTEMPTS:
+                    raise
+                delay = self._settings.retry_delay(attempt, failure.retry_after)
+                log.info("%s; asking again in %.0f s", failure, delay)
+            await trio.sleep(delay)
+            attempt += 1
 
     async def _begin(self, hub: Hub, plan: Plan) -> Download:
         if known := self._under_way(plan):

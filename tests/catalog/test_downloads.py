@@ -397,7 +397,35 @@ async def test_a_content_server_that_refuses_an_address_gets_a_new_one(
     assert (await fetched(settings)).status.state == "finished"
 
 
+@pytest.mark.parametrize("status", [500, 502, 503, 429])
+async def test_a_hub_that_is_busy_when_it_is_asked_for_its_files_is_asked_again(
+    hub: FakeHub, settings: DownloadSettings, status: int
+) -> None:
+    waits: list[float | None] = []
+
+    def delay(attempt: int, asked: float | None) -> float:
+        waits.append(asked)
+        return 0.01
+
+    hub.behave(fail_status=status, fail_times=2, retry_after="7")
+    patient = structs.replace(settings, retry_delay=delay)
+    assert (await fetched(patient)).status.state == "finished"
+    assert waits == [7.0, 7.0]
+
+
 # ---- failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mood", [{"unsatisfiable": True}, {"wrong_range": True}])
+async def test_a_server_that_breaks_off_and_does_not_continue_is_given_up(
+    hub: FakeHub, settings: DownloadSettings, mood: dict[str, object]
+) -> None:
+    """Bytes that came before are not progress, however many come again."""
+    hub.behave(drop_after=BIG // 2, **mood)
+    download = await fetched(settings)
+    assert download.status.state == "failed"
+    assert "begins the file anew each time" in str(download.status.error)
+    assert len(hub.requests("cdn")) < 20
 
 
 async def test_a_damaged_answer_is_fetched_once_more(hub: FakeHub, settings: DownloadSettings) -> None:
