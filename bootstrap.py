@@ -296,7 +296,7 @@ def run_test(args: Sequence[str]) -> int:
         rest = [arg for arg in args if arg != "--upstream"]
         return become([str(ensure("dev")), str(ROOT / "tools" / "upstream_suite" / "run.py"), *rest])
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # a thousand processes would each compile the whole program
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".cache" / "bytecode"))
+        os.environ["PYTHONPYCACHEPREFIX"] = os.environ.get("PYTHONPYCACHEPREFIX") or str(ROOT / ".cache" / "bytecode")
     return become([str(ensure("dev")), "-m", "pytest", *args], folder=ROOT)
 
 

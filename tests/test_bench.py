@@ -57,7 +57,7 @@ with socket.create_server(("127.0.0.1", port)) as listener:
 """
 """One request for each connection, relayed with a fault."""
 
-BENCH = Path(__file__).parents[2] / "bench" / "bench.py"
+BENCH = Path(__file__).parents[1] / "bench" / "bench.py"
 STREAM = ("--streams", 3, "--pace-us", 50000, "--seconds", 0.5)
 TEN_EACH = 30
 BURNS = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() < until: pass"

@@ -256,5 +256,7 @@ def test_tests_keep_what_they_compile_and_get_their_arguments(checkout: Checkout
     said = "import json, sys; print(json.dumps([sys.argv[1:], sys.dont_write_bytecode, sys.pycache_prefix]))"
     checkout.pin("dev.txt", "pytest", "1.0", said)
     for variables, prefix in (({}, None), ({"PYTHONDONTWRITEBYTECODE": "1"}, str(checkout.folder / ".cache/bytecode"))):
-        done = checkout.run("test", "tests/a.py", "-k", "b c", **{"PYTHONDONTWRITEBYTECODE": ""} | variables)
+        done = checkout.run(
+            "test", "tests/a.py", "-k", "b c", **{"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": ""} | variables
+        )
         assert json.loads(done.stdout) == [["tests/a.py", "-k", "b c"], False, prefix], done.stderr

@@ -120,17 +120,17 @@ def _name(pid: int | None) -> str:
 
 def _disks(folders: Mapping[str, Path]) -> Iterator[Disk]:
     """Report folders on the same disk only once."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[int] = set()
     for what, folder in folders.items():
         there = next((path for path in (folder, *folder.parents) if path.exists()), None)
         if there is None:
             continue
         try:
-            usage = psutil.disk_usage(str(there))
+            device, usage = there.stat().st_dev, psutil.disk_usage(str(there))
         except OSError:
             continue
-        if (usage.total, usage.free) not in seen:
-            seen.add((usage.total, usage.free))
+        if device not in seen:
+            seen.add(device)
             yield Disk(what=what, path=str(folder), free=usage.free, total=usage.total)
 
 

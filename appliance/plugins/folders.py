@@ -253,7 +253,6 @@ def load_hooks(folder: Path, package: str) -> Hooks:
     home.__path__ = [str(folder)]
     home.__spec__ = ModuleSpec(package, None, is_package=True)
     sys.modules[package] = home
-    importlib.invalidate_caches()
     try:
         module = importlib.import_module(f"{package}.agent")
         found = {name: getattr(module, name) for name in HOOKS if hasattr(module, name)}

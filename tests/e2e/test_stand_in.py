@@ -106,7 +106,7 @@ def test_sigterm_ends_it_within_three_seconds_however_busy(stand_in) -> None:
     children = server.children()
     body = json.dumps({"prompt": "Once", "stream": True, "ignore_eos": True, "n_predict": 8000}).encode()
     with socket.create_connection((server.host, server.port), timeout=10) as client:
-        head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         client.sendall(head.encode() + body)
         assert client.recv(64).startswith(b"HTTP/1.1 200")
         server.signal(signal.SIGTERM)

@@ -277,10 +277,10 @@ async def test_over_the_wire_refusals_carry_cors_and_the_order_is_place_key_rout
 async def test_a_stranger_learns_nothing_about_the_models(open_server: OpenServer):
     async with open_server(api_keys=("secret",)) as server:
         assert (await server.ask("GET", "/health")).json == {"status": "ok"}
-        assert b"alpha" not in (await server.ask("GET", "/")).body
+        assert b"alpha" not in (await server.ask("GET", "/ui/status")).body
         known = await server.ask("GET", "/health", headers=[("x-api-key", "secret")])
         assert known.json == {"status": "ok", "pool": {"capacity": 4, "servers": []}, "models": []}
-        assert b"alpha" in (await server.ask("GET", "/", headers=[("x-api-key", "secret")])).body
+        assert b"alpha" in (await server.ask("GET", "/ui/status", headers=[("x-api-key", "secret")])).body
 
 
 async def test_the_clients_key_stays_here(open_server: OpenServer):
@@ -301,7 +301,7 @@ async def test_the_api_prefix_is_in_front_of_everything(open_server: OpenServer)
         assert (await server.ask("GET", "/llm/api/health")).status == 200
         answer = await server.ask("POST", f"/llm/api{CHAT}?a=b%2Fc", chat(echo=True))
         assert answer.json["head"].startswith(f"POST {CHAT}?a=b%2Fc HTTP/1.1\r\n")
-        assert b"http://localhost/llm/api/v1" in (await server.ask("GET", "/llm/api/")).body
+        assert b"http://localhost/llm/api/v1" in (await server.ask("GET", "/llm/api/ui/status")).body
 
 
 CROSS = ("Sec-Fetch-Site", "cross-site")

@@ -67,7 +67,7 @@ async def test_everything_works_behind_a_certificate(open_server: OpenServer, pa
         assert len(events) >= 400
         assert events[-1] == "data: [DONE]"
         client.next_request()
-        await client.send("GET", "/", headers=[("Connection", "close")])
+        await client.send("GET", "/ui/status", headers=[("Connection", "close")])
         assert b"https://localhost/v1" in (await client.answer()).body
         assert await client.stream.receive_some(1) == b""  # and not an end without a farewell
 

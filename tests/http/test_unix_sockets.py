@@ -63,7 +63,7 @@ async def test_a_server_on_a_file(open_server: OpenServer, folder: Path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert (await ask(path, "GET", "/health")).status == 200
         assert len((await ask(path, "POST", CHAT, chat(stream=True, tokens=3))).events) >= 3
-        page = await ask(path, "GET", "/")
+        page = await ask(path, "GET", "/ui/status")
         assert str(path).encode() in page.body
         assert (await server.ask("GET", "/health")).status == 200
         server.shutdown.set()
