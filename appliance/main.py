@@ -32,6 +32,7 @@ from appliance.service.parent import check_parent, open_parent
 from appliance.service.systemd_notify import open_service_manager
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
+from appliance.store.runs import check_store
 from appliance.streams.owner import check_streams
 from appliance.upkeep import (
     echoing_engine_log,
@@ -59,6 +60,8 @@ async def run_server(settings: AppSettings) -> int:
     catalog = Catalog(settings.sources, settings.config)
     if settings.config is not None:
         check_streams(settings.config.streams)
+        if settings.config.store is not None:
+            check_store(Path(settings.config.store.path))
     raise_open_files()
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:

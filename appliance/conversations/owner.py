@@ -299,8 +299,8 @@ class Conversations:
     async def close(self) -> None:
         """Close the file."""
         if self._store is not None:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(self._store.close, limiter=self._turn)
+            with trio.move_on_after(LAST_WORDS, shield=True):
+                await trio.to_thread.run_sync(self._store.close, limiter=self._turn, abandon_on_cancel=True)
 
 
 def _now() -> int:

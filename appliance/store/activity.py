@@ -19,7 +19,7 @@ import trio
 
 from appliance.core.records.activity import Query
 from appliance.errors import Busy
-from appliance.store.activity_schema import open_file, open_memory
+from appliance.store.activity_schema import BUSY, open_file, open_memory, unusable
 from appliance.store.activity_table import ActivityTable
 from appliance.wire.activity import Page, Row, Stats
 
@@ -41,7 +41,6 @@ FLUSH = 3.0
 """Seconds that the last rows get when the program ends."""
 
 _T = TypeVar("_T")
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class Activity:
@@ -90,7 +89,7 @@ class Activity:
             except sqlite3.Error as error:
                 if self._path is None:
                     raise
-                if error.sqlite_errorcode in _BUSY:
+                if error.sqlite_errorcode in BUSY:
                     raise Busy(f"the activity log '{self._path}' is locked by another program; try again") from error
                 self._leave_file(error)
                 return question()
@@ -141,7 +140,7 @@ class Activity:
         except sqlite3.Error as error:
             if self._path is None:
                 raise
-            if error.sqlite_errorcode in _BUSY:
+            if error.sqlite_errorcode in BUSY:
                 return False
             self._leave_file(error)
             self._table.add(rows)
@@ -164,6 +163,24 @@ class Activity:
         self._table, self._path = memory, None
 
 
+def _open(path: Path | None, keep: int) -> tuple[ActivityTable, int]:
+    """Return the table and the highest id in it. Raises UsageError."""
+    if path is None:
+        return ActivityTable(open_memory(), keep), 0
+    table = ActivityTable(open_file(path), None)
+    try:
+        return table, table.last_id()
+    except sqlite3.Error as error:  # a page of it is damaged
+        table.close()
+        raise unusable(path, error) from error
+
+
+def check_activity(path: Path) -> None:
+    """Read what an activity log reads first. Raises UsageError for a file that cannot be one."""
+    table, _ = _open(path, DEFAULT_KEEP)
+    table.close()
+
+
 @asynccontextmanager
 async def open_activity(path: Path | None, keep: int) -> AsyncGenerator[Activity]:
     """The log in this file, all of it, or without one the newest ``keep`` rows in memory.
@@ -172,11 +189,7 @@ async def open_activity(path: Path | None, keep: int) -> AsyncGenerator[Activity
     """
     keep = keep if keep > 0 else DEFAULT_KEEP
 
-    def begin() -> tuple[ActivityTable, int]:
-        table = ActivityTable(open_memory(), keep) if path is None else ActivityTable(open_file(path), None)
-        return table, table.last_id()
-
-    activity = Activity(*await trio.to_thread.run_sync(begin), path, keep)
+    activity = Activity(*await trio.to_thread.run_sync(_open, path, keep), path, keep)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(activity.write)

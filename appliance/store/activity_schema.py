@@ -6,6 +6,7 @@ The table, its indexes and its seconds are those that llama-swap 0bdb3720 writes
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 from pathlib import Path
 
@@ -74,6 +75,10 @@ COLUMNS = (
 )
 
 
+BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+"""The codes of an error that says that another program is at the file."""
+
+
 def open_memory() -> sqlite3.Connection:
     connection = _connect(":memory:")
     connection.executescript(_SCHEMA + _SPEED_INDEXES)
@@ -86,12 +91,12 @@ def open_file(path: Path) -> sqlite3.Connection:
     try:
         connection = _connect(str(path))
     except sqlite3.Error as error:
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
     try:
         _prepare(connection, path)
     except sqlite3.Error as error:
         connection.close()
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
     except UsageError:
         connection.close()
         raise
@@ -140,7 +145,12 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.executescript(f"BEGIN IMMEDIATE;{script}PRAGMA user_version = {VERSION};COMMIT;")
 
 
-def _unusable(path: Path, error: sqlite3.Error) -> UsageError:
-    return UsageError(
-        f"store.path '{path}' cannot be used as an SQLite database: {error}; move it away, or name another file"
-    )
+def unusable(path: Path, error: sqlite3.Error) -> UsageError:
+    """Return what is wrong with the file, with the command that helps."""
+    if getattr(error, "sqlite_errorcode", None) in BUSY:
+        advice = "another program holds it; stop that program, or name another file"
+    else:
+        beside = f"{path}.damaged"
+        files = " ".join(shlex.quote(f"{path}{suffix}") for suffix in ("", "-wal", "-shm"))
+        advice = f"name another file, or set it aside: mkdir {shlex.quote(beside)}; mv {files} {shlex.quote(beside)}"
+    return UsageError(f"store.path '{path}' cannot be used as an SQLite database: {error}; {advice}")

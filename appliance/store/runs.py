@@ -14,7 +14,8 @@ from pathlib import Path
 
 import trio
 
-from appliance.errors import UsageError
+from appliance.store.activity import check_activity
+from appliance.store.activity_schema import unusable
 
 log = logging.getLogger(__name__)
 
@@ -116,15 +117,18 @@ def _open(path: Path) -> tuple[sqlite3.Connection, list[bytes]]:
     try:
         connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, check_same_thread=False)
     except sqlite3.Error as error:
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
     try:
         connection.executescript(_SCHEMA)
         found = connection.execute("SELECT record FROM agent_runs ORDER BY created").fetchall()
     except sqlite3.Error as error:
         connection.close()
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
     return connection, [bytes(record) for (record,) in found]
 
 
-def _unusable(path: Path, error: sqlite3.Error) -> UsageError:
-    return UsageError(f"store.path '{path}' cannot hold agent runs: {error}; move it away, or name another file")
+def check_store(path: Path) -> None:
+    """Read what the activity log and the runs read first, before anything is open. Raises UsageError."""
+    check_activity(path)
+    connection, _ = _open(path)
+    connection.close()

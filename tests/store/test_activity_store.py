@@ -25,6 +25,7 @@ from waiting import until
 from appliance.core.records.activity import SORT_KEYS, Query, histogram
 from appliance.errors import Busy, UsageError
 from appliance.store import activity as store
+from appliance.store import activity_schema
 from appliance.store.activity import MAX_WAITING, open_activity
 from appliance.store.activity_schema import VERSION, open_file, open_memory
 from appliance.store.activity_table import ActivityTable
@@ -220,6 +221,32 @@ async def test_files_with_something_else_in_them(tmp_path: Path):
     with closing(sqlite3.connect(later)) as connection:
         connection.execute(f"PRAGMA user_version = {VERSION + 1}")
     assert f"later version of this program (schema {VERSION + 1}," in await refusal(later)
+
+
+async def test_a_damaged_page_names_the_command_that_sets_the_file_aside(tmp_path: Path):
+    path = tmp_path / "activity.db"
+    async with open_activity(path, 10) as activity:
+        for _ in range(300):
+            activity.add(row())
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    said = await refusal(path)
+    assert "malformed" in said
+    command = said.partition("set it aside: ")[2]
+    assert "activity.db.damaged" in command
+    await trio.run_process(["/bin/sh", "-c", command], check=False, capture_stderr=True)
+    async with open_activity(path, 10) as activity:
+        assert activity.add(row()) == 1
+    assert (tmp_path / "activity.db.damaged" / "activity.db").stat().st_size > 4096
+
+
+async def test_a_locked_file_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(activity_schema, "BUSY_MS", 50)
+    path = tmp_path / "activity.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert "another program holds it; stop that program" in await refusal(path)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such permissions")

@@ -68,5 +68,5 @@ async def test_what_waits_is_written_when_the_program_is_cancelled(tmp_path: Pat
 async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite"
     path.write_bytes(b"something else entirely" * 100)
-    with pytest.raises(UsageError, match="cannot hold agent runs"):
+    with pytest.raises(UsageError, match="set it aside: mkdir"):
         await stored(path)
