@@ -37,6 +37,9 @@ export class Chat {
   private reading: Promise<void> | undefined;
   private again = false;
   private drafting = 0;
+  /** Changes on their way to the server, and the number of the newest one that it has. */
+  private changing = 0;
+  private changed = 0;
 
   constructor(info: Conversation, stored: boolean) {
     this.info = info;
@@ -130,7 +133,14 @@ export class Chat {
 
   async change(fields: Partial<Conversation>) {
     this.info = { ...this.info, ...fields };
-    if (this.stored) await send("PUT", `${ROOT}/${this.info.id}`, fields);
+    if (!this.stored) return;
+    this.changing += 1;
+    try {
+      const { change } = await send<Conversation>("PUT", `${ROOT}/${this.info.id}`, fields);
+      this.changed = Math.max(this.changed, change);
+    } finally {
+      this.changing -= 1;
+    }
   }
 
   set(settings: Partial<Settings>) {
@@ -177,8 +187,10 @@ export class Chat {
   }
 
   private take(whole: Whole) {
-    const { leaf, draft } = this.info;
+    const { leaf, draft, settings, title, folder, pinned } = this.info;
     const first = !this.latest;
+    // The server read this before it knew of the newest changes made here: they are not undone by it.
+    const older = !first && (this.changing > 0 || whole.conversation.change < this.changed);
     this.latest = whole.conversation.change;
     for (const message of whole.messages) {
       this.latest = Math.max(this.latest, whole.conversation.change);
@@ -188,7 +200,7 @@ export class Chat {
     }
     for (const id of whole.deleted) this.messages.delete(id);
     const kept = !first && leaf && this.messages.has(leaf); // another tab may look at another branch
-    this.info = { ...whole.conversation, ...(first ? {} : { draft }), ...(kept ? { leaf } : {}) };
+    this.info = { ...whole.conversation, ...(first ? {} : { draft }), ...(kept ? { leaf } : {}), ...(older ? { settings, title, folder, pinned } : {}) };
   }
 }
 
