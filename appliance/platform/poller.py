@@ -69,9 +69,9 @@ async def open_poller() -> AsyncGenerator[Poller]:
 if sys.platform == "linux" or sys.platform == "darwin":
 
     class Receiver:
-        """The receiving side of one socket. ``left`` is called once when the other side has closed its end.
+        """The receiving side of one socket, until `close`. One task waits for it at a time.
 
-        It is called in front of what that side sent before, and at once if it is set after that.
+        Every method but `receive` and `each` is atomic. The socket itself belongs to the maker of the receiver.
         """
 
         __slots__ = ("_ended", "_exact", "_fd", "_hears", "_left", "_news", "_size", "_sock", "_system", "_task")
@@ -90,7 +90,9 @@ if sys.platform == "linux" or sys.platform == "darwin":
             system.add(self._fd, self)
 
         def when_left(self, left: Callable[[], None]) -> None:
-            """Call ``left`` once when the other side has closed its end, whatever it sent before: now or later."""
+            """Call ``left`` once when the other side has closed its end: at once if it has, else in front of what it
+            sent before. A second call replaces the first.
+            """
             self._left = left
             if self._ended:
                 left()
@@ -122,7 +124,6 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 raise trio.ClosedResourceError
             if self._news:
                 self._system.again(self._fd)
-            self._size = RECEIVE_SIZE
             self._hears = hears
             self._task = trio.lowlevel.current_task()
             try:

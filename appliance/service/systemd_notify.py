@@ -53,9 +53,8 @@ async def open_service_manager(stopping: trio.Event) -> AsyncGenerator[ServiceMa
             if manager.every is not None:
                 nursery.start_soon(_show_life, manager, manager.every)
             if watch.address:
-                signal.signal(
-                    signal.SIGHUP, signal.SIG_IGN
-                )  # systemd's reload, also where there is nothing to read again
+                # A reload by systemd must not end a program that has nothing to read again.
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
                 nursery.start_soon(_tell_stopping, manager, stopping)
             yield manager
             nursery.cancel_scope.cancel()
