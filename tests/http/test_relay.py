@@ -66,6 +66,8 @@ async def test_the_answers_head_keeps_its_case_and_loses_what_is_the_engines_own
         assert names.count("Content-Length") == 1
         assert [value for name, value in answer.headers if name.lower() == "server"] == ["llama-appliance"]
         assert "Keep-Alive" not in names
+        allowed = [value for name, value in answer.headers if name.lower() == "access-control-allow-origin"]
+        assert allowed == ["http://localhost:1"], "this server's own, and not the engine's beside it"
         stream = await server.ask("POST", CHAT, chat(stream=True))
         assert stream.header("transfer-encoding") == "chunked"
         assert stream.header("X-Accel-Buffering") == "no"
