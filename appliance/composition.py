@@ -134,13 +134,14 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
         tools = places.toolbox or own_tools
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
         bodies, pings, guard = Bodies(http), Pings(http.ping_after), Guard(http, listening.bound)
+        asking = Asking(http, guard, traffic.targets, fleet, peers, pool, pings)
         pipeline = Pipeline(
             http,
             traffic,
             bodies,
             catalog,
             fleet,
-            Asking(http, guard, traffic.targets, fleet, peers, pool, pings),
+            asking,
             Lasting(streams, traffic, bodies, fleet),
             plugins,
             ToolChats(tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after),
@@ -181,7 +182,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
 
             def gateway() -> Gateway:
                 own_routes = OwnRoutes(http, listening.bound, guard, traffic, bodies, owners, pipeline.inward)
-                return Gateway(http, guard, traffic, bodies, owners, pipeline, own_routes)
+                return Gateway(http, guard, traffic, bodies, owners, pipeline, own_routes, asking, pool)
 
             async def quiet() -> None:
                 """Agents and kept streams, whose clients may be away, have finished."""

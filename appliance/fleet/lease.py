@@ -65,9 +65,20 @@ class Lease:
         self._address: Address | None = None
         self._error: ApplianceError | None = None
 
+    def take(self) -> Address | None:
+        """Take the lease at once, where the model is ready for one more; None changes nothing. Raises ModelNotFound.
+
+        `give_back` ends it, or an ``async with`` that begins with it.
+        """
+        self._address = self._lender.lend(self)
+        return self._address
+
+    def give_back(self) -> None:
+        self._lender.take_back(self, client_left=False)
+
     async def __aenter__(self) -> Address:
         try:
-            return self._lender.lend(self) or await self._wait()
+            return self._address or self._lender.lend(self) or await self._wait()
         except BaseException as error:
             self._lender.take_back(self, client_left=isinstance(error, trio.Cancelled))
             raise

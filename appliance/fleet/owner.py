@@ -230,8 +230,12 @@ class Fleet:
 
     def lease_nowait(self, model_id: str) -> AbstractContextManager[Address] | None:
         """The address of a model that is loaded now, without counting as a use: for introspection. Never loads."""
-        address = self._runs[model_id].address if self.is_ready(model_id) else None
+        address = self.address(model_id)
         return nullcontext(address) if address is not None else None
+
+    def address(self, model_id: str) -> Address | None:
+        """Where the model is reached, if it is loaded now."""
+        return self._runs[model_id].address if self.is_ready(model_id) else None
 
     async def wait_quiet(self, model_id: str) -> None:
         """Wait, before asking a process about itself, until it has noticed that a client has left.
