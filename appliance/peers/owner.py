@@ -83,7 +83,7 @@ class Peers:
 
     def names(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Return peer ids and their models: everything that `complete` depends on, and cheap."""
-        return tuple((peer.id, peer.models) for peer in self._peers.values())
+        return tuple([(peer.id, peer.models) for peer in self._peers.values()]) if self._peers else ()
 
     def complete(self, config: Config) -> Config:
         """Return the configuration with the models that peers list if it names none, for resolving names."""

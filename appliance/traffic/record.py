@@ -32,8 +32,9 @@ PACKING_PAUSE = 0.5
 """Seconds before the first batch: under load most captures are gone by then, and were not worth compressing."""
 PACKING_BATCH = 1 << 20
 """Bytes compressed in one go; some ten milliseconds in a thread of its own."""
-SHARE = 10
-"""One part in so many of a core's time goes into compressing, however much there is of it."""
+SHARE = 40
+"""One part in so many of a core's time goes into compressing, however much there is of it. Under load most captures are
+gone before it is their turn."""
 
 
 class Packer:
@@ -59,8 +60,10 @@ class Packer:
             await self._wake.wait()
             self._wake = trio.Event()
             await trio.sleep(PACKING_PAUSE)
-            while batch := self.batch():
+            while True:
                 began = time.monotonic()
+                if not (batch := self.batch()):
+                    break
                 packed = await trio.to_thread.run_sync(_pack, batch, abandon_on_cancel=True)
                 for packing, result in zip(batch, packed, strict=True):
                     packing.put(result)

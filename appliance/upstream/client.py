@@ -115,7 +115,7 @@ class Response:
                 if not self.hear(take, begun):
                     return self._body.complete
             if not self._body.complete:
-                await self._wire.each(partial(self.hear, take))
+                await self._wire.each(partial(self._hear_watched if self._progress is not None else self.hear, take))
         except OSError:
             raise UpstreamFailed(self._address.label, "it broke the connection") from None
         return self._body.complete
@@ -126,8 +126,6 @@ class Response:
         False: it is `complete`, or ``take`` returned False. Raises UpstreamFailed when it is cut short or garbled.
         """
         body = self._body
-        if self._progress is not None:
-            self._progress.received()
         try:
             if not data:
                 body.end()
@@ -136,6 +134,11 @@ class Response:
         except BodyError as cause:
             raise self._garbled(cause) from None
         return (not content or take(content)) and not body.complete
+
+    def _hear_watched(self, take: Callable[[bytes], bool], data: bytes) -> bool:
+        assert self._progress is not None
+        self._progress.received()
+        return self.hear(take, data)
 
     async def read(self, limit: int) -> bytes:
         """The whole body; UpstreamFailed when it is longer than ``limit`` bytes."""

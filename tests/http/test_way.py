@@ -37,7 +37,7 @@ def standing() -> list[list[str]]:
     for task in tasks(root):
         frames = [frame for frame, _ in task.iter_await_frames()]
         names = [frame.f_code.co_qualname for frame in frames if "/trio/" not in frame.f_code.co_filename]
-        if names and names[0] == "Clients._serve_one" and "relay" in names:
+        if names and names[0] == "Clients._serve_one" and "Relay.run" in names:
             stacks.append(names)
     return stacks
 

@@ -16,8 +16,6 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-import trio
-
 from appliance.core.bodies import head as heads
 from appliance.core.bodies.head import RequestHead
 from appliance.core.bodies.http_message import BodyError, HeadError, ResponseHead
@@ -64,7 +62,7 @@ class Over(Protocol):
     """Writes a request down."""
 
     def __call__(
-        self, route: Route | None, sink: Sink, record: Record, body: Body, own: HttpSink, began: float, *, left: bool
+        self, route: Route | None, sink: Sink, record: Record, body: Body, own: HttpSink, *, left: bool
     ) -> None: ...
 
 
@@ -260,7 +258,6 @@ class Carried:
         "_carrier",
         "_known",
         "_ping",
-        "began",
         "begun",
         "body",
         "connection",
@@ -299,7 +296,6 @@ class Carried:
         self.lease = lease
         self.body = body
         self.streams = streams
-        self.began = trio.current_time()
         self.begun = Begun(wire, content)
         self.relay: Relay | None = None
         self.course: Course | None = None
@@ -412,7 +408,7 @@ class Carried:
         self.lease.give_back()
         self.let_go()
         carrier.traffic.inflight.end(self.entry)
-        carrier.over(self._known.route, self.sink, self.record, self.body, self.own, self.began, left=False)
+        carrier.over(self._known.route, self.sink, self.record, self.body, self.own, left=False)
         self.connection.answered(stays=self.own.stays)
         return False
 

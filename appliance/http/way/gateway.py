@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-import trio
 from msgspec import structs
 
 from appliance.core.bodies.http_request import Head
@@ -67,7 +67,6 @@ class Gateway:
 
     async def answer(self, connection: Connection, head: Head) -> bool:
         """See `Answers`. Whatever goes wrong becomes an answer here."""
-        began = trio.current_time()
         request = read_request(head, self._settings.api_prefix, connection.peer)
         if self._settings.health is not None and request.path == self._settings.health:
             request = structs.replace(request, path=HEALTH, target=HEALTH)
@@ -94,7 +93,7 @@ class Gateway:
         except Exception as error:  # noqa: BLE001  it becomes an answer, and a bug a line in the log
             await explain(visit, error)
         finally:
-            self._leave(visit, own, began)
+            self._leave(visit, own)
         return own.stays and own.ended
 
     async def go_on(self, carried: Carried) -> bool:
@@ -110,10 +109,10 @@ class Gateway:
         except Exception as error:  # noqa: BLE001  as in `answer`
             await explain(visit, error)
         finally:
-            self._leave(visit, own, carried.began)
+            self._leave(visit, own)
         return own.stays and own.ended
 
-    def _leave(self, visit: Visit, own: HttpSink, began: float) -> None:
+    def _leave(self, visit: Visit, own: HttpSink) -> None:
         """A request is over."""
         connection, record = visit.client, visit.record
         assert connection is not None
@@ -121,11 +120,9 @@ class Gateway:
         self._traffic.lifetime.requests.end(visit.cancel)
         if not visit.body.complete:
             connection.owe()
-        self._over(visit.route, visit.sink, record, visit.body, own, began, left=visit.left)
+        self._over(visit.route, visit.sink, record, visit.body, own, left=visit.left)
 
-    def _over(
-        self, route: Route | None, sink: Sink, record: Record, body: Body, own: HttpSink, began: float, *, left: bool
-    ) -> None:
+    def _over(self, route: Route | None, sink: Sink, record: Record, body: Body, own: HttpSink, *, left: bool) -> None:
         """Write a request down. ``left``: its client was not there any more."""
         traffic, status = self._traffic, CLIENT_LEFT if left or own.status is None else own.status
         body.release()
@@ -133,7 +130,7 @@ class Gateway:
         traffic.metrics.count(route.name if route else OWN, status, own.sent)
         if isinstance(sink, RecordingSink) and route is not None and record.admitted and not record.outlives:
             traffic.recorder.finish(record, sink, route.name, status)
-        traffic.program_log.answered(record.request, status, own.sent, trio.current_time() - began)
+        traffic.program_log.answered(record.request, status, own.sent, time.perf_counter() - record.began)
 
     async def _let_in(self, visit: Visit) -> bool:
         """False when it has its answer already. Raises what is wrong with the request or its sender."""
