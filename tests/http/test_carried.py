@@ -70,7 +70,7 @@ def settled(text: str) -> str:
 def same(answer: Answer) -> tuple[object, ...]:
     """All of an answer that does not differ from one to the next."""
     headers = sorted(header for header in answer.headers if header[0].lower() not in ("date", "content-length"))
-    body = settled(answer.body.replace(b": ping\n\n", b"").decode())
+    body = settled(answer.body.replace(b": ping\n\n", b"").decode("latin-1"))
     return answer.status, headers, VOLATILE.sub("", body), answer.cut
 
 
