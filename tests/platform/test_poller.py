@@ -251,7 +251,7 @@ class End:
 
 @given(steps=STEPS)
 async def test_any_order_of_events(steps: list[tuple[str, int]]):
-    """Whoever waits or listens gets everything that the far end has sent since the last wait, in order, and then its end."""
+    """Whoever waits or listens gets everything that the far end has sent, in order, and then its end."""
     async with open_poller() as poller:
         with pairs(PAIRS) as made:
             ends = [End(poller, near, far) for near, far in made]
