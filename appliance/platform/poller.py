@@ -172,7 +172,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 self._system.again(self._fd)
 
         def silence(self) -> None:
-            """End `listen`. What has not been heard is left for `receive`. Twice is once."""
+            """End `listen`; the rest is left for `receive`. Twice is once."""
             self._listener = None
 
         def interrupt(self) -> None:

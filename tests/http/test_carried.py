@@ -7,6 +7,7 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -127,7 +128,7 @@ async def test_a_plain_request_wakes_no_task(open_server: OpenServer, stream: bo
     ],
     ids=str,
 )
-async def test_whatever_its_engine_does(open_server: OpenServer, stream: bool, fault: dict[str, object]):
+async def test_whatever_its_engine_does(open_server: OpenServer, stream: bool, fault: dict[str, Any]):
     """Answer, activity row and counters are those of a request that has a task."""
     async with open_server(ping_after=0.1) as server:
         told: list[tuple[object, ...]] = []
@@ -172,7 +173,7 @@ async def test_a_client_that_leaves_frees_its_engine_at_once(open_server: OpenSe
             await again(client, chat())
             client.next_request()
             await send(client, chat(stream=stream, stall_after_tokens=2))
-            await until(lambda: server.fleet.known("alpha").leases == 1)
+            await until(lambda: server.traffic.metrics.under_way == 1)
             if stream:
                 await client.head()
                 await client.data()

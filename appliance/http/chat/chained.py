@@ -42,7 +42,7 @@ class PluginChains:
         return None if job.request.inward else self._chains.plan(job.route.name, job.body)
 
     def named(self, route: str, body: bytes) -> bool:
-        """Whether there is a `plan`, or a mistake."""
+        """Return whether there is a `plan`, or a mistake."""
         try:
             return self._chains.plan(route, body) is not None
         except BadRequest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -12,6 +11,7 @@ from msgspec import Raw, Struct
 from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
 from appliance.errors import ModelLoading, ModelNotLoaded, UpstreamFailed
+from appliance.fleet.lease import Lease
 from appliance.fleet.owner import Fleet
 from appliance.fleet.place import Place
 from appliance.http.way.fallback import Course
@@ -28,11 +28,22 @@ from appliance.traffic.record import aside
 from appliance.traffic.request import Request
 from appliance.traffic.targets import Target, Targets
 from appliance.upstream.address import Address
-from appliance.upstream.client import Exchange, split_head
+from appliance.upstream.client import Begun, Exchange, split_head
 from appliance.upstream.pool import Pool
 
-if TYPE_CHECKING:
-    from appliance.http.way.carried import Carried
+
+class Standing:
+    """How far a request has come that no task has answered so far."""
+
+    __slots__ = ("begun", "course", "lease", "relay")
+
+    def __init__(self, lease: Lease, begun: Begun) -> None:
+        self.lease = lease
+        self.begun = begun
+        self.relay: Relay | None = None
+        """There once the answer's head is."""
+        self.course: Course | None = None
+        """The same, for a stream."""
 
 
 class Asking:
@@ -72,7 +83,7 @@ class Asking:
         headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
         return split_head(reached(address, model, request), request.method, path, headers)
 
-    async def ask(self, job: Job, target: Target, model: Model, carried: Carried | None = None) -> None:
+    async def ask(self, job: Job, target: Target, model: Model, carried: Standing | None = None) -> None:
         """Pass the model's answer on to its end. Raises what `Fleet.lease` does, UpstreamFailed and BadRequest.
 
         ``carried`` has begun; it is taken over where it stands.

@@ -30,8 +30,7 @@ from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies, Body, ClientLeft
 from appliance.http.bytes.connection import Connection
 from appliance.http.way import fallback
-from appliance.http.way.asking import Asking
-from appliance.http.way.fallback import Course
+from appliance.http.way.asking import Asking, Standing
 from appliance.http.way.guard import Guard
 from appliance.http.way.job import Job
 from appliance.http.way.pings import Ping
@@ -247,7 +246,7 @@ class Carrier:
         return None
 
 
-class Carried:
+class Carried(Standing):
     """One request under way. It belongs to its connection, which lets it go with `Connection.answered`.
 
     Until it has ``halted``, it holds the lease, the wire and the entries in all lists; then whoever takes over does.
@@ -258,17 +257,13 @@ class Carried:
         "_carrier",
         "_known",
         "_ping",
-        "begun",
         "body",
         "connection",
-        "course",
         "entry",
         "halted",
-        "lease",
         "model",
         "own",
         "record",
-        "relay",
         "sink",
         "streams",
         "target",
@@ -290,15 +285,12 @@ class Carried:
         *,
         streams: bool,
     ) -> None:
+        super().__init__(lease, Begun(wire, content))
         body.complete = True
         self.target = target
         self.model = model
-        self.lease = lease
         self.body = body
         self.streams = streams
-        self.begun = Begun(wire, content)
-        self.relay: Relay | None = None
-        self.course: Course | None = None
         self.halted = False
         """It hears nothing any more; the task takes over."""
         self.why: Exception | None = None

@@ -56,6 +56,7 @@ class Gateway:
         self._owners = owners
         self._pipeline = pipeline
         self._own_routes = own_routes
+        self._asking = asking
         self._carrier = Carrier(
             settings, guard, traffic, bodies, owners.fleet, pool, pipeline, asking, self.go_on, self._over
         )
@@ -103,8 +104,12 @@ class Gateway:
         carried.let_go()
         self._traffic.lifetime.requests.begin(visit.cancel)
         try:
-            with visit.scope:
-                await self._pipeline.go_on(visit, carried)
+            with visit.scope, carried.entry as entry:
+                entry.cancel = visit.cancel
+                visit.stay()
+                if carried.why is not None:
+                    visit.cancel(carried.why)
+                await self._asking.ask(carried.job(), carried.target, carried.model, carried)
             visit.raise_why()
         except Exception as error:  # noqa: BLE001  as in `answer`
             await explain(visit, error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from msgspec import Struct, structs
@@ -50,9 +49,6 @@ from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
-
-if TYPE_CHECKING:
-    from appliance.http.way.carried import Carried
 
 
 class Question(Struct, frozen=True):
@@ -141,17 +137,8 @@ class Pipeline:
         else:
             await self._lasting.serve(conversation, visit, job, self._serve)
 
-    async def go_on(self, visit: Visit, carried: Carried) -> None:
-        """Answer what was carried as far as it came. Raises as `answer`."""
-        with carried.entry as entry:
-            entry.cancel = visit.cancel
-            visit.stay()
-            if carried.why is not None:
-                visit.cancel(carried.why)
-            await self._asking.ask(carried.job(), carried.target, carried.model, carried)
-
     def names_plugins(self, route: Route, body: bytes) -> bool:
-        """Whether a chat is for plugins first, or has a mistake in what it says of them."""
+        """Return whether a chat is for plugins first, or has a mistake in what it says of them."""
         return self._plugins.named(route.name, body)
 
     async def _read(self, visit: Visit) -> Job:
