@@ -29,10 +29,9 @@ from appliance.cli.doctor_facts import Wish, examine, log_of
 from appliance.cli.remote import parse_server, server_options
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.config.types import Config
-from appliance.core.doctor.bundle import Versions, numbered, report_of
+from appliance.core.doctor.bundle import Versions, numbered, report_of, secret_values, without_secrets
 from appliance.core.doctor.diagnose import diagnose, headlines
 from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
-from appliance.core.doctor.texts import secret_values, without_secrets
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_OURS, PROGRAM, harmless, say
 from appliance.settings import AsyncCommand

@@ -11,7 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.config.nodes import Problem
-from appliance.core.doctor.bundle import Report, Versions, numbered, report_of
+from appliance.core.doctor.bundle import (
+    MOST,
+    REMOVED,
+    SET,
+    Report,
+    Versions,
+    environment,
+    numbered,
+    options,
+    report_of,
+    secret_values,
+    without_secrets,
+)
 from appliance.core.doctor.facts import (
     Checkup,
     ConfigFact,
@@ -25,7 +37,6 @@ from appliance.core.doctor.facts import (
     Running,
     ServerFact,
 )
-from appliance.core.doctor.texts import MOST, REMOVED, SET, environment, options, secret_values, without_secrets
 from appliance.core.engines.choice import Ranked, Seat
 from appliance.core.engines.listing import Device
 from appliance.core.engines.machine import Gpu, Look
