@@ -15,8 +15,8 @@ import trio
 from appliance import __version__
 from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
-from appliance.catalog.hub_cache import cache_directory
 from appliance.composition import Appliance, Places, open_appliance
 from appliance.core.config.types import Config
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
@@ -25,11 +25,10 @@ from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, Usa
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
 from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, say
-from appliance.platform.limits import raise_open_files
+from appliance.platform.machine import raise_open_files
 from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
-from appliance.service.parent import check_parent, open_parent
-from appliance.service.systemd_notify import open_service_manager
+from appliance.service.parent import check_parent, open_parent, open_service_manager
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.store.runs import check_store

@@ -12,12 +12,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.catalog.files import NotRegular, open_regular, stat_regular, why
-from appliance.catalog.found import Found, all_shards, scan_folder
-from appliance.catalog.hub_cache import scan_cache
-from appliance.catalog.other_stores import scan_lm_studio, scan_ollama
+from appliance.catalog.found import (
+    Found,
+    NotRegular,
+    all_shards,
+    open_regular,
+    scan_cache,
+    scan_folder,
+    stat_regular,
+    why,
+)
 from appliance.catalog.presets import with_presets
-from appliance.catalog.sources import Sources
+from appliance.catalog.sources import Sources, scan_lm_studio, scan_ollama
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
 from appliance.core.models.gguf import GgufInfo, merge_shards, read_gguf

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from appliance.catalog.download_status import NotEnoughSpace
-from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
+from appliance.catalog.found import UnsafeName, join_inside, list_folder, read_start
 from appliance.catalog.hub import Hub
 from appliance.core.models.download import PRESET_FILE, Choice, RemoteFile, Wanted, pick
 from appliance.core.models.names import folder_of, is_commit, repo_of, stem_of, tag_of

@@ -19,9 +19,8 @@ from msgspec import structs
 
 from appliance.catalog.download_plan import Plan, PlannedFile, plan_download
 from appliance.catalog.download_status import HubFailed
-from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
+from appliance.catalog.found import Cached, UnsafeName, in_cache, join_inside, list_folder, read_start
 from appliance.catalog.hub import Answer, Hub, HubAccess
-from appliance.catalog.hub_cache import Cached, in_cache
 from appliance.core.decoding import decoded
 from appliance.core.models.download import Wanted
 from appliance.core.models.elsewhere import Image, Location, Remote, shown_url

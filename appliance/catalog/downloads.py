@@ -17,8 +17,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download_delete import Removed, discard_begun, remove_model
-from appliance.catalog.download_file import Transfer, fetch
+from appliance.catalog.download_file import Removed, Transfer, discard_begun, fetch, remove_model
 from appliance.catalog.download_plan import Plan, PlannedFile
 from appliance.catalog.download_source import plan_of
 from appliance.catalog.download_status import (

@@ -6,7 +6,7 @@ huggingface_hub (2.4) does what it does well: it finds the token, so that ``hf a
 - Lists of files: three calls of the API, 45 lines on top of the client that the transfer needs anyway. The library
   brings a second HTTP client with its own errors and redirects, and costs the server 22 MB for good and 200 ms
   (measured).
-- Names and cache: see `catalog.hub_cache`.
+- Names and cache: see `catalog.found`.
 
 Connections are direct: a proxy (HTTPS_PROXY, a system setting) is not used, and a failure says so where one is set.
 """

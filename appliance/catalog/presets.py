@@ -11,9 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.files import read_start
-from appliance.catalog.found import Found, all_shards
-from appliance.catalog.hub_cache import Cached, in_cache
+from appliance.catalog.found import Cached, Found, all_shards, in_cache, read_start
 from appliance.core.config.nodes import Problem
 from appliance.core.llama.preset_file import NONE, Choice, Choices, from_words
 from appliance.core.llama.presets import (

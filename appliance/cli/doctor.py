@@ -22,7 +22,7 @@ import trio
 from msgspec import Struct
 
 from appliance import __version__
-from appliance.catalog.config_files import Files
+from appliance.catalog.configuration import Files
 from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
 from appliance.cli.doctor_facts import Wish, examine, log_of

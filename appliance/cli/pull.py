@@ -20,8 +20,8 @@ import trio
 from appliance.catalog.download_plan import Unfinished, unfinished_in
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import PARALLEL, Download, Downloads, DownloadSettings, open_downloads
+from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
-from appliance.catalog.hub_cache import cache_directory
 from appliance.cli.show import human_size
 from appliance.cli.values import Size
 from appliance.core.models.download import Reference, parse_reference

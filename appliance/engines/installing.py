@@ -20,8 +20,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.engines.builds import MANIFEST, Archive, Build, Entry, FileSum, Wants, check_entry
-from appliance.engines.found import EXECUTABLE
-from appliance.engines.integrity import MAX_MANIFEST, build_of, check_build, read_build
+from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
 from appliance.engines.unpacking import BadArchive, check_links, read_member, unpack
 from appliance.errors import UsageError

@@ -14,24 +14,70 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequ
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import trio
 from msgspec import structs
 
-from appliance.core.engines.cards import drivers_of, identify, memory_names
 from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, device_flags, rank, seats_of
 from appliance.core.engines.events import Failed, Learnt, Seen, Trusted, reduce
-from appliance.core.engines.listing import Device, cpu_device
+from appliance.core.engines.listing import Device, cpu_device, drivers_of, identify, memory_names
 from appliance.core.engines.machine import VISIBILITY, Look
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.state import Listed, State, key_of
-from appliance.engines.found import NO_GPUS, Engine
-from appliance.engines.integrity import check_build
+from appliance.engines.found import NO_GPUS, Engine, check_build
 from appliance.engines.probing import list_devices
 from appliance.platform.children import Children, open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here
 from appliance.store.engine_state import StateFile
+
+
+class Chooser(Protocol):
+    """Answers at once, without a look at the disk."""
+
+    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+        """The engine for the model, with its seat, which is none of those ``tried``; None when there is no other.
+
+        ``word`` is what the model's own configuration asks for, as `Wanted.word`. Without a model: what a model gets
+        of which nothing is known.
+        """
+        ...
+
+    def failed(self, engine: Engine, model: str, why: str) -> None:
+        """The model could not be started on the engine, or its process died at work."""
+        ...
+
+    @property
+    def look(self) -> Look | None:
+        """The machine; None while nobody has looked."""
+        ...
+
+    async def check(self, engine: Engine) -> str:
+        """What is wrong with the engine's files, right before it is started; empty: nothing."""
+        ...
+
+
+class OneEngine:
+    """One engine that somebody named: nothing else will do."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = structs.replace(engine, seat=engine.seat or f"{engine.id or engine.name}:")
+
+    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+        return None if self._engine.seat in tried else self._engine
+
+    def failed(self, engine: Engine, model: str, why: str) -> None:
+        """There is nothing else to be used meanwhile."""
+
+    @property
+    def look(self) -> Look | None:
+        """Nobody looks for the sake of one engine."""
+        return None
+
+    async def check(self, engine: Engine) -> str:
+        return engine.damage
+
 
 RANKED_FOR = 1.0
 """Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""

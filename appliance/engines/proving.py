@@ -11,24 +11,25 @@ import platformdirs
 import trio
 from msgspec import Struct
 
-from appliance.core.engines import trial_log
-from appliance.core.engines.ballast import (
+from appliance.core.engines import trials
+from appliance.core.engines.listing import CPU, Device, printable
+from appliance.core.engines.proofs import Proof, ProofKey, Speeds, Timings, next_request, speeds_of
+from appliance.core.engines.trials import (
     BLOCK,
     BLOCK_BYTES,
+    KNOWN,
     LAYERS,
     LETTERS,
     PREFIX,
     SUFFIX,
+    Known,
     file_name,
     header,
     layers_for,
     weights_of,
     weights_size,
 )
-from appliance.core.engines.listing import CPU, Device, printable
-from appliance.core.engines.proofs import Proof, ProofKey, Speeds, Timings, next_request, speeds_of
 from appliance.engines.found import Engine
-from appliance.engines.known import KNOWN, Known
 from appliance.engines.trial import Trial, TrialFailed, open_trial
 from appliance.platform.children import Children
 from appliance.store.model_files import write_sparse
@@ -133,9 +134,9 @@ async def _known_answers(
         for known in KNOWN:
             done.append(await _ask_known(trial, known, _left(until)))
         lines = trial.lines()
-    if device.name != CPU and trial_log.only_on_processor(lines):
+    if device.name != CPU and trials.only_on_processor(lines):
         raise TrialFailed("load", f"it computed on the processor instead of {device.name}")
-    return speeds_of(done, _weight(model)), trial_log.pci_of(device.name, lines)
+    return speeds_of(done, _weight(model)), trials.pci_of(device.name, lines)
 
 
 async def _ask_known(trial: Trial, known: Known, seconds: float) -> Timings:

@@ -11,8 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.catalog.config_files import Files
-from appliance.catalog.configuration import SETTLED, WATCH_EVERY, Configuration
+from appliance.catalog.configuration import SETTLED, WATCH_EVERY, Configuration, Files
 from appliance.core.config.types import Config
 from appliance.errors import Conflict, InvalidConfig, UsageError
 

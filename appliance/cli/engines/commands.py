@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from appliance.cli.control import json_option
 from appliance.cli.engines.changes import install, pin, remove, rollback, use
-from appliance.cli.engines.place import (
+from appliance.cli.engines.sources import (
     keep,
     note_named_engine,
     opened,

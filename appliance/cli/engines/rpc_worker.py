@@ -15,7 +15,7 @@ from appliance.errors import UsageError
 from appliance.fleet.rpc_server import Serving, Up, claim_port, keep_serving, server_program
 from appliance.platform.children import open_children
 from appliance.platform.console import PROGRAM, harmless, say
-from appliance.platform.cpu import engine_threads
+from appliance.platform.machine import engine_threads
 from appliance.platform.stopping import stop_signals
 from appliance.settings import AsyncCommand
 

@@ -12,8 +12,11 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from appliance.core.fit.shape import SHAPE_KEYS, Shape, shape_of, with_parts
-from appliance.core.models.ggml import ENCODERS, FILE_TYPE_GUESSED, FILE_TYPES, POOLING
 from appliance.core.models.gguf_bytes import (
+    ENCODERS,
+    FILE_TYPE_GUESSED,
+    FILE_TYPES,
+    POOLING,
     WINDOW,
     Array,
     Cursor,
