@@ -22,7 +22,7 @@ from command_line import Command
 from engine_folders import make_build
 from rpc_builds import build_with_rpc, llama_server, tokens
 
-from appliance.cli.engines.rpc_worker import rpc_worker
+from appliance.cli.engines.commands import rpc_worker
 from appliance.core.engines.workers import Worker, command_on
 from appliance.engines.found import Engine
 from appliance.engines.probing import look_at_worker

@@ -1,6 +1,7 @@
-"""The meaning of ``--from`` and the word before it: an entry of the list, an archive, an address, or a folder.
+"""Shared by the verbs of ``engines``: the folder of builds, what is remembered, the server; where builds come from.
 
-Archives are downloaded in the same way as models: resumable and checked.
+``--from`` and the word before it mean an entry of the list, an archive, an address, or a folder. Archives are
+downloaded in the same way as models: resumable and checked.
 """
 
 from __future__ import annotations

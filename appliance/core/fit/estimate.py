@@ -1,4 +1,4 @@
-"""Estimates a model's memory on each device, as llama-server (b11434) allocates it for given options."""
+"""A model's memory on each device as llama-server (b11434) allocates it: estimated before, read from its log after."""
 
 from __future__ import annotations
 

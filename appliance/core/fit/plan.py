@@ -6,6 +6,8 @@ better than a rule from outside. So the layers are left to it, with the reserve 
 here. It does not do three things, which are done here: without a GPU it counts the memory that a machine *has*, not the
 memory that other models leave free; it never lowers the number of slots; and it has no reserve in main memory. A user's
 setting is always kept: `Asked` holds those of the model's own engine flags that concern its memory.
+
+The budgets at the end say what all models together may use, and the rest when other programs use some of it.
 """
 
 from __future__ import annotations

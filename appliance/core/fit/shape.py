@@ -22,25 +22,10 @@ RECURRENT = frozenset(("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv
 """Architectures that keep a state of a fixed size and no context."""
 
 HYBRID = {
-    "bailingmoe3": 0,
-    "deepseek4": 0,
-    "falcon-h1": 0,
-    "glm5-next": 0,
-    "granitehybrid": 0,
-    "jamba": 0,
-    "kimi-k3": 0,
-    "kimi-linear": 0,
-    "lfm2": 0,
-    "lfm2moe": 0,
-    "minimax-01": 8,
-    "nemotron_h": 0,
-    "nemotron_h_moe": 0,
-    "plamo2": 0,
-    "qwen35": 4,
-    "qwen35moe": 4,
-    "qwen3next": 4,
-    "qwen4exp": 4,
-}
+    "bailingmoe3": 0, "deepseek4": 0, "falcon-h1": 0, "glm5-next": 0, "granitehybrid": 0, "jamba": 0, "kimi-k3": 0,
+    "kimi-linear": 0, "lfm2": 0, "lfm2moe": 0, "minimax-01": 8, "nemotron_h": 0, "nemotron_h_moe": 0, "plamo2": 0,
+    "qwen35": 4, "qwen35moe": 4, "qwen3next": 4, "qwen4exp": 4,
+}  # fmt: skip
 """Some layers keep a state and the others a context: one layer in this many has a context; 0: the layers without heads
 of keys and values keep a state.
 """
@@ -85,39 +70,15 @@ WINDOWS = {
 }
 
 
-SHAPE_KEYS = frozenset(
-    {
-        "attention.head_count",
-        "attention.head_count_kv",
-        "attention.key_length",
-        "attention.key_length_mla",
-        "attention.key_length_swa",
-        "attention.kv_lora_rank",
-        "attention.recurrent_layers",
-        "attention.shared_kv_layers",
-        "attention.sliding_window",
-        "attention.sliding_window_pattern",
-        "attention.value_length",
-        "attention.value_length_swa",
-        "block_count",
-        "context_length",
-        "embedding_length",
-        "expert_count",
-        "expert_feed_forward_length",
-        "expert_used_count",
-        "feed_forward_length",
-        "full_attention_interval",
-        "kda.head_dim",
-        "nextn_predict_layers",
-        "shortconv.l_cache",
-        "ssm.conv_kernel",
-        "ssm.group_count",
-        "ssm.inner_size",
-        "ssm.state_size",
-        "token_shift_count",
-        "wkv.head_size",
-    }
-)
+SHAPE_KEYS = frozenset({
+    "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.key_length_mla",
+    "attention.key_length_swa", "attention.kv_lora_rank", "attention.recurrent_layers", "attention.shared_kv_layers",
+    "attention.sliding_window", "attention.sliding_window_pattern", "attention.value_length",
+    "attention.value_length_swa", "block_count", "context_length", "embedding_length", "expert_count",
+    "expert_feed_forward_length", "expert_used_count", "feed_forward_length", "full_attention_interval",
+    "kda.head_dim", "nextn_predict_layers", "shortconv.l_cache", "ssm.conv_kernel", "ssm.group_count",
+    "ssm.inner_size", "ssm.state_size", "token_shift_count", "wkv.head_size",
+})  # fmt: skip
 """Keys after ``<architecture>.`` that are read for this."""
 
 MOST = 1 << 31

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.models import ggml, gguf_bytes
+from appliance.core.models import gguf_bytes
 from appliance.core.models.gguf import GgufInfo, merge_shards, read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 
@@ -55,7 +55,7 @@ def header(
     """A header, and how many bytes of tensor data belong behind it once it is padded."""
     entries, offset = [], 0
     for name, dimensions, number in tensors:
-        _, block, size = ggml.TENSOR_TYPES[number]
+        _, block, size = gguf_bytes.TENSOR_TYPES[number]
         entries.append(tensor(name, dimensions, number, offset))
         offset += -(-(math.prod(dimensions) // block * size) // alignment) * alignment
     head = struct.pack("<4sIQQ", b"GGUF", version, len(entries), len(keys))
@@ -225,7 +225,7 @@ shapes = st.lists(st.integers(0, 9), max_size=3)
     others=others,
     numbers=st.tuples(*(st.integers(0, (1 << 32) - 1) for _ in range(3))),
     name=st.text(max_size=50),
-    tensors=st.lists(st.tuples(shapes, st.sampled_from(sorted(ggml.TENSOR_TYPES))), max_size=8),
+    tensors=st.lists(st.tuples(shapes, st.sampled_from(sorted(gguf_bytes.TENSOR_TYPES))), max_size=8),
     version=st.sampled_from([2, 3]),
     alignment=st.sampled_from([1, 8, 32, 4096]),
     window=st.integers(1, 300),
@@ -245,7 +245,8 @@ def test_what_is_written_is_read(others, numbers, name, tensors, version, alignm
     ]
     shuffle.shuffle(keys)
     weights = [
-        (f"t{number}", [ggml.TENSOR_TYPES[kind][1] * 2, *shape], kind) for number, (shape, kind) in enumerate(tensors)
+        (f"t{number}", [gguf_bytes.TENSOR_TYPES[kind][1] * 2, *shape], kind)
+        for number, (shape, kind) in enumerate(tensors)
     ]
     info = read(gguf(keys, weights, version=version, alignment=alignment), window=window, most=most)
     elements = [dimensions[0] * math.prod(dimensions[1:]) for _, dimensions, _ in weights]
@@ -253,7 +254,7 @@ def test_what_is_written_is_read(others, numbers, name, tensors, version, alignm
     assert (info.context_length, info.embedding_length, info.block_count) == numbers
     assert (info.tensor_count, info.parameters) == (len(weights), sum(elements))
     assert info.tensor_bytes == sum(
-        count // ggml.TENSOR_TYPES[kind][1] * ggml.TENSOR_TYPES[kind][2]
+        count // gguf_bytes.TENSOR_TYPES[kind][1] * gguf_bytes.TENSOR_TYPES[kind][2]
         for count, (_, _, kind) in zip(elements, weights, strict=True)
     )
 
