@@ -33,6 +33,7 @@ from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.store.runs import check_store
 from appliance.streams.owner import check_streams
+from appliance.trio_parts import beside
 from appliance.upkeep import (
     echoing_engine_log,
     following_files,
@@ -222,12 +223,10 @@ async def _scanning(catalog: Catalog) -> AsyncGenerator[trio.Event]:
         await trio.to_thread.run_sync(catalog.scan, abandon_on_cancel=True)
         scanned.set()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(scan)
+    async with beside(scan):
         with trio.move_on_after(SCAN_HEAD_START):
             await scanned.wait()
         yield scanned
-        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -238,7 +237,6 @@ async def _until(event: trio.Event) -> AsyncGenerator[None]:
         await event.wait()
         scope.cancel()
 
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         nursery.start_soon(cut, nursery.cancel_scope)
         yield
-        nursery.cancel_scope.cancel()

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.core.config.nodes import NO_PORTS, Loaded, Problem, Source
 from appliance.core.config.types import Config
 from appliance.errors import ApplianceError, Conflict, InvalidConfig, UsageError
+from appliance.trio_parts import watch
 
 ENDINGS = (".yml", ".yaml")
 LARGEST = 16 << 20
@@ -134,26 +136,22 @@ class Files:
         self._last = _Reading(sources, environ, loaded) if loaded.config is not None else None
         return loaded
 
-    def signature(self) -> tuple[tuple[str, int, int, int], ...]:
-        """Changes when a file does; empty while there is none, as when an editor puts a new one into place."""
+    def signature(self) -> tuple[tuple[str, int, int, int], ...] | None:
+        """Changes when a file does; None while there is none, as when an editor puts a new one into place."""
         found: list[tuple[str, int, int, int]] = []
         try:
             paths = config_paths(self.config, self.config_dir)
         except UsageError:
-            return ()
+            return None
         for path in paths:
             try:
                 status = path.stat()
             except OSError:
                 continue
             found.append((str(path), status.st_ino, status.st_mtime_ns, status.st_size))
-        return tuple(found)
+        return tuple(found) or None
 
 
-WATCH_EVERY = 1.0
-"""Seconds between two looks at the files."""
-SETTLED = 0.25
-"""A file that has not changed for so long is written: half of a configuration would be one with fewer models."""
 FIXED: tuple[tuple[str, Callable[[Config], object]], ...] = (
     ("store", lambda config: config.store),
     ("metricsMaxInMemory", lambda config: config.metrics_max_in_memory),
@@ -220,21 +218,8 @@ class Configuration:
             await self.reload()
 
     async def watch(self, reload: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Reload whenever the files have changed, also since they were read first; never returns.
-
-        ``reload`` is what to do if there is more to it. Files that vanish are waited for.
-        """
-        reload = reload or self.reload_quietly
-        seen = None
-        while True:
-            now = await trio.to_thread.run_sync(self._files.signature)
-            if not now or now == seen:
-                await trio.sleep(WATCH_EVERY)
-                continue
-            await trio.sleep(SETTLED)
-            if await trio.to_thread.run_sync(self._files.signature) == now:
-                seen = now
-                await reload()
+        """Reload, or more, whenever the files have changed, also since they were read first; never returns."""
+        await watch(partial(trio.to_thread.run_sync, self._files.signature), reload or self.reload_quietly)
 
     async def _reload(self) -> Reloaded:
         loaded = await trio.to_thread.run_sync(self._files.read, self._ports)
@@ -350,7 +335,9 @@ class Reloads:
         async with trio.open_nursery() as nursery:
             if self._configuration is not None:
                 nursery.start_soon(self._configuration.watch, self._reload_configuration_quietly)
-            nursery.start_soon(self._watch_presets)
+            if (presets := self._catalog.sources.presets) is not None:
+                look = partial(trio.to_thread.run_sync, presets.signature)
+                nursery.start_soon(partial(watch, look, self._reload_presets_quietly))
 
     async def _reload_configuration_quietly(self) -> None:
         if self._configuration is not None:
@@ -359,19 +346,6 @@ class Reloads:
 
     async def _look_beside(self) -> list[Problem]:
         return [*await self._beside()] if self._beside is not None else []
-
-    async def _watch_presets(self) -> None:
-        presets = self._catalog.sources.presets
-        seen = None
-        while presets is not None:
-            now = await trio.to_thread.run_sync(presets.signature)
-            if now is None or now == seen:
-                await trio.sleep(WATCH_EVERY)
-                continue
-            await trio.sleep(SETTLED)
-            if await trio.to_thread.run_sync(presets.signature) == now:
-                seen = now
-                await self._reload_presets_quietly()
 
     async def _reload_presets_quietly(self) -> None:
         with suppress(ApplianceError):

@@ -34,7 +34,7 @@ from appliance.core.models.download import Throttle, Wanted, parse_reference, re
 from appliance.core.models.elsewhere import Image, Remote
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, CallerError, ModelUnloaded
-from appliance.trio_parts import Changed
+from appliance.trio_parts import Changed, beside
 
 log = logging.getLogger(__name__)
 
@@ -348,9 +348,8 @@ async def open_downloads(
     settings: DownloadSettings, rescan: Callable[[], object] = lambda: None
 ) -> AsyncGenerator[Downloads]:
     """Leaving the block cancels running downloads; their parts stay. ``rescan`` is called in a thread."""
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         yield Downloads(settings, nursery, rescan)
-        nursery.cancel_scope.cancel()
 
 
 class Supply:

@@ -16,6 +16,7 @@ import trio
 from appliance.core.engines.choice import Seat
 from appliance.engines.owner import Engines
 from appliance.platform.machine import Suspends
+from appliance.trio_parts import beside
 
 QUIET = 3.0
 """Seconds without a request before something is tried: a proof measures speed, and takes a core."""
@@ -44,10 +45,8 @@ async def keeping_up(
     ``settled`` is called now and then while none is: the best seat may be another one than before. ``suspends`` notices
     that the machine was asleep; without one, its own clocks do.
     """
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_Background(engines, busy, settled, quiet, every, suspends or Suspends()).run)
+    async with beside(_Background(engines, busy, settled, quiet, every, suspends or Suspends()).run):
         yield
-        nursery.cancel_scope.cancel()
 
 
 class _Background:
@@ -106,12 +105,11 @@ class _Background:
         while not proven:
             with trio.move_on_at(until):
                 await self._wait_quiet()
-            async with trio.open_nursery() as nursery:
+            async with beside() as nursery:
                 if trio.current_time() < until:
                     nursery.start_soon(self._cancel_when_busy, nursery.cancel_scope)
                 await self._engines.prove([seat])
                 proven = True
-                nursery.cancel_scope.cancel()
 
     async def _cancel_when_busy(self, scope: trio.CancelScope) -> None:
         while not self._busy():  # noqa: ASYNC110  what is looked at has no event, and is looked at while it is quiet

@@ -31,6 +31,7 @@ from appliance.platform.children import Children, open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here
 from appliance.store.engine_state import StateFile
+from appliance.trio_parts import beside
 
 
 class Chooser(Protocol):
@@ -410,9 +411,7 @@ async def open_engines(
     """
     engines = Engines(find, file, starter, only=only)
     await engines.refresh()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(engines.keep_writing)
+    async with beside(engines.keep_writing):
         yield engines
-        nursery.cancel_scope.cancel()
     with trio.move_on_after(LAST_WRITE, shield=True):
         await engines.sync()

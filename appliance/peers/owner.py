@@ -13,7 +13,7 @@ from msgspec import Struct
 from appliance.core.config.types import Config, Peer
 from appliance.errors import Busy, PeerFailed, UpstreamFailed
 from appliance.peers.link import LINK_PATH, LocalState, ModelState, WaitChanged, exchange_states, read_listing
-from appliance.trio_parts import Changed
+from appliance.trio_parts import Changed, beside
 from appliance.upstream.client import Address, Exchange, Response, address_of
 from appliance.upstream.websocket import open_upstream_websocket
 
@@ -361,8 +361,7 @@ async def open_peers(
 
     Raises UsageError for an address that cannot be used.
     """
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         peers = Peers(nursery, LocalSide(local_state, wait_changed))
         peers.adopt(config)
         yield peers
-        nursery.cancel_scope.cancel()

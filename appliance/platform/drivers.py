@@ -41,7 +41,7 @@ from appliance.platform.driver_process import (
 from appliance.platform.libraries import has_nvml
 from appliance.platform.machine import resident_bytes
 from appliance.platform.process import Command, Lines, Ran, before_end, open_process, run_to_end
-from appliance.trio_parts import Changed
+from appliance.trio_parts import Changed, beside
 
 LIMIT = 30.0 if sys.platform == "win32" else 10.0
 """Seconds for one process; a driver that is asked for the first time may take three to wake a card."""
@@ -189,13 +189,11 @@ async def open_gpus() -> AsyncGenerator[Gpus]:
         return
     send, receive = trio.open_memory_channel[Ask](0)
     gpus = Gpus(send)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_answer_all, receive)
+    async with beside(partial(_answer_all, receive)):
         try:
             yield gpus
         finally:
             send.close()
-        nursery.cancel_scope.cancel()
 
 
 async def _answer_all(questions: trio.MemoryReceiveChannel[Ask]) -> None:

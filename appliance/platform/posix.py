@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 import trio
 from trio.abc import ReceiveStream, SendStream
 
-from appliance.trio_parts import plain_nursery
+from appliance.trio_parts import beside
 
 WARDEN = """
 trap '' HUP INT QUIT TERM PIPE
@@ -251,7 +251,6 @@ class Children:
 async def open_children() -> AsyncGenerator[Children]:
     """Own the warden for as long as children may run. They must be gone before the block is left."""
     warden = Warden()
-    async with plain_nursery() as nursery:
+    async with beside() as nursery:
         await nursery.start(warden.keep)
         yield Children(warden)
-        nursery.cancel_scope.cancel()

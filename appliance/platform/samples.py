@@ -13,6 +13,7 @@ import trio
 
 from appliance.core.machine import Performance, Sample
 from appliance.platform.drivers import Gpus
+from appliance.trio_parts import beside
 
 if TYPE_CHECKING:
     from appliance.platform.sampler import Sampler
@@ -63,11 +64,10 @@ async def open_samples(
     ``tell`` hears every new sample; ``gpus`` is how NVIDIA's driver is asked.
     """
     samples = Samples(every, tell)
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         if every is not None:
             nursery.start_soon(_fill, samples, every, gpus)
         yield samples
-        nursery.cancel_scope.cancel()
 
 
 async def _fill(samples: Samples, every: float, gpus: Gpus) -> None:

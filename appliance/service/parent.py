@@ -21,6 +21,7 @@ from appliance.core.settings import Embedding
 from appliance.core.systemd import Watch, message, watch_of
 from appliance.errors import UsageError
 from appliance.platform.stopping import STOP_SIGNALS
+from appliance.trio_parts import beside, every
 
 LOOK_EVERY = 0.5
 """Seconds between two looks for the parent, where the system does not tell of its end."""
@@ -62,11 +63,10 @@ async def open_parent(settings: Embedding) -> AsyncGenerator[Parent]:
     file = Path(settings.ready_file) if settings.ready_file is not None else None
     _remove(file)
     try:
-        async with trio.open_nursery() as nursery:
+        async with beside() as nursery:
             if settings.parent_pid is not None:
                 nursery.start_soon(_follow, settings.parent_pid)
             yield Parent(file)
-            nursery.cancel_scope.cancel()
     finally:
         _remove(file)
 
@@ -157,23 +157,17 @@ async def open_service_manager(stopping: trio.Event) -> AsyncGenerator[ServiceMa
         os.environ.pop(name, None)
     manager = ServiceManager(watch)
     try:
-        async with trio.open_nursery() as nursery:
+        async with beside() as nursery:
             if manager.every is not None:
-                nursery.start_soon(_show_life, manager, manager.every)
+                manager.say(WATCHDOG=1)
+                nursery.start_soon(every, manager.every, lambda: manager.say(WATCHDOG=1))
             if watch.address:
                 # A reload by systemd must not end a program that has nothing to read again.
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
                 nursery.start_soon(_tell_stopping, manager, stopping)
             yield manager
-            nursery.cancel_scope.cancel()
     finally:
         manager.close()
-
-
-async def _show_life(manager: ServiceManager, every: float) -> None:
-    while True:
-        manager.say(WATCHDOG=1)
-        await trio.sleep(every)
 
 
 async def _tell_stopping(manager: ServiceManager, stopping: trio.Event) -> None:

@@ -10,7 +10,6 @@ import os
 from functools import partial
 
 import click
-import trio
 from msgspec import Struct
 
 from appliance.cli.control import json_option
@@ -44,6 +43,7 @@ from appliance.platform.console import EXIT_OURS, PROGRAM, harmless, say
 from appliance.platform.machine import engine_threads
 from appliance.platform.stopping import stop_signals
 from appliance.settings import AsyncCommand
+from appliance.trio_parts import beside
 
 COLUMNS = ("", "SEAT", "DEVICE", "STANDING", "PROMPT", "ANSWER", "FROM", "WHY")
 NUMBERS = ("PROMPT", "ANSWER")
@@ -315,7 +315,7 @@ def rpc_worker(
 async def _serve(serving: Serving) -> int:
     refused: UsageError | None = None
     with stop_signals(lambda: GRACE) as stop, stop.at_once:
-        async with open_children() as children, trio.open_nursery() as nursery:
+        async with open_children() as children, beside() as nursery:
 
             async def serve() -> None:
                 nonlocal refused
@@ -327,7 +327,6 @@ async def _serve(serving: Serving) -> int:
 
             nursery.start_soon(serve)
             await stop.asked.wait()
-            nursery.cancel_scope.cancel()
     if refused is not None:
         raise refused
     return 0
