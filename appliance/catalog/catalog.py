@@ -52,9 +52,7 @@ class Headers:
         self._used: dict[str, Header] = {}
 
     def read(self, path: str) -> Header:
-        """Never raises for the content of the disk: the reason is in ``error``. File-system errors are not
-        remembered.
-        """
+        """Never raises for the content of the disk: see ``error``. File-system errors are not remembered."""
         try:
             found = stat_regular(path)
             known = self._known.get(path)
@@ -224,6 +222,10 @@ class Catalog:
         mmproj = self._companion(found.id, found.mmproj, notes)
         draft = self._companion(found.id, found.draft, notes)
         definition = found.definition
+        modalities = ("text",)
+        if mmproj is not None:
+            heard = ("audio",) if mmproj.audio else ()
+            modalities += (("image",) if mmproj.vision or not mmproj.audio else ()) + heard
         return Model(
             id=found.id,
             aliases=found.aliases,
@@ -238,7 +240,7 @@ class Catalog:
             args=found.args,
             hf_repo=found.repo,
             tag=found.tag,
-            input_modalities=_modalities(mmproj),
+            input_modalities=modalities,
             tags=definition.tags,
             hidden=found.hidden,
             load_on_startup=definition.load_on_startup,
@@ -323,11 +325,3 @@ def _sum_up(found: Found, headers: list[Header]) -> tuple[GgufInfo | None, str |
     if not info.tensor_count:
         return info, "it holds a vocabulary and no weights"
     return info, None
-
-
-def _modalities(projector: GgufInfo | None) -> tuple[str, ...]:
-    if projector is None:
-        return ("text",)
-    heard = ("audio",) if projector.audio else ()
-    seen = ("image",) if projector.vision or not projector.audio else ()
-    return ("text", *seen, *heard)

@@ -30,10 +30,7 @@ LARGEST = 16 << 20
 
 
 def read_sources(config: Path | None, config_dir: Path | None) -> list[Source]:
-    """The files in the order in which they are merged: ``config`` first, then the folder's own .yml and .yaml by name.
-
-    Raises UsageError naming the file and what to do about it, also when there is no file at all.
-    """
+    """``config`` first, then the folder's .yml and .yaml by name, as they are merged. Raises UsageError."""
     children = _children(config_dir) if config_dir is not None else []
     if config is not None and config_dir is not None:
         _refuse_twice(config, config_dir, children)
@@ -114,10 +111,7 @@ class _Reading(Struct, frozen=True):
 
 
 class Files:
-    """The sources of a configuration; at least one of them is given. Read by one thread at a time.
-
-    The last reading without a mistake is kept, so that unchanged files are not understood again.
-    """
+    """A configuration's sources, at least one. The last good reading is kept, so that it is not understood again."""
 
     def __init__(self, *, config: Path | None = None, config_dir: Path | None = None) -> None:
         self.config = config
@@ -227,7 +221,9 @@ class Configuration:
         if config.start_port != self.current.start_port:  # somebody wants other ports
             loaded = await trio.to_thread.run_sync(self._files.read)
             config = loaded.require()
-        warnings = (*loaded.warnings, *_too_late(self._first, config))
+        message = "cannot change while the program runs; restart it for this to apply"
+        fixed = (path for path, of in FIXED if of(self._first) != of(config))
+        warnings = (*loaded.warnings, *(Problem(message=message, path=path, level="warning") for path in fixed))
         if _same(config, self.current):
             log.debug("the configuration was read again, and says what it said")
             return Reloaded(warnings=warnings, changed=())
@@ -247,12 +243,6 @@ class Configuration:
 def _same(one: Config, other: Config) -> bool:
     """The order of keys counts, too: that of a matrix decides between sets that are equally good."""
     return one is other or msgspec.json.encode(one) == msgspec.json.encode(other)
-
-
-def _too_late(first: Config, now: Config) -> list[Problem]:
-    """Report changes in the files that the running program cannot follow."""
-    message = "cannot change while the program runs; restart it for this to apply"
-    return [Problem(message=message, path=path, level="warning") for path, of in FIXED if of(first) != of(now)]
 
 
 def _tell(error: ApplianceError, outcome: str) -> None:
@@ -293,11 +283,7 @@ class Reloads:
         return self.presets or self._configuration is not None
 
     async def reload(self) -> Reloaded:
-        """Read everything again, including the folders with models.
-
-        Raises InvalidConfig, UsageError for files that cannot be read, and Conflict while the configuration is being
-        read.
-        """
+        """Read everything again, the folders with models too. Raises InvalidConfig, UsageError and Conflict."""
         done = Reloaded(warnings=(), changed=())
         if self._configuration is not None:
             done = await self._configuration.reload()
@@ -308,9 +294,7 @@ class Reloads:
         return Reloaded(warnings=(*done.warnings, *await self._look_beside()), changed=done.changed)
 
     async def reload_presets(self) -> Reloaded:
-        """Read the presets again. Processes of unchanged models continue. A mistake is also logged, and changes
-        nothing.
-        """
+        """Read the presets again; unchanged models' processes go on. A mistake is also logged, and changes nothing."""
         try:
             snapshot = await trio.to_thread.run_sync(self._catalog.scan)
         except ApplianceError as error:

@@ -54,11 +54,7 @@ class _Outdated(Exception):
 
 
 async def fetch(transfer: Transfer, repo: str, model_id: str, file: PlannedFile, report: Report) -> None:
-    """Bring the file into the cache; ``report`` gets the number of its bytes there. Cancelled or failed, it keeps its
-    part.
-
-    Raises UnderWay, HubFailed, the error of a refusal, DownloadFailed, OSError.
-    """
+    """Bring the file into the cache. Raises UnderWay, HubFailed, a refusal's error, DownloadFailed, OSError."""
     try:
         lock = await trio.to_thread.run_sync(claim, file.lock)
     except Taken:

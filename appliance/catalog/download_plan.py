@@ -72,9 +72,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return {file.url: file.size if file.here() else file.begun() for file in self.files}
 
     def check_space(self, reserved: int) -> None:
-        """Raise NotEnoughSpace if the disk cannot take the rest beside ``reserved`` bytes: those that other downloads
-        will take, and those that shall stay free.
-        """
+        """Raise NotEnoughSpace if the disk cannot take the rest beside ``reserved`` bytes."""
         missing = self.total - sum(self.have().values())
         free = free_bytes(self.folder)
         if missing and missing + reserved > free:

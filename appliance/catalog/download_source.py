@@ -84,7 +84,6 @@ async def _headers(hub: Hub, url: str) -> tuple[int, str]:
 ACCEPTED = b"application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
 PROJECTOR = "mmproj"
 """In the type of a layer: it is a projector; ``gguf`` is a model."""
-MAX_MANIFEST = 4 << 20
 GRANT_LIFE = 120.0
 """Seconds after which to request another token; Docker's are valid for five minutes."""
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
@@ -142,17 +141,11 @@ class Registry(Hub):
 
     async def _read(self, url: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
         """Return a whole JSON answer. Raises HubFailed, and the errors of `refusal`."""
-        body = bytearray()
         async with self.open("GET", url, headers) as answer:
-            if answer.status != 200:
-                raise self.refusal(answer, self._image.repo)
-            while data := await answer.receive():
-                body += data
-                if len(body) > MAX_MANIFEST:
-                    raise HubFailed(answer.host, "its answer is too long", passing=False)
+            body = await self._whole(answer, self._image.repo)
         if decoded(dict[str, msgspec.Raw], body) is None:
             raise HubFailed(self.host, "its answer is not that of a registry", passing=False)
-        return bytes(body)
+        return body
 
 
 async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:

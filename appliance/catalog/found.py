@@ -78,10 +78,7 @@ def join_inside(root: Path, *names: str) -> Path:
 
 
 def list_folder(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the files and of the folders in a folder, each sorted; links count as what they lead to.
-
-    A link that leads nowhere counts as a file. Raises OSError if the folder itself cannot be read.
-    """
+    """Return names of files and of folders, sorted; links count as what they lead to, or as files. Raises OSError."""
     files: list[str] = []
     folders: list[str] = []
     with os.scandir(folder) as entries:
@@ -106,9 +103,7 @@ def stat_regular(path: str) -> os.stat_result:
 
 
 def open_regular(path: str) -> FileIO:
-    """Open for reading without ever waiting; the open file is checked again, because the name may lead elsewhere by
-    then.
-    """
+    """Open for reading without ever waiting; the open file is checked again: the name may lead elsewhere by then."""
     stat_regular(path)
     file = FileIO(os.open(path, OPEN_FLAGS), closefd=True)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -214,7 +209,9 @@ def _snapshot(folder: Path) -> Path | None:
 
 def _models(repo: str, snapshot: Path) -> Iterator[Found]:
     tree = dict(_walk(snapshot))
-    projectors = {folder: [name for name in names if _is_projector_file(name)] for folder, names in tree.items()}
+    projectors = {
+        folder: [name for name in names if is_projector(stem_of(name) or "")] for folder, names in tree.items()
+    }
     for folder, names in tree.items():
         for model in model_files(names):
             tag = tag_of(model.stem)
@@ -241,11 +238,6 @@ def _walk(snapshot: Path) -> Iterator[tuple[Path, list[str]]]:
         yield folder, files
         if depth < MAX_DEPTH and visited < MAX_FOLDERS:
             waiting += [(folder / name, depth + 1) for name in folders if not (folder / name).is_symlink()]
-
-
-def _is_projector_file(name: str) -> bool:
-    stem = stem_of(name)
-    return stem is not None and is_projector(stem)
 
 
 def _nearest_projector(projectors: Mapping[Path, list[str]], folder: Path, snapshot: Path) -> str | None:
@@ -327,15 +319,10 @@ def scan_folder(root: Path) -> Iterator[Found]:
         if not is_companion(model.stem, anywhere=False):
             yield Found(
                 id=model.stem,
-                aliases=_first_file_alias(model),
+                aliases=(stem,) if model.shard and (stem := stem_of(model.names[0])) else (),
                 source="models_dir",
                 files=model.paths(root),
             )
-
-
-def _first_file_alias(model: ModelFile) -> tuple[str, ...]:
-    stem = stem_of(model.names[0])
-    return (stem,) if model.shard and stem else ()
 
 
 def _subfolder(folder: Path) -> Found | None:

@@ -131,14 +131,11 @@ class Engines:
         now = time.time()
         known = self._ranked.get((model, word))
         if known is None or abs(now - known[0]) > RANKED_FOR:
-            known = self._ranked[model, word] = now, self._rank(model, word, now)
+            proofs = {seat.id: self.state.proofs_of(seat, now) for seat in self._seats}
+            wanted = self._wanted(model, word)
+            ranked = rank(self._seats, proofs, self.state.probations, wanted=wanted, model=model, now=now)
+            known = self._ranked[model, word] = now, self.state.arrange(ranked)
         return known[1]
-
-    def _rank(self, model: str, word: str, now: float) -> list[Ranked]:
-        proofs = {seat.id: self.state.proofs_of(seat, now) for seat in self._seats}
-        wanted = self._wanted(model, word)
-        ranked = rank(self._seats, proofs, self.state.probations, wanted=wanted, model=model, now=now)
-        return self.state.arrange(ranked)
 
     def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
         """See `Chooser.choose`."""
@@ -197,10 +194,7 @@ class Engines:
         self._arrange()
 
     async def sync(self) -> None:
-        """Put into the file what it does not have yet, and take from it what other programs have put there.
-
-        A disk that does not take it changes nothing here: it is tried again with the next event.
-        """
+        """Exchange events with the file, and other programs. A disk that refuses is tried with the next event."""
         async with self._writing:
             try:
                 state: State | None = None
@@ -209,19 +203,16 @@ class Engines:
                     del self._events[: len(events)]
                 state = state or await trio.to_thread.run_sync(self._file.read)
             except OSError as cause:
-                self._warn(cause)
+                if not self._is_unwritable:
+                    path, why = self._file.path, cause.strerror or cause
+                    log.warning("%s cannot be used (%s): what is learnt of engines is lost at the end", path, why)
+                self._is_unwritable = True
                 return
             self._is_unwritable = False
             for event in self._events:
                 state, _ = reduce(state, event)
             self.state = state
         self._arrange()
-
-    def _warn(self, cause: OSError) -> None:
-        if not self._is_unwritable:
-            path, why = self._file.path, cause.strerror or cause
-            log.warning("%s cannot be used (%s): results about engines are forgotten when the program ends", path, why)
-        self._is_unwritable = True
 
     @property
     def is_saved(self) -> bool:

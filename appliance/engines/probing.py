@@ -106,10 +106,7 @@ AGAIN = 0.25
 
 
 async def look_at_worker(endpoint: str, *, seconds: float = LOOK_TIME) -> Worker:
-    """Ask a worker for its version, its devices and their memory. Never raises for what is wrong there.
-
-    Raises UsageError for an endpoint that is none. Only for workers that serve nobody, see above.
-    """
+    """Ask a worker that serves nobody for version, devices, memory. Raises UsageError for an endpoint that is none."""
     host, port = split_endpoint(endpoint)
     endpoint, questions = f"{host}:{port}", Questions()
     connected = False

@@ -177,7 +177,11 @@ async def open_trial(
         try:
             async with open_process(children, command, output.read, rest=PIPE_TIME) as child:
                 trial = Trial(Address(LOOPBACK, port, key, engine.name), child, output)
-                await _wait_ready(trial, seconds)
+                try:
+                    with trio.fail_after(seconds):
+                        await trial.wait_ready()
+                except trio.TooSlowError:
+                    raise TrialFailed("hang", f"it was not ready within {seconds:.0f} s") from None
                 begun = True
                 yield trial
                 return
@@ -188,14 +192,6 @@ async def open_trial(
             if begun:
                 raise
             raise TrialFailed("damaged", f"it cannot be started: {cause}") from None
-
-
-async def _wait_ready(trial: Trial, seconds: float) -> None:
-    try:
-        with trio.fail_after(seconds):
-            await trial.wait_ready()
-    except trio.TooSlowError:
-        raise TrialFailed("hang", f"it was not ready within {seconds:.0f} s") from None
 
 
 def _command(engine: Engine, args: Sequence[str], model: Path, port: int, key: str) -> Command:

@@ -241,10 +241,7 @@ class Peers:
         self._news = Changed()
 
     def adopt(self, config: Config | None) -> None:
-        """Follow the peers of a configuration. An unchanged peer keeps its task and its link.
-
-        Raises UsageError for an address that cannot be used, and changes nothing then.
-        """
+        """Follow a configuration; unchanged peers keep their tasks. Raises UsageError, and changes nothing then."""
         wanted = config.peers if config is not None else {}
         peers = {peer_id: self._kept(peer_id, peer) or self._new(peer_id, peer) for peer_id, peer in wanted.items()}
         before, self._peers = self._peers, peers
@@ -357,10 +354,7 @@ def _nothing() -> Sequence[ModelState]:
 async def open_peers(
     config: Config | None, *, local_state: LocalState = _nothing, wait_changed: WaitChanged = trio.sleep_forever
 ) -> AsyncGenerator[Peers]:
-    """Own the tasks of the peers of ``config``. Appliances among them receive ``local_state`` after every change.
-
-    Raises UsageError for an address that cannot be used.
-    """
+    """Own the tasks of ``config``'s peers, which hear ``local_state`` after every change. Raises UsageError."""
     async with beside() as nursery:
         peers = Peers(nursery, LocalSide(local_state, wait_changed))
         peers.adopt(config)

@@ -86,10 +86,7 @@ def child_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
 
 
 def own_env(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
-    """Return ``environ`` for a command of the user's own, without this program's settings, among them its key.
-
-    The additions of PyInstaller's bootloader are taken back.
-    """
+    """Return ``environ`` for a command of the user's own: without this program's settings, its key among them."""
     env = {name: value for name, value in environ.items() if not name.upper().startswith(OWN_PREFIX)}
     return _restored(env) if frozen else env
 

@@ -48,10 +48,7 @@ KILL = Ending()
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """One command to execute. ``stdin`` is all of its input; None: its input stays open for others to write to.
-
-    ``own_errors``: its standard error is not part of its output.
-    """
+    """One command. ``stdin``: all of its input; None: it stays open. ``own_errors``: not part of its output."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -109,9 +106,7 @@ async def open_process(
 async def run(
     children: Children, command: Command, output: Sink, *, errors: Sink = ignore, seconds: float, rest: float = 1.0
 ) -> Ended:
-    """Run a command for at most ``seconds``, in `open_process`, which tells the rest. It may end earlier than it would
-    by itself, if a sink wants no more.
-    """
+    """Run a command in `open_process` for at most ``seconds``; a sink that wants no more ends it earlier."""
     async with open_process(children, command, output, errors=errors, rest=rest) as child:
         with trio.move_on_after(seconds) as time:
             await child.wait()
@@ -211,9 +206,7 @@ def text_of(line: bytes) -> str:
 
 
 def into(kept: CappedOutput, *, flood: bool = True) -> Sink:
-    """Return a sink that keeps the beginning of the output. ``flood``: output beyond that is dropped, else it ends the
-    process.
-    """
+    """Return a sink that keeps the beginning. ``flood``: output beyond that is dropped, else it ends the process."""
 
     async def take(piece: bytes) -> bool:
         kept.feed(piece)
@@ -246,10 +239,7 @@ async def run_to_end(
     stdin: bytes = b"",
     most: int = MOST,
 ) -> Ran:
-    """Run ``argv`` with these few bytes as its input, at most so long; its process group is ended in any case.
-
-    Raises OSError, or ValueError, when it cannot be started. A program that does not exist ends with status 127.
-    """
+    """Run ``argv`` to its end, at most so long. Raises OSError, ValueError; a missing program ends with status 127."""
     begun = trio.current_time()
     output, errors = CappedOutput(most), CappedOutput(most)
     command = Command(argv=argv, env=env, stdin=stdin, own_errors=True)

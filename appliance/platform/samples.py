@@ -59,10 +59,7 @@ class Samples:
 async def open_samples(
     gpus: Gpus, every: float | None, tell: Callable[[Sample], None] | None = None
 ) -> AsyncGenerator[Samples]:
-    """Own the one task that samples every so many seconds, for the length of the block. None: no samples at all.
-
-    ``tell`` hears every new sample; ``gpus`` is how NVIDIA's driver is asked.
-    """
+    """Own the task that samples every so many seconds, never for None. ``tell`` hears every new sample."""
     samples = Samples(every, tell)
     async with beside() as nursery:
         if every is not None:

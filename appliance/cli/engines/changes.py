@@ -1,6 +1,4 @@
-"""``engines install``, ``use``, ``pin``, ``remove`` and ``rollback``: the user decides which builds there are and
-serve.
-"""
+"""``engines install``, ``use``, ``pin``, ``remove``, ``rollback``: the user decides which builds there are and serve"""
 
 from __future__ import annotations
 

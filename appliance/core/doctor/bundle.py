@@ -57,8 +57,9 @@ _OF_VARIABLES = {flag.env: flag for flag in FLAGS}
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that matter here. A value that is not a number or a word of `WORDS` is `SET`."""
-    known = {name: value for name, value in environ.items() if _matters(name.upper())}
-    return {name: variable(name, value) for name, value in sorted(known.items())}
+    prefixes = tuple(one for one in VARIABLES if one.endswith("_"))
+    known = (name for name in environ if name.upper() in VARIABLES or name.upper().startswith(prefixes))
+    return {name: variable(name, environ[name]) for name in sorted(known)}
 
 
 def options(command: Sequence[str]) -> dict[str, str]:
@@ -116,10 +117,6 @@ def seat_id(seat: str) -> str:
     build, _, devices = seat.rpartition(":")
     known = all(map(_DEVICE.fullmatch, devices.split("+")))
     return f"{build_id(build)}:{devices}" if build and known else build_id(seat)
-
-
-def _matters(name: str) -> bool:
-    return name in VARIABLES or name.startswith(tuple(one for one in VARIABLES if one.endswith("_")))
 
 
 def variable(name: str, value: str) -> str:
@@ -213,7 +210,7 @@ def _kept(fact: Struct, fields: str) -> Facts:
 
 
 def _machine(seen: Look) -> Facts:
-    """Of loaders the names, of problems the number."""
+    """Loaders by their names, problems by their number."""
     return _kept(seen, MACHINE) | {
         "gpus": [_kept(gpu, GPU) for gpu in seen.gpus],
         "loaders": [part(name) for name, path in seen.loaders.items() if path],

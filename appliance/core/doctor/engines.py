@@ -1,4 +1,4 @@
-"""What is wrong with engine builds and graphics cards.
+"""Findings about engine builds and graphics cards.
 
 Builds: damaged, failed, waiting, pinned, and whether the best one serves. Cards: those that are not used, and why.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from appliance.core.doctor.facts import DoctorFacts, Finding, Installed, one_line, some
+from appliance.core.doctor.facts import DoctorFacts, Finding, one_line, some
 from appliance.core.engines.builds import numbers_of, runs_on
 from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.machine import Gpu
@@ -76,7 +76,7 @@ def failed_proof(facts: DoctorFacts) -> Iterator[Finding]:
             id="failed-proof",
             severity="warning",
             title=f"The engine {proof.build} failed its proof on {proof.device} ({proof.fault}), and is not used there",
-            evidence=(one_line(proof.why) or f"fault: {proof.fault}", _when(proof.at, facts.now)),
+            evidence=(one_line(proof.why) or f"fault: {proof.fault}", f"tried {span(facts.now - proof.at)} ago"),
             advice="The program tries it again after a day, and when the driver or the build changes.",
             commands=(f"llama-appliance engines prove {quote(proof.build)}",),
         )
@@ -222,10 +222,6 @@ def span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.0f} days"
 
 
-def _when(at: float, now: float) -> str:
-    return f"tried {span(now - at)} ago"
-
-
 def _standing(one: Ranked) -> str:
     return one_line(f"{one.seat.id}: {one.standing}, {one.why}" if one.why else f"{one.seat.id}: {one.standing}")
 
@@ -250,11 +246,14 @@ def no_build_for_the_card(facts: DoctorFacts) -> Iterator[Finding]:
         suited = _suited(gpu)
         if any(one.backend in suited and not one.damage for one in facts.engines) or not suited:
             continue
+        installed = (
+            ", ".join(sorted({f"{one.backend}{' (damaged)' if one.damage else ''}" for one in facts.engines})) or "none"
+        )
         yield Finding(
             id="gpu-without-build",
             severity="note" if gpu.integrated else "warning",
             title=f"There is a {gpu.name}, and no engine build that can use it",
-            evidence=(_card(gpu), f"installed engines: {_backends(facts.engines)}"),
+            evidence=(_card(gpu), f"installed engines: {installed}"),
             advice=f"A build for {' or '.join(suited)} can use it.",
             commands=(f"{INSTALL} {suited[0]}", "llama-appliance engines prove"),
         )
@@ -479,7 +478,3 @@ def _vulkan_drivers(facts: DoctorFacts) -> str:
 def _card(gpu: Gpu) -> str:
     memory = f", {gpu.total / 2**30:.1f} GiB" if gpu.total else ""
     return f"{gpu.name}: driver {gpu.driver or '?'} {gpu.driver_version}".rstrip() + memory
-
-
-def _backends(engines: tuple[Installed, ...]) -> str:
-    return ", ".join(sorted({f"{one.backend}{' (damaged)' if one.damage else ''}" for one in engines})) or "none"

@@ -135,9 +135,7 @@ def parse_listing(output: str, log: str = "") -> Listing:
 
 
 def printable(text: str, most: int = 300) -> str:
-    """Return one line of a program's output for a message: bounded, without llama.cpp's time stamp and cursor
-    movements.
-    """
+    """Return one line of a program's output for a message: bounded, without time stamp and cursor movements."""
     said = STAMP.sub("", text[: most + 100]).strip()
     shown = "".join(char if char.isprintable() else "?" for char in said[:most])
     return shown if len(said) <= most else f"{shown}..."
@@ -290,9 +288,7 @@ def _visible(look: Look, backend: str) -> Sequence[Gpu]:
 
 
 def _has_uuid(gpu: Gpu, word: str) -> bool:
-    """True if the word means this card: CUDA accepts the beginning of a UUID; HIP's are ``GPU-`` and a driver's
-    number.
-    """
+    """True if the word means this card: CUDA accepts the beginning of a UUID; HIP's are ``GPU-`` and a number."""
     uuid, wanted = (gpu.uuid or "").lower(), word.lower()
     return bool(uuid) and not word.isdecimal() and (uuid.startswith(wanted) or f"gpu-{uuid}" == wanted)
 
@@ -334,7 +330,7 @@ def _fit(device: Device, card: Gpu, target: str, of_its_maker: int) -> int:
     maker = maker_of(device)
     if (maker and maker != card.vendor) or (target and card.gfx and target != card.gfx):
         return 0
-    same_memory = card.total is not None and _alike(device.total, card.total)
+    same_memory = card.total is not None and (min(device.total, card.total) >= max(device.total, card.total) * ALIKE)
     told = target or device.description.lower()
     fit = (SAME_MEMORY if same_memory else 0) + (SAME_TARGET if card.gfx and card.gfx in told else 0)
     if (numbered := NUMBERED.fullmatch(card.name)) is None:
@@ -376,17 +372,11 @@ def _beyond(device: Device, card: Gpu | None, look: Look) -> Device:
 
 
 def _versioned(driver: str, version: str, look: Look) -> str:
-    """Return the driver's version; for a Vulkan driver, whose kernel part says little, its name and that of Mesa
-    here.
-    """
+    """Return the driver's version; for a Vulkan driver, whose kernel part says little, its name and Mesa's."""
     mesa = sorted({told for name, told in look.loaders.items() if "/" in name and told.startswith("Mesa")})
     if driver and "nvidia" not in driver.lower() and mesa:
         return " ".join(word for word in (driver, version, *mesa) if word)
     return version or driver
-
-
-def _alike(first: int, second: int) -> bool:
-    return min(first, second) >= max(first, second) * ALIKE
 
 
 def _plain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What a test run of an engine asks and hears: the starter model's known answers, the measuring model's file, the log.
+"""An engine's test run, asked and answered: the starter model's known answers, the measuring model's file, the log.
 
 The starter model is so small that starting a kernel costs more than computing: it would put every graphics card behind
 the processor. So speed is measured with a file that weighs as much as a small real model. Its weights are zeros, which
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from appliance.core.engines.proofs import Fault
 
-# What the starter model says: an engine that computes correctly says exactly this, whatever it runs on. The short
+# The starter model's answers: an engine that computes correctly says exactly this, whatever it runs on. The short
 # questions go through kernels for a few tokens, the long conversations through those for batches. The constants belong
 # to the starter's weights: when it is trained anew, tests/engines/test_known.py fails and prints the new ones.
 LEAST_MARGIN = 5.0
@@ -74,18 +74,14 @@ GOODBYE = Exchange(
 )
 
 
-def prompt_of(before: Sequence[Exchange], question: str) -> str:
-    """A question after a conversation, as the starter's chat template writes it."""
-    turns = "".join(_turn("user", one.question) + _turn("assistant", one.answer) for one in before)
-    return f"{turns}{_turn('user', question)}<|im_start|>assistant\n"
-
-
 def _turn(role: str, text: str) -> str:
     return f"<|im_start|>{role}\n{text}<|im_end|>\n"
 
 
 def _known(asked: Exchange, *before: Exchange) -> Known:
-    return Known(prompt_of(before, asked.question), asked.answer, asked.tokens)
+    turns = "".join(_turn("user", one.question) + _turn("assistant", one.answer) for one in before)
+    prompt = f"{turns}{_turn('user', asked.question)}<|im_start|>assistant\n"
+    return Known(prompt, asked.answer, asked.tokens)
 
 
 KNOWN: tuple[Known, ...] = (
@@ -119,9 +115,7 @@ LONGEST = 300
 
 
 def explanation(lines: Sequence[str]) -> str:
-    """Return the line that explains the end best: the last one that blames something, else the last. Empty without
-    lines.
-    """
+    """Return the line that explains the end: the last one that blames something, else the last. Empty without lines."""
     told = [line for line in lines if line.strip()]
     blaming = [line for line in told if _blames(line)]
     telling = [line for line in blaming if not EMPTY_BLAME.search(line)]

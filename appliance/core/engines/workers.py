@@ -34,6 +34,7 @@ _LOST = (
     "RPC handshake failed for ",
     "RPC server version mismatch",
 )
+_RPC = re.compile(r"RPC[0-9]+")
 _NO_CONNECTION = re.compile(r"ggml-rpc\.cpp:\d+: Failed to connect to ")
 
 State = Literal["ready", "busy", "unreachable", "other"]
@@ -70,9 +71,7 @@ class Crew(Struct, frozen=True, kw_only=True):
 
 
 def endpoint_of(text: str) -> str:
-    """Read ``HOST`` or ``HOST:PORT`` as ``host:port``. Raises UsageError for addresses that llama-server could not
-    reach.
-    """
+    """Read ``HOST`` or ``HOST:PORT`` as ``host:port``. Raises UsageError for what llama-server could not reach."""
     host, port = split_endpoint(text)
     return f"{host}:{port}"
 
@@ -156,7 +155,8 @@ def room_of(workers: Sequence[Worker]) -> Mapping[str, int]:
     claims: dict[tuple[str, int, int], dict[str, int]] = defaultdict(dict)
     number = 0
     for worker in workers:
-        host = _machine_of(worker.endpoint)
+        host = worker.endpoint.partition(":")[0]
+        host = "localhost" if host.startswith("127.") else host
         alike: Counter[int] = Counter()
         for device in worker.devices:
             claims[host, device.total, alike[device.total]][f"rpc{number}"] = device.free
@@ -164,11 +164,6 @@ def room_of(workers: Sequence[Worker]) -> Mapping[str, int]:
             number += 1
     shares = {name: min(claim.values()) // len(claim) for claim in claims.values() for name in claim}
     return {f"rpc{n}": shares[f"rpc{n}"] for n in range(number)}
-
-
-def _machine_of(endpoint: str) -> str:
-    host = endpoint.partition(":")[0]
-    return "localhost" if host.startswith("127.") else host
 
 
 KNOWN = 7
@@ -328,7 +323,8 @@ def command_on(
     count = sum(len(worker.devices) for worker in workers)
     own = _without(options, (RPC,))
     if _values(own, DEVICE_FLAGS):
-        chosen = _devices(own, lambda names: [name for name in names if not _is_missing(name, count)])
+        there = {f"RPC{n}" for n in range(count)}
+        chosen = _devices(own, lambda names: [name for name in names if name in there or not _RPC.fullmatch(name)])
     elif not all(worker.devices for worker in workers):
         chosen = (*_without(args, DEVICE_FLAGS), *own)
     else:
@@ -345,11 +341,6 @@ def _devices(words: Sequence[str], edit: Callable[[list[str]], list[str]]) -> tu
             names = [name for name in words[at + 1].split(",") if name != CPU_ALONE]
             edited[at + 1] = ",".join(edit(names)) or CPU_ALONE
     return tuple(edited)
-
-
-def _is_missing(device: str, count: int) -> bool:
-    number = device.removeprefix("RPC")
-    return number != device and number.isdecimal() and int(number) >= count
 
 
 def _without(options: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ def costs_of(shape: Shape, options: Options) -> Costs:
     return Costs(
         weights=(*weights, output + (shape.input if shape.tied and not shape.encoder else 0)),
         kept=(*((0,) * len(kept) if options.cache_in_ram else kept), 0),
-        in_ram=(*(_experts_in_ram(layer, n, options) for n, layer in enumerate(shape.layers)), 0),
+        in_ram=(*(layer.experts if n < options.experts_in_ram else 0 for n, layer in enumerate(shape.layers)), 0),
         ram=Use(
             model=max(0, shape.input - (shape.tail if repack else 0)),
             cache=sum(kept) if options.cache_in_ram else 0,
@@ -161,10 +161,6 @@ def costs_of(shape: Shape, options: Options) -> Costs:
         context=context,
         slots=slots,
     )
-
-
-def _experts_in_ram(layer: Layer, number: int, options: Options) -> int:
-    return layer.experts if number < options.experts_in_ram else 0
 
 
 def _more(use: Use, model: int = 0, cache: int = 0, compute: int = 0, output: int = 0) -> Use:
@@ -209,14 +205,10 @@ def places_of(layers: int, options: Options) -> tuple[str, ...]:
     wanted = layers + 1 if options.gpu_layers is None else min(max(0, options.gpu_layers), layers + 1)
     wanted = wanted if options.gpus else 0
     first = layers + 1 - wanted
-    shares = _shares(options)
-    return (RAM,) * first + tuple(_gpu_at(number / wanted, shares, options.gpus) for number in range(wanted))
-
-
-def _shares(options: Options) -> list[float]:
     split = [max(0.0, share) for share in options.split[: len(options.gpus)]]
     split += [0.0] * (len(options.gpus) - len(split))
-    return split if sum(split) else [1.0] * len(options.gpus)
+    shares = split if sum(split) else [1.0] * len(options.gpus)
+    return (RAM,) * first + tuple(_gpu_at(number / wanted, shares, options.gpus) for number in range(wanted))
 
 
 def _gpu_at(place: float, shares: Sequence[float], gpus: Sequence[str]) -> str:

@@ -233,13 +233,8 @@ def _choices(shape: Shape, options: Options, asked: Asked) -> Iterator[Options]:
         context = max(most, least)
         while context > least:
             yield structs.replace(wanted, context=context)
-            context = max(least, _halved(context))
+            context = max(least, 1 << (context - 1).bit_length() - 1)  # the next power of two below
         yield structs.replace(wanted, context=least)
-
-
-def _halved(context: int) -> int:
-    """Return the next power of two below."""
-    return 1 << (context - 1).bit_length() - 1
 
 
 def _tried(shape: Shape, options: Options, left: Mapping[str, int], asked: Asked) -> _Try:
@@ -253,7 +248,10 @@ def _tried(shape: Shape, options: Options, left: Mapping[str, int], asked: Asked
             places = _most_packed(costs, count, left, options.gpus)
             if places is None:  # not even the room to compute with
                 return _tried(shape, structs.replace(options, gpus=()), left, asked)
-    return _Try(options, costs, places if places and _holds(costs, places, options.gpus, left) else None)
+    if places is not None:
+        taken = placed(costs, places, options.gpus).by_device()
+        places = places if all(size <= left[device] for device, size in taken.items() if device in left) else None
+    return _Try(options, costs, places)
 
 
 def _most_packed(costs: Costs, count: int, left: Mapping[str, int], gpus: Sequence[str]) -> tuple[str, ...] | None:
@@ -294,11 +292,6 @@ def _packed(
                 break
             places.append(gpu)
     return tuple(places) if len(places) == count else None
-
-
-def _holds(costs: Costs, places: Sequence[str], gpus: Sequence[str], left: Mapping[str, int]) -> bool:
-    taken = placed(costs, places, gpus).by_device()
-    return all(size <= left[device] for device, size in taken.items() if device in left)
 
 
 def _on_gpus(one: _Try) -> int:

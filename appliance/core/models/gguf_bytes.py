@@ -82,9 +82,7 @@ DEVICE_ALIGNMENT = 32
 LAYER_NAME = re.compile(rb"blk\.(\d{1,4})\.")
 INPUTS = (b"token_embd", b"position_embd", b"token_types", b"per_layer_token_embd")
 REPACKED = frozenset(("Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4"))
-"""Types that b11434 copies into another order on processors with AVX2 (``Q2_K`` with AVX512), unless a GPU uses
-them.
-"""
+"""Types that b11434 copies into another order on processors with AVX2 (``Q2_K``: AVX512), unless a GPU uses them."""
 
 STRING, ARRAY = 8, 9
 NUMBERS = {
@@ -125,8 +123,6 @@ class Part(Struct, frozen=True):
     """The part of ``size`` in types that the CPU backend copies into another order when it computes with them."""
     rows: int
     """The largest matrix: how many numbers its result has for each token."""
-    columns: int
-    """The largest matrix: how many numbers it takes for each token."""
     gated: bool
     """A feed-forward part with a gate beside it."""
 
@@ -145,7 +141,7 @@ class _Parts:
         if layer >= MAX_LAYERS:
             return
         place = (layer, kind)
-        sums = self._sums.setdefault(place, [0, 0, 0, 0])
+        sums = self._sums.setdefault(place, [0, 0, 0])
         padded = -(-size // DEVICE_ALIGNMENT) * DEVICE_ALIGNMENT
         sums[0] += padded
         if kind not in ("input", "other") and label in REPACKED and len(dimensions) > 1 and dimensions[1] % 8 == 0:
@@ -156,13 +152,13 @@ class _Parts:
             return
         if kind == "feed" and b"ffn_gate.w" in name:
             self._gated.add(place)
-        if kind != "attention" and dimensions[1] > sums[2]:
-            sums[2], sums[3] = dimensions[1], dimensions[0]
+        if kind != "attention":
+            sums[2] = max(sums[2], dimensions[1])
 
     def all(self) -> tuple[Part, ...]:
         return tuple(
-            Part(layer, kind, size, repacked, rows, columns, (layer, kind) in self._gated)
-            for (layer, kind), (size, repacked, rows, columns) in sorted(self._sums.items())
+            Part(layer, kind, size, repacked, rows, (layer, kind) in self._gated)
+            for (layer, kind), (size, repacked, rows) in sorted(self._sums.items())
         )
 
 
@@ -179,9 +175,7 @@ class Tensors(Struct, frozen=True, kw_only=True):
     """Some tensor has a type of unknown size, so ``bytes_by_type`` is too small."""
     has_rank_head: bool
     parts: tuple[Part, ...] = ()
-    """The weights by place of use: by layer and kind, and those outside all layers. Without those beyond
-    `MAX_LAYERS`.
-    """
+    """The weights by place of use: by layer and kind, and those outside all layers; none beyond `MAX_LAYERS`."""
     tail: int = 0
     """Bytes at the end of the file that are no longer read once the copies in another order exist."""
 
@@ -368,7 +362,9 @@ def read_tensors(cursor: Cursor, count: int, alignment: int) -> Tensors:
         if name in names:
             raise GgufError(f"tensor {_name(name)} is there twice")
         names.add(name)
-        dimensions = _dimensions(cursor, name)
+        if (rank := cursor.u32()) > MAX_DIMENSIONS:
+            raise GgufError(f"tensor {_name(name)} has {rank} dimensions, ggml knows {MAX_DIMENSIONS}")
+        dimensions = tuple(cursor.u64() for _ in range(rank))
         number, offset = cursor.u32_u64()
         elements = prod(dimensions)
         if max(elements, *dimensions, 0) >= TOO_LARGE:
@@ -408,13 +404,6 @@ def _place(name: bytes) -> tuple[int, str]:
     if name.startswith(INPUTS):
         return -1, "input"
     return -1, "output" if name.startswith(b"output.") else "other"
-
-
-def _dimensions(cursor: Cursor, name: bytes) -> tuple[int, ...]:
-    count = cursor.u32()
-    if count > MAX_DIMENSIONS:
-        raise GgufError(f"tensor {_name(name)} has {count} dimensions, ggml knows {MAX_DIMENSIONS}")
-    return tuple(cursor.u64() for _ in range(count))
 
 
 def _size(known: tuple[str, int, int], dimensions: tuple[int, ...], elements: int, name: bytes) -> int:

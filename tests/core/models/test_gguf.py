@@ -111,25 +111,14 @@ def test_a_model_is_described():
         kind="generation",
         architecture="llama",
         name="Täst",
-        license="mit",
         quantisation="Q4_K_M",
         context_length=8192,
         embedding_length=64,
         block_count=2,
-        head_count=8,
-        head_count_kv=4,
-        key_length=None,
-        value_length=None,
-        sliding_window=None,
-        expert_count=None,
-        expert_used_count=None,
         vocabulary_size=4,
         parameters=64 * 4 + 64 + 256 * 6,
         tensor_count=3,
         tensor_bytes=8 * 34 + 64 * 4 + 6 * 144,
-        chat_template="{{ messages }}",
-        pooling=None,
-        split_number=None,
         split_count=None,
         vision=False,
         audio=False,
@@ -185,7 +174,7 @@ def test_shards_are_added_up():
     keys = [*LLAMA, ("split.no", U16, 0), ("split.count", U16, 2)]
     first, second = read(gguf(keys)), read(gguf([("general.architecture", STR, "llama")], WEIGHTS))
     whole = merge_shards(first, [second])
-    assert (first.split_number, first.split_count, first.tensor_count) == (0, 2, 0)
+    assert (first.split_count, first.tensor_count) == (2, 0)
     assert (whole.tensor_count, whole.parameters) == (second.tensor_count, second.parameters)
     assert (whole.context_length, whole.tensor_bytes) == (8192, second.tensor_bytes)
 
