@@ -158,7 +158,7 @@ def scan_cache(root: Path) -> Iterator[Found]:
     """Scan the cache. Raises OSError if the cache itself cannot be read; an unusable repository is skipped."""
     for folder in list_folder(root)[1]:
         repo = repo_of(folder)
-        snapshot = _snapshot(root / folder) if repo else None
+        snapshot = current_snapshot(root / folder) if repo else None
         if repo and snapshot:
             yield from _models(repo, snapshot)
 
@@ -172,7 +172,7 @@ def preset_file(root: Path, repo: str) -> Path | None:
 def files_of(root: Path, repo: str) -> tuple[Path, list[RemoteFile]] | None:
     """Return the snapshot of a cached repository and its complete files; without their hashes."""
     try:
-        snapshot = _snapshot(join_inside(root, folder_of(repo)))
+        snapshot = current_snapshot(join_inside(root, folder_of(repo)))
     except UnsafeName:
         return None
     if snapshot is None:
@@ -198,10 +198,10 @@ def in_cache(root: Path, wanted: Wanted) -> Cached | None:
     )
 
 
-def _snapshot(folder: Path) -> Path | None:
-    """Return the snapshot that ``refs/main`` names; None for a download that was never finished."""
+def current_snapshot(folder: Path, ref: str = "main") -> Path | None:
+    """Return the snapshot that a name leads to; None for a download that was never finished."""
     try:
-        commit = read_start(folder / "refs" / "main", 64).decode("ascii", "replace").strip()
+        commit = read_start(join_inside(folder, "refs", ref), 64).decode("ascii", "replace").strip()
         return join_inside(folder, "snapshots", commit) if is_commit(commit) else None
     except (OSError, UnsafeName):
         return None

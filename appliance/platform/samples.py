@@ -16,7 +16,7 @@ from appliance.platform.drivers import Gpus
 from appliance.trio_parts import beside
 
 if TYPE_CHECKING:
-    from appliance.platform.sampler import Sampler
+    pass
 
 KEPT = 3600.0
 """Seconds of samples that are kept."""
@@ -70,7 +70,9 @@ async def open_samples(
 async def _fill(samples: Samples, every: float, gpus: Gpus) -> None:
     due = trio.current_time() + min(FIRST, every)
     await trio.sleep(min(FIRST, every) / 2)  # whoever has started the program waits for it to listen, not for this
-    sampler = await trio.to_thread.run_sync(_new_sampler, abandon_on_cancel=True)
+    from appliance.platform.sampler import new_sampler  # with psutil, seven milliseconds of the start
+
+    sampler = await trio.to_thread.run_sync(new_sampler, abandon_on_cancel=True)
     while True:
         await trio.sleep_until(due)
         nvidia = await gpus.samples()
@@ -78,9 +80,3 @@ async def _fill(samples: Samples, every: float, gpus: Gpus) -> None:
         if sample is not None:
             samples.add(sample)
         due = max(due + every, trio.current_time())  # after the machine has slept, one sample and not many
-
-
-def _new_sampler() -> Sampler:
-    from appliance.platform.sampler import new_sampler  # with psutil, seven milliseconds of the start
-
-    return new_sampler()
