@@ -22,15 +22,14 @@ from appliance.conversations.owner import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.fit.budgets import GpuMemory
+from appliance.core.fit.plan import GpuMemory
 from appliance.core.machine import Sample
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import refuse_open_door
 from appliance.core.units import MIB
 from appliance.engines.background import keeping_up
-from appliance.engines.chooser import Chooser
 from appliance.engines.found import Finder
-from appliance.engines.owner import open_engines
+from appliance.engines.owner import Chooser, open_engines
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies

@@ -9,8 +9,7 @@ import trio
 from appliance.core.config.types import ModelConfig
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.fleet.terms import in_bytes
-from appliance.platform.drivers import Gpus
-from appliance.platform.memory import process_memory
+from appliance.platform.drivers import Gpus, process_memory
 
 AFTER = 1.0
 EVERY = 30.0

@@ -12,15 +12,14 @@ from functools import partial
 import trio
 
 from appliance.core.config.types import Config
-from appliance.core.fit.budgets import GpuMemory
-from appliance.core.fit.plan import Plan
+from appliance.core.fit.plan import GpuMemory, Plan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
 from appliance.core.scheduling.policy import FreePolicy
 from appliance.core.scheduling.schedule import Schedule
 from appliance.core.settings import FleetSettings
-from appliance.engines.chooser import Chooser, OneEngine
 from appliance.engines.found import NO_GPUS, Engine, same_start
+from appliance.engines.owner import Chooser, OneEngine
 from appliance.errors import ApplianceError, ModelNotFound, ModelUnloaded
 from appliance.fleet.budgets import Budgets
 from appliance.fleet.launch import (

@@ -26,6 +26,7 @@ from appliance.store.activity import Activity
 from appliance.traffic.inflight import Entry
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.request import Headers, Passing, Request, Sink
+from appliance.trio_parts import beside
 from appliance.wire.activity import NO_TOKENS, Capture, Page, Row, Stats
 
 PACKING_PAUSE = 0.5
@@ -387,9 +388,7 @@ async def open_recorder(activity: Activity) -> AsyncGenerator[Recorder]:
     """Leaving the block writes down what is waiting."""
     recorder = Recorder(activity)
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(recorder.run)
+        async with beside(recorder.run):
             yield recorder
-            nursery.cancel_scope.cancel()
     finally:
         recorder.settle()
