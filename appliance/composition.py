@@ -18,15 +18,15 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import Configuration, Follower, Reloads
 from appliance.catalog.downloads import DownloadSettings, Supply, open_downloads
 from appliance.catalog.sources import STARTER
-from appliance.conversations.owner import open_conversations
+from appliance.conversations import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
+from appliance.core.decoding import MIB
 from appliance.core.fit.budgets import GpuMemory
 from appliance.core.machine import Sample
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import refuse_open_door
-from appliance.core.units import MIB
 from appliance.engines.background import keeping_up
 from appliance.engines.chooser import Chooser
 from appliance.engines.found import Finder
@@ -54,8 +54,7 @@ from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.engine_state import StateFile
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
-from appliance.tools.box import Toolbox
-from appliance.tools.owner import open_own_tools
+from appliance.tools.box import Toolbox, open_own_tools
 from appliance.traffic.record import open_recorder
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.pool import open_pool

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from appliance.core.config.types import RunsConfig
 from appliance.core.runs.messages import Call, CancelAsked, FailReason, ToolFinished, TurnFailed
-from appliance.core.tools.tool import ToolContext
+from appliance.core.tools.specs import ToolContext
 from appliance.errors import (
     ApplianceError,
     ModelFailedToStart,

@@ -13,7 +13,7 @@ from appliance.catalog.download_status import DownloadFailed, HubFailed, UnderWa
 from appliance.catalog.hub import Answer, Hub
 from appliance.core.models.download import StartOver, Throttle, judge, retry_delay
 from appliance.store.partial_file import PartialFile, Taken, WrongContents, claim, open_partial
-from appliance.wire.download import PartialHead, PartialSource
+from appliance.wire import PartialHead, PartialSource
 
 log = logging.getLogger(__name__)
 

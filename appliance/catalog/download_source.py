@@ -27,7 +27,7 @@ from appliance.core.models.download import Wanted
 from appliance.core.models.elsewhere import Image, Location, Remote, shown_url
 from appliance.core.models.names import is_commit, is_projector, stem_of
 from appliance.errors import ApplianceError, NotFound
-from appliance.wire.download import Grant, Layer, Manifest
+from appliance.wire import Grant, Layer, Manifest
 
 _SHA256 = re.compile(r'(?:W/)?"?([0-9a-f]{64})"?')
 

@@ -31,7 +31,7 @@ from appliance.core.models.names import is_commit
 from appliance.errors import ApplianceError, NotFound, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
 from appliance.upstream.client import Exchange, Response
-from appliance.wire.download import Refs, TreeEntry
+from appliance.wire import Refs, TreeEntry
 
 ENDPOINT = "https://huggingface.co"
 TIMEOUTS = Timeouts(connect=20, tls_handshake=20, response_header=60)

@@ -8,6 +8,11 @@ import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+
 T = TypeVar("T")
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)

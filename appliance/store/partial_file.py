@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from appliance.wire.download import PartialChunk, PartialHead, PartialLine, PartialSource
+from appliance.wire import PartialChunk, PartialHead, PartialLine, PartialSource
 
 if TYPE_CHECKING:
     from filelock import FileLock

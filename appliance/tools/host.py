@@ -19,9 +19,7 @@ from appliance.platform.children import Children
 from appliance.platform.env import inherited_env
 from appliance.platform.process import Command, into
 from appliance.tools.files import home_folder, open_folder, open_regular, resolved
-from appliance.tools.place import FileProblem, Listing, Matches, TooLarge
-from appliance.tools.processes import run
-from appliance.tools.searching import search
+from appliance.tools.place import FileProblem, Listing, Matches, TooLarge, run, search
 
 PIECE = 1 << 18
 MAX_LISTING = 8 << 20

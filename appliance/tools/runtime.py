@@ -9,15 +9,12 @@ from appliance.core.tools import scripts
 from appliance.core.tools.patterns import BadPattern, posix_pattern
 from appliance.core.tools.places import BadPath, Container, Ssh, check_path, quoted
 from appliance.core.tools.search import BUDGET, GrepLines, Job, Kind, Search, Wanted
-from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
+from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch, ToolProblem
 from appliance.core.tools.texts import CappedOutput
-from appliance.core.tools.tool import ToolProblem
 from appliance.platform.children import Children
 from appliance.platform.env import inherited_env
 from appliance.platform.process import KILL, Command, Ending, Sink, into
-from appliance.tools.place import FileProblem, Listing, Matches, TooLarge
-from appliance.tools.processes import WITH_INPUT, Ended, run
-from appliance.tools.searching import Result, search
+from appliance.tools.place import WITH_INPUT, Ended, FileProblem, Listing, Matches, Result, TooLarge, run, search
 
 SSH_OPTIONS = (
     *("-T", "-o", "BatchMode=yes", "-o", "PasswordAuthentication=no", "-o", "KbdInteractiveAuthentication=no"),

@@ -26,7 +26,7 @@ from appliance.store.activity import Activity
 from appliance.traffic.inflight import Entry
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.request import Headers, Passing, Request, Sink
-from appliance.wire.activity import NO_TOKENS, Capture, Page, Row, Stats
+from appliance.wire import NO_TOKENS, Capture, Page, Row, Stats
 
 PACKING_PAUSE = 0.5
 """Seconds before the first batch: under load most captures are gone by then, and were not worth compressing."""

@@ -21,7 +21,7 @@ from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.listing import cpu_device
 from appliance.errors import ModelNotFound
 from appliance.store.activity import open_activity
-from appliance.wire.activity import Row as ActivityRow
+from appliance.wire import Row as ActivityRow
 
 VERBS = ("ls", "probe", "prove", "install", "use", "pin", "remove", "rollback", "update", "forget")
 

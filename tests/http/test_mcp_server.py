@@ -18,7 +18,7 @@ from appliance.core.settings import FleetSettings
 from appliance.errors import BadRequest
 from appliance.platform.children import open_children
 from appliance.tools.box import Toolbox
-from appliance.tools.mcp_owner import open_mcp
+from appliance.tools.mcp_client import open_mcp
 
 KEY = ("Authorization", "Bearer k")
 BOTH = ("Accept", "application/json, text/event-stream")

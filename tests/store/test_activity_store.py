@@ -26,10 +26,9 @@ from appliance.core.records.activity import SORT_KEYS, Query, histogram
 from appliance.errors import Busy, UsageError
 from appliance.store import activity as store
 from appliance.store import activity_schema
-from appliance.store.activity import MAX_WAITING, open_activity
+from appliance.store.activity import MAX_WAITING, ActivityTable, open_activity
 from appliance.store.activity_schema import VERSION, open_file, open_memory
-from appliance.store.activity_table import ActivityTable
-from appliance.wire.activity import Row, Tokens
+from appliance.wire import Row, Tokens
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ALL = Query(limit=999)
@@ -398,7 +397,7 @@ FULL_DISK = """
     import trio
     from appliance.core.records.activity import Query
     from appliance.store.activity import open_activity
-    from appliance.wire.activity import Row
+    from appliance.wire import Row
 
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
 

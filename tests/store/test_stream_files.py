@@ -18,8 +18,7 @@ from waiting import until
 from appliance.core.config.types import StreamsConfig
 from appliance.errors import UsageError
 from appliance.store import stream_files
-from appliance.store.stream_files import About, Stored, StreamFiles, open_stream_files
-from appliance.store.stream_folder import FORGOTTEN_AFTER
+from appliance.store.stream_files import FORGOTTEN_AFTER, About, Stored, StreamFiles, open_stream_files
 from appliance.streams.generation import Generation, RingSink
 from appliance.streams.owner import check_streams, open_streams
 
@@ -264,7 +263,7 @@ async def test_a_second_program_takes_nothing_and_goes_on_when_the_first_ends(
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-from appliance.store.stream_folder import About, Folder
+from appliance.store.stream_files import About, Folder
 
 last, path, changes = int(sys.argv[1]), sys.argv[2], 0
 

@@ -23,7 +23,7 @@ from appliance.store.activity import open_activity
 from appliance.traffic import record as packing
 from appliance.traffic.record import LOOK_EVERY, Packer, Record, Recorder, RecordingSink, aside, open_recorder
 from appliance.traffic.request import Request
-from appliance.wire.activity import Row
+from appliance.wire import Row
 
 CHAT = "/v1/chat/completions"
 MIB = 1 << 20

@@ -20,10 +20,9 @@ from appliance.catalog.catalog import STARTER_ID, Catalog, Snapshot
 from appliance.catalog.sources import STARTER
 from appliance.cli import source_options as model_options
 from appliance.cli.config import loaded
-from appliance.cli.control import ModelList
 from appliance.cli.engines.place import in_use, opened, own_shelf, say_proof, tell_server
 from appliance.cli.engines.sources import FROM_HELP, check_needs, fetch_archive, sources_of
-from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
+from appliance.cli.remote import ModelList, NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
 from appliance.cli.show import human_size
 from appliance.cli.source_options import source_options
 from appliance.core.config.types import Config

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from appliance.core.config.nodes import Entry, Mapping, Node, Position, Problem, Scalar, Sequence
+from appliance.core.config.nodes import Entry, Event, Mapping, Node, NotYaml, Position, Problem, Scalar, Sequence, Token
 from appliance.core.config.scalars import WrongTag, tagged, typed
-from appliance.core.config.yaml_events import Event, NotYaml, Token
 from appliance.core.config.yaml_quick import quick_events, quick_tokens
 
 

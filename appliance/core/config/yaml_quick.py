@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
-from appliance.core.config.yaml_events import Event, Token
+from appliance.core.config.nodes import Event, Token
 
 _MARKER = re.compile(r"^(?:---|\.\.\.|%)", re.MULTILINE)
 _REST = r" *(?: #.*)?"

@@ -15,6 +15,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from appliance.core.decoding import MIB
 from appliance.core.fit.estimate import (
     AUTO_PARALLEL,
     RAM,
@@ -29,7 +30,6 @@ from appliance.core.fit.estimate import (
 )
 from appliance.core.fit.shape import Shape
 from appliance.core.llama.flags import Option, from_env, last, merge, split
-from appliance.core.units import MIB
 from appliance.errors import UsageError
 
 NOTHING: Mapping[str, str] = {}

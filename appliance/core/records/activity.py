@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.errors import BadRequest
-from appliance.wire.activity import Histogram, Page
+from appliance.wire import Histogram, Page
 
 DEFAULT_LIMIT = 25
 MAX_LIMIT = 999

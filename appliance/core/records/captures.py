@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.http_message import ContentDecoder
-from appliance.wire.activity import Capture
+from appliance.wire import Capture
 
 Headers = Sequence[tuple[bytes, bytes]]
 

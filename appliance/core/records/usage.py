@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.wire.activity import Tokens
+from appliance.wire import Tokens
 
 _MAX = 1 << 40
 """No count of tokens, time or speed comes near; a number beyond is unknown, and the sum of millions fits 64 bits."""

@@ -44,7 +44,7 @@ from appliance.core.runs.messages import (
 )
 from appliance.core.runs.slash import Family, family_of
 from appliance.core.runs.toolloop import Loop
-from appliance.core.tools.tool import NO_PARAMETERS
+from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.errors import BadRequest, Forbidden, ToolLoopFailed
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.handover import Reply, answered

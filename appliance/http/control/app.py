@@ -41,14 +41,13 @@ from appliance.http.control.engine_routes import (
     add_fit_routes,
     seats_in_use,
 )
+from appliance.http.control.events import Sources
 from appliance.http.control.listing import Object, View, health, list_models, router_props, state_of
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
-from appliance.http.control.page_bundle import PageBundle, add_page_bundle
-from appliance.http.control.page_files import add_page_files
+from appliance.http.control.page import PageBundle, add_page_bundle, add_page_files
 from appliance.http.control.run_routes import add_agent_routes, add_run_routes
+from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import Records, SwapApi, add_routes
-from appliance.http.feeds.events import Sources
-from appliance.http.feeds.stream_routes import add_stream_routes
 from appliance.http.owners import Owners
 from appliance.platform.hardware import detect
 from appliance.traffic.metrics import CONTENT_TYPE

@@ -12,16 +12,44 @@ from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import RequestEntityTooLarge
 
+from appliance.conversations import Conversations
 from appliance.core.bodies.head import read_json
+from appliance.core.bodies.sse import Event, encode
 from appliance.core.conversation_files import read_file, write_file, write_many
 from appliance.errors import BadRequest, BodyTooLarge
 from appliance.http.control.answers import endless_answer, json_answer
-from appliance.http.control.model_routes import CONTENT_TYPE
+from appliance.http.control.model_routes import CONTENT_TYPE, ModelEvent, ModelFeed
 from appliance.http.control.run_routes import MAX_RUN
-from appliance.http.feeds.page_events import PageFeed
 from appliance.http.owners import Owners
 from appliance.traffic.traffic import Lifetime
-from appliance.wire.conversations import Fields, Hash, Hit, Id, Message, Whole
+from appliance.wire import Fields, Hash, Hit, Id, Message, Whole
+
+
+class _Changed(ModelEvent, frozen=True, omit_defaults=True):
+    """``conversation_changed``; without a ``conversation`` anything may have changed."""
+
+    conversation: str | None = None
+
+
+class PageFeed(ModelFeed):
+    """The records of a `ModelFeed`, and one for each change of a conversation, within its look at models."""
+
+    def __init__(self, owners: Owners, lifetime: Lifetime) -> None:
+        super().__init__(owners.fleet, owners.catalog, owners.downloads, lifetime, everything=True, readme=False)
+        self._conversations: Conversations = owners.conversations
+        self._told = self._conversations.latest
+        self._greeted = False
+
+    def _collect(self) -> bytes:
+        records = super()._collect()
+        if not self._greeted:  # a proxy passes an answer's head on with its first bytes
+            self._greeted, records = True, records or b": hello\n\n"
+        changes = self._conversations.changes_since(self._told)
+        self._told = self._conversations.latest
+        names = dict.fromkeys(change.conversation for change in changes)
+        told = (_Changed("", "conversation_changed", conversation=name) for name in names)
+        return records + b"".join(encode(Event(msgspec.json.encode(each).decode())) for each in told)
+
 
 MAX_TYPE = 127
 SHOWN_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "audio/", "video/")

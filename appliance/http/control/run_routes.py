@@ -21,7 +21,7 @@ from appliance.errors import BadRequest, BodyTooLarge, NotReady
 from appliance.http import errors
 from appliance.http.control.answers import endless_answer, json_answer
 from appliance.http.control.run_request import read_results, read_run
-from appliance.http.feeds.stream_routes import CONTENT_TYPE, StreamBody, read_offset
+from appliance.http.control.stream_routes import CONTENT_TYPE, StreamBody, read_offset
 from appliance.plugins.registry import Listed, Plugins
 from appliance.traffic.request import CONVERSATIONS
 from appliance.traffic.targets import Targets

@@ -22,7 +22,7 @@ from appliance.core.machine import Hardware
 from appliance.core.records.activity import parse_id, parse_models, parse_query
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
 from appliance.http.control.answers import json_answer, see, text_answer
-from appliance.http.feeds.events import FeedRoutes, Sources
+from appliance.http.control.events import FeedRoutes, Sources
 from appliance.platform.samples import Samples
 from appliance.traffic.record import Recorder
 

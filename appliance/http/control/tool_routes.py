@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, ShuttingDown
 from appliance.http import errors
 from appliance.http.way.visit import Visit

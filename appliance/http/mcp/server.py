@@ -20,7 +20,7 @@ from appliance.core.mcp.messages import INVALID_PARAMS, RpcError, notification, 
 from appliance.core.mcp.serving import Accepted, Call, Immediate, Listing, cached, read_request, stamped
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
-from appliance.core.tools.tool import ToolContext, ToolSpec
+from appliance.core.tools.specs import ToolContext, ToolSpec
 from appliance.errors import ApplianceError, Busy, Forbidden
 from appliance.http import errors
 from appliance.http.control.listing import View, list_models
