@@ -22,9 +22,9 @@ from appliance.conversations import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.decoding import MIB
 from appliance.core.fit.budgets import GpuMemory
 from appliance.core.machine import Sample
+from appliance.core.parts import MIB
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import refuse_open_door
 from appliance.engines.background import keeping_up

@@ -18,7 +18,7 @@ from msgspec import Struct
 from appliance.core.answers.forms import Torn, events_of, whole_of
 from appliance.core.bodies import sse
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
-from appliance.core.decoding import decoded
+from appliance.core.parts import decoded
 from appliance.core.runs.inward import Asker, Reply
 from appliance.core.runs.slash import Family, Plan, family_of
 from appliance.errors import ApplianceError, PluginFailed

@@ -16,7 +16,7 @@ from msgspec import structs
 from appliance.agents.limits import Worker, WorkerState, WorkerStatus
 from appliance.agents.record import PastRun, RunRecord
 from appliance.core.config.types import RunsConfig
-from appliance.core.decoding import decoded
+from appliance.core.parts import decoded
 from appliance.core.runs.inward import Asker
 from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed
 from appliance.fleet.owner import Fleet

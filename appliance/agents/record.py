@@ -13,8 +13,9 @@ from msgspec import UNSET, Raw, Struct
 
 from appliance.core.answers.ring import Ring
 from appliance.core.bodies.sse import PING, Event, encode
+from appliance.core.parts import EVENTS
 from appliance.core.runs.messages import Call, FailReason, FinishReason, Outcome, RunState, Signal, Trace, Usage
-from appliance.streams.generation import EVENTS, End, Generation, Head, Reader
+from appliance.streams.generation import End, Generation, Head, Reader
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):

@@ -22,10 +22,10 @@ from appliance.catalog.download_status import HubFailed
 from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
 from appliance.catalog.hub import Answer, Hub, HubAccess
 from appliance.catalog.hub_cache import Cached, in_cache
-from appliance.core.decoding import decoded
 from appliance.core.models.download import Wanted
 from appliance.core.models.elsewhere import Image, Location, Remote, shown_url
 from appliance.core.models.names import is_commit, is_projector, stem_of
+from appliance.core.parts import decoded
 from appliance.errors import ApplianceError, NotFound
 from appliance.wire import Grant, Layer, Manifest
 

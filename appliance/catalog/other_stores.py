@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start, stat_regular, why
 from appliance.catalog.found import Found, model_files, pick_projector
-from appliance.core.decoding import decoded
 from appliance.core.models.names import is_companion, is_projector, tag_of
+from appliance.core.parts import decoded
 
 HOME_POINTER = ".lmstudio-home-pointer"
 """The file with the place of LM Studio's own folder, if it was moved."""

@@ -16,7 +16,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.bodies.sse import Decoder, RecordTooLong
-from appliance.core.decoding import decoded
+from appliance.core.parts import decoded
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, KEY_VARIABLE
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_OURS, EXIT_USER

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from appliance.core.decoding import MIB
 from appliance.core.mcp.config import McpServers
+from appliance.core.parts import MIB
 from appliance.errors import OpenDoor
 
 DEFAULT_HOST = "127.0.0.1"

@@ -11,6 +11,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.config.types import Peer
+from appliance.core.parts import field
 from appliance.errors import Busy, UpstreamFailed
 from appliance.peers.link import LINK_PATH, LocalState, ModelState, WaitChanged, exchange_states, read_listing
 from appliance.upstream.client import Exchange, Response, address_of
@@ -165,8 +166,7 @@ class RemotePeer:
         self.is_down(why)
 
     def _take(self, response: Response, content: bytes) -> None:
-        server = next((value for name, value in response.headers if name.lower() == b"server"), b"")
-        self._appliance = server.startswith(APPLIANCE)
+        self._appliance = (field(response.headers, b"server") or b"").startswith(APPLIANCE)
         if response.status in (401, 403):
             self._look_failed(f"it answers {response.status} to GET /v1/models; apiKey has to be one of its keys")
             return

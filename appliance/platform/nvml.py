@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import ParamSpec, Protocol, TypeVar, cast
 
-from appliance.core.decoding import MIB
 from appliance.core.engines.machine import Gpu, normal_pci
 from appliance.core.machine import Accelerator, AcceleratorMemory, Driver, GpuSample
+from appliance.core.parts import MIB
 
 LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 MEMORY_TEMPERATURE = 82

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 import psutil
 from msgspec import structs
 
-from appliance.core.decoding import MIB
 from appliance.core.machine import GpuSample, NetworkCounters, Sample, SystemSample
+from appliance.core.parts import MIB
 from appliance.platform import cards_linux
 
 MAX_INTERFACES = 32

@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from appliance.core.answers.ring import Ring
 from appliance.core.config.types import StreamsConfig
+from appliance.core.parts import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import About, Stored, StreamFiles, check_folder, open_stream_files
-from appliance.streams.generation import EVENTS, End, Generation, Head, RingSink, never
+from appliance.streams.generation import End, Generation, Head, RingSink, never
 from appliance.trio_parts import Changed
 
 

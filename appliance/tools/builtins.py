@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 import trio
 
-from appliance.core.decoding import MIB
+from appliance.core.parts import MIB
 from appliance.core.settings import ToolSettings
 from appliance.core.tools.places import BadTarget, Container, Ssh, running_target
 from appliance.core.tools.search import KINDS, entry_text, footer

@@ -38,6 +38,7 @@ from appliance.core.mcp.messages import (
     reply,
     request,
 )
+from appliance.core.parts import Headers, field
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.children import Children, describe_status
 from appliance.platform.env import inherited_env
@@ -294,8 +295,6 @@ MAX_SESSION_ID = 4096
 NOT_FOUND = 404
 _REVISION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-Headers = list[tuple[bytes, bytes]]
-
 
 class Place(NamedTuple):
     """The server's address, and the headers of every request to it."""
@@ -404,9 +403,9 @@ class HttpSession:
         return found
 
     def _note_session(self, response: Response) -> None:
-        for name, value in response.headers:
-            if name.lower() == SESSION and value and len(value) <= MAX_SESSION_ID:
-                self._session = value
+        value = field(response.headers, SESSION)
+        if value and len(value) <= MAX_SESSION_ID:
+            self._session = value
 
     async def _refused(self, response: Response) -> Answer:
         """Return the error that it reports in JSON-RPC; any other refusal ends the session."""

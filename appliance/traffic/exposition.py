@@ -11,8 +11,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from appliance import __version__
-from appliance.core.decoding import MIB
 from appliance.core.machine import GpuSample, Sample, SystemSample
+from appliance.core.parts import MIB
 from appliance.fleet.owner import ChildStatus
 from appliance.platform.memory import resident_bytes
 from appliance.traffic.metrics import BUCKETS, Durations, Metrics, ModelCounts

@@ -12,7 +12,7 @@ import trio
 
 from appliance.catalog.catalog import Catalog
 from appliance.core.config.types import Config
-from appliance.core.decoding import MIB
+from appliance.core.parts import MIB
 from appliance.core.records.captures import CaptureBuffer
 from appliance.core.records.log_lines import LineStyle
 from appliance.errors import Busy, ShuttingDown

@@ -12,8 +12,8 @@ import pytest
 import trio
 from engine_folders import Lie, Listed, make_build
 
-from appliance.core.decoding import MIB
 from appliance.core.engines.listing import Device, Listing
+from appliance.core.parts import MIB
 from appliance.engines import embedded
 from appliance.engines.found import Engine
 from appliance.engines.probing import list_devices

@@ -12,8 +12,8 @@ import pytest
 import trio
 from waiting import until
 
-from appliance.core.decoding import MIB
 from appliance.core.machine import GpuSample, Sample, SystemSample
+from appliance.core.parts import MIB
 from appliance.platform.drivers import Gpus
 from appliance.platform.memory import resident_bytes
 from appliance.platform.sampler import MAX_INTERFACES, new_sampler

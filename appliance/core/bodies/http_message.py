@@ -19,6 +19,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from appliance.core.parts import Headers
+
 PIECE = 256 << 10
 """Bytes decoded at once: a small input can stand for a thousand times as much."""
 
@@ -80,8 +82,6 @@ class ContentDecoder:
         # at the start of bare deflate data would be a stored block with padding that is not zero.
         return zlib.MAX_WBITS if first & 0x0F == 8 else -zlib.MAX_WBITS
 
-
-Headers = Iterable[tuple[bytes, bytes]]
 
 _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9][0-9])(?: [^\x00\r\n]*+)?(?=\r\n)")
 _NAME = rb"\r\n([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+"

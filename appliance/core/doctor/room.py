@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.core.decoding import GIB
 from appliance.core.doctor.facts import DoctorFacts, Finding, some
+from appliance.core.parts import GIB
 
 FULL, TIGHT = 256 << 20, 2 * GIB
 """Free bytes below which writing will soon fail, and below which no model can be downloaded."""

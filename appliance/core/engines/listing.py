@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, structs
 
-from appliance.core.decoding import MIB
 from appliance.core.engines.proofs import Fault
+from appliance.core.parts import MIB
 
 CPU = "CPU"
 """The name of the device that every build has: the machine's processors and main memory."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from appliance.core.decoding import GIB
 from appliance.core.engines.machine import Look
 from appliance.core.fit.estimate import RAM
+from appliance.core.parts import GIB
 
 NO_MEMORY: Mapping[str, int] = {}
 

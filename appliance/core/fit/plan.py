@@ -15,7 +15,6 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from appliance.core.decoding import MIB
 from appliance.core.fit.estimate import (
     AUTO_PARALLEL,
     RAM,
@@ -30,6 +29,7 @@ from appliance.core.fit.estimate import (
 )
 from appliance.core.fit.shape import Shape
 from appliance.core.llama.flags import Option, from_env, last, merge, split
+from appliance.core.parts import MIB
 from appliance.errors import UsageError
 
 NOTHING: Mapping[str, str] = {}

@@ -17,8 +17,8 @@ from math import prod
 
 from msgspec import Struct
 
-from appliance.core.decoding import KIB, MIB
 from appliance.core.models.ggml import TENSOR_TYPES
+from appliance.core.parts import KIB, MIB
 
 ReadAt = Callable[[int, int], bytes]
 """``read_at(offset, n)``: up to ``n`` bytes from ``offset``, at least one unless the file ends there."""

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from appliance.core.bodies.http_request import Head
 from appliance.core.models.model import Model
+from appliance.core.parts import without
 from appliance.errors import ApplianceError, BadRequest, Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection
@@ -243,8 +244,7 @@ async def _first_to_end(client: Websocket, upstream: Websocket) -> Websocket:
 
 def _passed_on(found: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Without what speaks of the server's own place."""
-    lower = [(name.lower(), value) for name, value in found]
-    return [header for header in lower if header[0] not in OF_THE_SERVER and not header[0].startswith(CORS)]
+    return [(name.lower(), value) for name, value in without(found, OF_THE_SERVER, (CORS,))]
 
 
 class Sockets:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.decoding import MIB
 from appliance.core.engines.cards import drivers_of, identify
 from appliance.core.engines.listing import Device, parse_listing
 from appliance.core.engines.machine import Gpu, Look
+from appliance.core.parts import MIB
 
 
 def look(*gpus: Gpu, **more: dict[str, str]) -> Look:
