@@ -107,8 +107,9 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
     log = activity_log(config)
     async with (
         open_listening(http) as listening,
-        open_own_tools(settings.tools) as own_tools,
         open_activity(*log) as activity,
+        open_run_store(log[0]) as run_store,
+        open_own_tools(settings.tools) as own_tools,
         open_recorder(activity) as recorder,
         open_pool() as pool,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
@@ -128,7 +129,6 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
         open_conversations(*_kept(settings, places, applies)) as conversations,
         open_streams(applies.streams, conversations) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
-        open_run_store(log[0]) as run_store,
     ):
         tools = places.toolbox or own_tools
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)

@@ -32,7 +32,6 @@ from appliance.service.parent import check_parent, open_parent
 from appliance.service.systemd_notify import open_service_manager
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
-from appliance.store.runs import check_store
 from appliance.streams.owner import check_streams
 from appliance.upkeep import (
     echoing_engine_log,
@@ -60,8 +59,6 @@ async def run_server(settings: AppSettings) -> int:
     catalog = Catalog(settings.sources, settings.config)
     if settings.config is not None:
         check_streams(settings.config.streams)
-        if settings.config.store is not None:
-            check_store(Path(settings.config.store.path))
     raise_open_files()
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:
@@ -92,7 +89,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
         try:
             async with open_appliance(settings, places) as appliance:
                 failure = await _serve(settings, appliance, scanned, stop)
-        except UsageError as error:  # of what is listened on, before anything else is opened
+        except UsageError as error:  # of what is listened on, of the store, or of the tools
             failure = error
     if failure is not None:
         raise failure

@@ -25,6 +25,7 @@ from msgspec import UNSET, Struct
 from appliance.core.records.activity import Query, SortKey, histogram, pages
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, COLUMNS, open_file, open_memory, unusable
+from appliance.trio_parts import plain_nursery
 from appliance.wire import Page, Row, Stats, Tokens
 
 _LISTED = ", ".join(COLUMNS)
@@ -400,23 +401,16 @@ def _open(path: Path | None, keep: int) -> tuple[ActivityTable, int]:
         raise unusable(path, error) from error
 
 
-def check_activity(path: Path) -> None:
-    """Read what an activity log reads first. Raises UsageError for a file that cannot be one."""
-    table, _ = _open(path, DEFAULT_KEEP)
-    table.close()
-
-
 @asynccontextmanager
 async def open_activity(path: Path | None, keep: int) -> AsyncGenerator[Activity]:
     """The log in this file, all of it, or without one the newest ``keep`` rows in memory.
 
-    Raises UsageError for a file that cannot be used. Leaving the block writes what is waiting.
+    Raises UsageError, never in a group, for a file that cannot be used. Leaving the block writes what is waiting.
     """
     keep = keep if keep > 0 else DEFAULT_KEEP
-
     activity = Activity(*await trio.to_thread.run_sync(_open, path, keep), path, keep)
     try:
-        async with trio.open_nursery() as nursery:
+        async with plain_nursery() as nursery:
             nursery.start_soon(activity.write)
             yield activity
             nursery.cancel_scope.cancel()
