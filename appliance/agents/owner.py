@@ -13,8 +13,7 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.agents.limits import Worker, WorkerState, WorkerStatus
-from appliance.agents.record import PastRun, RunRecord
+from appliance.agents.record import PastRun, RunRecord, Worker, WorkerState, WorkerStatus
 from appliance.core.config.types import RunsConfig
 from appliance.core.parts import decoded
 from appliance.core.runs.inward import Asker
@@ -24,7 +23,7 @@ from appliance.store.runs import RunStore
 from appliance.tools.box import Toolbox
 
 if TYPE_CHECKING:
-    from appliance.agents.limits import Clocks
+    from appliance.agents.record import Clocks
     from appliance.agents.run import Asked, Run
 
 SAVE_EVERY = 1.0

@@ -13,6 +13,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.sources import Sources
+from appliance.cli.options import catalog_options, sources_of
 from appliance.cli.remote import (
     ANSWER_TIME,
     NOT_RUNNING,
@@ -27,7 +28,6 @@ from appliance.cli.remote import (
     server_options,
 )
 from appliance.cli.show import print_json, print_table
-from appliance.cli.source_options import catalog_options, sources_of
 from appliance.errors import UpstreamFailed
 from appliance.platform.console import EXIT_OURS, say
 from appliance.settings import AsyncCommand

@@ -14,6 +14,7 @@ from msgspec import Struct
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.download_delete import remove_model
 from appliance.catalog.sources import STARTER, Sources, default_models_dir
+from appliance.cli.options import catalog_options, sources_of
 from appliance.cli.remote import (
     NOT_RUNNING,
     ModelList,
@@ -26,7 +27,6 @@ from appliance.cli.remote import (
     server_options,
 )
 from appliance.cli.show import human_count, human_size, print_json, print_table
-from appliance.cli.source_options import catalog_options, sources_of
 from appliance.core.fit.budgets import room_of
 from appliance.core.fit.estimate import RAM
 from appliance.core.fit.plan import Fit, Plan, fit_of

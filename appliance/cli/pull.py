@@ -22,7 +22,7 @@ from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import PARALLEL, Download, Downloads, DownloadSettings, open_downloads
 from appliance.catalog.hub import hub_access
 from appliance.catalog.hub_cache import cache_directory
-from appliance.cli.server_options import Size
+from appliance.cli.options import Size
 from appliance.cli.show import human_size
 from appliance.core.models.download import Reference, parse_reference
 from appliance.errors import ApplianceError, UsageError

@@ -13,27 +13,25 @@ import click
 from msgspec import Struct, structs
 
 from appliance.catalog.config_files import Files
-from appliance.cli.server_options import (
+from appliance.cli.options import (
     ListenAddress,
     Seconds,
     Size,
     ToolOptions,
     WebOptions,
     api_keys,
+    catalog_options,
     certificate,
     mcp_server_options,
-    tool_options,
-    web_options,
-    with_mcp_server,
-)
-from appliance.cli.source_options import (
-    catalog_options,
     named,
     no_plugins_option,
     plugin_option,
     source_options,
     sources_beside,
     sources_of,
+    tool_options,
+    web_options,
+    with_mcp_server,
 )
 from appliance.core.config.nodes import NO_PORTS, Loaded
 from appliance.core.llama import flags

@@ -126,8 +126,7 @@ async def open_tools(settings: ToolSettings, children: Children) -> AsyncGenerat
     """Own the tools for the length of the block. Raises UsageError for a root or runtime that cannot be used, and
     ToolProblem for a container that does not start."""
     # Twenty modules, which most servers do without: they have no tools.
-    from appliance.tools.builtins import Builtins
-    from appliance.tools.container import OwnContainer, open_container
+    from appliance.tools.builtins import Builtins, OwnContainer, open_container
     from appliance.tools.mcp_client import open_mcp
 
     async with AsyncExitStack() as stack:

@@ -17,10 +17,9 @@ from datetime import UTC, datetime
 import trio
 from msgspec import UNSET
 
-from appliance.core.records.accounting import ErrorText, TokenCounter, count_whole
+from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import Query, with_captures
 from appliance.core.records.captures import Body, CaptureBuffer, Exchange, Packing, captured_parts
-from appliance.core.records.usage import Usage
 from appliance.core.runs.inward import UNWATCHED, Watch
 from appliance.store.activity import Activity
 from appliance.traffic.inflight import Entry

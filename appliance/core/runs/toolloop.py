@@ -45,8 +45,7 @@ from appliance.core.runs.messages import (
     TurnFailed,
     Usage,
 )
-from appliance.core.runs.prompt import Prompt, Reading
-from appliance.core.runs.turn import Judge, Judged, Round, Turn, Written, as_json
+from appliance.core.runs.turn import Judge, Judged, Prompt, Reading, Round, Turn, Written, as_json
 
 MAX_HELD = 64 << 20
 """Largest number of characters of text, reasoning, calls and results in one run: all of it is kept, and sent again with

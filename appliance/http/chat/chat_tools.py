@@ -20,7 +20,7 @@ import msgspec
 import trio
 from msgspec import Meta, Raw, Struct, structs
 
-from appliance.agents.limits import MAX_PARALLEL, use_tool
+from appliance.agents.record import MAX_PARALLEL, use_tool
 from appliance.core.bodies.head import EXTENSION
 from appliance.core.bodies.json_text import Edit, Path, Step, apply_edits
 from appliance.core.runs.chat import ChatAnswer, ChatEvents, ToolActivity, refusal

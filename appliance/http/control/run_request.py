@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from appliance.agents.limits import Limits
+from appliance.agents.record import Limits
 from appliance.core.bodies.head import check_json
 from appliance.core.config.types import RunsConfig
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool

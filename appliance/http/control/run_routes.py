@@ -13,9 +13,8 @@ from quart_trio import QuartTrio
 from quart_trio.wrappers import TrioRequest
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from appliance.agents.limits import WorkerStatus
 from appliance.agents.owner import Agents
-from appliance.agents.record import PastRun, RunResult, RunStatus, result_of, status_of
+from appliance.agents.record import PastRun, RunResult, RunStatus, WorkerStatus, result_of, status_of
 from appliance.agents.run import Asked, Run
 from appliance.errors import BadRequest, BodyTooLarge, NotReady
 from appliance.http import errors
