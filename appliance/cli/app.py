@@ -110,7 +110,7 @@ def run(argv: Sequence[str], start: Start) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return say_error(f"{where}{error.strerror or error}", EXIT_OURS)
     except BaseExceptionGroup as group:
-        return EXIT_INTERRUPTED if _interrupted(group) else _bug()
+        return EXIT_INTERRUPTED if group.split(KeyboardInterrupt)[1] is None else _bug()
     except Exception:  # noqa: BLE001  nobody foresaw it, so the user gets what a bug report needs
         return _bug()
 
@@ -177,11 +177,6 @@ def _bug() -> int:
     with contextlib.suppress(OSError):
         traceback.print_exc()
     return say_error("this is a bug in llama-appliance; the lines above say where", EXIT_BUG)
-
-
-def _interrupted(group: BaseExceptionGroup[BaseException]) -> bool:
-    """True if a nursery's group contains nothing but Ctrl-C."""
-    return group.split(KeyboardInterrupt)[1] is None
 
 
 def _reader_left() -> int:

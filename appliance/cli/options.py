@@ -10,8 +10,9 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeVar
 
 import click
 import msgspec
@@ -230,7 +231,22 @@ def ui_settings(option: str, text: str, *, is_file: bool = False) -> bytes:
 
 
 T = TypeVar("T")
-P = ParamSpec("P")
+
+
+def gathered(
+    name: str, kind: type[Struct], *options: Callable[[Callable[..., T]], Callable[..., T]]
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Give a command these options as one ``kind``, its argument ``name``. An option's parameter is a field of it."""
+
+    def add(command: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(command)
+        def with_options(**given: object) -> T:
+            found = {field: given.pop(field) for field in kind.__struct_fields__}
+            return command(**given, **{name: kind(**found)})
+
+        return reduce(lambda made, option: option(made), reversed(options), with_options)
+
+    return add
 
 
 class WebOptions(Struct, frozen=True, kw_only=True):
@@ -241,7 +257,7 @@ class WebOptions(Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...]
     ui_config: str | None
     ui_config_file: str | None
-    conversations: bool
+    no_conversations: bool
 
     def applied(self, http: HttpSettings) -> HttpSettings:
         """Raises UsageError for options that cannot be used."""
@@ -269,52 +285,31 @@ class WebOptions(Struct, frozen=True, kw_only=True):
         return http.ui_settings
 
 
-def web_options(command: Callable[Concatenate[WebOptions, P], T]) -> Callable[..., T]:
-    """Add the options; the command gets them as its first argument."""
-
-    @click.option(
+web_options = gathered(
+    "web",
+    WebOptions,
+    click.option(
         "--path",
-        "web_path",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
         help="Serve the files of this folder at / instead of the page.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--cors-proxy",
         is_flag=True,
         help="Let web pages reach other servers through /cors-proxy, which MCP servers need.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--cors-proxy-allow",
+        "allow",
         multiple=True,
         metavar="HOST",
         help="A host or network of the local network that the proxy may also reach; 'loopback' is this machine.",
-    )
-    @click.option("--ui-config", metavar="JSON", help="Settings for web pages, sent by /props.")
-    @click.option("--ui-config-file", metavar="FILE", help="The same, from a file.")
-    @click.option("--no-conversations", is_flag=True, help="Do not keep the page's conversations on this machine.")
-    @functools.wraps(command)
-    def with_options(
-        web_path: Path | None,
-        cors_proxy: bool,
-        cors_proxy_allow: tuple[str, ...],
-        ui_config: str | None,
-        ui_config_file: str | None,
-        no_conversations: bool,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        web = WebOptions(
-            path=web_path,
-            cors_proxy=cors_proxy,
-            allow=cors_proxy_allow,
-            ui_config=ui_config,
-            ui_config_file=ui_config_file,
-            conversations=not no_conversations,
-        )
-        return command(web, *args, **kwargs)
-
-    return with_options
+    ),
+    click.option("--ui-config", metavar="JSON", help="Settings for web pages, sent by /props."),
+    click.option("--ui-config-file", metavar="FILE", help="The same, from a file."),
+    click.option("--no-conversations", is_flag=True, help="Do not keep the page's conversations on this machine."),
+)
 
 
 def mcp_server_options(command: Callable[..., T]) -> Callable[..., T]:
@@ -386,49 +381,33 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
         return chosen_tools(words, runtime=runtime, root=root, mcp=mcp)
 
 
-def tool_options(command: Callable[..., T]) -> Callable[..., T]:
-    """Add the options; the command gets them as ``tool_choice``."""
-
-    @click.option(
+tool_options = gathered(
+    "tool_choice",
+    ToolOptions,
+    click.option(
         "--tools",
         default="",
         metavar="NAMES",
         help=f"Let clients and models use tools on this machine: {', '.join(NAMES)}, or {ALL}.",
-    )
-    @click.option("--agent", is_flag=True, help="The same as --tools all --cors-proxy.")
-    @click.option(
+    ),
+    click.option("--agent", is_flag=True, help="The same as --tools all --cors-proxy."),
+    click.option(
         "--tools-runtime",
+        "runtime",
         default="",
         metavar="RUNTIME",
         help="Where the tools run: docker:IMAGE, docker-container:ID (podman as well) or ssh:HOST.",
-    )
-    @click.option("--tools-root", default="", metavar="DIR", help="A folder that the tools cannot leave.")
-    @click.option(
-        "--mcp-servers-config", default="", metavar="FILE", help="MCP servers, in the format of desktop clients."
-    )
-    @click.option("--mcp-servers-json", default="", metavar="JSON", help="The same, as text.")
-    @functools.wraps(command)
-    def with_options(
-        *args: object,
-        tools: str,
-        agent: bool,
-        tools_runtime: str,
-        tools_root: str,
-        mcp_servers_config: str,
-        mcp_servers_json: str,
-        **kwargs: object,
-    ) -> T:
-        choice = ToolOptions(
-            tools=tools,
-            agent=agent,
-            runtime=tools_runtime,
-            root=tools_root,
-            mcp_file=mcp_servers_config,
-            mcp_json=mcp_servers_json,
-        )
-        return command(*args, tool_choice=choice, **kwargs)
-
-    return with_options
+    ),
+    click.option("--tools-root", "root", default="", metavar="DIR", help="A folder that the tools cannot leave."),
+    click.option(
+        "--mcp-servers-config",
+        "mcp_file",
+        default="",
+        metavar="FILE",
+        help="MCP servers, in the format of desktop clients.",
+    ),
+    click.option("--mcp-servers-json", "mcp_json", default="", metavar="JSON", help="The same, as text."),
+)
 
 
 def tools_of_options(options: Sequence[Option]) -> ToolSettings:

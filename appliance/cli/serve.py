@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import click
 from msgspec import Struct, structs
@@ -22,6 +20,7 @@ from appliance.cli.options import (
     api_keys,
     catalog_options,
     certificate,
+    gathered,
     mcp_server_options,
     named,
     no_plugins_option,
@@ -52,8 +51,6 @@ from appliance.errors import UsageError
 from appliance.fleet.command import OWNED
 from appliance.platform.console import say, say_as_json
 from appliance.settings import AppSettings
-
-T = TypeVar("T")
 
 HOME = {
     "XDG_DATA_HOME": "data",
@@ -117,52 +114,31 @@ class EmbedOptions(Struct, frozen=True, kw_only=True):
         return Embedding(ready_file=ready, parent_pid=self.parent_pid, log_json=self.log_json)
 
 
-def embed_options(command: Callable[..., T]) -> Callable[..., T]:
-    """Add the options; the command gets them as ``embed``."""
-
-    @click.option("--port", type=click.IntRange(0, 65535), help=f"Short for --listen {DEFAULT_HOST}:PORT.")
-    @click.option(
+embed_options = gathered(
+    "embed",
+    EmbedOptions,
+    click.option("--port", type=click.IntRange(0, 65535), help=f"Short for --listen {DEFAULT_HOST}:PORT."),
+    click.option(
         "--ready-file",
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="Write the address to this file, as JSON, when the program listens.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--parent-pid",
         type=click.IntRange(1, (1 << 31) - 1),
         metavar="PID",
         help="End in order when this process ends.",
-    )
-    @click.option("--api-key-env", metavar="NAME", help="Accept the key in this environment variable.")
-    @click.option(
+    ),
+    click.option("--api-key-env", metavar="NAME", help="Accept the key in this environment variable."),
+    click.option(
         "--home",
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIR",
         help="Write all files below this folder: models, engines, caches, temporary files.",
-    )
-    @click.option("--log-json", is_flag=True, help="Write messages as JSON, one object in a line.")
-    @functools.wraps(command)
-    def with_options(
-        port: int | None,
-        ready_file: Path | None,
-        parent_pid: int | None,
-        api_key_env: str | None,
-        home: Path | None,
-        log_json: bool,
-        *args: object,
-        **kwargs: object,
-    ) -> T:
-        options = EmbedOptions(
-            port=port,
-            ready_file=ready_file,
-            parent_pid=parent_pid,
-            api_key_env=api_key_env,
-            home=home,
-            log_json=log_json,
-        )
-        return command(*args, embed=options, **kwargs)
-
-    return with_options
+    ),
+    click.option("--log-json", is_flag=True, help="Write messages as JSON, one object in a line."),
+)
 
 
 ENDS_AT_ONCE = ("--help", "--version", "--cache-list", "--completion-bash", "--list-devices")
@@ -373,7 +349,7 @@ def serve(
         plugins=named(plugins, none=no_plugins),
         allow_unauthenticated=allow_unauthenticated,
         engine=engine,
-        conversations=web.conversations,
+        conversations=not web.no_conversations,
         preload=preload,
     )
 

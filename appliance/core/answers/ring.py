@@ -110,7 +110,7 @@ class Numbered:
         numbered: list[bytes] = []
         start = 0
         for end in _END.finditer(self._held, searched):
-            numbered.append(self._one(bytes(self._held[start : end.end()]), self._offset + end.end()))
+            numbered.append(b"id: %d\n%b" % (self._offset + end.end(), bytes(self._held[start : end.end()])))
             start = end.end()
         if len(self._held) - start > MAX_RECORD:
             numbered.append(bytes(self._held[start:]))
@@ -123,6 +123,3 @@ class Numbered:
         """Return the unfinished record, once nothing follows."""
         held, self._held = bytes(self._held), bytearray()
         return held
-
-    def _one(self, record: bytes, offset: int) -> bytes:
-        return b"id: %d\n%b" % (offset, record)

@@ -31,10 +31,6 @@ _DECODABLE = ("gzip", "deflate")
 _NOTHING = ("", "identity")
 
 
-def _name(coding: str) -> str:
-    return coding.partition(";")[0].strip().lower()
-
-
 class ContentDecoder:
     """Undoes one Content-Encoding, piece by piece.
 
@@ -45,7 +41,7 @@ class ContentDecoder:
     __slots__ = ("_coding", "_decoded", "_inflate", "broken", "plain")
 
     def __init__(self, content_encoding: str | None) -> None:
-        self._coding = _name(content_encoding) if content_encoding else ""
+        self._coding = content_encoding.partition(";")[0].strip().lower() if content_encoding else ""
         self._inflate = None  # its format is chosen by the first byte
         self._decoded = 0
         self.plain = self._coding in _NOTHING

@@ -110,7 +110,7 @@ class _Builder:
 
     def report(self, message: str, at: Position, *, warning: bool = False) -> None:
         level = "warning" if warning else "error"
-        self.problems.append(Problem(message=message, path=_dotted(self._path), at=at, level=level))
+        self.problems.append(Problem(message=message, path=".".join(self._path).replace(".[", "["), at=at, level=level))
 
     def _at(self, event: Event) -> Position:
         return Position(self._file, event.line, event.column)
@@ -261,10 +261,6 @@ class _Builder:
 
 def _is_merge(event: Event) -> bool:
     return event.kind == "scalar" and event.text == "<<" and event.plain and event.tag in (None, "!", _MERGE)
-
-
-def _dotted(path: list[str]) -> str:
-    return ".".join(path).replace(".[", "[")
 
 
 def _short(tag: str) -> str:

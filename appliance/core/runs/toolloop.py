@@ -130,7 +130,7 @@ class Loop:
             case TurnEnded():
                 return self._turn_ended(self._speaking(event), event.finish_reason, now)
             case TurnFailed():
-                return self._turn_failed(self._speaking(event), event)
+                return [*self._leave(self._speaking(event), event.detail), *self._fail(event.reason, event.detail)]
             case ToolFinished():
                 return self._tool_finished(event, now)
             case CancelAsked():
@@ -272,9 +272,6 @@ class Loop:
         self._traces.append(Trace(id=call.id, name=call.name, arguments=arguments, error=error, seconds=seconds))
 
     # ---- the end of the run ------------------------------------------------------------------------------------------
-
-    def _turn_failed(self, turn: Turn, event: TurnFailed) -> list[RunCommand]:
-        return [*self._leave(turn, event.detail), *self._fail(event.reason, event.detail)]
 
     def _leave(self, turn: Turn, why: str) -> list[RunCommand]:
         """End a turn that broke off."""

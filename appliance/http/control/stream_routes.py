@@ -48,7 +48,7 @@ class StreamRoutes:
         An ``EventSource`` asks again after a stream's end, with the id of its last record: 204 tells it not to.
         """
         wanted = _conversation(conversation)
-        numbered = _flag("sse_ids")
+        numbered = _last("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, _last("from"))
         generation = await find_stream(self._streams, wanted)
         ring = generation.ring
@@ -134,10 +134,6 @@ def _last(name: str) -> str | None:
     """Return the parameter's value; the last one where it is repeated."""
     values = request.args.getlist(name)
     return values[-1] if values else None
-
-
-def _flag(name: str) -> bool:
-    return _last(name) in ("1", "true")
 
 
 def add_stream_routes(app: QuartTrio, streams: Streams) -> None:

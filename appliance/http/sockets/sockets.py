@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Literal
 
@@ -302,12 +302,8 @@ class Sockets:
 
     async def _join_model(self, model: Model, path: str, request: Request, handshake: Handshake) -> None:
         headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
-        async with self._lease(model) as address:
+        async with self._borrow(model) if _is_no_use(model) else self._owners.fleet.lease(model) as address:
             await relay_websocket(handshake, reached(address, model, request), path, headers)
-
-    def _lease(self, model: Model) -> AbstractAsyncContextManager[Address]:
-        """Raises Conflict for a model that does not run, if its websockets do not count as use."""
-        return self._borrow(model) if _is_no_use(model) else self._owners.fleet.lease(model)
 
     @asynccontextmanager
     async def _borrow(self, model: Model) -> AsyncGenerator[Address]:
