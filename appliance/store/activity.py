@@ -24,7 +24,7 @@ from msgspec import UNSET, Struct
 
 from appliance.core.records.activity import Query, SortKey, histogram, pages
 from appliance.errors import Busy
-from appliance.store.activity_schema import BUSY, COLUMNS, open_file, open_memory, unusable
+from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, open_file, open_memory, unusable
 from appliance.trio_parts import plain_nursery
 from appliance.wire import Page, Row, Stats, Tokens
 
@@ -272,8 +272,9 @@ _T = TypeVar("_T")
 class Activity:
     """Made by ``open_activity``."""
 
-    def __init__(self, table: ActivityTable, last_id: int, path: Path | None, keep: int) -> None:
+    def __init__(self, table: ActivityTable, last_id: int, path: Path | None, keep: int, retry: float = RETRY) -> None:
         self._table = table
+        self._retry = retry
         self._last_id = last_id
         self._path = path  # None: in memory, from the start or since the disk failed
         self._keep = keep
@@ -330,11 +331,11 @@ class Activity:
             if await self._in_turn(self._write_waiting):
                 await trio.sleep(PAUSE)
             else:
-                await trio.sleep(RETRY)
+                await trio.sleep(self._retry)
                 self._wake.set()
 
-    async def close(self) -> None:
-        """Write what is waiting, for at most FLUSH seconds, and let go of the file."""
+    async def close(self, flush: float = FLUSH) -> None:
+        """Write what is waiting, for at most ``flush`` seconds, and let go of the file."""
 
         def finish() -> bool:
             written = self._write_waiting()
@@ -342,7 +343,7 @@ class Activity:
             return written
 
         written = False
-        with trio.move_on_after(FLUSH, shield=True):
+        with trio.move_on_after(flush, shield=True):
             written = await trio.to_thread.run_sync(finish, limiter=self._turn, abandon_on_cancel=True)
         if not written:
             log.warning("the last rows of the activity log could not be written to '%s'", self._path)
@@ -389,11 +390,11 @@ class Activity:
         self._table, self._path = memory, None
 
 
-def _open(path: Path | None, keep: int) -> tuple[ActivityTable, int]:
+def _open(path: Path | None, keep: int, busy_ms: int) -> tuple[ActivityTable, int]:
     """Return the table and the highest id in it. Raises UsageError."""
     if path is None:
         return ActivityTable(open_memory(), keep), 0
-    table = ActivityTable(open_file(path), None)
+    table = ActivityTable(open_file(path, busy_ms), None)
     try:
         return table, table.last_id()
     except sqlite3.Error as error:  # a page of it is damaged
@@ -402,17 +403,19 @@ def _open(path: Path | None, keep: int) -> tuple[ActivityTable, int]:
 
 
 @asynccontextmanager
-async def open_activity(path: Path | None, keep: int) -> AsyncGenerator[Activity]:
+async def open_activity(
+    path: Path | None, keep: int, *, busy_ms: int = BUSY_MS, retry: float = RETRY, flush: float = FLUSH
+) -> AsyncGenerator[Activity]:
     """The log in this file, all of it, or without one the newest ``keep`` rows in memory.
 
     Raises UsageError, never in a group, for a file that cannot be used. Leaving the block writes what is waiting.
     """
     keep = keep if keep > 0 else DEFAULT_KEEP
-    activity = Activity(*await trio.to_thread.run_sync(_open, path, keep), path, keep)
+    activity = Activity(*await trio.to_thread.run_sync(_open, path, keep, busy_ms), path, keep, retry)
     try:
         async with plain_nursery() as nursery:
             nursery.start_soon(activity.write)
             yield activity
             nursery.cancel_scope.cancel()
     finally:
-        await activity.close()
+        await activity.close(flush)

@@ -300,8 +300,10 @@ class StreamFiles:
     Nothing is kept on disk until it can be used again; streams that were under way then stay in memory alone.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, retry: float = RETRY, max_waiting: int = MAX_WAITING) -> None:
         self.failed = False
+        self._retry = retry
+        self._max_waiting = max_waiting
         self._folder = folder
         self.next_key = folder.next_key
         self._queue: deque[Callable[[], None]] = deque()
@@ -317,7 +319,7 @@ class StreamFiles:
 
     def append(self, key: int, data: bytes) -> None:
         self._waiting += len(data)
-        if self._waiting > MAX_WAITING:
+        if self._waiting > self._max_waiting:
             self.fail("it is too slow")
         self._do(partial(self._folder.append, key, data))
 
@@ -331,7 +333,7 @@ class StreamFiles:
         """Write as data comes, until cancelled. ``found`` gets streams of an earlier run that can be read only now."""
         while True:
             if self.failed:
-                await trio.sleep(RETRY)
+                await trio.sleep(self._retry)
                 await self._try_again(found)
                 continue
             await self._wake.wait()
@@ -388,14 +390,14 @@ class StreamFiles:
 
 @asynccontextmanager
 async def open_stream_files(
-    path: Path, max_bytes: int, max_total: int
+    path: Path, max_bytes: int, max_total: int, *, retry: float = RETRY, max_waiting: int = MAX_WAITING
 ) -> AsyncGenerator[tuple[StreamFiles, list[Stored]]]:
     """Open the files in this folder, including an earlier run's, oldest first; `StreamFiles.write` writes.
 
     ``max_bytes`` of one stream are kept, ``max_total`` of all. A folder that cannot be used is a disk that has failed.
     """
     folder = Folder(path, max_bytes, max_total)
-    files, stored = StreamFiles(folder), list[Stored]()
+    files, stored = StreamFiles(folder, retry, max_waiting), list[Stored]()
     try:
         stored = await trio.to_thread.run_sync(folder.load)
     except OSError as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 import trio
+from msgspec import structs
 
 from appliance.core.tools.places import BadPath, check_path, expanded
 from appliance.core.tools.search import BUDGET, Grep, Job, Kind, Search, Wanted
@@ -57,51 +58,25 @@ class Host:
         await self._in_thread(partial(_look, base, self._root), asked.path)
         depth = max(asked.max_depth, 0)
         listing = await self._tracked(base, depth) if kind == "file" else None
-        result = await search(
-            self._children,
-            Job(
-                search=Search(
-                    base=base,
-                    root=self._root,
-                    include=asked.include,
-                    exclude=asked.exclude,
-                    kind=kind,
-                    max_depth=depth,
-                    listing=listing,
-                    limit=min(asked.limit, MAX_MATCHES),
-                    seconds=BUDGET - (trio.current_time() - began),
-                )
-            ),
-        )
+        where = self._search(base, asked, listing, began)
+        wanted = structs.replace(where, kind=kind, max_depth=depth, limit=min(asked.limit, MAX_MATCHES))
+        result = await search(self._children, Job(search=wanted))
         return Listing(base=base, entries=result.entries, total=result.end.total, cut=result.end.cut)
 
     async def grep(self, asked: GrepSearch) -> Matches:
         base, began = self._path(asked.path), trio.current_time()
         listing = await self._tracked(base, 0)
-        result = await search(
-            self._children,
-            Job(
-                search=Search(
-                    base=base,
-                    root=self._root,
-                    include=asked.include,
-                    exclude=asked.exclude,
-                    listing=listing,
-                    seconds=BUDGET - (trio.current_time() - began),
-                ),
-                grep=Grep(
-                    pattern=asked.pattern,
-                    literal=asked.literal,
-                    ignore_case=asked.ignore_case,
-                    numbers=asked.return_line_numbers,
-                    context=min(max(asked.context_lines, 0), MAX_CONTEXT),
-                    shown=asked.path,
-                    limit=MAX_MATCHES,
-                ),
-            ),
+        grep = Grep(
+            pattern=asked.pattern,
+            literal=asked.literal,
+            ignore_case=asked.ignore_case,
+            numbers=asked.return_line_numbers,
+            context=min(max(asked.context_lines, 0), MAX_CONTEXT),
+            shown=asked.path,
+            limit=MAX_MATCHES,
         )
-        text = "".join(result.text)
-        return Matches(text=text, count=result.matches, full=result.end.full, cut=result.end.cut)
+        result = await search(self._children, Job(search=self._search(base, asked, listing, began), grep=grep))
+        return Matches(text="".join(result.text), count=result.matches, full=result.end.full, cut=result.end.cut)
 
     def shell(self, command: str) -> Command:
         shell = ("cmd", "/c") if sys.platform == "win32" else ("/bin/sh", "-c")
@@ -115,6 +90,13 @@ class Host:
         return system.strip() or "unknown", self._cwd or self._root or os.getcwd()  # noqa: PTH109
 
     # ---- how ---------------------------------------------------------------------------------------------------------
+
+    def _search(
+        self, base: str, asked: FileGlobSearch | GrepSearch, listing: list[tuple[str, Kind]] | None, began: float
+    ) -> Search:
+        seconds = BUDGET - (trio.current_time() - began)
+        root, include, exclude = self._root, asked.include, asked.exclude
+        return Search(base=base, root=root, include=include, exclude=exclude, listing=listing, seconds=seconds)
 
     def _path(self, path: str) -> str:
         """Return an absolute path. Raises FileProblem."""

@@ -21,7 +21,6 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
 from appliance.catalog.catalog import Catalog
-from appliance.core.bodies.head import read_json
 from appliance.core.engines.choice import Seat
 from appliance.core.fit.plan import fit_of
 from appliance.core.settings import HttpSettings, Listen
@@ -45,7 +44,7 @@ from appliance.http import errors
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.listening import shown
 from appliance.http.control import page
-from appliance.http.control.answers import json_answer
+from appliance.http.control.answers import json_answer, read_as, read_body
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
 from appliance.http.control.events import Sources
 from appliance.http.control.listing import Object, View, health, list_models, router_props, state_of
@@ -119,7 +118,7 @@ class EngineRoutes:
 
     async def prove(self) -> Response:
         """Answers when it is done; each seat takes seconds."""
-        body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+        body = await read_body()
         try:
             asked = _PROVE.decode(body or b"{}")
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -177,9 +176,6 @@ class ControlRequest(Struct):
 
     model: str
     wait: bool = False
-
-
-_CONTROL = msgspec.json.Decoder(ControlRequest)
 
 
 class Control:
@@ -352,12 +348,7 @@ def _swap_api(traffic: Traffic, owners: Owners, view: View) -> SwapApi:
 
 
 async def _control_request() -> ControlRequest:
-    body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-    read_json(body)  # says what is wrong with it, and where
-    try:
-        asked = _CONTROL.decode(body)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"the request body cannot be used: {error}") from None
+    asked = await read_as(ControlRequest)
     if not asked.model:
         raise BadRequest("'model' is empty", param="model")
     return asked

@@ -10,16 +10,13 @@ import trio
 from msgspec import Struct
 from quart import Response, request
 from quart_trio import QuartTrio
-from werkzeug.exceptions import RequestEntityTooLarge
 
 from appliance.conversations import Conversations
-from appliance.core.bodies.head import read_json
 from appliance.core.bodies.sse import Event, encode
 from appliance.core.conversation_files import read_file, write_file, write_many
-from appliance.errors import BadRequest, BodyTooLarge
-from appliance.http.control.answers import endless_answer, json_answer
+from appliance.errors import BadRequest
+from appliance.http.control.answers import endless_answer, json_answer, read_as, read_body
 from appliance.http.control.model_routes import CONTENT_TYPE, ModelEvent, ModelFeed
-from appliance.http.control.run_routes import MAX_RUN
 from appliance.http.owners import Owners
 from appliance.traffic.traffic import Lifetime
 from appliance.wire import Fields, Hash, Hit, Id, Message, Whole
@@ -115,7 +112,7 @@ class ConversationRoutes:
 
     async def change(self, conversation: str) -> Response:
         """Change the fields that are given; a conversation that is not there is made."""
-        fields = await _read(Fields)
+        fields = await read_as(Fields)
         if isinstance(fields.settings, msgspec.Raw) and not bytes(fields.settings).startswith(b"{"):
             raise BadRequest("'settings' is a JSON object", param="settings")
         return json_answer(await self._conversations.change(_id(conversation), fields))
@@ -129,11 +126,11 @@ class ConversationRoutes:
         return Response("", 204)
 
     async def fork(self, conversation: str) -> Response:
-        return json_answer(await self._conversations.fork(conversation, (await _read(_Fork)).message), 201)
+        return json_answer(await self._conversations.fork(conversation, (await read_as(_Fork)).message), 201)
 
     async def write(self, conversation: str, message: str) -> Response:
         """Write a message; ``revision`` is the newest that the writer has seen, see `Written.branched`."""
-        sent = await _read(Message)
+        sent = await read_as(Message)
         if sent.id != message:
             raise BadRequest("the message's id is not that of the path", param="id")
         return json_answer(await self._conversations.write(conversation, sent))
@@ -143,7 +140,7 @@ class ConversationRoutes:
         return json_answer(_Deleted(await self._conversations.delete_message(conversation, message)))
 
     async def restore_messages(self, conversation: str) -> Response:
-        asked = await _read(_Restored)
+        asked = await read_as(_Restored)
         await self._conversations.restore_messages(conversation, list(asked.ids), asked.leaf)
         return Response("", 204)
 
@@ -155,7 +152,7 @@ class ConversationRoutes:
         return Response("", 204)
 
     async def attach(self) -> Response:
-        data = await _body()
+        data = await read_body()
         kind = request.headers.get("Content-Type", "")[:MAX_TYPE] or "application/octet-stream"
         return json_answer(_Attached(await self._conversations.attach(kind, data), len(data), kind), 201)
 
@@ -186,7 +183,7 @@ class ConversationRoutes:
 
     async def import_file(self) -> Response:
         """A file of this program, of llama.cpp's page or of Open WebUI; what it is, its content says."""
-        found = await trio.to_thread.run_sync(read_file, await _body())
+        found = await trio.to_thread.run_sync(read_file, await read_body())
         added = await self._conversations.add(found.conversations, found.files)
         skipped = [each.id for each, _ in found.conversations if each.id not in added]
         return json_answer(_Imported(added, skipped))
@@ -201,22 +198,6 @@ def _id(text: str) -> str:
         return msgspec.convert(text, Id)
     except msgspec.ValidationError:
         raise BadRequest("an id has letters, digits and any of '_.:-', 128 at most") from None
-
-
-async def _read(kind: type[T]) -> T:
-    body = await _body()
-    read_json(body)  # says what is wrong with it, and where
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"the request body cannot be used: {error}") from None
-
-
-async def _body() -> bytes:
-    try:
-        return await request.get_data(cache=False, as_text=False, parse_form_data=False)
-    except RequestEntityTooLarge:
-        raise BodyTooLarge(MAX_RUN, fixed=True) from None
 
 
 def add_conversation_routes(app: QuartTrio, routes: ConversationRoutes) -> None:

@@ -7,19 +7,14 @@ earlier versions, which had it in the path; errors have this program's one shape
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable
-from types import TracebackType
 
-import msgspec
 from msgspec import Struct
 from quart import Response, request
-from quart.wrappers.response import ResponseBody
 from quart_trio import QuartTrio
 
 from appliance.core.answers.ring import Numbered
-from appliance.core.bodies.head import check_json
 from appliance.errors import BadRequest
-from appliance.http.control.answers import json_answer
+from appliance.http.control.answers import Pieces, endless_answer, json_answer, read_as
 from appliance.http.way.resumable import LOOKUP, STREAM, find_stream
 from appliance.streams.generation import Reader
 from appliance.streams.owner import Streams
@@ -31,9 +26,6 @@ _NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20})")
 
 class _Lookup(Struct):
     conversation_ids: list[object]
-
-
-_LOOKUP = msgspec.json.Decoder(_Lookup)
 
 
 class StreamRoutes:
@@ -58,12 +50,7 @@ class StreamRoutes:
         if numbered and "Last-Event-ID" in request.headers and ring.finished and offset >= ring.total:
             return Response("", 204)
         body = b"" if request.method == "HEAD" else StreamBody(reader, numbered=numbered)
-        response = Response(body, content_type=CONTENT_TYPE)
-        response.timeout = None
-        response.headers["Cache-Control"] = "no-cache"
-        response.headers["X-Accel-Buffering"] = "no"
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
+        return endless_answer(body, CONTENT_TYPE)
 
     async def stop(self, conversation: str = "") -> Response:
         """Succeed whether or not there is such a stream."""
@@ -72,30 +59,16 @@ class StreamRoutes:
 
     async def lookup(self) -> Response:
         """Only what a client knows the id of; there is no list."""
-        body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-        check_json(body)  # says what is wrong with it, and where
-        try:
-            ids = _LOOKUP.decode(body).conversation_ids
-        except msgspec.ValidationError as error:
-            raise BadRequest(f"the request body cannot be used: {error}", param="conversation_ids") from None
+        ids = (await read_as(_Lookup, param="conversation_ids")).conversation_ids
         return json_answer(self._streams.lookup(wanted for wanted in ids if isinstance(wanted, str)))
 
 
-class StreamBody(ResponseBody):
+class StreamBody(Pieces):
     """One reader's bytes until the generation has ended or the client leaves."""
 
     def __init__(self, reader: Reader, *, numbered: bool) -> None:
         self._reader = reader
         self._numbers = Numbered(reader.offset) if numbered else None
-
-    async def __aenter__(self) -> AsyncIterable[bytes]:
-        return self
-
-    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
-        pass
-
-    def __aiter__(self) -> StreamBody:
-        return self
 
     async def __anext__(self) -> bytes:
         while data := await self._reader.receive():
