@@ -182,9 +182,7 @@ async def _finish_update() -> None:
 
 
 def _downloading(settings: AppSettings) -> DownloadSettings:
-    """Return the source and the target of downloads. Raises UsageError for an endpoint in the environment that is not
-    an address.
-    """
+    """Return source and target of downloads. Raises UsageError for an endpoint that is not an address."""
     hub = hub_access(os.environ, token=settings.hub_token)
     cache = settings.sources.cache or cache_directory(os.environ, Path.home()).absolute()
     return DownloadSettings(cache=cache, models_dir=settings.sources.models_dir, hub=hub)

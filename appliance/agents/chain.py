@@ -233,9 +233,7 @@ class Chains:
 
 
 class Chain:
-    """The chain of one request, made by `Chains.open`. Its methods raise PluginFailed, and BadRequest if a plugin
-    refuses the request.
-    """
+    """Made by `Chains.open`. Its methods raise PluginFailed, and BadRequest if a plugin refuses the request."""
 
     def __init__(self, path: str, steps: Sequence[PluginStep]) -> None:
         self._path = path
@@ -249,9 +247,7 @@ class Chain:
         return any(step.hooks.on_response or step.hooks.on_stream for step in self._steps)
 
     async def request(self, body: bytes, *, stream: bool) -> tuple[bytes, bool]:
-        """Return the body for the model, and whether it asks for a stream; the very same bytes if no plugin looks at
-        it.
-        """
+        """Return the body for the model, and whether it asks for a stream; unchanged bytes if no plugin looks at it."""
         steps = [step for step in self._steps if step.hooks.on_request is not None]
         if not steps:
             return body, stream

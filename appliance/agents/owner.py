@@ -132,9 +132,7 @@ class Agents:
         return self._status(worker)
 
     async def wait_ended(self) -> None:
-        """Wait until no run is under way, not counting those that wait for their caller: for a time when nobody can
-        reach them.
-        """
+        """Wait until no run is under way but those that wait for their caller, for when nobody can reach them."""
         while going := [run for run in self._runs.values() if not run.over and not run.pending()]:
             await going[0].feed.wait_said()
 
@@ -274,9 +272,7 @@ class Agents:
             saved = {run.id: run.changes for run in self._runs.values()}
 
     async def keep_awake(self, interval: float) -> None:
-        """Make every run send something within ``interval`` seconds, so that no proxy cuts its readers; never
-        returns.
-        """
+        """Let every run send something within ``interval`` seconds, so that no proxy cuts its readers."""
         while True:
             if not self._runs:
                 self._submitted = trio.Event()

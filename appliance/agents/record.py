@@ -201,9 +201,7 @@ class Worker:
         return len(self._restarts)
 
     def restarted(self, process: object, now: float, settings: RunsConfig) -> bool:
-        """Note the end of ``process``, any token for it: runs that shared it count once. Returns True for one restart
-        too many.
-        """
+        """Note the end of ``process``; runs that shared it count once. Returns True for one restart too many."""
         if process is not None and process == self._last:
             return False
         self._last = process
@@ -451,9 +449,7 @@ class RetoldFeed(Feed):
 
 
 class PastRun:
-    """``feed`` is None for a run of an earlier program, whose events are then written anew, as far as they are
-    known.
-    """
+    """``feed`` is None for a run of an earlier program; its events are written anew, as far as they are known."""
 
     def __init__(self, record: RunRecord, feed: Feed | None, event_bytes: int) -> None:
         self.id = record.id
@@ -470,9 +466,7 @@ class PastRun:
 
 
 def _retold(record: RunRecord) -> Iterator[tuple[str, object]]:
-    """The order of text between two calls is unknown: reasoning and output are one piece each. So are the tools'
-    owners.
-    """
+    """The order of text between two calls is unknown, and so are the tools' owners: each kind is one piece."""
     outcome = record.outcome
     if outcome.reasoning:
         yield "reasoning", {"text": outcome.reasoning}

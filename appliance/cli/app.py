@@ -164,9 +164,7 @@ def _import_verb(name: str) -> click.Command | None:
 
 
 def _told(error: click.ClickException) -> str:
-    """Return the error's message; for a mistake on the command line, in one line with the command whose help explains
-    it.
-    """
+    """Return the error's message in one line; after a mistake, with the command whose help explains it."""
     if not isinstance(error, click.UsageError):
         return error.format_message()
     message = " ".join(error.format_message().split())

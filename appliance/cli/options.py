@@ -206,9 +206,7 @@ def _key_lines(file: Path) -> list[str]:
 
 
 def certificate(cert_file: str | None, key_file: str | None) -> tuple[str, str] | None:
-    """Return the files of ``--ssl-cert-file`` and ``--ssl-key-file``, None without them. Raises UsageError for one
-    alone.
-    """
+    """Return the files of ``--ssl-cert-file`` and ``--ssl-key-file``, or None. Raises UsageError for one alone."""
     if bool(cert_file) != bool(key_file):
         given, missing = ("--ssl-cert-file", "--ssl-key-file")[:: 1 if cert_file else -1]
         raise UsageError(f"{given} needs {missing}; give both for HTTPS, or none")
@@ -216,9 +214,7 @@ def certificate(cert_file: str | None, key_file: str | None) -> tuple[str, str] 
 
 
 def ui_settings(option: str, text: str, *, is_file: bool = False) -> bytes:
-    """Parse the JSON object that web pages get as their settings; ``option`` is the option that gave it. Raises
-    UsageError.
-    """
+    """Parse the JSON object that web pages get as settings; ``option`` gave it. Raises UsageError."""
     where = f"{option} {text}" if is_file else option
     if is_file:
         text = text_of(option, Path(text))

@@ -136,9 +136,7 @@ class Generation:
             await self.changed.park()
 
     def reader(self, offset: int) -> Reader:
-        """Read from this offset on. A reader that has seen more than what outlived a break gets an error about the
-        break.
-        """
+        """Read from this offset on. A reader that has seen more than outlived a break gets an error."""
         return Reader(self, offset if self.interrupted_at is None else min(offset, self.interrupted_at))
 
     async def pass_on(self, sink: Sink) -> End | None:

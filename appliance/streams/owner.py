@@ -32,9 +32,7 @@ class StreamStatus(Struct, frozen=True, kw_only=True):
 
 
 def meant(ids: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    """Return the known ids that these mean: themselves, or else those that begin with one and ``::``; repeated as
-    given.
-    """
+    """Return the known ids that these mean: themselves, or else those that begin with one and ``::``."""
     by_prefix: dict[str, list[str]] = {}
     for conversation in known:
         for prefix in _prefixes(conversation):
@@ -182,9 +180,7 @@ class Streams:
         )
 
     def lookup(self, ids: Iterable[str]) -> list[StreamStatus]:
-        """Return the streams with these ids, or with ``<id>::<anything>``; an id that is given twice is answered
-        twice.
-        """
+        """Return the streams with these ids, or with ``<id>::<anything>``, as often as an id is given."""
         names = meant(ids, self._current)
         return [status_of(stream) for name in names if (stream := self.find(name) or self.waiting(name))]
 

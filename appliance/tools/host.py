@@ -124,9 +124,7 @@ class Host:
             raise FileProblem(f"the path cannot be a path here: {path!r}") from None
 
     async def _tracked(self, base: str, max_depth: int) -> list[tuple[str, Kind]] | None:
-        """Return the files that git tracks or does not ignore, None outside a repository; below a root git is never
-        asked.
-        """
+        """Return the files of a git repository but for ignored ones, or None. Below a root git is never asked."""
         if self._root is not None or shutil.which(GIT[0]) is None:
             return None
         output = CappedOutput(MAX_LISTING)

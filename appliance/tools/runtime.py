@@ -113,9 +113,7 @@ exec grep -s -n "$@" < "$f"
 
 
 def listed_names(output: bytes) -> tuple[str, list[tuple[str, Kind]]]:
-    """Parse the output of `LIST`: the folder, and entries with their kinds. A part that is cut at the end is
-    dropped.
-    """
+    """Parse the output of `LIST`: the folder, and entries with their kinds. A part that is cut off is dropped."""
     base, _, rest = output.partition(b"\0")
     kind: Kind = "file"
     found: list[tuple[str, Kind]] = []

@@ -42,9 +42,7 @@ class Ring:
         return self.total - self.dropped
 
     def append(self, data: bytes) -> bool:
-        """Add a chunk; of one that is not smaller than the limit, keep the tail. False: the ring is finished, and
-        full.
-        """
+        """Add a chunk, or its tail if it is too large. False: the ring is finished, and full."""
         if self.finished:
             return False
         self.total += len(data)

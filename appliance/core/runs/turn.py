@@ -124,9 +124,7 @@ class DirectiveReader:
 
 
 def _may_open(text: str, start: int) -> bool:
-    """True if the text at ``start`` is the beginning of an opening, or an opening whose next character is not here
-    yet.
-    """
+    """True if an opening begins at ``start``, whole or as far as its characters are here."""
     if len(text) - start > _INDENT + len(MARK):
         return False
     line = text[start:]
@@ -256,9 +254,7 @@ class Prompt:
         self._messages += [Raw(msgspec.json.encode(message)) for message in (assistant, *answers)]
 
     def _params(self) -> dict[str, Raw]:
-        """The caller's parameters. A ``tool_choice`` that demands a call applies to the first turn only, or the run
-        would never end.
-        """
+        """The caller's parameters. A ``tool_choice`` that demands a call is for the first turn only."""
         params = self._task.params
         first = len(self._messages) == len(self._task.messages)
         if first or bytes(params.get("tool_choice", b'"auto"')).strip() in (b'"auto"', b'"none"'):

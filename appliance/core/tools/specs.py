@@ -279,9 +279,7 @@ ALL = "all"
 
 
 def chosen_tools(words: Iterable[str], *, runtime: str, root: str, mcp: McpServers) -> ToolSettings:
-    """Return settings for these names (``all`` is one), in the tools' own order. Raises UsageError for unusable
-    ones.
-    """
+    """Return settings for these names (``all`` is one), in the tools' order. Raises UsageError."""
     asked = [word.strip() for word in words if word.strip()]
     for word in asked:
         if word != ALL and word not in NAMES:

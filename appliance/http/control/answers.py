@@ -1,4 +1,4 @@
-"""What the program's own routes read and answer."""
+"""Requests and answers of the program's own routes: how bodies are read, and the small forms of answers."""
 
 from __future__ import annotations
 
