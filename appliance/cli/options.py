@@ -324,10 +324,7 @@ def mcp_server_options(command: Callable[..., T]) -> Callable[..., T]:
 def with_mcp_server(
     http: HttpSettings, config: Config | None, enabled: bool, tools: tuple[str, ...], *, allow_unauthenticated: bool
 ) -> HttpSettings:
-    """Return the MCP server's settings from the command line or the configuration.
-
-    Raises UsageError if everybody could use what a key should protect.
-    """
+    """Return the MCP server's settings. Raises UsageError if everybody could use what a key should protect."""
     configured = (config or Config()).mcp_server
     tools = (*tools, *configured.tools)
     if not (enabled or configured.enabled):

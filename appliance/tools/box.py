@@ -147,10 +147,7 @@ async def open_tools(settings: ToolSettings, children: Children) -> AsyncGenerat
 
 @asynccontextmanager
 async def open_own_tools(settings: ToolSettings) -> AsyncGenerator[Toolbox]:
-    """The same with children of its own, which it does without as long as no tool is switched on.
-
-    Raises the exceptions of `open_tools` unchanged: open it outside of every nursery.
-    """
+    """The same with children of its own, once a tool is switched on. Raises the exceptions of `open_tools`."""
     if not settings.enabled:
         yield Toolbox()
         return

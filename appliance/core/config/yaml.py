@@ -14,10 +14,7 @@ from appliance.core.config.yaml_quick import quick_events, quick_tokens
 
 
 def events(text: str) -> Iterator[Event]:
-    """The parser's events of one text; those of streams and documents may be missing where there is one document.
-
-    Raises `NotYaml`, possibly after some events.
-    """
+    """The parser's events; those of the only document may be missing. Raises `NotYaml`, possibly after some."""
     quick = quick_events(text)
     if quick is not None:
         return iter(quick)

@@ -442,10 +442,7 @@ class Judge:
 
 
 class Round:
-    """Calls on their way to their answers: in order, or all at once.
-
-    In order, neighbours with the same runner begin together; the runner keeps their order.
-    """
+    """Calls on their way to their answers, all at once or in order; neighbours with the same runner begin together."""
 
     def __init__(self, calls: Sequence[Call], judge: Judge, *, parallel: bool) -> None:
         self.calls = tuple(calls)

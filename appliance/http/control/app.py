@@ -96,10 +96,7 @@ _PROVE = msgspec.json.Decoder(ProveRequest)
 
 
 class EngineRoutes:
-    """Every method is one route.
-
-    ``running`` says which models have a process on which seat; ``settled`` is called when more is known than before.
-    """
+    """Every method is one route. ``running``: models by seat; ``settled`` is called when more is known."""
 
     def __init__(self, engines: Engines, running: Callable[[], Mapping[str, str]], settled: Callable[[], None]) -> None:
         self._settled = settled

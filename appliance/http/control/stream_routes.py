@@ -82,10 +82,7 @@ class StreamBody(Pieces):
 
 
 def read_offset(last_event_id: str | None, asked: str | None) -> int:
-    """Return the offset to begin at. As in llama-server leading digits count, and a negative number is a huge one.
-
-    Raises BadRequest.
-    """
+    """Return the offset to begin at, read as in llama-server: a negative number is a huge one. Raises BadRequest."""
     text = last_event_id or asked
     if text is None:
         return 0
