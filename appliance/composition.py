@@ -18,15 +18,15 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import Configuration, Follower, Reloads
 from appliance.catalog.downloads import DownloadSettings, Supply, open_downloads
 from appliance.catalog.sources import STARTER
-from appliance.conversations.owner import open_conversations
+from appliance.conversations import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
 from appliance.core.fit.plan import GpuMemory
 from appliance.core.machine import Sample
+from appliance.core.parts import MIB
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import refuse_open_door
-from appliance.core.units import MIB
 from appliance.engines.background import keeping_up
 from appliance.engines.found import Finder
 from appliance.engines.owner import Chooser, open_engines
@@ -53,8 +53,7 @@ from appliance.store.activity import DEFAULT_KEEP, open_activity
 from appliance.store.engine_state import StateFile
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
-from appliance.tools.box import Toolbox
-from appliance.tools.owner import open_own_tools
+from appliance.tools.box import Toolbox, open_own_tools
 from appliance.traffic.record import open_recorder
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.pool import open_pool
@@ -107,8 +106,9 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
     log = activity_log(config)
     async with (
         open_listening(http) as listening,
-        open_own_tools(settings.tools) as own_tools,
         open_activity(*log) as activity,
+        open_run_store(log[0]) as run_store,
+        open_own_tools(settings.tools) as own_tools,
         open_recorder(activity) as recorder,
         open_pool() as pool,
         open_downloads(places.downloading, partial(catalog.refresh, 0.0)) as downloads,
@@ -128,7 +128,6 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
         open_conversations(*_kept(settings, places, applies)) as conversations,
         open_streams(applies.streams, conversations) as streams,
         open_plugins(choice_of(config, settings.plugins), places.plugin_data, watch=settings.watch_config) as plugins,
-        open_run_store(log[0]) as run_store,
     ):
         tools = places.toolbox or own_tools
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)

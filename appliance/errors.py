@@ -1,6 +1,6 @@
 """The error hierarchy, split by blame; knows nothing of HTTP or exit codes.
 
-Every leaf carries facts as fields and builds its one-line message in ``__str__``: the problem and the fix.
+Every leaf makes its one-line message of facts: the problem and the fix. A fact that callers read is a field.
 ``http/way/errors.py`` and ``cli/`` each have one table from class to status. An error that is not in here is a bug.
 """
 
@@ -68,78 +68,57 @@ class BadRequest(_Told, CallerError):
         self.param = param
 
 
-class BodyTooLarge(CallerError):
-    """A body longer than the program accepts; refused before it is read."""
+class BodyTooLarge(_Told, CallerError):
+    """A body longer than the program accepts; refused before it is read. ``fixed``: no setting changes the limit."""
 
     reason = "body_too_large"
 
     def __init__(self, limit: int, *, fixed: bool = False) -> None:
-        super().__init__(limit)
-        self.limit = limit
-        self.fixed = fixed
-        """True for the route's own limit, which no setting changes."""
-
-    def __str__(self) -> str:
-        advice = "send less" if self.fixed else "send less, or raise --max-body"
-        return f"the request body is larger than the limit of {self.limit} bytes; {advice}"
+        advice = "send less" if fixed else "send less, or raise --max-body"
+        super().__init__(f"the request body is larger than the limit of {limit} bytes; {advice}")
 
 
-class BodyTooSlow(CallerError):
+class BodyTooSlow(_Told, CallerError):
     """A body that stopped arriving before its end, or that comes drop by drop."""
 
     reason = "body_timeout"
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
-
-    def __str__(self) -> str:
-        return f"the request body made no progress worth the name for {self.seconds:g} s; send it again, and faster"
+        super().__init__(f"the request body made no progress worth the name for {seconds:g} s; send it again, faster")
 
 
 WHERE_MODELS_ARE = "; 'llama-appliance ls' and GET /v1/models list the models"
 
 
-class ModelNotFound(CallerError):
+class ModelNotFound(_Told, CallerError):
     """No model, alias or peer has this name. ``near`` holds similar known names."""
 
     reason = "model_not_found"
 
     def __init__(self, model: str, near: Sequence[str] = ()) -> None:
-        super().__init__(model, tuple(near))
-        self.model = model
+        hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else WHERE_MODELS_ARE
+        super().__init__(f"model '{shortened(model)}' not found{hint}")
         self.near = tuple(near)
 
-    def __str__(self) -> str:
-        hint = f"; did you mean {' or '.join(repr(n) for n in self.near)}?" if self.near else ""
-        return f"model '{shortened(self.model)}' not found{hint or WHERE_MODELS_ARE}"
 
-
-class ModelNotLoaded(CallerError):
+class ModelNotLoaded(_Told, CallerError):
     """A question about a model that is not running; to answer it, the program would have to load the model."""
 
     reason = "model_not_loaded"
 
     def __init__(self, model: str) -> None:
-        super().__init__(model)
-        self.model = model
-
-    def __str__(self) -> str:
-        return f"model is not loaded: '{self.model}'; POST /models/load loads it, as does a request with ?autoload=1"
+        super().__init__(
+            f"model is not loaded: '{model}'; POST /models/load loads it, as does a request with ?autoload=1"
+        )
 
 
-class RouteNotFound(CallerError):
+class RouteNotFound(_Told, CallerError):
     """There is no such path, or it does not support this method."""
 
     reason = "route_not_found"
 
     def __init__(self, method: str, path: str) -> None:
-        super().__init__(method, path)
-        self.method = method
-        self.path = path
-
-    def __str__(self) -> str:
-        return f"there is no route {self.method} {shortened(self.path)}"
+        super().__init__(f"there is no route {method} {shortened(path)}")
 
 
 class NotFound(_Told, CallerError):
@@ -201,17 +180,13 @@ class Conflict(_Told, CallerError):
     reason = "conflict"
 
 
-class NotReady(CallerError):
+class NotReady(_Told, CallerError):
     """The run has not ended yet, so it has no result."""
 
     reason = "not_ready"
 
     def __init__(self, run: str) -> None:
-        super().__init__(run)
-        self.run = run
-
-    def __str__(self) -> str:
-        return f"run {self.run} has not ended yet; 'partial' has the result so far"
+        super().__init__(f"run {run} has not ended yet; 'partial' has the result so far")
 
 
 # ---- the model's or the engine's fault -------------------------------------------------------------------------------
@@ -221,18 +196,13 @@ class ModelError(ApplianceError):
     """A model file or a model process failed; another model may still work."""
 
 
-class InvalidModelFile(ModelError):
+class InvalidModelFile(_Told, ModelError):
     """A file is not a usable GGUF. ``why`` says which check it failed."""
 
     reason = "invalid_model_file"
 
     def __init__(self, path: str, why: str) -> None:
-        super().__init__(path, why)
-        self.path = path
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"{self.path} is not a usable GGUF model: {self.why}"
+        super().__init__(f"{path} is not a usable GGUF model: {why}")
 
 
 class ModelFailedToStart(_OfModel, ModelError):
@@ -262,61 +232,41 @@ class ToolLoopFailed(_OfModel, ModelError):
         return f"model '{self.model}' could not be answered with tools: {self.why}"
 
 
-class PeerFailed(ModelError):
+class PeerFailed(_Told, ModelError):
     """Another server was asked for a model, and did not answer."""
 
     reason = "peer_failed"
 
     def __init__(self, peer: str, why: str) -> None:
-        super().__init__(peer, why)
-        self.peer = peer
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"peer '{self.peer}' failed: {self.why}"
+        super().__init__(f"peer '{peer}' failed: {why}")
 
 
-class TargetFailed(ModelError):
+class TargetFailed(_Told, ModelError):
     """A server on the internet, asked through ``/cors-proxy``, did not answer as it should."""
 
     reason = "target_failed"
 
     def __init__(self, host: str, why: str) -> None:
-        super().__init__(host, why)
-        self.host = host
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"the server '{self.host}' failed: {self.why}"
+        super().__init__(f"the server '{host}' failed: {why}")
 
 
-class PluginFailed(ApplianceError):
+class PluginFailed(_Told, ApplianceError):
     """A plugin that a request named has failed. ``hook`` is the function of its agent.py that failed."""
 
     reason = "plugin_failed"
 
     def __init__(self, plugin: str, hook: str, why: str) -> None:
-        super().__init__(plugin, hook, why)
-        self.plugin = plugin
-        self.hook = hook
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"plugin '{self.plugin}' failed in {self.hook}: {self.why}"
+        super().__init__(f"plugin '{plugin}' failed in {hook}: {why}")
 
 
-class EngineNotFound(ModelError):
+class EngineNotFound(_Told, ModelError):
     """No llama.cpp build on this machine can be used."""
 
     reason = "engine_not_found"
 
     def __init__(self, looked: Sequence[str]) -> None:
-        super().__init__(tuple(looked))
-        self.looked = tuple(looked)
-
-    def __str__(self) -> str:
-        return (
-            f"no llama.cpp engine found (looked at: {', '.join(self.looked)}); install the embedded one with "
+        super().__init__(
+            f"no llama.cpp engine found (looked at: {', '.join(looked)}); install the embedded one with "
             "'pip install llama-appliance[embedded]', build one with 'python llama-builds/build.py', "
             "or name one with --engine PATH"
         )
@@ -362,20 +312,15 @@ class WorkerFailed(_OfModel, ModelError):
         )
 
 
-class TooManyRequests(ApplianceError):
+class TooManyRequests(_Told, ApplianceError):
     """A model has as many requests, queued ones included, as its ``concurrencyLimit`` allows."""
 
     reason = "concurrency_limit"
     retry_after = 1.0
 
     def __init__(self, model: str, limit: int) -> None:
-        super().__init__(model, limit)
-        self.model = model
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return (
-            f"Too many requests: model '{self.model}' has {self.limit} under way or waiting; send it again later, "
+        super().__init__(
+            f"Too many requests: model '{model}' has {limit} under way or waiting; send it again later, "
             "or raise the model's concurrencyLimit"
         )
 
@@ -389,17 +334,15 @@ class ModelLoading(ApplianceError):
         return "Loading model"
 
 
-class ModelUnloaded(ApplianceError):
+class ModelUnloaded(_Told, ApplianceError):
     """The model was unloaded on request, while something waited for it or used it."""
 
     reason = "model_unloaded"
 
     def __init__(self, model: str) -> None:
-        super().__init__(model)
-        self.model = model
-
-    def __str__(self) -> str:
-        return f"model '{self.model}' was unloaded while the request was under way; send it again to load it again"
+        super().__init__(
+            f"model '{model}' was unloaded while the request was under way; send it again to load it again"
+        )
 
 
 class ShuttingDown(ApplianceError):

@@ -31,7 +31,6 @@ from appliance.plugins.folders import default_data
 from appliance.service.parent import check_parent, open_parent, open_service_manager
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
-from appliance.store.runs import check_store
 from appliance.streams.owner import check_streams
 from appliance.trio_parts import beside
 from appliance.upkeep import (
@@ -60,8 +59,6 @@ async def run_server(settings: AppSettings) -> int:
     catalog = Catalog(settings.sources, settings.config)
     if settings.config is not None:
         check_streams(settings.config.streams)
-        if settings.config.store is not None:
-            check_store(Path(settings.config.store.path))
     raise_open_files()
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:
@@ -92,7 +89,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
         try:
             async with open_appliance(settings, places) as appliance:
                 failure = await _serve(settings, appliance, scanned, stop)
-        except UsageError as error:  # of what is listened on, before anything else is opened
+        except UsageError as error:  # of what is listened on, of the store, or of the tools
             failure = error
     if failure is not None:
         raise failure
@@ -185,9 +182,7 @@ async def _finish_update() -> None:
 
 
 def _downloading(settings: AppSettings) -> DownloadSettings:
-    """Return the source and the target of downloads. Raises UsageError for an endpoint in the environment that is not
-    an address.
-    """
+    """Return source and target of downloads. Raises UsageError for an endpoint that is not an address."""
     hub = hub_access(os.environ, token=settings.hub_token)
     cache = settings.sources.cache or cache_directory(os.environ, Path.home()).absolute()
     return DownloadSettings(cache=cache, models_dir=settings.sources.models_dir, hub=hub)

@@ -18,7 +18,8 @@ import trio
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from appliance.core.answers.ring import Ring
-from appliance.streams.generation import EVENTS, End, Generation, Head
+from appliance.core.parts import EVENTS
+from appliance.streams.generation import End, Generation, Head
 
 GOAL = 500.0
 """Megabytes a second."""

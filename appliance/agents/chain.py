@@ -18,7 +18,7 @@ from msgspec import Struct
 from appliance.core.answers.forms import Torn, events_of, whole_of
 from appliance.core.bodies import sse
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
-from appliance.core.decoding import decoded
+from appliance.core.parts import decoded
 from appliance.core.runs.inward import Asker, Reply
 from appliance.core.runs.slash import Family, Plan, family_of
 from appliance.errors import ApplianceError, PluginFailed
@@ -233,9 +233,7 @@ class Chains:
 
 
 class Chain:
-    """The chain of one request, made by `Chains.open`. Its methods raise PluginFailed, and BadRequest if a plugin
-    refuses the request.
-    """
+    """Made by `Chains.open`. Its methods raise PluginFailed, and BadRequest if a plugin refuses the request."""
 
     def __init__(self, path: str, steps: Sequence[PluginStep]) -> None:
         self._path = path
@@ -249,9 +247,7 @@ class Chain:
         return any(step.hooks.on_response or step.hooks.on_stream for step in self._steps)
 
     async def request(self, body: bytes, *, stream: bool) -> tuple[bytes, bool]:
-        """Return the body for the model, and whether it asks for a stream; the very same bytes if no plugin looks at
-        it.
-        """
+        """Return the body for the model, and whether it asks for a stream; unchanged bytes if no plugin looks at it."""
         steps = [step for step in self._steps if step.hooks.on_request is not None]
         if not steps:
             return body, stream

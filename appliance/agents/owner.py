@@ -13,10 +13,9 @@ import msgspec
 import trio
 from msgspec import structs
 
-from appliance.agents.limits import Worker, WorkerState, WorkerStatus
-from appliance.agents.record import PastRun, RunRecord
+from appliance.agents.record import PastRun, RunRecord, Worker, WorkerState, WorkerStatus
 from appliance.core.config.types import RunsConfig
-from appliance.core.decoding import decoded
+from appliance.core.parts import decoded
 from appliance.core.runs.inward import Asker
 from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed
 from appliance.fleet.owner import Fleet
@@ -24,7 +23,7 @@ from appliance.store.runs import RunStore
 from appliance.tools.box import Toolbox
 
 if TYPE_CHECKING:
-    from appliance.agents.limits import Clocks
+    from appliance.agents.record import Clocks
     from appliance.agents.run import Asked, Run
 
 SAVE_EVERY = 1.0
@@ -133,9 +132,7 @@ class Agents:
         return self._status(worker)
 
     async def wait_ended(self) -> None:
-        """Wait until no run is under way, not counting those that wait for their caller: for a time when nobody can
-        reach them.
-        """
+        """Wait until no run is under way but those that wait for their caller, for when nobody can reach them."""
         while going := [run for run in self._runs.values() if not run.over and not run.pending()]:
             await going[0].feed.wait_said()
 
@@ -275,9 +272,7 @@ class Agents:
             saved = {run.id: run.changes for run in self._runs.values()}
 
     async def keep_awake(self, interval: float) -> None:
-        """Make every run send something within ``interval`` seconds, so that no proxy cuts its readers; never
-        returns.
-        """
+        """Let every run send something within ``interval`` seconds, so that no proxy cuts its readers."""
         while True:
             if not self._runs:
                 self._submitted = trio.Event()

@@ -15,8 +15,7 @@ from typing import assert_never
 import trio
 from msgspec import Struct, structs
 
-from appliance.agents.limits import MAX_PARALLEL, Clocks, Limits, use_tool
-from appliance.agents.record import Feed, RunRecord, pending_call, status_of
+from appliance.agents.record import MAX_PARALLEL, Clocks, Feed, Limits, RunRecord, pending_call, status_of, use_tool
 from appliance.core.runs.chat import ChatEvents, refusal
 from appliance.core.runs.inward import Asker, Reply
 from appliance.core.runs.messages import (

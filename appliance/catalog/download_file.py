@@ -24,7 +24,7 @@ from appliance.core.models.names import folder_of, is_companion, model_name, sha
 from appliance.errors import Forbidden
 from appliance.store.model_files import remove, remove_empty
 from appliance.store.partial_file import PartialFile, Taken, WrongContents, claim, discard, open_partial
-from appliance.wire.download import PartialHead, PartialSource
+from appliance.wire import PartialHead, PartialSource
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from appliance.core.models.names import folder_of, repo_of, stem_of, tag_of
 from appliance.errors import NotFound
 from appliance.store.model_files import free_bytes, link, share, write_whole
 from appliance.store.partial_file import JOURNAL, discard, journaled
-from appliance.wire.download import PartialHead
+from appliance.wire import PartialHead
 
 
 class PlannedFile(Struct, frozen=True, kw_only=True):

@@ -24,11 +24,9 @@ class HubFailed(PeerFailed):
 
     def __init__(self, host: str, why: str, *, passing: bool = True, retry_after: float | None = None) -> None:
         super().__init__(host, why)
+        self.message, self.why = f"the model hub at {host} failed: {why}", why
         self.passing = passing
         self.retry_after = retry_after
-
-    def __str__(self) -> str:
-        return f"the model hub at {self.peer} failed: {self.why}"
 
 
 class RepoNotFound(NotFound):

@@ -25,13 +25,13 @@ from msgspec import Struct
 from appliance import __version__
 from appliance.catalog.download_status import GatedRepo, HubFailed, LoginUnusable, RepoNotFound, TokenRefused
 from appliance.core.config.types import Timeouts
-from appliance.core.decoding import decoded
 from appliance.core.models.download import RemoteFile, is_oid, is_passing, retry_after
 from appliance.core.models.names import is_commit
+from appliance.core.parts import decoded
 from appliance.errors import ApplianceError, NotFound, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
 from appliance.upstream.client import Exchange, Response
-from appliance.wire.download import Refs, TreeEntry
+from appliance.wire import Refs, TreeEntry
 
 ENDPOINT = "https://huggingface.co"
 TIMEOUTS = Timeouts(connect=20, tls_handshake=20, response_header=60)

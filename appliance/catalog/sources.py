@@ -36,7 +36,6 @@ from appliance.catalog.found import (
     why,
 )
 from appliance.catalog.presets import PresetSource
-from appliance.core.decoding import decoded
 from appliance.core.models.names import (
     is_companion,
     is_projector,
@@ -46,6 +45,7 @@ from appliance.core.models.names import (
     stem_of,
     tag_of,
 )
+from appliance.core.parts import decoded
 from appliance.errors import UsageError
 
 HOME_POINTER = ".lmstudio-home-pointer"

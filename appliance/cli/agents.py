@@ -11,8 +11,8 @@ import click
 from msgspec import Struct
 
 from appliance.cli.config import loaded
+from appliance.cli.options import existing, plugin_option, source_options
 from appliance.cli.show import print_json, print_table
-from appliance.cli.source_options import existing, plugin_option, source_options
 from appliance.core.runs.slash import NAME
 from appliance.errors import UsageError
 from appliance.platform.console import say

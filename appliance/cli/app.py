@@ -110,7 +110,7 @@ def run(argv: Sequence[str], start: Start) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return say_error(f"{where}{error.strerror or error}", EXIT_OURS)
     except BaseExceptionGroup as group:
-        return EXIT_INTERRUPTED if _interrupted(group) else _bug()
+        return EXIT_INTERRUPTED if group.split(KeyboardInterrupt)[1] is None else _bug()
     except Exception:  # noqa: BLE001  nobody foresaw it, so the user gets what a bug report needs
         return _bug()
 
@@ -164,9 +164,7 @@ def _import_verb(name: str) -> click.Command | None:
 
 
 def _told(error: click.ClickException) -> str:
-    """Return the error's message; for a mistake on the command line, in one line with the command whose help explains
-    it.
-    """
+    """Return the error's message in one line; after a mistake, with the command whose help explains it."""
     if not isinstance(error, click.UsageError):
         return error.format_message()
     message = " ".join(error.format_message().split())
@@ -177,11 +175,6 @@ def _bug() -> int:
     with contextlib.suppress(OSError):
         traceback.print_exc()
     return say_error("this is a bug in llama-appliance; the lines above say where", EXIT_BUG)
-
-
-def _interrupted(group: BaseExceptionGroup[BaseException]) -> bool:
-    """True if a nursery's group contains nothing but Ctrl-C."""
-    return group.split(KeyboardInterrupt)[1] is None
 
 
 def _reader_left() -> int:

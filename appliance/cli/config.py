@@ -12,8 +12,8 @@ import click
 from msgspec import Struct
 
 from appliance.catalog.configuration import read_sources
+from appliance.cli.options import source_options
 from appliance.cli.show import print_json
-from appliance.cli.source_options import source_options
 from appliance.core.config.load import load
 from appliance.core.config.nodes import Loaded, Problem
 from appliance.core.config.show import schema as json_schema

@@ -13,8 +13,12 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.sources import Sources
+from appliance.cli.options import catalog_options, sources_of
 from appliance.cli.remote import (
     ANSWER_TIME,
+    NOT_RUNNING,
+    Entry,
+    ModelList,
     NotRunning,
     Server,
     ask,
@@ -24,38 +28,10 @@ from appliance.cli.remote import (
     server_options,
 )
 from appliance.cli.show import print_json, print_table
-from appliance.cli.source_options import catalog_options, sources_of
 from appliance.errors import UpstreamFailed
 from appliance.platform.console import EXIT_OURS, say
 from appliance.settings import AsyncCommand
 from appliance.upstream.client import Exchange, Response
-
-NOT_RUNNING = ("unloaded", "downloaded")
-
-
-class Status(Struct, frozen=True, kw_only=True):
-    """A model's state, in the format of llama-server's router; the other fields are set only after a failure."""
-
-    value: str = "loaded"
-    failed: bool = False
-    exit_code: int | None = None
-    error: str | None = None
-    engine: str | None = None
-    """The build and devices on which it runs; None for a configured model, and in llama-server's own router."""
-
-
-class Entry(Struct, frozen=True, kw_only=True):
-    """One model of ``GET /models``, as far as this program shows it."""
-
-    id: str
-    aliases: tuple[str, ...] = ()
-    status: Status = Status()
-
-
-class ModelList(Struct, frozen=True):
-    """``GET /models``."""
-
-    data: list[Entry]
 
 
 class Running(Struct, frozen=True, kw_only=True):
@@ -161,7 +137,7 @@ def load(
 
 async def _foretell(sources: Sources, name: str, as_json: bool) -> int:
     from appliance.catalog.catalog import Catalog  # only this verb of these reads model files
-    from appliance.cli.fit import machine_room, planned, print_plan
+    from appliance.cli.models import machine_room, planned, print_plan
     from appliance.core.fit.plan import fit_of
 
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)

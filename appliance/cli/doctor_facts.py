@@ -21,8 +21,8 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import Files, config_paths
 from appliance.catalog.sources import STARTER, Sources, default_models_dir
 from appliance.cli.engines.sources import own_shelf
+from appliance.cli.options import sources_beside
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, ask_raw
-from appliance.cli.source_options import sources_beside
 from appliance.core.config.types import Config
 from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact, Running, ServerFact
 from appliance.core.engines.builds import Needs

@@ -21,7 +21,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from appliance.cli.remote import DEFAULT_URL, URL_VARIABLE, ErrorAnswer, server_options
 from appliance.core.bodies.sse import Decoder, RecordTooLong
 from appliance.core.config.types import Timeouts
-from appliance.core.decoding import decoded
 from appliance.core.mcp.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -34,6 +33,7 @@ from appliance.core.mcp.messages import (
     refusal,
 )
 from appliance.core.mcp.serving import META_VERSION, encoded_header
+from appliance.core.parts import Headers, decoded
 from appliance.core.settings import KEY_VARIABLE
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.console import EXIT_OURS, PROGRAM, say
@@ -45,8 +45,6 @@ MAX_AT_ONCE = 64
 CANCELLED = "notifications/cancelled"
 STDIN, STDOUT = 0, 1
 BLOCK = 1 << 16
-
-Headers = list[tuple[bytes, bytes]]
 
 
 class _Meta(Struct):

@@ -22,8 +22,8 @@ from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import PARALLEL, Download, Downloads, DownloadSettings, open_downloads
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
+from appliance.cli.options import Size
 from appliance.cli.show import human_size
-from appliance.cli.values import Size
 from appliance.core.models.download import Reference, parse_reference
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error

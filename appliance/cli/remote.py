@@ -16,7 +16,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.bodies.sse import Decoder, RecordTooLong
-from appliance.core.decoding import decoded
+from appliance.core.parts import decoded
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, KEY_VARIABLE
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_OURS, EXIT_USER
@@ -27,9 +27,35 @@ URL_VARIABLE = "LLAMA_APPLIANCE_URL"
 ANSWER_TIME = 30.0
 """Seconds for an answer that involves no model."""
 MAX_ANSWER = 64 << 20
+NOT_RUNNING = ("unloaded", "downloaded")
 
 JSON_HEADERS = ((b"Content-Type", b"application/json"),)
 T = TypeVar("T")
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """A model's state, in the format of llama-server's router; the other fields are set only after a failure."""
+
+    value: str = "loaded"
+    failed: bool = False
+    exit_code: int | None = None
+    error: str | None = None
+    engine: str | None = None
+    """The build and devices on which it runs; None for a configured model, and in llama-server's own router."""
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One model of ``GET /models``, as far as this program shows it."""
+
+    id: str
+    aliases: tuple[str, ...] = ()
+    status: Status = Status()
+
+
+class ModelList(Struct, frozen=True):
+    """``GET /models``."""
+
+    data: list[Entry]
 
 
 class Server(Struct, frozen=True, kw_only=True):

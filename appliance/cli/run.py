@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import STARTER, Sources
+from appliance.cli.options import catalog_options, sources_of
 from appliance.cli.remote import (
     CHAT_PATH,
     JSON_HEADERS,
@@ -40,7 +41,6 @@ from appliance.cli.remote import (
     stream_answer,
     whole_answer,
 )
-from appliance.cli.source_options import catalog_options, sources_of
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, finder, installed_folder

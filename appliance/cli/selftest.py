@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.sources import STARTER
+from appliance.cli.options import sources_of
 from appliance.cli.remote import (
     CHAT_PATH,
     JSON_HEADERS,
@@ -26,7 +27,6 @@ from appliance.cli.remote import (
     whole_answer,
 )
 from appliance.cli.show import print_json
-from appliance.cli.source_options import sources_of
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, Engine, find_engine, finder, installed_folder

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from appliance.errors import BadRequest
-from appliance.wire.conversations import Attachment, Conversation, Message, Role, Whole
+from appliance.wire import Attachment, Conversation, Message, Role, Whole
 
 HARNESS = "llama.app"
 MAX_UNPACKED = 256 << 20

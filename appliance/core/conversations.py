@@ -14,7 +14,7 @@ from msgspec import Raw, Struct, structs
 from appliance.core.runs.chat import ChatEvents
 from appliance.core.runs.messages import CallDelta, ReasoningDelta, TextDelta, TurnFailed
 from appliance.errors import BadRequest
-from appliance.wire.conversations import Message
+from appliance.wire import Message
 
 MAX_TEXT = 8 << 20
 """Characters of one message with its thoughts; a book has less than one million."""

@@ -129,11 +129,7 @@ def _is_loopback(address: str) -> bool:
 
 
 class Reach:
-    """The targets that are allowed besides the internet: names, addresses, networks, `LOOPBACK`, or ``*`` for
-    everything.
-
-    Raises BadTarget for any other entry.
-    """
+    """Allowed beside the internet: names, addresses, networks, `LOOPBACK`, or ``*``. Raises BadTarget."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self._everything = False

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from appliance.core.mcp.config import McpServers
-from appliance.core.units import MIB
+from appliance.core.parts import MIB
 from appliance.errors import OpenDoor
 
 DEFAULT_HOST = "127.0.0.1"
@@ -150,9 +150,7 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     metrics: bool = True
     """Start model processes with ``--metrics``; off if the user's own llama-server flags decide."""
     fit: bool = True
-    """Choose context and slots that fit into the free memory, unless set; off if the user's own llama-server flags
-    decide.
-    """
+    """Choose context and slots that fit into free memory, unless the user's llama-server flags decide."""
     threads: int | None = None
     """CPU threads of each model process; None leaves room for the program itself."""
     start_delay: float = 0.0

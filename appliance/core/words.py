@@ -18,9 +18,7 @@ MOST = 50
 
 
 def near(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was probably meant: one that differs in case and punctuation only, else a similar
-    one.
-    """
+    """Return the known name that was meant: one with other case or punctuation, else a similar one."""
     if len(name) > LONGEST:
         return None
     from difflib import get_close_matches  # a millisecond, for mistakes only
@@ -96,9 +94,7 @@ def _split_posix(text: str) -> list[str]:
 
 
 def _split_windows(text: str) -> list[str]:
-    """Split like CommandLineToArgvW: a backslash is special only before a quote; inside quotes a doubled quote is
-    one.
-    """
+    """Split like CommandLineToArgvW: a backslash is special before a quote; a doubled quote inside quotes is one."""
     words: list[str] = []
     word: str | None = None
     quoted = False

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from appliance.core.bodies.sse import Dialect, ErrorInfo
+from appliance.core.parts import Headers
 from appliance.errors import (
     ApplianceError,
     BadRequest,
@@ -42,8 +43,6 @@ from appliance.errors import (
     UsageError,
     WorkerFailed,
 )
-
-Headers = list[tuple[bytes, bytes]]
 
 INVALID = "invalid_request_error"
 TABLE: dict[type[ApplianceError], tuple[int, str]] = {
@@ -138,7 +137,7 @@ def body(info: ErrorInfo, dialect: Dialect = Dialect.OPENAI) -> bytes:
 
 def headers(error: ApplianceError | None, *, close: bool) -> Headers:
     """Headers of an error answer. ``close``: the request's body was not read to its end."""
-    found: Headers = [JSON_TYPE]
+    found: list[tuple[bytes, bytes]] = [JSON_TYPE]
     if isinstance(error, Busy | TooManyRequests):
         found.append((b"Retry-After", str(math.ceil(error.retry_after)).encode()))
     if isinstance(error, Unauthorized):

@@ -9,7 +9,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import Configuration, Reloads
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
-from appliance.conversations.owner import Conversations
+from appliance.conversations import Conversations
 from appliance.engines.owner import Engines
 from appliance.fleet.owner import Fleet
 from appliance.peers.link import ModelState

@@ -98,9 +98,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class Scan(Struct, frozen=True, kw_only=True):
-    """The content of the folders. ``hidden``: name to the folders whose plugin of that name is overridden by a later
-    one.
-    """
+    """The content of the folders. ``hidden``: name to the folders whose plugin a later one overrides."""
 
     found: tuple[Found, ...] = ()
     hidden: dict[str, tuple[Path, ...]] = {}
@@ -208,9 +206,7 @@ class BadPlugin(Exception):
 
 
 class Hooks(Struct, frozen=True, kw_only=True):
-    """The functions of one load of agent.py. They are checked when they are called, because nothing is known of
-    them.
-    """
+    """The functions of one load of agent.py. They are checked when they are called."""
 
     module: str
     on_request: Callable[..., object] | None = None

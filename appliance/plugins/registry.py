@@ -161,9 +161,7 @@ class Entry:
 
 
 def _load(found: Found, settings: Mapping[str, JSON], package: str) -> tuple[Hooks, Checked]:
-    """Check the settings. Raises BadPlugin, and BadSettings for the configuration's; the plugin refuses its own file's
-    itself.
-    """
+    """Raises BadPlugin, and BadSettings for the configuration's; the plugin refuses its own file's itself."""
     hooks = load_hooks(found.folder, package)
     checked = check_settings(found.name, settings, found.given.settings, hooks.settings)
     if checked.mistake is not None and found.given.settings:

@@ -20,10 +20,7 @@ def mistake_of_schema(schema: JsonObject) -> str | None:
 
 
 def mistakes(value: JSON, schema: JsonObject) -> list[str]:
-    """Return the first few mistakes by which ``value`` does not fit, each with its place; empty if it fits.
-
-    Raises Refused for a schema that cannot be used for checks.
-    """
+    """Return the first few mistakes in ``value``, each with its place. Raises Refused for an unusable schema."""
     from appliance.core.tools.schema_keywords import Bounded, SchemaUnusable
 
     try:

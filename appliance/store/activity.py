@@ -3,25 +3,251 @@
 One SQLite connection, used only in a worker thread and by one call at a time. A row is in the log from the moment
 ``add`` returns: every question writes what is waiting first. Where the log is kept in memory, nothing else does: rows
 that nobody asks for are worth no statement.
+
+The statements on SQLite are synchronous, for a thread.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 import trio
+from msgspec import UNSET, Struct
 
-from appliance.core.records.activity import Query
+from appliance.core.records.activity import Query, SortKey, histogram, pages
 from appliance.errors import Busy
-from appliance.store.activity_schema import BUSY, open_file, open_memory, unusable
-from appliance.store.activity_table import ActivityTable
-from appliance.wire.activity import Page, Row, Stats
+from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, open_file, open_memory, unusable
+from appliance.trio_parts import plain_nursery
+from appliance.wire import Page, Row, Stats, Tokens
+
+_LISTED = ", ".join(COLUMNS)
+_INSERT = f"INSERT INTO activity ({_LISTED}) VALUES ({', '.join('?' * len(COLUMNS))})"
+
+_SORT_COLUMN: dict[SortKey, str] = {
+    "id": "id",
+    "time": "ts_created",
+    "model": "model_id",
+    "req_path": "req_path",
+    "resp_status_code": "resp_status_code",
+    "resp_content_type": "resp_content_type",
+    "cached": "cache_tokens",
+    "prompt": "input_tokens",
+    "generated": "output_tokens",
+    "drafted": "draft_tokens",
+    "prompt_speed": "prompt_per_second",
+    "gen_speed": "tokens_per_second",
+    "duration": "duration_ms",
+}
+
+MAX_TEXT = 2000
+"""Longest text in a row, in characters."""
+
+_Value = int | float | str
+
+
+class ActivityTable:
+    """One connection. Methods raise sqlite3.Error; none may run while another one does."""
+
+    def __init__(self, connection: sqlite3.Connection, keep: int | None) -> None:
+        self._connection = connection
+        self._keep = keep
+        """Number of newest rows that stay; None keeps all."""
+        self.taken_by_others = 0
+        """The highest id after another process was found to write to the same file; 0 if none was."""
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def last_id(self) -> int:
+        """Return the highest id that was ever given, so that none is given twice even when its row is gone."""
+        (last,) = self._connection.execute(
+            "SELECT MAX((SELECT COALESCE(MAX(id), 0) FROM activity),"
+            " (SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'activity'))"
+        ).fetchone()
+        return int(last)
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Add all of the rows or, when it raises, none."""
+        with self._connection:
+            try:
+                self._connection.executemany(_INSERT, [(row.id, *_values(row)) for row in rows])
+            except sqlite3.IntegrityError:
+                # Another process writes to this file and has used one of the ids: these rows get other ones.
+                self._connection.rollback()
+                self._connection.executemany(_INSERT, [(None, *_values(row)) for row in rows])
+                self.taken_by_others = self.last_id()
+            if self._keep is not None:
+                self._connection.execute(
+                    "DELETE FROM activity WHERE id <= (SELECT id FROM activity ORDER BY id DESC LIMIT 1 OFFSET ?)",
+                    (self._keep,),
+                )
+
+    def page(self, query: Query) -> Page:
+        where, values = _where(query)
+        (total,) = self._connection.execute(f"SELECT COUNT(*) FROM activity{where}", values).fetchone()
+        column, order = _SORT_COLUMN[query.sort], "ASC" if query.order == "asc" else "DESC"
+        offset = min((query.page - 1) * query.limit, total)
+        rows = self._connection.execute(
+            f"SELECT {_LISTED} FROM activity{where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",
+            (*values, query.limit, offset),
+        )
+        return Page(
+            data=tuple(_row(row) for row in rows),
+            page=query.page,
+            limit=query.limit,
+            total=total,
+            total_pages=pages(total, query.limit),
+        )
+
+    def newest(self, count: int) -> list[Row]:
+        """Return them in the order in which they were added."""
+        rows = self._connection.execute(f"SELECT {_LISTED} FROM activity ORDER BY id DESC LIMIT ?", (count,)).fetchall()
+        return [_row(row) for row in reversed(rows)]
+
+    def stats(self, models: Sequence[str]) -> Stats:
+        """Compute totals and histograms in SQLite: however many rows there are, few numbers come back."""
+        where, values = _where(Query(models=tuple(models)))
+        total, *sums = self._connection.execute(
+            "SELECT COUNT(*), SUM(MAX(input_tokens, 0)), SUM(MAX(output_tokens, 0)), SUM(MAX(cache_tokens, 0))"
+            f" FROM activity{where}",
+            values,
+        ).fetchone()
+        input_tokens, output_tokens, cache_tokens = (int(number or 0) for number in sums)
+        return Stats(
+            total_requests=total,
+            total_input_tokens=input_tokens,
+            total_output_tokens=output_tokens,
+            total_cache_tokens=cache_tokens,
+            prompt_histogram=histogram(_Column(self._connection, "prompt_per_second", where, values)),
+            gen_histogram=histogram(_Column(self._connection, "tokens_per_second", where, values)),
+        )
+
+
+class _Column:
+    """The positive values of a speed column, for ``core.records.activity.histogram``."""
+
+    def __init__(self, connection: sqlite3.Connection, column: str, where: str, values: tuple[_Value, ...]) -> None:
+        self._connection = connection
+        self._column = column
+        self._from = f"FROM activity{where}{' AND' if where else ' WHERE'} {column} > 0"
+        self._values = values
+        (self.count,) = connection.execute(f"SELECT COUNT(*) {self._from}", values).fetchone()
+
+    def at(self, ranks: Sequence[int]) -> list[float]:
+        # One pass for all ranks: with a model's rows alone each pass would have to sort them.
+        statement = (
+            f"SELECT place, value FROM (SELECT {self._column} AS value, ROW_NUMBER() OVER (ORDER BY {self._column}) - 1"
+            f" AS place {self._from}) WHERE place IN ({', '.join('?' * len(ranks))})"
+        )
+        found = dict(self._connection.execute(statement, (*self._values, *ranks)).fetchall())
+        return [float(found[rank]) for rank in ranks]
+
+    def binned(self, low: float, width: float, bins: int) -> list[int]:
+        statement = (
+            f"SELECT MIN(CAST(({self._column} - ?) / ? AS INTEGER), ?) AS bin, COUNT(*) {self._from} GROUP BY bin"
+        )
+        counts = dict(self._connection.execute(statement, (low, width, bins - 1, *self._values)).fetchall())
+        return [counts.get(number, 0) for number in range(bins)]
+
+
+def _values(row: Row) -> tuple[_Value, ...]:
+    tokens = row.tokens
+    return (
+        int(row.timestamp.timestamp()),
+        _text(row.model),
+        _text(row.req_path),
+        _text(row.resp_content_type),
+        row.resp_status_code,
+        tokens.cache_tokens,
+        tokens.draft_tokens,
+        tokens.draft_acc_tokens,
+        tokens.input_tokens,
+        tokens.output_tokens,
+        tokens.prompt_per_second,
+        tokens.tokens_per_second,
+        row.duration_ms,
+        _text(row.error_msg or ""),
+        msgspec.json.encode({_text(key): _text(value) for key, value in row.metadata.items()}).decode()
+        if row.metadata
+        else "",
+    )
+
+
+def _text(text: str) -> str:
+    """A client's name may contain half a character, which no database takes, and be as long as a book."""
+    return text if text.isascii() and len(text) <= MAX_TEXT else text[:MAX_TEXT].encode("utf-8", "replace").decode()
+
+
+class _Stored(Struct, array_like=True, frozen=True):
+    """A row as the table has it, in the order of COLUMNS."""
+
+    id: int
+    ts_created: int
+    model_id: str
+    req_path: str
+    resp_content_type: str
+    resp_status_code: int
+    cache_tokens: int
+    draft_tokens: int
+    draft_acc_tokens: int
+    input_tokens: int
+    output_tokens: int
+    prompt_per_second: float
+    tokens_per_second: float
+    duration_ms: int
+    error_msg: str
+    metadata_json: str
+
+
+def _row(values: object) -> Row:
+    stored = msgspec.convert(values, _Stored)
+    metadata = stored.metadata_json
+    return Row(
+        id=stored.id,
+        timestamp=datetime.fromtimestamp(stored.ts_created, UTC),
+        model=stored.model_id,
+        req_path=stored.req_path,
+        resp_content_type=stored.resp_content_type,
+        resp_status_code=stored.resp_status_code,
+        tokens=Tokens(
+            cache_tokens=stored.cache_tokens,
+            draft_tokens=stored.draft_tokens,
+            draft_acc_tokens=stored.draft_acc_tokens,
+            input_tokens=stored.input_tokens,
+            output_tokens=stored.output_tokens,
+            prompt_per_second=stored.prompt_per_second,
+            tokens_per_second=stored.tokens_per_second,
+        ),
+        duration_ms=stored.duration_ms,
+        error_msg=stored.error_msg or UNSET,
+        metadata=msgspec.json.decode(metadata, type=dict[str, str]) if metadata else UNSET,
+    )
+
+
+def _where(query: Query) -> tuple[str, tuple[_Value, ...]]:
+    conditions: list[str] = []
+    values: list[_Value] = []
+    if query.models:
+        conditions.append(f"model_id IN ({', '.join('?' * len(query.models))})")
+        values += query.models
+    for bound, condition in ((query.start, "ts_created >= ?"), (query.end, "ts_created <= ?")):
+        if bound is not None:
+            conditions.append(condition)
+            values.append(math.floor(bound.timestamp()))
+    for bound, condition in ((query.min_id, "id >= ?"), (query.max_id, "id <= ?")):
+        if bound is not None:
+            conditions.append(condition)
+            values.append(bound)
+    return (" WHERE " + " AND ".join(conditions) if conditions else ""), tuple(values)
+
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +272,9 @@ _T = TypeVar("_T")
 class Activity:
     """Made by ``open_activity``."""
 
-    def __init__(self, table: ActivityTable, last_id: int, path: Path | None, keep: int) -> None:
+    def __init__(self, table: ActivityTable, last_id: int, path: Path | None, keep: int, retry: float = RETRY) -> None:
         self._table = table
+        self._retry = retry
         self._last_id = last_id
         self._path = path  # None: in memory, from the start or since the disk failed
         self._keep = keep
@@ -104,11 +331,11 @@ class Activity:
             if await self._in_turn(self._write_waiting):
                 await trio.sleep(PAUSE)
             else:
-                await trio.sleep(RETRY)
+                await trio.sleep(self._retry)
                 self._wake.set()
 
-    async def close(self) -> None:
-        """Write what is waiting, for at most FLUSH seconds, and let go of the file."""
+    async def close(self, flush: float = FLUSH) -> None:
+        """Write what is waiting, for at most ``flush`` seconds, and let go of the file."""
 
         def finish() -> bool:
             written = self._write_waiting()
@@ -116,7 +343,7 @@ class Activity:
             return written
 
         written = False
-        with trio.move_on_after(FLUSH, shield=True):
+        with trio.move_on_after(flush, shield=True):
             written = await trio.to_thread.run_sync(finish, limiter=self._turn, abandon_on_cancel=True)
         if not written:
             log.warning("the last rows of the activity log could not be written to '%s'", self._path)
@@ -163,11 +390,11 @@ class Activity:
         self._table, self._path = memory, None
 
 
-def _open(path: Path | None, keep: int) -> tuple[ActivityTable, int]:
+def _open(path: Path | None, keep: int, busy_ms: int) -> tuple[ActivityTable, int]:
     """Return the table and the highest id in it. Raises UsageError."""
     if path is None:
         return ActivityTable(open_memory(), keep), 0
-    table = ActivityTable(open_file(path), None)
+    table = ActivityTable(open_file(path, busy_ms), None)
     try:
         return table, table.last_id()
     except sqlite3.Error as error:  # a page of it is damaged
@@ -175,25 +402,20 @@ def _open(path: Path | None, keep: int) -> tuple[ActivityTable, int]:
         raise unusable(path, error) from error
 
 
-def check_activity(path: Path) -> None:
-    """Read what an activity log reads first. Raises UsageError for a file that cannot be one."""
-    table, _ = _open(path, DEFAULT_KEEP)
-    table.close()
-
-
 @asynccontextmanager
-async def open_activity(path: Path | None, keep: int) -> AsyncGenerator[Activity]:
+async def open_activity(
+    path: Path | None, keep: int, *, busy_ms: int = BUSY_MS, retry: float = RETRY, flush: float = FLUSH
+) -> AsyncGenerator[Activity]:
     """The log in this file, all of it, or without one the newest ``keep`` rows in memory.
 
-    Raises UsageError for a file that cannot be used. Leaving the block writes what is waiting.
+    Raises UsageError, never in a group, for a file that cannot be used. Leaving the block writes what is waiting.
     """
     keep = keep if keep > 0 else DEFAULT_KEEP
-
-    activity = Activity(*await trio.to_thread.run_sync(_open, path, keep), path, keep)
+    activity = Activity(*await trio.to_thread.run_sync(_open, path, keep, busy_ms), path, keep, retry)
     try:
-        async with trio.open_nursery() as nursery:
+        async with plain_nursery() as nursery:
             nursery.start_soon(activity.write)
             yield activity
             nursery.cancel_scope.cancel()
     finally:
-        await activity.close()
+        await activity.close(flush)

@@ -85,11 +85,11 @@ def open_memory() -> sqlite3.Connection:
     return connection
 
 
-def open_file(path: Path) -> sqlite3.Connection:
+def open_file(path: Path, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
     """Open or create the file. Raises UsageError, with its name and the remedy, when it cannot be used."""
     _check_place(path)
     try:
-        connection = _connect(str(path))
+        connection = _connect(str(path), busy_ms)
     except sqlite3.Error as error:
         raise unusable(path, error) from error
     try:
@@ -103,9 +103,9 @@ def open_file(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _connect(name: str) -> sqlite3.Connection:
+def _connect(name: str, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
     # Trio's worker threads come and go; the caller sees to it that they take turns.
-    return sqlite3.connect(name, timeout=BUSY_MS / 1000, check_same_thread=False)
+    return sqlite3.connect(name, timeout=busy_ms / 1000, check_same_thread=False)
 
 
 def _check_place(path: Path) -> None:

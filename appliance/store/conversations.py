@@ -15,7 +15,7 @@ from msgspec import UNSET, structs
 
 from appliance.core import conversations as rules
 from appliance.errors import BadRequest, Busy, Conflict, NotFound, UsageError
-from appliance.wire.conversations import Conversation, Fields, Hit, Message, Whole
+from appliance.wire import Conversation, Fields, Hit, Message, Whole
 
 VERSION = 1
 UNDO_MS = 60_000

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from appliance.wire.download import PartialChunk, PartialHead, PartialLine, PartialSource
+from appliance.wire import PartialChunk, PartialHead, PartialLine, PartialSource
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -108,9 +108,7 @@ class PartialFile:
         return self._length
 
     def write(self, data: bytes) -> None:
-        """Add the next bytes. Raises OSError, and WrongContents for more than the file has; then nothing of it is
-        left.
-        """
+        """Add the next bytes. Raises OSError, and WrongContents for more than the file has; then nothing is left."""
         at = 0
         while at < len(data):
             piece = data[at : at + self._noted + CHUNK - self._length]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import trio
 
-from appliance.store.activity import check_activity
 from appliance.store.activity_schema import unusable
+from appliance.trio_parts import plain_nursery
 
 log = logging.getLogger(__name__)
 
@@ -98,14 +98,14 @@ class RunStore:
 async def open_run_store(path: Path | None) -> AsyncGenerator[RunStore | None]:
     """Open the runs in this file, which the activity log has opened before; None without one.
 
-    Raises UsageError for a file that cannot be used. Leaving the block writes waiting rows.
+    Raises UsageError, never in a group, for a file that cannot be used. Leaving the block writes waiting rows.
     """
     if path is None:
         yield None
         return
     store = RunStore(*await trio.to_thread.run_sync(_open, path), path)
     try:
-        async with trio.open_nursery() as nursery:
+        async with plain_nursery() as nursery:
             nursery.start_soon(store.write)
             yield store
             nursery.cancel_scope.cancel()
@@ -125,10 +125,3 @@ def _open(path: Path) -> tuple[sqlite3.Connection, list[bytes]]:
         connection.close()
         raise unusable(path, error) from error
     return connection, [bytes(record) for (record,) in found]
-
-
-def check_store(path: Path) -> None:
-    """Read what the activity log and the runs read first, before anything is open. Raises UsageError."""
-    check_activity(path)
-    connection, _ = _open(path)
-    connection.close()

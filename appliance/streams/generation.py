@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
@@ -11,9 +11,8 @@ from msgspec import Struct
 from trio.lowlevel import ParkingLot
 
 from appliance.core.answers.ring import Gap, Ring
+from appliance.core.parts import Headers, is_event_stream
 
-Headers = Sequence[tuple[bytes, bytes]]
-EVENTS = b"text/event-stream"
 RECORD_END = b"\n\n"
 MAX_REFUSAL = 4096
 """Bytes of an answer that is not kept that are remembered: an error says all in fewer."""
@@ -42,7 +41,7 @@ class Head(Struct, frozen=True):
 
     @property
     def event_stream(self) -> bool:
-        return any(name.lower() == b"content-type" and value.startswith(EVENTS) for name, value in self.headers)
+        return is_event_stream(self.headers)
 
 
 class Sink(Protocol):
@@ -137,9 +136,7 @@ class Generation:
             await self.changed.park()
 
     def reader(self, offset: int) -> Reader:
-        """Read from this offset on. A reader that has seen more than what outlived a break gets an error about the
-        break.
-        """
+        """Read from this offset on. A reader that has seen more than outlived a break gets an error."""
         return Reader(self, offset if self.interrupted_at is None else min(offset, self.interrupted_at))
 
     async def pass_on(self, sink: Sink) -> End | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from appliance.core.answers.ring import Ring
 from appliance.core.config.types import StreamsConfig
+from appliance.core.parts import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
-from appliance.store.stream_files import About, Stored, StreamFiles, open_stream_files
-from appliance.store.stream_folder import check_folder
-from appliance.streams.generation import EVENTS, End, Generation, Head, RingSink, never
+from appliance.store.stream_files import RETRY, About, Stored, StreamFiles, check_folder, open_stream_files
+from appliance.streams.generation import End, Generation, Head, RingSink, never
 from appliance.trio_parts import Changed
 
 
@@ -32,9 +32,7 @@ class StreamStatus(Struct, frozen=True, kw_only=True):
 
 
 def meant(ids: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    """Return the known ids that these mean: themselves, or else those that begin with one and ``::``; repeated as
-    given.
-    """
+    """Return the known ids that these mean: themselves, or else those that begin with one and ``::``."""
     by_prefix: dict[str, list[str]] = {}
     for conversation in known:
         for prefix in _prefixes(conversation):
@@ -101,8 +99,14 @@ class Streams:
     """Made by `open_streams`. Every method is atomic."""
 
     def __init__(
-        self, settings: StreamsConfig, nursery: trio.Nursery, files: StreamFiles | None, audience: Audience | None
+        self,
+        settings: StreamsConfig,
+        nursery: trio.Nursery,
+        files: StreamFiles | None,
+        audience: Audience | None,
+        max_live: int,
     ) -> None:
+        self._max_live = max_live
         self.settings = settings
         self._audience = audience
         self.held = 0
@@ -135,8 +139,8 @@ class Streams:
         """
         if self._nursery.cancel_scope.cancel_called:
             raise ShuttingDown
-        if self._live >= MAX_LIVE:
-            raise Busy(f"{MAX_LIVE} generations with an X-Conversation-Id are under way; try again later")
+        if self._live >= self._max_live:
+            raise Busy(f"{self._max_live} generations with an X-Conversation-Id are under way; try again later")
         ring = Ring(self.settings.max_bytes)
         generation = Generation(conversation, time.time(), ring, self, streams=streams, loading=loading)
         entry = _Entry(generation=generation, interrupted=interrupted)
@@ -176,9 +180,7 @@ class Streams:
         )
 
     def lookup(self, ids: Iterable[str]) -> list[StreamStatus]:
-        """Return the streams with these ids, or with ``<id>::<anything>``; an id that is given twice is answered
-        twice.
-        """
+        """Return the streams with these ids, or with ``<id>::<anything>``, as often as an id is given."""
         names = meant(ids, self._current)
         return [status_of(stream) for name in names if (stream := self.find(name) or self.waiting(name))]
 
@@ -380,20 +382,20 @@ def check_streams(settings: StreamsConfig) -> None:
 
 
 @asynccontextmanager
-async def open_streams(settings: StreamsConfig, audience: Audience | None = None) -> AsyncGenerator[Streams]:
+async def open_streams(
+    settings: StreamsConfig, audience: Audience | None = None, *, max_live: int = MAX_LIVE, retry: float = RETRY
+) -> AsyncGenerator[Streams]:
     """Own all generations; leaving the block ends running ones, with a record that says so."""
-    if not settings.path:
-        async with trio.open_nursery() as nursery:
-            streams = Streams(settings, nursery, None, audience)
-            nursery.start_soon(streams.expire)
-            yield streams
-            nursery.cancel_scope.cancel()
-        return
-    limits = (settings.max_bytes, settings.max_total)
-    async with open_stream_files(Path(settings.path), *limits) as (files, stored), trio.open_nursery() as nursery:
-        streams = Streams(settings, nursery, files, audience)
+    async with AsyncExitStack() as stack:
+        files, stored = None, list[Stored]()
+        if settings.path:
+            kept = open_stream_files(Path(settings.path), settings.max_bytes, settings.max_total, retry=retry)
+            files, stored = await stack.enter_async_context(kept)
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        streams = Streams(settings, nursery, files, audience, max_live)
         streams.adopt_stored(stored)
-        nursery.start_soon(files.write, streams.adopt_stored)
+        if files is not None:
+            nursery.start_soon(files.write, streams.adopt_stored)
         nursery.start_soon(streams.expire)
         yield streams
         nursery.cancel_scope.cancel()

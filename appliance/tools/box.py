@@ -1,15 +1,18 @@
-"""All tools of the program under one roof: their sources, and their use."""
+"""All tools of the program under one roof: their sources, their use, and the end of everything that they started."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol, runtime_checkable
 
-from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.settings import ToolSettings
+from appliance.core.tools.places import BadTarget, Container, Image, Ssh, parse_target
+from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.core.words import meant_or_all
-from appliance.errors import BadRequest, NotFound
+from appliance.errors import BadRequest, NotFound, UsageError
+from appliance.platform.children import Children, open_children
 
 ALL = "*"
 MCP = "mcp:"
@@ -47,7 +50,7 @@ class StreamingSource(Protocol):
 class Toolbox:
     """The tools of several sources; of two with the same name, the one of the earlier source counts.
 
-    Made by `tools.owner.open_tools`. Without sources it is an empty box: no tool was switched on.
+    Made by `tools.box.open_tools`. Without sources it is an empty box: no tool was switched on.
     """
 
     def __init__(self, sources: Sequence[ToolSource] = ()) -> None:
@@ -116,3 +119,53 @@ class Toolbox:
 
 def _whose(spec: ToolSpec) -> str:
     return f"the MCP server '{spec.server}'" if spec.server else "a later source"
+
+
+@asynccontextmanager
+async def open_tools(settings: ToolSettings, children: Children) -> AsyncGenerator[Toolbox]:
+    """Own the tools for the length of the block. Raises UsageError for a root or runtime that cannot be used, and
+    ToolProblem for a container that does not start."""
+    # Twenty modules, which most servers do without: they have no tools.
+    from appliance.tools.builtins import Builtins, OwnContainer, open_container
+    from appliance.tools.mcp_client import open_mcp
+
+    async with AsyncExitStack() as stack:
+        sources: list[ToolSource] = []
+        if settings.builtin:
+            root = _root(settings.root)
+            target = _target(settings.runtime)
+            runtime: OwnContainer | Container | Ssh | None
+            if isinstance(target, Image):
+                runtime = await stack.enter_async_context(open_container(children, target))
+            else:
+                runtime = target
+            sources.append(Builtins(settings, root, children, runtime))
+        if settings.mcp.servers:
+            sources.append(await stack.enter_async_context(open_mcp(settings.mcp, children)))
+        yield Toolbox(sources)
+
+
+@asynccontextmanager
+async def open_own_tools(settings: ToolSettings) -> AsyncGenerator[Toolbox]:
+    """The same with children of its own, once a tool is switched on. Raises the exceptions of `open_tools`."""
+    if not settings.enabled:
+        yield Toolbox()
+        return
+    async with open_children() as children, open_tools(settings, children) as tools:
+        yield tools
+
+
+def _root(root: str | None) -> str | None:
+    from appliance.tools.files import real_root
+
+    try:
+        return real_root(root) if root is not None else None
+    except OSError as error:
+        raise UsageError(f"--tools-root {root} cannot be used: {error.strerror or error}; name a folder") from None
+
+
+def _target(runtime: str) -> Container | Image | Ssh | None:
+    try:
+        return parse_target(runtime) if runtime else None
+    except BadTarget as error:
+        raise UsageError(f"--tools-runtime: {error}") from None

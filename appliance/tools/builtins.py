@@ -1,13 +1,28 @@
-"""The built-in tools as a source of tools: names and arguments in, outcomes out, at the chosen place."""
+"""The built-in tools, and a source of them: names and arguments in, outcomes out, at the chosen place.
+
+The outcomes have llama-server's forms (b11434).
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import base64
+import logging
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 
+import msgspec
+import trio
+
+from appliance.core.parts import MIB
 from appliance.core.settings import ToolSettings
-from appliance.core.tools.places import BadTarget, Container, Ssh, running_target
+from appliance.core.tools.places import BadTarget, Container, Image, Ssh, running_target
+from appliance.core.tools.search import KINDS, entry_text, footer
 from appliance.core.tools.specs import (
+    MAX_SECONDS,
     SHELL,
     SPECS,
     EditFile,
@@ -16,24 +31,300 @@ from appliance.core.tools.specs import (
     GetInfo,
     GrepSearch,
     ReadFile,
+    ToolContext,
+    ToolOutcome,
+    ToolProblem,
+    ToolSpec,
     WriteFile,
     read_arguments,
 )
-from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.core.tools.texts import MAX_OUTPUT, CappedOutput, EditProblem, LineWindow, Utf8Pieces, apply_edits
 from appliance.errors import Forbidden, NotFound
-from appliance.platform.children import Children
-from appliance.tools.container import OwnContainer
-from appliance.tools.file_tools import edit_file, read_file, write_file
+from appliance.platform import process
+from appliance.platform.children import REAP_TIME, Child, Children, inherited_env
+from appliance.platform.process import Command, Ending, Sink, before_end, ignore, into, open_process
 from appliance.tools.host import Host
-from appliance.tools.outcomes import failed
-from appliance.tools.place import FileProblem, Place
+from appliance.tools.place import Ended, FileProblem, Place, TooLarge, run
 from appliance.tools.runtime import Runtime
-from appliance.tools.search_tools import file_glob_search, grep_search
-from appliance.tools.shell_tools import exec_shell_command, get_info, stream_shell_command
+from appliance.trio_parts import plain_nursery
+
+START_TIME = 120.0
+"""Seconds that a container may take to start, its image's download included."""
+LOOK_EVERY = 0.05
+END_TIME = 2.0
+"""Seconds that a container gets to end once its shell's input is closed."""
+REMOVE_TIME = 3.0
+GRACE = 0.5
+"""Seconds to wait for the last words of the containers' program."""
+
+log = logging.getLogger(__name__)
+
+
+class OwnContainer:
+    """One container of an image, restarted if it dies. Made by `open_container`, which ends it."""
+
+    def __init__(self, children: Children, image: Image, nursery: trio.Nursery) -> None:
+        self._children = children
+        self._image = image
+        self._nursery = nursery
+        self._starting = trio.Lock()
+        self._running: Container | None = None
+
+    async def running(self) -> Container:
+        """Return the running container. Raises ToolProblem when it cannot be started."""
+        async with self._starting:
+            container = self._running
+            if container is None:
+                container = await self._nursery.start(self._run)
+            return container
+
+    async def _run(self, *, task_status: trio.TaskStatus[Container]) -> None:
+        engine, name = self._image.engine, f"{self._image.engine}:{self._image.name}"
+        if shutil.which(engine) is None:
+            raise ToolProblem(name, f"there is no program '{engine}' on this machine; install it")
+        with tempfile.TemporaryDirectory(prefix="llama-appliance-") as folder:
+            file = Path(folder) / "cid"
+            argv = [engine, "run", "--rm", "-i", "--cidfile", str(file), self._image.name, "sh"]
+            # The container's first process is a shell that reads our input: closing that ends it.
+            command = Command(argv=argv, env=inherited_env(), stdin=None, ending=Ending(closed=END_TIME))
+            said = CappedOutput(4096)
+            container: Container | None = None
+            child: Child | None = None
+            try:
+                async with open_process(self._children, command, into(said), rest=GRACE) as child:
+                    container = await self._started(child, file)
+                    if container is not None:
+                        self._running = container
+                        task_status.started(container)
+                        await child.wait()
+                        log.warning("the container of the tools, %s, has ended; the next use starts another", name)
+            except OSError as error:
+                raise ToolProblem(name, f"it cannot be started: {error}") from None
+            finally:
+                self._running = None
+                if container is not None and child is not None and child.status != 0:
+                    with trio.move_on_after(REMOVE_TIME + REAP_TIME, shield=True):
+                        await self._remove(container)
+        if container is None:
+            why = said.text().strip()[-500:] or f"it did not start within {START_TIME:g} s"
+            raise ToolProblem(name, f"failed to start the container: {why}")
+
+    async def _started(self, child: Child, file: Path) -> Container | None:
+        """Return the container as soon as its id is known; None when there will be none."""
+
+        async def look() -> Container:
+            while not (id := _content(file)):  # noqa: ASYNC110 - nothing tells of a file that another program writes
+                await trio.sleep(LOOK_EVERY)
+            return Container(self._image.engine, id)
+
+        with trio.move_on_after(START_TIME):
+            return await before_end(child, look)
+        return None
+
+    async def _remove(self, container: Container) -> None:
+        """Remove a container whose program did not end in good order; ``--rm`` has removed all others."""
+        command = Command(argv=(container.engine, "rm", "-f", container.id), env=inherited_env())
+        await process.run(self._children, command, ignore, seconds=REMOVE_TIME)
+
+
+@asynccontextmanager
+async def open_container(children: Children, image: Image) -> AsyncGenerator[OwnContainer]:
+    """Own a container for the length of the block; it is started at once. Raises ToolProblem."""
+    async with plain_nursery() as nursery:
+        container = OwnContainer(children, image, nursery)
+        await container.running()
+        yield container
+        nursery.cancel_scope.cancel()
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""  # not there yet
+
+
+async def file_glob_search(place: Place, asked: FileGlobSearch) -> ToolOutcome:
+    if asked.limit < 1:
+        return failed(f"invalid limit: {asked.limit} (expected 1 or more)")
+    kind = KINDS.get(asked.type)
+    if kind is None:
+        return failed(f'invalid type: {asked.type} (expected "file", "dir" or "all")')
+    found = await place.find(asked, kind)
+    text = "".join(f"{entry_text(entry.path, entry.kind)}\n" for entry in found.entries)
+    text += footer(found.total, len(found.entries), what="entries", full=False, cut=found.cut)
+    entries = [{"path": entry.path, "type": entry.kind} for entry in found.entries]
+    return answer({"plain_text_response": text, "entries": entries, "base": found.base}, text)
+
+
+async def grep_search(place: Place, asked: GrepSearch) -> ToolOutcome:
+    found = await place.grep(asked)
+    return said(found.text + footer(found.count, found.count, what="matches", full=found.full, cut=found.cut))
+
+
+TRUNCATED = "\n[output truncated]"
+
+
+async def exec_shell_command(children: Children, place: Place, asked: ExecShellCommand) -> ToolOutcome:
+    output = CappedOutput(_limit(asked))
+    # It is read on beyond the limit: a command that could not write would wait for ever.
+    ended = await _run(children, place, asked, into(output))
+    return said(output.text() + (TRUNCATED if output.truncated else "") + tail(ended))
+
+
+@asynccontextmanager
+async def stream_shell_command(
+    children: Children, place: Place, asked: ExecShellCommand
+) -> AsyncGenerator[AsyncIterator[bytes | ToolOutcome]]:
+    """Yield the output as it comes, each piece whole UTF-8, then the outcome. Leaving the block kills the command.
+
+    A reader that stops reading stops the command's writing, but not its clock.
+    """
+    sending, receiving = trio.open_memory_channel[bytes | ToolOutcome](0)
+    async with receiving, trio.open_nursery() as nursery:
+        nursery.start_soon(_tell, children, place, asked, sending)
+        yield receiving
+        nursery.cancel_scope.cancel()
+
+
+async def _tell(
+    children: Children, place: Place, asked: ExecShellCommand, sending: trio.MemorySendChannel[bytes | ToolOutcome]
+) -> None:
+    output, pieces = CappedOutput(_limit(asked)), Utf8Pieces()
+    async with sending:
+
+        async def take(data: bytes) -> bool:
+            if piece := pieces.feed(output.feed(data)):
+                await sending.send(piece.encode())
+            return True
+
+        try:
+            ended = await _run(children, place, asked, take)
+        except (FileProblem, ToolProblem) as problem:
+            await sending.send(failed(str(problem)))
+            return
+        rest = pieces.end() if not output.truncated else ""
+        last = rest + (TRUNCATED if output.truncated else "") + tail(ended)
+        await sending.send(last.encode())
+        await sending.send(said(output.text() + last[len(rest) :]))
+
+
+async def get_info(place: Place) -> ToolOutcome:
+    system, cwd = await place.info()
+    return answer({"os": system, "cwd": cwd}, f"os: {system}\ncwd: {cwd}")
+
+
+async def _run(children: Children, place: Place, asked: ExecShellCommand, take: Sink) -> Ended:
+    """Raises FileProblem when it cannot run in this place, ToolProblem when no command can."""
+    seconds = min(max(asked.timeout, 0), MAX_SECONDS)
+    command = place.shell(asked.command)
+    try:
+        return await run(children, command, take, seconds=seconds)
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise FileProblem(f"the working directory cannot be used: {command.cwd} ({error.strerror})") from None
+    except ValueError:
+        raise FileProblem("the command contains a zero byte") from None
+    except OSError as error:
+        raise ToolProblem(SHELL, f"no command can be started: {error}") from None
+
+
+def tail(ended: Ended) -> str:
+    return f"\n[exit code: {ended.status}]{' [exit due to timed out]' if ended.timed_out else ''}"
+
+
+def _limit(asked: ExecShellCommand) -> int:
+    return min(max(asked.max_output_size, 0), MAX_OUTPUT)
+
+
+MAX_BASE64 = 32 * MIB
+"""llama-server's (b11434)."""
+MAX_EDITED = 32 * MIB
+_EDITING = trio.CapacityLimiter(2)
+"""Looking for many pieces in a large file takes seconds; nobody else should wait for that."""
+
+
+async def read_file(place: Place, asked: ReadFile, *, as_base64: bool) -> ToolOutcome:
+    if as_base64:
+        return await _read_base64(place, asked.path)
+    whole = asked.end_line == -1
+    window = LineWindow(asked.start_line, None if whole else max(asked.end_line, 0), numbered=asked.append_loc)
+
+    def take(data: bytes) -> bool:
+        window.feed(data)
+        return not window.full
+
+    try:
+        await place.read(asked.path, take, limit=MAX_OUTPUT if whole else None)
+    except TooLarge as error:
+        return failed(
+            f"file too large ({error.size} bytes, max {MAX_OUTPUT}); name start_line and end_line to read a part of it"
+        )
+    return said(window.text())
+
+
+async def _read_base64(place: Place, path: str) -> ToolOutcome:
+    try:
+        content = await _whole(place, path, MAX_BASE64)
+    except TooLarge as error:
+        return failed(f"file too large ({error.size} bytes, max {MAX_BASE64})")
+    encoded = base64.b64encode(content).decode("ascii")
+    return answer({"base64": encoded, "size_bytes": len(content)}, f"{len(content)} bytes in base64: {encoded}")
+
+
+async def write_file(place: Place, asked: WriteFile) -> ToolOutcome:
+    content = asked.content.encode()
+    await place.write(asked.path, content)
+    result = {"result": "file written successfully", "path": asked.path, "bytes": len(content)}
+    return answer(result, f"file written successfully: {asked.path}, {len(content)} bytes")
+
+
+async def edit_file(place: Place, asked: EditFile) -> ToolOutcome:
+    """Bytes in the file that are not UTF-8 stay as they are."""
+    try:
+        before = (await _whole(place, asked.path, MAX_EDITED)).decode("utf-8", "surrogateescape")
+        after = await trio.to_thread.run_sync(
+            partial(apply_edits, before, asked.edits), abandon_on_cancel=True, limiter=_EDITING
+        )
+    except TooLarge as error:
+        return failed(f"file too large to edit ({error.size} bytes, max {MAX_EDITED})")
+    except EditProblem as error:
+        return failed(f"{asked.path}: {error}")
+    await place.write(asked.path, after.encode("utf-8", "surrogateescape"))
+    count = len(asked.edits)
+    result = {"result": "file edited successfully", "path": asked.path, "edits_applied": count}
+    return answer(result, f"file edited successfully: {asked.path}, edits applied: {count}")
+
+
+async def _whole(place: Place, path: str, limit: int) -> bytes:
+    """Raises TooLarge, also for a file that grows while it is read."""
+    content = bytearray()
+
+    def take(data: bytes) -> bool:
+        content.extend(data)
+        return len(content) <= limit
+
+    await place.read(path, take, limit=limit)
+    if len(content) > limit:
+        raise TooLarge(len(content))
+    return bytes(content)
+
+
+def said(text: str) -> ToolOutcome:
+    return answer({"plain_text_response": text}, text)
+
+
+def failed(why: str) -> ToolOutcome:
+    """It could not be done; the model may try something else."""
+    return ToolOutcome(body=msgspec.json.encode({"error": why}), text=f"error: {why}", error=why)
+
+
+def answer(result: Mapping[str, object], text: str) -> ToolOutcome:
+    """``text`` is the model's part."""
+    return ToolOutcome(body=msgspec.json.encode(result), text=text)
 
 
 class Builtins:
-    """Made by `tools.owner.open_tools`. ``runtime`` is the default place of tools; None: here."""
+    """Made by `tools.box.open_tools`. ``runtime`` is the default place of tools; None: here."""
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 import trio
+from msgspec import structs
 
 from appliance.core.tools.places import BadPath, check_path, expanded
 from appliance.core.tools.search import BUDGET, Grep, Job, Kind, Search, Wanted
@@ -18,9 +19,7 @@ from appliance.core.tools.texts import CappedOutput, readable
 from appliance.platform.children import Children, inherited_env
 from appliance.platform.process import Command, into
 from appliance.tools.files import home_folder, open_folder, open_regular, resolved
-from appliance.tools.place import FileProblem, Listing, Matches, TooLarge
-from appliance.tools.processes import run
-from appliance.tools.searching import search
+from appliance.tools.place import FileProblem, Listing, Matches, TooLarge, run, search
 
 PIECE = 1 << 18
 MAX_LISTING = 8 << 20
@@ -58,51 +57,25 @@ class Host:
         await self._in_thread(partial(_look, base, self._root), asked.path)
         depth = max(asked.max_depth, 0)
         listing = await self._tracked(base, depth) if kind == "file" else None
-        result = await search(
-            self._children,
-            Job(
-                search=Search(
-                    base=base,
-                    root=self._root,
-                    include=asked.include,
-                    exclude=asked.exclude,
-                    kind=kind,
-                    max_depth=depth,
-                    listing=listing,
-                    limit=min(asked.limit, MAX_MATCHES),
-                    seconds=BUDGET - (trio.current_time() - began),
-                )
-            ),
-        )
+        where = self._search(base, asked, listing, began)
+        wanted = structs.replace(where, kind=kind, max_depth=depth, limit=min(asked.limit, MAX_MATCHES))
+        result = await search(self._children, Job(search=wanted))
         return Listing(base=base, entries=result.entries, total=result.end.total, cut=result.end.cut)
 
     async def grep(self, asked: GrepSearch) -> Matches:
         base, began = self._path(asked.path), trio.current_time()
         listing = await self._tracked(base, 0)
-        result = await search(
-            self._children,
-            Job(
-                search=Search(
-                    base=base,
-                    root=self._root,
-                    include=asked.include,
-                    exclude=asked.exclude,
-                    listing=listing,
-                    seconds=BUDGET - (trio.current_time() - began),
-                ),
-                grep=Grep(
-                    pattern=asked.pattern,
-                    literal=asked.literal,
-                    ignore_case=asked.ignore_case,
-                    numbers=asked.return_line_numbers,
-                    context=min(max(asked.context_lines, 0), MAX_CONTEXT),
-                    shown=asked.path,
-                    limit=MAX_MATCHES,
-                ),
-            ),
+        grep = Grep(
+            pattern=asked.pattern,
+            literal=asked.literal,
+            ignore_case=asked.ignore_case,
+            numbers=asked.return_line_numbers,
+            context=min(max(asked.context_lines, 0), MAX_CONTEXT),
+            shown=asked.path,
+            limit=MAX_MATCHES,
         )
-        text = "".join(result.text)
-        return Matches(text=text, count=result.matches, full=result.end.full, cut=result.end.cut)
+        result = await search(self._children, Job(search=self._search(base, asked, listing, began), grep=grep))
+        return Matches(text="".join(result.text), count=result.matches, full=result.end.full, cut=result.end.cut)
 
     def shell(self, command: str) -> Command:
         shell = ("cmd", "/c") if sys.platform == "win32" else ("/bin/sh", "-c")
@@ -116,6 +89,13 @@ class Host:
         return system.strip() or "unknown", self._cwd or self._root or os.getcwd()  # noqa: PTH109
 
     # ---- how ---------------------------------------------------------------------------------------------------------
+
+    def _search(
+        self, base: str, asked: FileGlobSearch | GrepSearch, listing: list[tuple[str, Kind]] | None, began: float
+    ) -> Search:
+        seconds = BUDGET - (trio.current_time() - began)
+        root, include, exclude = self._root, asked.include, asked.exclude
+        return Search(base=base, root=root, include=include, exclude=exclude, listing=listing, seconds=seconds)
 
     def _path(self, path: str) -> str:
         """Return an absolute path. Raises FileProblem."""
@@ -143,9 +123,7 @@ class Host:
             raise FileProblem(f"the path cannot be a path here: {path!r}") from None
 
     async def _tracked(self, base: str, max_depth: int) -> list[tuple[str, Kind]] | None:
-        """Return the files that git tracks or does not ignore, None outside a repository; below a root git is never
-        asked.
-        """
+        """Return the files of a git repository but for ignored ones, or None. Below a root git is never asked."""
         if self._root is not None or shutil.which(GIT[0]) is None:
             return None
         output = CappedOutput(MAX_LISTING)

@@ -1,15 +1,23 @@
-"""The place where the built-in tools work: this machine, or a tool runtime. Every tool is written once, for both."""
+"""The place where tools work: its files, its commands, and the process that searches there (`tools.search_process`).
+
+A command runs for a bounded time, its output is taken as it comes, and nothing is left of it afterwards.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
-from appliance.core.tools.search import Entry, Wanted
-from appliance.core.tools.specs import FileGlobSearch, GrepSearch
-from appliance.platform.process import Command
+from appliance.core.tools.search import End, Entry, Found, Job, Text, Wanted
+from appliance.core.tools.specs import FileGlobSearch, GrepSearch, ToolProblem
+from appliance.core.tools.texts import CappedOutput
+from appliance.platform import process
+from appliance.platform.children import Children, inherited_env
+from appliance.platform.process import Command, Ending, Sink, into
+from appliance.tools import search_process
 
 
 class FileProblem(Exception):
@@ -68,3 +76,89 @@ class Place(Protocol):
     async def info(self) -> tuple[str, str]:
         """Return the system in its own words, and the working directory."""
         ...
+
+
+PIPE_GRACE = 2.0
+"""Seconds to read the rest from the pipes, once the command has ended with everything that it has started."""
+WITH_INPUT = Ending(closed=2.0)
+"""A command that may run on another machine: closing its input is what ends it there."""
+MAX_ERRORS = 4096
+KILLED = -9
+"""The status of a command that hangs in the kernel, which will kill it."""
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """The end of a command. ``status`` is in the shell's way: 128 plus the signal's number for a killed one."""
+
+    status: int
+    timed_out: bool = False
+    errors: str = ""
+    """The beginning of its standard error, if that was separate."""
+
+
+async def run(children: Children, command: Command, take: Sink, *, seconds: float) -> Ended:
+    """Run it, for at most this long. Cancelling kills it, with everything that it has started.
+
+    Raises OSError, or ValueError, when it cannot be started. A missing program shows as status 126 or 127.
+    """
+    errors = CappedOutput(MAX_ERRORS)
+    ended = await process.run(children, command, take, errors=into(errors), seconds=seconds, rest=PIPE_GRACE)
+    status = KILLED if ended.status is None else ended.status
+    return Ended(status=status if status >= 0 else 128 - status, timed_out=ended.timed_out, errors=errors.text())
+
+
+KILL_AFTER = 1.0
+"""Seconds beyond its budget that the process gets to report its end."""
+MAX_MESSAGES = 64 << 20
+
+_FOUND: msgspec.json.Decoder[Found] = msgspec.json.Decoder(Found)
+
+
+class Result(Struct):
+    """``end`` of a process that had to be killed says that not everything was searched."""
+
+    entries: list[Entry]
+    text: list[str]
+    matches: int
+    end: End
+
+
+async def search(children: Children, job: Job) -> Result:
+    """Raises FileProblem with the process's reason, ToolProblem when there is none."""
+    result = Result([], [], 0, End(0))
+    over = False
+    rest = b""
+    size = 0
+
+    async def take(data: bytes) -> bool:
+        nonlocal over, rest, size
+        size += len(data)
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            match _FOUND.decode(line):
+                case Entry() as entry:
+                    result.entries.append(entry)
+                case Text() as text:
+                    result.text.append(text.text)
+                    result.matches += text.matches
+                case End() as end:
+                    result.end, over = end, True
+        return size < MAX_MESSAGES
+
+    command = Command(
+        argv=search_process.command(),
+        env=inherited_env(),
+        stdin=msgspec.json.encode(job),
+        own_errors=True,
+    )
+    try:
+        ended = await run(children, command, take, seconds=job.search.seconds + KILL_AFTER)
+    except OSError as error:
+        raise ToolProblem("search", f"the process that searches cannot be started: {error}") from None
+    if not over:
+        if not ended.timed_out and size < MAX_MESSAGES:
+            raise ToolProblem("search", f"the process that searches failed: {ended.errors.strip()[-500:]}")
+        result.end = End(max(result.matches, len(result.entries)), cut=True)
+    if result.end.error:
+        raise FileProblem(result.end.error)
+    return result

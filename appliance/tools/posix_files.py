@@ -28,10 +28,6 @@ def real_root(path: str) -> str:
     return real
 
 
-def home_folder() -> str:
-    return os.path.expanduser("~")  # noqa: PTH111  a text, which may be no path
-
-
 def resolved(cwd: str | None, path: str, root: str | None) -> str:
     """Return an absolute path without dots, as far as text goes. Below a root the dots stay for the walk to follow."""
     start = cwd or root or os.getcwd()  # noqa: PTH109
@@ -111,27 +107,6 @@ def open_beneath(root: str, parts: Sequence[str], flags: int, *, make_folders: b
     finally:
         for folder in folders:
             os.close(folder)
-
-
-def listed(folder: int, *, links: bool) -> list[tuple[str, bool, bool]]:
-    """Return the names in an open folder, sorted, of files and folders: whether each is a folder, and whether it is a
-    link.
-
-    ``links``: with symbolic links, as what they lead to. Names that are not UTF-8 come as Python has them.
-    """
-    found: list[tuple[str, bool, bool]] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            link = entry.is_symlink()
-            if link and not links:
-                continue
-            try:
-                is_folder = entry.is_dir()
-                if is_folder or entry.is_file():
-                    found.append((entry.name, is_folder, link))
-            except OSError:
-                continue  # it vanished, or cannot be looked at
-    return sorted(found)
 
 
 def _refuse_devices(path: str, folder: int | None) -> None:

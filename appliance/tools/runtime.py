@@ -1,22 +1,129 @@
-"""Tools in a tool runtime: a container or another machine, reached through its program; never on this machine."""
+"""Tools in a tool runtime: a container or another machine, reached through its program; never on this machine.
+
+The scripts are for ``sh`` and only POSIX, because that may be busybox in a container. Each gets its words as ``$1`` and
+so on, never as text of its own. `CD` goes before all of them and takes ``$1``, the working directory, away. Exit
+statuses above 60 are the scripts' own words, as in sysexits.h.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
 
-from appliance.core.tools import scripts
 from appliance.core.tools.patterns import BadPattern, posix_pattern
 from appliance.core.tools.places import BadPath, Container, Ssh, check_path, quoted
-from appliance.core.tools.search import BUDGET, GrepLines, Job, Kind, Search, Wanted
-from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
+from appliance.core.tools.search import BUDGET, JUNK, GrepLines, Job, Kind, Search, Wanted
+from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch, ToolProblem
 from appliance.core.tools.texts import CappedOutput
-from appliance.core.tools.tool import ToolProblem
 from appliance.platform.children import Children, inherited_env
 from appliance.platform.process import KILL, Command, Ending, Sink, into
-from appliance.tools.place import FileProblem, Listing, Matches, TooLarge
-from appliance.tools.processes import WITH_INPUT, Ended, run
-from appliance.tools.searching import Result, search
+from appliance.tools.place import WITH_INPUT, Ended, FileProblem, Listing, Matches, Result, TooLarge, run, search
+
+NO_FOLDER = 70
+NOT_REGULAR = 65
+NO_INPUT = 66
+IS_FILE = 64
+
+CD = f"""
+find_it() {{ case $1 in "~"|"~/"*) f=$HOME${{1#"~"}};; /*) f=$1;; *) f=./$1;; esac; }}
+if [ -n "$1" ]; then find_it "$1"; cd -- "$f" 2>/dev/null || exit {NO_FOLDER}; fi
+shift
+"""
+"""``find_it`` leaves a path in ``f``, with every byte of it, also line feeds at its end. The path begins with a dot or
+a slash, so that nothing takes it for an option, or for a special word of ``cd -`` and CDPATH.
+"""
+
+RUN = """
+exec 3<&0 </dev/null
+if command -v setsid >/dev/null 2>&1; then setsid sh -c "$1" 3<&- & else sh -c "$1" 3<&- & fi
+job=$!
+{ cat <&3; kill -s KILL -- "-$job" || kill -s KILL "$job"; } >/dev/null 2>&1 &
+watch=$!
+exec 3<&-
+wait "$job" 2>/dev/null
+status=$?
+kill -s KILL "$watch" 2>/dev/null
+kill -s KILL -- "-$job" 2>/dev/null
+exit "$status"
+"""
+"""Runs ``$1``. When the input ends, because the caller has closed it or is gone, the command is killed with everything
+that it has started (without setsid, only the shell).
+"""
+
+READ = f"""
+find_it "$1"
+[ -e "$f" ] || exit {NO_INPUT}
+[ -f "$f" ] || exit {NOT_REGULAR}
+size=$(wc -c < "$f") || exit {NO_INPUT}
+echo "$size"
+if [ -n "$2" ] && [ "$size" -gt "$2" ]; then exit 0; fi
+exec cat < "$f"
+"""
+"""Prints the size of ``$1`` in bytes on a line, then its content, unless that is more than ``$2``."""
+
+WRITE = f"""
+find_it "$1"
+if [ -e "$f" ] && [ ! -f "$f" ]; then exit {NOT_REGULAR}; fi
+mkdir -p -- "${{f%/*}}/" && cat > "$f" && wc -c < "$f"
+"""
+"""Writes the input to ``$1``, and prints its new size."""
+
+_JUNK = " -o ".join(f"-name {name}" for name in sorted(JUNK))
+LIST = f"""
+find_it "$1"
+if [ -f "$f" ]; then exit {IS_FILE}; fi
+cd -- "$f" 2>/dev/null || exit {NO_INPUT}
+printf '%s\\0' "$PWD"
+depth=
+if [ "$3" -gt 0 ]; then depth="-maxdepth $3"; fi
+if [ "$2" = file ]; then
+  GIT_ALLOW_PROTOCOL= GIT_NO_LAZY_FETCH=1 GIT_OPTIONAL_LOCKS=0 \\
+  git -c core.fsmonitor=false ls-files -z --cached --others --exclude-standard 2>/dev/null && exit 0
+fi
+if [ "$2" != file ]; then
+  printf '/dir\\0'
+  find . -mindepth 1 $depth \\( -type d \\( {_JUNK} \\) -prune -print0 \\) -o -type d -print0 2>/dev/null
+fi
+if [ "$2" != dir ]; then
+  printf '/file\\0'
+  find . -mindepth 1 $depth \\( -type d \\( {_JUNK} \\) -prune \\) -o -type f -print0 2>/dev/null
+fi
+exit 0
+"""
+"""Prints the folder ``$1`` in full; then names, each with a zero byte: files (``$2`` is ``file``), folders or all, at
+most ``$3`` levels deep; ``/dir`` and ``/file`` announce their kind.
+"""
+
+GREP = f"""
+find_it "$1"
+cd -- "$f" 2>/dev/null || exit {NO_INPUT}
+shift
+xargs -0 grep -s -H -n "$@" -- /dev/null
+exit 0
+"""
+"""Searches the files that the input names, each with a zero byte, below ``$1``; the other words are grep's."""
+
+GREP_FILE = f"""
+find_it "$1"
+[ -f "$f" ] || exit {NOT_REGULAR}
+shift
+exec grep -s -n "$@" < "$f"
+"""
+
+
+def listed_names(output: bytes) -> tuple[str, list[tuple[str, Kind]]]:
+    """Parse the output of `LIST`: the folder, and entries with their kinds. A part that is cut off is dropped."""
+    base, _, rest = output.partition(b"\0")
+    kind: Kind = "file"
+    found: list[tuple[str, Kind]] = []
+    for record in rest.split(b"\0")[:-1]:
+        name = record.decode("utf-8", "replace")
+        if name in ("/dir", "/file"):
+            kind = "dir" if name == "/dir" else "file"
+        else:
+            found.append((name.removeprefix("./"), kind))
+    return base.decode("utf-8", "replace"), found
+
 
 SSH_OPTIONS = (
     *("-T", "-o", "BatchMode=yes", "-o", "PasswordAuthentication=no", "-o", "KbdInteractiveAuthentication=no"),
@@ -50,8 +157,8 @@ class Runtime:
             return not data or take(data)
 
         words = (_checked(path), "" if limit is None else str(limit))
-        ended = await self._script(scripts.READ, words, pass_on)
-        if ended.status in (scripts.NO_INPUT, scripts.NO_FOLDER):
+        ended = await self._script(READ, words, pass_on)
+        if ended.status in (NO_INPUT, NO_FOLDER):
             raise FileProblem(f"cannot stat file: {path}")
         self._check(ended, path)
         if limit is not None and (found := _number(size)) is not None and found > limit:
@@ -59,7 +166,7 @@ class Runtime:
 
     async def write(self, path: str, content: bytes) -> None:
         output = CappedOutput()
-        ended = await self._script(scripts.WRITE, (_checked(path),), into(output, flood=False), stdin=content)
+        ended = await self._script(WRITE, (_checked(path),), into(output, flood=False), stdin=content)
         self._check(ended, path)
         if ended.status or _number(output.kept) != len(content):
             raise FileProblem(f"failed to write file: {path} {ended.errors.strip()}".rstrip())
@@ -82,10 +189,10 @@ class Runtime:
             _, found, cut = await self._listed(listing, "file", 0, limit=0)
         except _IsFile:
             names: list[str] = []
-            script, cut = scripts.GREP_FILE, False
+            script, cut = GREP_FILE, False
         else:
             names = [entry.path for entry in found.entries]
-            script = scripts.GREP
+            script = GREP
             if not names:
                 return Matches(text="", count=0, full=False, cut=cut)
         lines = GrepLines(names, asked.path, numbers=numbers, limit=MAX_MATCHES)
@@ -100,7 +207,7 @@ class Runtime:
         return Matches(text=lines.text, count=lines.matches, full=lines.full, cut=cut or ended.timed_out)
 
     def shell(self, command: str) -> Command:
-        return self._command(scripts.RUN, (command,), stdin=None, own_errors=False, ending=WITH_INPUT)
+        return self._command(RUN, (command,), stdin=None, own_errors=False, ending=WITH_INPUT)
 
     async def info(self) -> tuple[str, str]:
         output = CappedOutput()
@@ -115,13 +222,13 @@ class Runtime:
         """Return the folder, its entries, and whether there may be more."""
         output = CappedOutput(MAX_LISTING)
         words = (_checked(asked.path), kind, str(depth))
-        ended = await self._script(scripts.LIST, words, into(output, flood=False))
-        if ended.status == scripts.IS_FILE:
+        ended = await self._script(LIST, words, into(output, flood=False))
+        if ended.status == IS_FILE:
             raise _IsFile(f"path does not exist or is not a directory: {asked.path}")
-        if ended.status in (scripts.NO_INPUT, scripts.NO_FOLDER):
+        if ended.status in (NO_INPUT, NO_FOLDER):
             raise FileProblem(f"path does not exist or is not a directory: {asked.path}")
         self._check(ended, asked.path)
-        base, found = scripts.listed_names(output.kept)
+        base, found = listed_names(output.kept)
         known: list[tuple[str, Kind]] = [(name, what) for name, what in found if not depth or name.count("/") < depth]
         job = Search(base=base, include=asked.include, exclude=asked.exclude, listing=known, check=False, limit=limit)
         result = await search(self._children, Job(search=job))
@@ -146,7 +253,7 @@ class Runtime:
         ending: Ending = KILL,
     ) -> Command:
         """Raises ToolProblem when the program that leads there is not on this machine."""
-        inner = ["sh", "-c", scripts.CD + script, "sh", self._cwd, *words]
+        inner = ["sh", "-c", CD + script, "sh", self._cwd, *words]
         argv = self._leading_to(inner)
         if shutil.which(argv[0]) is None:
             raise ToolProblem(self._name, f"there is no program '{argv[0]}' on this machine; install it")
@@ -169,19 +276,17 @@ class Runtime:
 
     def _check(self, ended: Ended, path: str) -> None:
         """Raises the error for the exit status of a script that did not do its work."""
-        match ended.status:
-            case scripts.NOT_REGULAR:
-                raise FileProblem(f"it is not a regular file: {path}")
-            case scripts.NO_FOLDER:
-                raise FileProblem(f"the working directory does not exist: {self._cwd}")
-            case scripts.NO_INPUT:
-                raise FileProblem(f"path does not exist: {path}")
-            case status if ended.timed_out:
-                raise FileProblem(f"it took longer than {SCRIPT_TIME:g} s: {path} (status {status})")
-            case status if status in NOT_THERE or (status == 1 and ended.errors.startswith("Error")):
-                raise ToolProblem(self._name, f"it cannot be used: {ended.errors.strip() or f'status {status}'}")
-            case _:
-                pass
+        status = ended.status
+        if status == NOT_REGULAR:
+            raise FileProblem(f"it is not a regular file: {path}")
+        if status == NO_FOLDER:
+            raise FileProblem(f"the working directory does not exist: {self._cwd}")
+        if status == NO_INPUT:
+            raise FileProblem(f"path does not exist: {path}")
+        if ended.timed_out:
+            raise FileProblem(f"it took longer than {SCRIPT_TIME:g} s: {path} (status {status})")
+        if status in NOT_THERE or (status == 1 and ended.errors.startswith("Error")):
+            raise ToolProblem(self._name, f"it cannot be used: {ended.errors.strip() or f'status {status}'}")
 
 
 class _IsFile(FileProblem):

@@ -1,4 +1,4 @@
-"""A process that searches and can be killed: the other side of `tools.searching`.
+"""A process that searches and can be killed: the other side of `tools.place`.
 
 It is separate because a regular expression may take for ever, and Python's `re` holds the whole interpreter meanwhile;
 a walk over many files would also slow down everybody's answers. It reads one `Job` from standard input, writes its

@@ -34,10 +34,6 @@ def real_root(path: str) -> str:
     return real
 
 
-def home_folder() -> str:
-    return os.path.expanduser("~")  # noqa: PTH111
-
-
 def resolved(cwd: str | None, path: str, root: str | None) -> str:
     """Return an absolute path without dots, as far as text goes."""
     here = root or os.getcwd()  # noqa: PTH109
@@ -72,23 +68,6 @@ def open_folder(path: str, root: str | None) -> Generator[str]:
     if not os.path.isdir(path):  # noqa: PTH112
         raise NotADirectoryError(20, "it is not a folder", path)
     yield path
-
-
-def listed(folder: str, *, links: bool) -> list[tuple[str, bool, bool]]:
-    """As on POSIX; junctions count as links."""
-    found: list[tuple[str, bool, bool]] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            link = entry.is_symlink() or bool(entry.stat(follow_symlinks=False).st_reparse_tag)
-            if link and not links:
-                continue
-            try:
-                is_folder = entry.is_dir()
-                if is_folder or entry.is_file():
-                    found.append((entry.name, is_folder, link))
-            except OSError:
-                continue
-    return sorted(found)
 
 
 def _check_inside(root: str, real: str, path: str) -> None:

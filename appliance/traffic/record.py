@@ -17,17 +17,16 @@ from datetime import UTC, datetime
 import trio
 from msgspec import UNSET
 
-from appliance.core.records.accounting import ErrorText, TokenCounter, count_whole
+from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
 from appliance.core.records.activity import Query, with_captures
 from appliance.core.records.captures import Body, CaptureBuffer, Exchange, Packing, captured_parts
-from appliance.core.records.usage import Usage
 from appliance.core.runs.inward import UNWATCHED, Watch
 from appliance.store.activity import Activity
 from appliance.traffic.inflight import Entry
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.request import Headers, Passing, Request, Sink
 from appliance.trio_parts import beside
-from appliance.wire.activity import NO_TOKENS, Capture, Page, Row, Stats
+from appliance.wire import NO_TOKENS, Capture, Page, Row, Stats
 
 PACKING_PAUSE = 0.5
 """Seconds before the first batch: under load most captures are gone by then, and were not worth compressing."""

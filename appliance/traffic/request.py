@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from appliance.core.bodies.head import read_query
 from appliance.core.bodies.http_request import Head
+from appliance.core.parts import Headers
 from appliance.core.records.log_lines import client_address
 
 WORKER, MANIFEST, PAGE_VERSION = "/sw.js", "/manifest.webmanifest", "/_app/version.json"
@@ -86,10 +87,6 @@ def _index(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 def _text(first: Mapping[bytes, bytes], name: bytes) -> str | None:
     value = first.get(name)
     return None if value is None else value.decode("latin-1")
-
-
-Headers = Sequence[tuple[bytes, bytes]]
-EVENTS = b"text/event-stream"
 
 
 class Sink(Protocol):
@@ -180,7 +177,3 @@ async def send_whole(sink: Sink, status: int, headers: Headers, content: bytes =
     if content:
         await sink.write(content)
     await sink.end()
-
-
-def is_event_stream(headers: Headers) -> bool:
-    return any(name.lower() == b"content-type" and value.startswith(EVENTS) for name, value in headers)

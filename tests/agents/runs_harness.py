@@ -11,7 +11,7 @@ from msgspec import Raw
 from waiting import until
 
 from appliance.core.bodies.sse import Decoder
-from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.tools.box import Toolbox
 
 OBJECT = Raw(b'{"type":"object","properties":{"text":{"type":"string"}}}')

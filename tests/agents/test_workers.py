@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.agents.limits import Worker
+from appliance.agents.record import Worker
 from appliance.core.config.types import RunsConfig
 from appliance.errors import NoSlotAvailable, WorkerFailed
 

@@ -14,14 +14,14 @@ from appliance.catalog.catalog import Catalog
 from appliance.cli.engines.changes import working
 from appliance.cli.engines.commands import engines
 from appliance.cli.engines.update import Row, models_to_try, most_used
+from appliance.cli.options import sources_of
 from appliance.cli.remote import parse_server
-from appliance.cli.source_options import sources_of
 from appliance.core.config.types import Config, StoreConfig
 from appliance.core.engines.choice import Ranked, Seat, Standing
 from appliance.core.engines.listing import cpu_device
 from appliance.errors import ModelNotFound
 from appliance.store.activity import open_activity
-from appliance.wire.activity import Row as ActivityRow
+from appliance.wire import Row as ActivityRow
 
 VERBS = ("ls", "probe", "prove", "install", "use", "pin", "remove", "rollback", "update", "forget")
 

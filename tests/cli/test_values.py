@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.cli.values import ListenAddress, Size, api_keys, certificate
+from appliance.cli.options import ListenAddress, Size, api_keys, certificate
 from appliance.core.settings import UnixSocket
 from appliance.errors import UsageError
 

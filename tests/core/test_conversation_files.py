@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from appliance.core.conversation_files import read_file, write_file, write_many
 from appliance.errors import BadRequest
-from appliance.wire.conversations import Attachment, Conversation, Message, Whole
+from appliance.wire import Attachment, Conversation, Message, Whole
 
 PIXEL = b"\x89PNG\r\n\x1a\n and so on"
 IMAGE = "data:image/png;base64," + base64.b64encode(PIXEL).decode()

@@ -136,7 +136,8 @@ def test_configured_models_need_no_engine(start_server: StartServer, file: Confi
     assert "--engine" in empty.stderr
 
 
-def test_a_damaged_store_is_one_line_and_status_2(file: ConfigFile, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--tools", "get_info")])
+def test_a_damaged_store_is_one_line_and_status_2(file: ConfigFile, tmp_path: Path, options: tuple[str, ...]) -> None:
     store = tmp_path / "log.sqlite"
     config = file.write({"m": ()}, store={"path": str(store)})
     with Server(["serve", *ANY_PORT, "--config", config], tmp_path) as server:
@@ -146,7 +147,7 @@ def test_a_damaged_store_is_one_line_and_status_2(file: ConfigFile, tmp_path: Pa
     with store.open("r+b") as written:
         written.seek(4096)
         written.write(os.urandom(store.stat().st_size - 4096))
-    done = run_command("serve", *ANY_PORT, "--config", config, cwd=tmp_path)
+    done = run_command("serve", *ANY_PORT, "--config", config, *options, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"set it aside: mkdir {store}.damaged; mv {store} {store}-wal" in done.stderr

@@ -16,7 +16,7 @@ ON_DEMAND = (
     "quart", "werkzeug", "jsonschema", "rich", "huggingface_hub", "filelock", "trio_websocket", "importlib.metadata",
     "email", "prometheus_client", "asyncio", "difflib", "ruamel.yaml", "appliance.core.config.yaml_library",
     "appliance.core.config.env", "appliance.http.control.app", "appliance.http.mcp.server",
-    "appliance.core.mcp.serving", "appliance.tools.builtins", "appliance.tools.mcp_owner", "appliance.tools.mcp_client",
+    "appliance.core.mcp.serving", "appliance.tools.builtins", "appliance.tools.mcp_client",
     "appliance.engines.embedded.start", "re2",
 )  # fmt: skip
 UNSAMPLED = ("psutil", "appliance.platform.sampler")

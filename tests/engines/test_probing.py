@@ -13,7 +13,7 @@ import trio
 from engine_folders import Lie, Listed, make_build
 
 from appliance.core.engines.listing import Device, Listing
-from appliance.core.units import MIB
+from appliance.core.parts import MIB
 from appliance.engines import embedded
 from appliance.engines.found import Engine
 from appliance.engines.probing import list_devices

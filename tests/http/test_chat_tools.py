@@ -17,7 +17,7 @@ from plugin_folders import write_plugin
 
 from appliance.core.bodies.sse import Decoder
 from appliance.core.settings import FleetSettings
-from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolProblem, ToolSpec
+from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.tools.box import Toolbox
 
 QUESTION = [{"role": "user", "content": "What do the notes say?"}]

@@ -293,7 +293,7 @@ async def test_the_end_of_the_program_is_told_in_the_answer(open_server: OpenSer
 
 
 async def test_an_answer_that_nobody_asked_for_fails(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("appliance.conversations.owner.BEGIN_WITHIN", 0.05)
+    monkeypatch.setattr("appliance.conversations.BEGIN_WITHIN", 0.05)
     async with open_server() as server:
         await put(server, "c")
         await say(server, "a", role="assistant", state="answering")

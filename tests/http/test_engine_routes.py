@@ -21,7 +21,7 @@ from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError
 from appliance.fleet.status import ChildStatus
 from appliance.http import errors
-from appliance.http.control.engine_routes import EngineRoutes, add_engine_routes, seats_in_use
+from appliance.http.control.app import EngineRoutes, add_engine_routes, seats_in_use
 from appliance.store.engine_state import StateFile
 
 if sys.platform == "win32":

@@ -16,7 +16,7 @@ from swap_harness import Configure, configure
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.config.types import Config, ModelConfig, Peer
-from appliance.http.feeds import events
+from appliance.http.control import events
 from appliance.traffic import traffic
 
 FIRST = ["logData", "logData", "modelStatus", "uiConfig", "profileChanged", "inflight"]

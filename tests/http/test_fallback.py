@@ -20,7 +20,7 @@ from waiting import until
 
 from appliance.core.bodies.sse import Decoder
 from appliance.core.engines.machine import Look
-from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.engines.found import Engine
 from appliance.errors import UpstreamFailed
 from appliance.tools.box import Toolbox

@@ -12,7 +12,7 @@ from http_harness import CHAT, Appliance, OpenServer, chat
 
 from appliance.core.mcp.config import McpServers
 from appliance.core.tools.specs import chosen_tools
-from appliance.tools.owner import open_own_tools
+from appliance.tools.box import open_own_tools
 
 TEXT = ("Content-Type", "text/plain;charset=UTF-8")
 FORM = ("Content-Type", "application/x-www-form-urlencoded")

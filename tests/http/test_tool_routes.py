@@ -15,7 +15,7 @@ from leftovers import wait_no_process
 
 from appliance.core.mcp.config import McpServers
 from appliance.core.tools.specs import NAMES, chosen_tools
-from appliance.tools.owner import open_own_tools
+from appliance.tools.box import open_own_tools
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")
 

@@ -10,7 +10,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from appliance.core.config.types import StreamsConfig
 from appliance.errors import Busy, ShuttingDown
-from appliance.streams import owner
 from appliance.streams.generation import End, Generation, Headers, Reader, RingSink
 from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, Streams, open_streams
 
@@ -355,9 +354,8 @@ async def test_cancelled_from_outside_it_still_ends(autojump_clock: MockClock):
     assert await read(found[0]) == b"1\n\n" + LAST
 
 
-async def test_there_is_a_limit(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(owner, "MAX_LIVE", 2)
-    async with open_streams(StreamsConfig()) as streams:
+async def test_there_is_a_limit(autojump_clock: MockClock):
+    async with open_streams(StreamsConfig(), max_live=2) as streams:
         streams.begin("a", stalls)
         streams.begin("b", stalls)
         with pytest.raises(Busy):

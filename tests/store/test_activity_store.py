@@ -25,11 +25,9 @@ from waiting import until
 from appliance.core.records.activity import SORT_KEYS, Query, histogram
 from appliance.errors import Busy, UsageError
 from appliance.store import activity as store
-from appliance.store import activity_schema
-from appliance.store.activity import MAX_WAITING, open_activity
+from appliance.store.activity import MAX_WAITING, ActivityTable, open_activity
 from appliance.store.activity_schema import VERSION, open_file, open_memory
-from appliance.store.activity_table import ActivityTable
-from appliance.wire.activity import Row, Tokens
+from appliance.wire import Row, Tokens
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ALL = Query(limit=999)
@@ -192,9 +190,9 @@ class Sorted:
 # ---- files that cannot be used ----
 
 
-async def refusal(path: Path) -> str:
+async def refusal(path: Path, busy_ms: int = 2000) -> str:
     with pytest.raises(UsageError) as raised:
-        async with open_activity(path, 10):
+        async with open_activity(path, 10, busy_ms=busy_ms):
             pass
     return str(raised.value)
 
@@ -241,12 +239,11 @@ async def test_a_damaged_page_names_the_command_that_sets_the_file_aside(tmp_pat
     assert (tmp_path / "activity.db.damaged" / "activity.db").stat().st_size > 4096
 
 
-async def test_a_locked_file_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(activity_schema, "BUSY_MS", 50)
+async def test_a_locked_file_is_not_called_damaged(tmp_path: Path):
     path = tmp_path / "activity.db"
     with closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        assert "another program holds it; stop that program" in await refusal(path)
+        assert "another program holds it; stop that program" in await refusal(path, busy_ms=50)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such permissions")
@@ -346,13 +343,9 @@ async def test_another_writer_takes_an_id(tmp_path: Path):
     assert {one.duration_ms: one.id for one in found} == first | {3: 3}
 
 
-async def test_rows_wait_while_another_process_has_locked_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr("appliance.store.activity_schema.BUSY_MS", 50)
-    monkeypatch.setattr(store, "RETRY", 0.05)
+async def test_rows_wait_while_another_process_has_locked_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     path = tmp_path / "activity.db"
-    async with open_activity(path, 10) as activity:
+    async with open_activity(path, 10, busy_ms=50, retry=0.05) as activity:
         with closing(sqlite3.connect(path, isolation_level=None)) as holder:
             holder.execute("BEGIN IMMEDIATE")
             first = activity.add(row())
@@ -398,7 +391,7 @@ FULL_DISK = """
     import trio
     from appliance.core.records.activity import Query
     from appliance.store.activity import open_activity
-    from appliance.wire.activity import Row
+    from appliance.wire import Row
 
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
 
@@ -453,14 +446,10 @@ async def test_leaving_writes_what_is_waiting_even_when_cancelled(tmp_path: Path
         assert (await activity.page(ALL)).total == 50
 
 
-async def test_leaving_does_not_wait_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(store, "FLUSH", 0.2)
-    monkeypatch.setattr("appliance.store.activity_schema.BUSY_MS", 900)
+async def test_leaving_does_not_wait_for_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     path = tmp_path / "activity.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
-        async with open_activity(path, 10) as activity:
+        async with open_activity(path, 10, busy_ms=900, flush=0.2) as activity:
             holder.execute("BEGIN IMMEDIATE")
             activity.add(row())
             began = time.monotonic()

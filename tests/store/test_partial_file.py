@@ -22,7 +22,7 @@ from appliance.store.partial_file import (
     journaled,
     open_partial,
 )
-from appliance.wire.download import PartialHead, PartialSource
+from appliance.wire import PartialHead, PartialSource
 
 CHUNK = 64
 DATA = bytes(range(256)) * 3 + b"end"
@@ -156,7 +156,7 @@ WRITER = """
 import sys, hashlib
 from pathlib import Path
 from appliance.store import partial_file
-from appliance.wire.download import PartialHead
+from appliance.wire import PartialHead
 partial_file.CHUNK = 65536
 block = bytes(range(256)) * 64
 size = 64 << 20

@@ -17,9 +17,7 @@ from waiting import until
 
 from appliance.core.config.types import StreamsConfig
 from appliance.errors import UsageError
-from appliance.store import stream_files
-from appliance.store.stream_files import About, Stored, StreamFiles, open_stream_files
-from appliance.store.stream_folder import FORGOTTEN_AFTER
+from appliance.store.stream_files import FORGOTTEN_AFTER, MAX_WAITING, About, Stored, StreamFiles, open_stream_files
 from appliance.streams.generation import Generation, RingSink
 from appliance.streams.owner import check_streams, open_streams
 
@@ -28,10 +26,11 @@ LAST = b"data: interrupted\n\n"
 
 @asynccontextmanager
 async def opened(
-    path: Path, max_bytes: int = 1000, max_total: int = 100_000
+    path: Path, max_bytes: int = 1000, max_total: int = 100_000, *, retry: float = 10, max_waiting: int = MAX_WAITING
 ) -> AsyncGenerator[tuple[StreamFiles, list[Stored]]]:
     """``stored`` grows when streams of an earlier run are found later."""
-    async with open_stream_files(path, max_bytes, max_total) as (files, stored), trio.open_nursery() as nursery:
+    kept = open_stream_files(path, max_bytes, max_total, retry=retry, max_waiting=max_waiting)
+    async with kept as (files, stored), trio.open_nursery() as nursery:
         nursery.start_soon(files.write, stored.extend)
         yield files, stored
         nursery.cancel_scope.cancel()
@@ -199,9 +198,8 @@ async def test_files_of_others_and_damaged_ones(tmp_path: Path):
 
 @posix_only
 async def test_a_full_disk_is_one_warning_and_is_used_again_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(stream_files, "RETRY", 0.05)
     caplog.set_level("INFO")
     full = trio.Event()
 
@@ -220,7 +218,7 @@ async def test_a_full_disk_is_one_warning_and_is_used_again_when_there_is_room(
                 got += data
         assert got == b"data: 1\n\n" * 10
 
-    async with open_streams(StreamsConfig(path=str(tmp_path))) as streams:
+    async with open_streams(StreamsConfig(path=str(tmp_path)), retry=0.05) as streams:
         generations = [streams.begin(name, work) for name in "ab"]
         await until(lambda: [path.stat().st_size > 0 for path in files_in(tmp_path)] == [True, True])
         with full_disk():
@@ -239,11 +237,10 @@ async def test_a_full_disk_is_one_warning_and_is_used_again_when_there_is_room(
 
 
 async def test_a_second_program_takes_nothing_and_goes_on_when_the_first_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(stream_files, "RETRY", 0.05)
     with started(tmp_path) as first:
-        async with opened(tmp_path) as (files, stored):
+        async with opened(tmp_path, retry=0.05) as (files, stored):
             assert "another llama-appliance keeps its streams there" in caplog.text
             mine = files.begin(about("mine"))
             files.append(mine, b"data: in memory alone\n\n")
@@ -264,7 +261,7 @@ async def test_a_second_program_takes_nothing_and_goes_on_when_the_first_ends(
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-from appliance.store.stream_folder import About, Folder
+from appliance.store.stream_files import About, Folder
 
 last, path, changes = int(sys.argv[1]), sys.argv[2], 0
 
@@ -322,11 +319,8 @@ async def test_killed_before_any_change_of_the_folder_nothing_is_lost(tmp_path: 
     raise AssertionError("it never came to its end")
 
 
-async def test_a_disk_that_stands_still_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.setattr(stream_files, "MAX_WAITING", 5000)
-    async with opened(tmp_path) as (files, _):
+async def test_a_disk_that_stands_still_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    async with opened(tmp_path, max_waiting=5000) as (files, _):
         key = files.begin(about("a"))
         for _ in range(100):
             files.append(key, b"x" * 100)

@@ -13,9 +13,9 @@ import trio
 from waiting import until
 
 from appliance.core.mcp.config import McpServers, parse_mcp_servers
-from appliance.core.tools.tool import ToolContext, ToolOutcome
+from appliance.core.tools.specs import ToolContext, ToolOutcome
 from appliance.platform.children import open_children
-from appliance.tools.mcp_owner import McpTools, open_mcp
+from appliance.tools.mcp_client import McpTools, open_mcp
 
 FAKES = Path(__file__).parents[1] / "fakes"
 FAKE = FAKES / "mcp_server.py"

@@ -17,8 +17,8 @@ import trio
 from leftovers import wait_no_process
 from tool_harness import Tools, open_builtins
 
+from appliance.core.tools.specs import ToolContext, ToolOutcome
 from appliance.core.tools.texts import MAX_OUTPUT
-from appliance.core.tools.tool import ToolContext, ToolOutcome
 from appliance.errors import BadRequest, NotFound
 
 PATIENCE = 60.0

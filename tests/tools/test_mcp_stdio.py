@@ -13,10 +13,9 @@ import trio
 from mcp_harness import entry, living, opened, pids, servers_of, until_asked, until_gone, use
 from waiting import until
 
-from appliance.core.tools.tool import ToolContext, ToolProblem
+from appliance.core.tools.specs import ToolContext, ToolProblem
 from appliance.platform.children import open_children
-from appliance.tools.mcp_client import COOLDOWN
-from appliance.tools.mcp_owner import open_mcp
+from appliance.tools.mcp_client import COOLDOWN, open_mcp
 
 
 async def test_tools_are_listed_and_used_by_server_and_name() -> None:
@@ -322,9 +321,9 @@ async def test_no_process_outlives_a_program_that_is_killed(tmp_path: Path) -> N
     program = f"""
 import sys, trio
 from appliance.core.mcp.config import parse_mcp_servers
-from appliance.core.tools.tool import ToolContext
+from appliance.core.tools.specs import ToolContext
 from appliance.platform.children import open_children
-from appliance.tools.mcp_owner import open_mcp
+from appliance.tools.mcp_client import open_mcp
 async def main():
     async with open_children() as children, open_mcp(parse_mcp_servers({config!r}, "x"), children) as tools:
         await tools.call("s_echo", b"{{}}", ToolContext())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec import Raw
 
-from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import BadRequest, NotFound
 from appliance.tools.box import Toolbox
 

@@ -13,7 +13,7 @@ import trio
 from leftovers import wait_no_process
 from tool_harness import Tools, open_builtins
 
-from appliance.core.tools.tool import ToolContext, ToolProblem
+from appliance.core.tools.specs import ToolContext, ToolProblem
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX shells")
 

@@ -7,10 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from appliance.core.mcp.config import McpServers
-from appliance.core.tools.specs import chosen_tools
-from appliance.core.tools.tool import ToolContext, ToolOutcome
-from appliance.tools.box import Toolbox
-from appliance.tools.owner import open_own_tools
+from appliance.core.tools.specs import ToolContext, ToolOutcome, chosen_tools
+from appliance.tools.box import Toolbox, open_own_tools
 
 
 class Tools:

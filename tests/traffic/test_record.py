@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
+from appliance.core.records.accounting import Usage
 from appliance.core.records.activity import Query
 from appliance.core.records.captures import BLOCK, CaptureBuffer
-from appliance.core.records.usage import Usage
 from appliance.store.activity import open_activity
 from appliance.traffic import record as packing
 from appliance.traffic.record import LOOK_EVERY, Packer, Record, Recorder, RecordingSink, aside, open_recorder
 from appliance.traffic.request import Request
-from appliance.wire.activity import Row
+from appliance.wire import Row
 
 CHAT = "/v1/chat/completions"
 MIB = 1 << 20

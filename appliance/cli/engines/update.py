@@ -18,9 +18,8 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import STARTER_ID, Catalog, Snapshot
 from appliance.catalog.sources import STARTER
-from appliance.cli import source_options as model_options
+from appliance.cli import options as model_options
 from appliance.cli.config import loaded
-from appliance.cli.control import ModelList
 from appliance.cli.engines.sources import (
     FROM_HELP,
     check_needs,
@@ -32,9 +31,9 @@ from appliance.cli.engines.sources import (
     sources_of,
     tell_server,
 )
-from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
+from appliance.cli.options import source_options
+from appliance.cli.remote import ModelList, NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
 from appliance.cli.show import human_size
-from appliance.cli.source_options import source_options
 from appliance.core.config.types import Config
 from appliance.core.engines.builds import Entry, numbers_of, parse_asked
 from appliance.core.engines.choice import Ranked, best

@@ -24,7 +24,7 @@ from appliance.catalog.sources import NamedFile, Sources
 from appliance.cli.llama_server.front import FRONT, http_settings, is_on, value, warn_of_open_door
 from appliance.cli.llama_server.models import REMOTE, Places, cached, fetch, missing, needs_of
 from appliance.cli.llama_server.router import preset_of_repository, router_mode
-from appliance.cli.server_options import tools_of_options
+from appliance.cli.options import tools_of_options
 from appliance.core.config.nodes import Problem
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.cli.server_options import TOOL_FLAGS, opens_pages
-from appliance.cli.values import api_keys, ui_settings
+from appliance.cli.options import TOOL_FLAGS, api_keys, opens_pages, ui_settings
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
 from appliance.core.proxy_target import LOOPBACK

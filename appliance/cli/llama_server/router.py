@@ -16,7 +16,7 @@ from appliance.catalog.found import cache_directory, preset_file
 from appliance.catalog.presets import PresetSource, open_presets
 from appliance.catalog.sources import Sources
 from appliance.cli.llama_server.front import http_settings, is_on, number, value
-from appliance.cli.server_options import tools_of_options
+from appliance.cli.options import tools_of_options
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
 from appliance.core.llama.preset_file import LOAD_ON_STARTUP, NONE, Choices, chosen, wrong_value

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
-from appliance.core.decoding import decoded
+from appliance.core.parts import decoded
 from appliance.core.runs.slash import Family
 
 _FACTS = frozenset(

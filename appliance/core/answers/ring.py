@@ -42,9 +42,7 @@ class Ring:
         return self.total - self.dropped
 
     def append(self, data: bytes) -> bool:
-        """Add a chunk; of one that is not smaller than the limit, keep the tail. False: the ring is finished, and
-        full.
-        """
+        """Add a chunk, or its tail if it is too large. False: the ring is finished, and full."""
         if self.finished:
             return False
         self.total += len(data)
@@ -110,7 +108,7 @@ class Numbered:
         numbered: list[bytes] = []
         start = 0
         for end in _END.finditer(self._held, searched):
-            numbered.append(self._one(bytes(self._held[start : end.end()]), self._offset + end.end()))
+            numbered.append(b"id: %d\n%b" % (self._offset + end.end(), bytes(self._held[start : end.end()])))
             start = end.end()
         if len(self._held) - start > MAX_RECORD:
             numbered.append(bytes(self._held[start:]))
@@ -123,6 +121,3 @@ class Numbered:
         """Return the unfinished record, once nothing follows."""
         held, self._held = bytes(self._held), bytearray()
         return held
-
-    def _one(self, record: bytes, offset: int) -> bytes:
-        return b"id: %d\n%b" % (offset, record)

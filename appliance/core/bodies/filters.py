@@ -144,9 +144,7 @@ class Edits(Struct, frozen=True, kw_only=True):
 
 
 def compile_edits(filters: Filters | PeerFilters, use_model_name: str = "") -> Edits:
-    """Leave out paths that cannot be used: `core.bodies.json_text.check_path` reports them when a configuration is
-    read.
-    """
+    """Leave out paths that cannot be used; `check_path` reports them when a configuration is read."""
     always = _strips(filters.strip_params) + _sets(filters.set_params)
     return Edits(
         rename=use_model_name or None,

@@ -19,6 +19,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from appliance.core.parts import Headers
+
 PIECE = 256 << 10
 """Bytes decoded at once: a small input can stand for a thousand times as much."""
 
@@ -27,10 +29,6 @@ MAX_DECODED = 256 << 20
 
 _DECODABLE = ("gzip", "deflate")
 _NOTHING = ("", "identity")
-
-
-def _name(coding: str) -> str:
-    return coding.partition(";")[0].strip().lower()
 
 
 class ContentDecoder:
@@ -43,7 +41,7 @@ class ContentDecoder:
     __slots__ = ("_coding", "_decoded", "_inflate", "broken", "plain")
 
     def __init__(self, content_encoding: str | None) -> None:
-        self._coding = _name(content_encoding) if content_encoding else ""
+        self._coding = content_encoding.partition(";")[0].strip().lower() if content_encoding else ""
         self._inflate = None  # its format is chosen by the first byte
         self._decoded = 0
         self.plain = self._coding in _NOTHING
@@ -80,8 +78,6 @@ class ContentDecoder:
         # at the start of bare deflate data would be a stored block with padding that is not zero.
         return zlib.MAX_WBITS if first & 0x0F == 8 else -zlib.MAX_WBITS
 
-
-Headers = Iterable[tuple[bytes, bytes]]
 
 _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9][0-9])(?: [^\x00\r\n]*+)?(?=\r\n)")
 _NAME = rb"\r\n([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+"

@@ -14,6 +14,7 @@ import re
 from httptools import HttpParserError, HttpParserInvalidMethodError, HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct
 
+from appliance.core.parts import fields
 from appliance.errors import BadRequest
 
 MAX_FIELDS = 128
@@ -213,10 +214,8 @@ class Offer(Struct, frozen=True):
 
 def read_offer(head: Head) -> Offer:
     """``head`` asks for an upgrade to a websocket. Raises BadRequest where the rest of the handshake is wrong."""
-    versions, keys, names = (
-        [value for name, value in head.headers if name.lower() == wanted]
-        for wanted in (b"sec-websocket-version", b"sec-websocket-key", b"sec-websocket-protocol")
-    )
+    versions, keys = fields(head.headers, b"sec-websocket-version"), fields(head.headers, b"sec-websocket-key")
+    names = fields(head.headers, b"sec-websocket-protocol")
     if head.length != 0:  # a proxy in front would take it for something else than messages
         raise BadRequest("the handshake of a websocket has no body")
     if versions != [VERSION[1]]:

@@ -51,9 +51,7 @@ class _Part(Struct):
 
 
 def check_path(path: str) -> str | None:
-    """Return the problem of a path in a configuration as one sentence, or None. A bad path creates and deletes
-    nothing.
-    """
+    """Return the problem of a configuration's path as a sentence, or None. A bad path changes nothing."""
     parsed = parse_path(path)
     if parsed is not None and parsed.literal:
         return None

@@ -64,9 +64,7 @@ def encode(event: Event) -> bytes:
 
 
 def error_record(dialect: Dialect, error: ErrorInfo) -> bytes:
-    """Return the record that ends a broken stream, in the form that the route's official client turns into an
-    exception.
-    """
+    """Return the record that ends a broken stream; the route's official client makes an exception of it."""
     match dialect:
         case Dialect.OPENAI:
             return encode(Event(_json({"error": error})))

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from appliance.core.config.nodes import Position, Problem
+from appliance.core.config.nodes import BREAK, NotYaml, Position, Problem
 from appliance.core.config.yaml import events, tokens
-from appliance.core.config.yaml_events import BREAK, NotYaml
 
 _MACRO = re.compile(r"\$\{env\.([a-zA-Z_][a-zA-Z0-9_]*)\}")
 _LOOKS_LIKE_ONE = re.compile(r"\$\{env\.[^}\s]*\}?")

@@ -149,8 +149,7 @@ def _mean(
 
 
 def _causes(stages: Sequence[Sequence[Problem]]) -> list[Problem]:
-    """Without what only follows from what an earlier stage said of the same value. An error never hides behind a
-    warning."""
+    """Drop what only follows from what an earlier stage said of the same value, but no error behind a warning."""
     kept: list[Problem] = []
     paths: dict[str, str] = {}
     places: set[Position] = set()

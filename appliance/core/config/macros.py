@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from appliance.core.config import nodes
-from appliance.core.config.keys import root as schema_root
+from appliance.core.config.decode import schema_root
 from appliance.core.config.nodes import NO_PORTS, Entry, Mapping, Node, Position, Problem, Scalar
 from appliance.core.config.scalars import text_of
 from appliance.core.config.types import Config, Scalars

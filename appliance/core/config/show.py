@@ -117,16 +117,12 @@ def yaml_text(tree: object) -> str:
 
 def _quoted(value: object) -> object:
     if isinstance(value, str):
-        return _text(value)
+        return LiteralScalarString(value) if "\n" in value and value[0] not in "\n\t " else _key(value)
     if isinstance(value, dict):
         return {_key(str(key)): _quoted(item) for key, item in cast(dict[object, object], value).items()}
     if isinstance(value, list | tuple):
         return [_quoted(item) for item in cast(list[object], value)]
     return value
-
-
-def _text(text: str) -> str:
-    return LiteralScalarString(text) if "\n" in text and text[0] not in "\n\t " else _key(text)
 
 
 def _key(text: str) -> str:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from appliance.core.config.nodes import Entry, Mapping, Node, Position, Problem, Scalar, Sequence
+from appliance.core.config.nodes import Entry, Event, Mapping, Node, NotYaml, Position, Problem, Scalar, Sequence, Token
 from appliance.core.config.scalars import WrongTag, tagged, typed
-from appliance.core.config.yaml_events import Event, NotYaml, Token
 from appliance.core.config.yaml_quick import quick_events, quick_tokens
 
 
 def events(text: str) -> Iterator[Event]:
-    """The parser's events of one text; those of streams and documents may be missing where there is one document.
-
-    Raises `NotYaml`, possibly after some events.
-    """
+    """The parser's events; those of the only document may be missing. Raises `NotYaml`, possibly after some."""
     quick = quick_events(text)
     if quick is not None:
         return iter(quick)
@@ -111,7 +107,7 @@ class _Builder:
 
     def report(self, message: str, at: Position, *, warning: bool = False) -> None:
         level = "warning" if warning else "error"
-        self.problems.append(Problem(message=message, path=_dotted(self._path), at=at, level=level))
+        self.problems.append(Problem(message=message, path=".".join(self._path).replace(".[", "["), at=at, level=level))
 
     def _at(self, event: Event) -> Position:
         return Position(self._file, event.line, event.column)
@@ -262,10 +258,6 @@ class _Builder:
 
 def _is_merge(event: Event) -> bool:
     return event.kind == "scalar" and event.text == "<<" and event.plain and event.tag in (None, "!", _MERGE)
-
-
-def _dotted(path: list[str]) -> str:
-    return ".".join(path).replace(".[", "[")
 
 
 def _short(tag: str) -> str:

@@ -17,7 +17,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scanner import Scanner
 
-from appliance.core.config.yaml_events import BREAK, Event, Kind, NotYaml, Token
+from appliance.core.config.nodes import BREAK, Event, Kind, NotYaml, Token
 
 
 def events(text: str) -> Iterator[Event]:

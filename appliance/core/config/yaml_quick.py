@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
-from appliance.core.config.yaml_events import Event, Token
+from appliance.core.config.nodes import Event, Token
 
 _MARKER = re.compile(r"^(?:---|\.\.\.|%)", re.MULTILINE)
 _REST = r" *(?: #.*)?"
@@ -65,10 +65,7 @@ def quick_events(text: str) -> list[Event] | None:
 
 
 def quick_tokens(text: str) -> list[Token] | None:
-    """The scalars and brackets of the document, in their order; None where only `yaml_library` can tell.
-
-    Brackets have no place.
-    """
+    """The scalars and brackets, which have no place, in their order; None where only `yaml_library` can tell."""
     try:
         lines = _Lines(text)
         return list(_tokens(text, lines, lines.document()))

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from appliance.core.fit.compute import FLOAT, Batch, Walk, sampled
 from appliance.core.fit.shape import Layer, Shape
 from appliance.core.models.gguf_bytes import TENSOR_TYPES
-from appliance.core.units import MIB
+from appliance.core.parts import MIB
 
 RAM = "ram"
 CELLS = 256

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from appliance.core.tools.tool import NO_PARAMETERS, ToolOutcome, ToolSpec
+from appliance.core.tools.specs import NO_PARAMETERS, ToolOutcome, ToolSpec
 
 MAX_LINE = 8 << 20
 """Bytes of one message; a longer one is dropped, as llama-server does."""

@@ -97,9 +97,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Mapping[str, str]) -> Reading:
-    """Return the meaning of a POST's body. ``headers`` are the request's; ``server`` is name and version of this
-    one.
-    """
+    """Return the meaning of a POST's body. ``server`` is name and version of this one."""
     try:
         found = _REQUEST.decode(body)
     except msgspec.ValidationError:

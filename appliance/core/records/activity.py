@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.errors import BadRequest
-from appliance.wire.activity import Histogram, Page
+from appliance.wire import Histogram, Page
 
 DEFAULT_LIMIT = 25
 MAX_LIMIT = 999
@@ -53,9 +53,7 @@ _ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """The query for one page of rows. Bounds are inclusive, None is unbounded, and an empty list of models means
-    all.
-    """
+    """The query for one page of rows. Bounds are inclusive, None is unbounded; no models means all."""
 
     models: tuple[str, ...] = ()
     start: datetime | None = None
@@ -162,9 +160,7 @@ class Speeds(Protocol):
         ...
 
     def binned(self, low: float, width: float, bins: int) -> Sequence[int]:
-        """Return how many values each bin has; a value belongs to floor((value - low) / width), and at most to the last
-        bin.
-        """
+        """Count the values in each bin: floor((value - low) / width), and at most the last bin."""
         ...
 
 

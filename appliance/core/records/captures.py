@@ -19,9 +19,8 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.http_message import ContentDecoder
-from appliance.wire.activity import Capture
-
-Headers = Sequence[tuple[bytes, bytes]]
+from appliance.core.parts import Headers
+from appliance.wire import Capture
 
 REDACTED = "[REDACTED]"
 _SECRET = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"x-api-key"})

@@ -62,9 +62,7 @@ def is_quiet(path: str) -> bool:
 
 
 def client_address(forwarded_for: str | None, real_ip: str | None, peer: str) -> str:
-    """Return the caller's address as proxies on the way report it (``X-Forwarded-For``, ``X-Real-IP``), else the
-    peer's.
-    """
+    """Return the caller's address as proxies report it (``X-Forwarded-For``, ``X-Real-IP``), else the peer's."""
     first = (forwarded_for or "").split(",")[0].strip()
     return first or (real_ip or "").strip() or peer
 

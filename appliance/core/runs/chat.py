@@ -180,9 +180,7 @@ def _failure(detail: str) -> TurnFailed:
 
 
 def _message_of(error: bytes) -> str:
-    """Find the message in an object with ``message``, in one with such an object as ``error``, or in a string; else
-    quote all.
-    """
+    """Find the message: in ``message``, in ``error`` or its ``message``, or in a string; else quote all."""
     try:
         if error.lstrip()[:1] != b"{":
             return "" if error == b"null" else _string(error)

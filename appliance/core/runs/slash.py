@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from appliance.core.bodies.json_text import Edit, Path, Step, apply_edits
-from appliance.core.decoding import UNREADABLE
+from appliance.core.parts import UNREADABLE
 from appliance.errors import BadRequest
 
 MAX_COMMANDS = 16
@@ -87,10 +87,7 @@ class Commands:
             self._needles += (_ESCAPED_SLASH,)
 
     def plan(self, body: bytes) -> Plan | None:
-        """Return None when there is nothing to do; for most bodies this takes one search per name.
-
-        Raises BadRequest for too many commands.
-        """
+        """Return None when there is nothing to do, mostly after one search per name. Raises BadRequest for too many."""
         if not any(needle in body for needle in self._needles):
             return None
         found = _newest_text(self._family, body)

@@ -45,8 +45,7 @@ from appliance.core.runs.messages import (
     TurnFailed,
     Usage,
 )
-from appliance.core.runs.prompt import Prompt, Reading
-from appliance.core.runs.turn import Judge, Judged, Round, Turn, Written, as_json
+from appliance.core.runs.turn import Judge, Judged, Prompt, Reading, Round, Turn, Written, as_json
 
 MAX_HELD = 64 << 20
 """Largest number of characters of text, reasoning, calls and results in one run: all of it is kept, and sent again with
@@ -131,7 +130,7 @@ class Loop:
             case TurnEnded():
                 return self._turn_ended(self._speaking(event), event.finish_reason, now)
             case TurnFailed():
-                return self._turn_failed(self._speaking(event), event)
+                return [*self._leave(self._speaking(event), event.detail), *self._fail(event.reason, event.detail)]
             case ToolFinished():
                 return self._tool_finished(event, now)
             case CancelAsked():
@@ -273,9 +272,6 @@ class Loop:
         self._traces.append(Trace(id=call.id, name=call.name, arguments=arguments, error=error, seconds=seconds))
 
     # ---- the end of the run ------------------------------------------------------------------------------------------
-
-    def _turn_failed(self, turn: Turn, event: TurnFailed) -> list[RunCommand]:
-        return [*self._leave(turn, event.detail), *self._fail(event.reason, event.detail)]
 
     def _leave(self, turn: Turn, why: str) -> list[RunCommand]:
         """End a turn that broke off."""

@@ -73,9 +73,7 @@ class Glob:
 
 
 def _tokens(pattern: str) -> list[str]:
-    """Split into stars, single characters, ``?``, and sets with their brackets; a literal is one character, escaped as
-    itself.
-    """
+    """Split into stars, ``?``, sets with their brackets, and single characters, which are escaped."""
     found: list[str] = []
     at = 0
     while at < len(pattern):

@@ -49,10 +49,7 @@ def joined(cwd: str, path: str) -> str:
 
 
 def parts_below(root: str, path: str) -> list[str]:
-    """Return the names that lead from ``root`` to an absolute path, with ``..`` as written.
-
-    Raises Outside if the path does not begin with ``root``, and BadPath if it has too many names.
-    """
+    """Return the names from ``root`` to a path, ``..`` as written. Raises Outside, and BadPath for too many names."""
     start, names = _names(root), _names(path)
     if names[: len(start)] != start:
         raise Outside(path)

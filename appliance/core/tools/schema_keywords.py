@@ -88,9 +88,7 @@ class SchemaUnusable(Exception):
 
 
 def mistake_of_schema(schema: JsonObject) -> Mistake | None:
-    """Return the first mistake by which this is not a schema of its dialect. Raises SchemaUnusable if that takes too
-    long.
-    """
+    """Return the first mistake in a schema of its dialect. Raises SchemaUnusable if that takes too long."""
     meta = _dialect(schema).META_SCHEMA
     dialect, work = _dialect(meta), _Work()
     changed = {name: work.counted(keyword) for name, keyword in dialect.VALIDATORS.items()}

@@ -83,9 +83,7 @@ class Text(Struct, frozen=True, array_like=True, tag="text"):
 
 
 class End(Struct, frozen=True, array_like=True, tag="end"):
-    """The last message. ``total`` entries or matches; ``cut``: not everything was searched; ``full``: no more are
-    reported.
-    """
+    """The last message: number of entries or matches. ``cut``: not all was searched; ``full``: no more are reported."""
 
     total: int
     cut: bool = False
@@ -160,9 +158,7 @@ class GrepLines:
         self._parts.append(f"{where}{shown}\n")
 
     def _read(self, line: str) -> tuple[str, str, str, str] | None:
-        """Split into name, mark, number and text. A name may contain colons, hyphens and digits; only searched names
-        count.
-        """
+        """Split into name, mark, number and text. A name may contain colons; only searched names count."""
         if not self._names:
             found = _ALONE.match(line)
             return (self._shown, found[2], found[1], found[3]) if found else None

@@ -8,8 +8,9 @@ from typing import Protocol
 from wsgiref.handlers import format_date_time
 
 from appliance.core.bodies.http_request import Head
+from appliance.core.parts import EVENTS
 from appliance.http.bytes.body import Body
-from appliance.traffic.request import EVENTS, Headers
+from appliance.traffic.request import Headers
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _NO_CONTENT = (204, 304)

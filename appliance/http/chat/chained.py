@@ -13,7 +13,7 @@ from msgspec import structs
 from appliance.agents.chain import MAX_ANSWER, Answer, Chain, Chains, error_of, read_event
 from appliance.core.bodies import sse
 from appliance.core.bodies.json_text import OBJECT
-from appliance.core.decoding import decoded
+from appliance.core.parts import decoded, field, without
 from appliance.core.runs.inward import Asker
 from appliance.core.runs.slash import Plan
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
@@ -94,7 +94,7 @@ class _Turn:
             error = await self._respond(reply, take)
         if error is not None:
             raise UpstreamFailed(self._model, error_of(error) or "its stream ended with an error")
-        kept = [(name, value) for name, value in reply.headers if name.lower() not in _OF_THE_BODY]
+        kept = without(reply.headers, _OF_THE_BODY)
         await send_whole(self._sink, answers[0].status, (*kept, JSON_TYPE), msgspec.json.encode(answers[0].body))
 
     async def stream(self, job: Job) -> None:
@@ -123,7 +123,7 @@ class _Turn:
         Hooks are given the end of an answer only when its lease is given back, so that they may ask other models.
         """
         streams = self._job.streams
-        coding = next((value for name, value in reply.headers if name.lower() == b"content-encoding"), b"identity")
+        coding = field(reply.headers, b"content-encoding") or b"identity"
         if coding.lower() != b"identity":
             raise UpstreamFailed(self._model, f"its answer is in the coding {coding.decode('latin-1')}, unasked")
         if not reply.event_stream:

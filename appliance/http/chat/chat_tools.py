@@ -20,7 +20,7 @@ import msgspec
 import trio
 from msgspec import Meta, Raw, Struct, structs
 
-from appliance.agents.limits import MAX_PARALLEL, use_tool
+from appliance.agents.record import MAX_PARALLEL, use_tool
 from appliance.core.bodies.head import EXTENSION
 from appliance.core.bodies.json_text import Edit, Path, Step, apply_edits
 from appliance.core.runs.chat import ChatAnswer, ChatEvents, ToolActivity, refusal
@@ -44,7 +44,7 @@ from appliance.core.runs.messages import (
 )
 from appliance.core.runs.slash import Family, family_of
 from appliance.core.runs.toolloop import Loop
-from appliance.core.tools.tool import NO_PARAMETERS
+from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.errors import BadRequest, Forbidden, ToolLoopFailed
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.handover import Reply, answered

@@ -1,18 +1,42 @@
-"""Small answers of the program's own routes."""
+"""Requests and answers of the program's own routes: how bodies are read, and the small forms of answers."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncIterable
 from contextlib import ExitStack
 from types import TracebackType
+from typing import Self, TypeVar
 
 import msgspec
-from quart import Response
+from quart import Response, request
 from quart.wrappers.response import ResponseBody
+from werkzeug.exceptions import RequestEntityTooLarge
 
+from appliance.core.bodies.head import check_json
+from appliance.errors import BadRequest, BodyTooLarge
 from appliance.traffic.traffic import Feeds
 
+T = TypeVar("T")
 TEXT = "text/plain; charset=utf-8"
+
+
+async def read_body() -> bytes:
+    """Read the whole body of the request. Raises BodyTooLarge."""
+    try:
+        return await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    except RequestEntityTooLarge:
+        raise BodyTooLarge(request.max_content_length or 0, fixed=True) from None
+
+
+async def read_as(kind: type[T], *, param: str | None = None) -> T:
+    """Read the body as JSON of this kind. Raises BadRequest, with the place of the mistake, and BodyTooLarge."""
+    body = await read_body()
+    check_json(body)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the request body cannot be used: {error}", param=param) from None
 
 
 def json_answer(value: object, status: int = 200) -> Response:
@@ -28,6 +52,22 @@ def see(place: str) -> Response:
     response = Response("", 302, content_type=TEXT)
     response.headers["Location"] = place
     return response
+
+
+class Pieces(ResponseBody):
+    """A body that is its own iterator of pieces: a subclass has ``__anext__``."""
+
+    async def __aenter__(self) -> AsyncIterable[bytes]:
+        return self
+
+    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
+        pass
+
+    def __aiter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    async def __anext__(self) -> bytes: ...
 
 
 class _Feed(ResponseBody):
@@ -53,7 +93,7 @@ def feed_answer(body: ResponseBody, content_type: str, feeds: Feeds) -> Response
     return endless_answer(_Feed(body, feeds), content_type)
 
 
-def endless_answer(body: ResponseBody, content_type: str) -> Response:
+def endless_answer(body: ResponseBody | bytes, content_type: str) -> Response:
     """An answer that goes on until its client leaves or the server ends."""
     response = Response(body, content_type=content_type)
     response.timeout = None

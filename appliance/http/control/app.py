@@ -1,54 +1,58 @@
 """The program's own routes, on Quart: models, load and unload, health, logs, introspection, the page.
 
 Imported when the first of them is asked for: Quart costs 13 MB and a tenth of a second that inference does not need.
+
+No route under ``/api/engines`` installs an engine, names one or chooses among them: that is for the command line, on
+this machine. How a model would fit beside what is loaded now is the plan, without loading it.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import trio
-from msgspec import Raw, Struct
-from quart import Response, request
+from msgspec import Raw, Struct, to_builtins
+from quart import Quart, Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
 
-from appliance.core.bodies.head import read_json
+from appliance.catalog.catalog import Catalog
+from appliance.core.engines.choice import Seat
+from appliance.core.fit.plan import fit_of
 from appliance.core.settings import HttpSettings, Listen
+from appliance.engines.owner import Engines
+from appliance.engines.table import Table, table
 from appliance.errors import (
     ApplianceError,
     BadRequest,
     BodyTooLarge,
     BodyTooSlow,
+    Conflict,
     ModelLoading,
     ModelNotFound,
+    NotFound,
     RouteNotFound,
     UpstreamFailed,
 )
+from appliance.fleet.owner import Fleet
+from appliance.fleet.status import ChildStatus
 from appliance.http import errors
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.listening import shown
 from appliance.http.control import page
-from appliance.http.control.answers import json_answer
+from appliance.http.control.answers import json_answer, read_as, read_body
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
-from appliance.http.control.engine_routes import (
-    EngineRoutes,
-    FitRoutes,
-    add_engine_routes,
-    add_fit_routes,
-    seats_in_use,
-)
+from appliance.http.control.events import Sources
 from appliance.http.control.listing import Object, View, health, list_models, router_props, state_of
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
-from appliance.http.control.page_bundle import PageBundle, add_page_bundle
-from appliance.http.control.page_files import add_page_files
+from appliance.http.control.page import PageBundle, add_page_bundle, add_page_files
 from appliance.http.control.run_routes import add_agent_routes, add_run_routes
+from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import Records, SwapApi, add_routes
-from appliance.http.feeds.events import Sources
-from appliance.http.feeds.stream_routes import add_stream_routes
 from appliance.http.owners import Owners
 from appliance.platform.hardware import detect
 from appliance.traffic.metrics import CONTENT_TYPE
@@ -56,6 +60,106 @@ from appliance.traffic.request import PAGE_PREFIX
 from appliance.traffic.targets import find_model, refresh
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.client import Address, Exchange
+
+
+class FitRoutes:
+    """Every method is one route."""
+
+    def __init__(self, catalog: Catalog, fleet: Fleet) -> None:
+        self._catalog = catalog
+        self._fleet = fleet
+
+    async def fit(self) -> Response:
+        name = request.args.get("model", "")
+        if not name:
+            raise BadRequest("say which model: /api/fit?model=NAME", param="model")
+        plan = self._fleet.plan(await find_model(self._catalog, name))
+        if plan is None:
+            raise NotFound(f"what model '{name}' takes cannot be foretold: no file here says enough of it")
+        return json_answer({"model": name, **to_builtins(fit_of(plan))})
+
+
+def add_fit_routes(app: Quart, routes: FitRoutes) -> None:
+    app.add_url_rule("/api/fit", view_func=routes.fit, methods=["GET"])
+
+
+class ProveRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of ``POST /api/engines/prove``: ids of seats or builds; none: all that nobody has tried."""
+
+    seats: tuple[str, ...] = ()
+
+
+MAX_WAITING = 4
+"""Requests to prove that are under way or wait for their turn; each takes a core for a while."""
+
+_PROVE = msgspec.json.Decoder(ProveRequest)
+
+
+class EngineRoutes:
+    """Every method is one route. ``running``: models by seat; ``settled`` is called when more is known."""
+
+    def __init__(self, engines: Engines, running: Callable[[], Mapping[str, str]], settled: Callable[[], None]) -> None:
+        self._settled = settled
+        self._engines = engines
+        self._running = running
+        self._waiting = 0
+
+    async def show(self) -> Response:
+        return json_answer(await self._table())
+
+    async def probe(self) -> Response:
+        """Look at the machine and at the installed builds again, and ask each for its devices."""
+        await self._engines.probe()
+        self._settled()
+        return json_answer(await self._table())
+
+    async def prove(self) -> Response:
+        """Answers when it is done; each seat takes seconds."""
+        body = await read_body()
+        try:
+            asked = _PROVE.decode(body or b"{}")
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the request body cannot be used: {error}") from None
+        if self._waiting >= MAX_WAITING:
+            raise Conflict("engines are being proven already, and others wait for their turn; ask again later")
+        self._waiting += 1
+        try:
+            if self._engines.look is None:
+                await self._engines.probe()
+            await self._engines.prove(named_seats(self._engines, asked.seats) if asked.seats else None)
+        finally:
+            self._waiting -= 1
+        self._settled()
+        return json_answer(await self._table())
+
+    async def _table(self) -> Table:
+        engines = self._engines
+        await engines.sync()  # another program may have chosen, or be at an update
+        return table(engines.engines, engines.ranked(), engines.state, running=self._running(), now=time.time())
+
+
+def named_seats(engines: Engines, names: tuple[str, ...]) -> list[Seat]:
+    """The seats with these ids, or of builds with them. Raises NotFound."""
+    found: dict[str, Seat] = {}
+    for name in names:
+        named = {seat.id: seat for seat in engines.seats if name in (seat.id, seat.build)}
+        if not named:
+            known = ", ".join(seat.id for seat in engines.seats) or "none"
+            raise NotFound(f"there is no engine '{name}' here; there is {known}")
+        found |= named
+    return list(found.values())
+
+
+def seats_in_use(statuses: Iterable[ChildStatus]) -> dict[str, str]:
+    """Models that have a process, and the seat of each."""
+    return {one.model: one.seat for one in statuses if one.seat is not None and one.pid is not None}
+
+
+def add_engine_routes(app: QuartTrio, routes: EngineRoutes) -> None:
+    app.add_url_rule("/api/engines", "engines", routes.show)
+    app.add_url_rule("/api/engines/probe", "engines probe", routes.probe, methods=["POST"])
+    app.add_url_rule("/api/engines/prove", "engines prove", routes.prove, methods=["POST"])
+
 
 MAX_CONTROL_BODY = 1 << 20
 SLOTS_TIME = 5.0
@@ -69,9 +173,6 @@ class ControlRequest(Struct):
 
     model: str
     wait: bool = False
-
-
-_CONTROL = msgspec.json.Decoder(ControlRequest)
 
 
 class Control:
@@ -244,12 +345,7 @@ def _swap_api(traffic: Traffic, owners: Owners, view: View) -> SwapApi:
 
 
 async def _control_request() -> ControlRequest:
-    body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-    read_json(body)  # says what is wrong with it, and where
-    try:
-        asked = _CONTROL.decode(body)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"the request body cannot be used: {error}") from None
+    asked = await read_as(ControlRequest)
     if not asked.model:
         raise BadRequest("'model' is empty", param="model")
     return asked

@@ -10,18 +10,43 @@ import trio
 from msgspec import Struct
 from quart import Response, request
 from quart_trio import QuartTrio
-from werkzeug.exceptions import RequestEntityTooLarge
 
-from appliance.core.bodies.head import read_json
+from appliance.conversations import Conversations
+from appliance.core.bodies.sse import Event, encode
 from appliance.core.conversation_files import read_file, write_file, write_many
-from appliance.errors import BadRequest, BodyTooLarge
-from appliance.http.control.answers import endless_answer, json_answer
-from appliance.http.control.model_routes import CONTENT_TYPE
-from appliance.http.control.run_routes import MAX_RUN
-from appliance.http.feeds.page_events import PageFeed
+from appliance.errors import BadRequest
+from appliance.http.control.answers import endless_answer, json_answer, read_as, read_body
+from appliance.http.control.model_routes import CONTENT_TYPE, ModelEvent, ModelFeed
 from appliance.http.owners import Owners
 from appliance.traffic.traffic import Lifetime
-from appliance.wire.conversations import Fields, Hash, Hit, Id, Message, Whole
+from appliance.wire import Fields, Hash, Hit, Id, Message, Whole
+
+
+class _Changed(ModelEvent, frozen=True, omit_defaults=True):
+    """``conversation_changed``; without a ``conversation`` anything may have changed."""
+
+    conversation: str | None = None
+
+
+class PageFeed(ModelFeed):
+    """The records of a `ModelFeed`, and one for each change of a conversation, within its look at models."""
+
+    def __init__(self, owners: Owners, lifetime: Lifetime) -> None:
+        super().__init__(owners.fleet, owners.catalog, owners.downloads, lifetime, everything=True, readme=False)
+        self._conversations: Conversations = owners.conversations
+        self._told = self._conversations.latest
+        self._greeted = False
+
+    def _collect(self) -> bytes:
+        records = super()._collect()
+        if not self._greeted:  # a proxy passes an answer's head on with its first bytes
+            self._greeted, records = True, records or b": hello\n\n"
+        changes = self._conversations.changes_since(self._told)
+        self._told = self._conversations.latest
+        names = dict.fromkeys(change.conversation for change in changes)
+        told = (_Changed("", "conversation_changed", conversation=name) for name in names)
+        return records + b"".join(encode(Event(msgspec.json.encode(each).decode())) for each in told)
+
 
 MAX_TYPE = 127
 SHOWN_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "audio/", "video/")
@@ -87,7 +112,7 @@ class ConversationRoutes:
 
     async def change(self, conversation: str) -> Response:
         """Change the fields that are given; a conversation that is not there is made."""
-        fields = await _read(Fields)
+        fields = await read_as(Fields)
         if isinstance(fields.settings, msgspec.Raw) and not bytes(fields.settings).startswith(b"{"):
             raise BadRequest("'settings' is a JSON object", param="settings")
         return json_answer(await self._conversations.change(_id(conversation), fields))
@@ -101,11 +126,11 @@ class ConversationRoutes:
         return Response("", 204)
 
     async def fork(self, conversation: str) -> Response:
-        return json_answer(await self._conversations.fork(conversation, (await _read(_Fork)).message), 201)
+        return json_answer(await self._conversations.fork(conversation, (await read_as(_Fork)).message), 201)
 
     async def write(self, conversation: str, message: str) -> Response:
         """Write a message; ``revision`` is the newest that the writer has seen, see `Written.branched`."""
-        sent = await _read(Message)
+        sent = await read_as(Message)
         if sent.id != message:
             raise BadRequest("the message's id is not that of the path", param="id")
         return json_answer(await self._conversations.write(conversation, sent))
@@ -115,7 +140,7 @@ class ConversationRoutes:
         return json_answer(_Deleted(await self._conversations.delete_message(conversation, message)))
 
     async def restore_messages(self, conversation: str) -> Response:
-        asked = await _read(_Restored)
+        asked = await read_as(_Restored)
         await self._conversations.restore_messages(conversation, list(asked.ids), asked.leaf)
         return Response("", 204)
 
@@ -127,7 +152,7 @@ class ConversationRoutes:
         return Response("", 204)
 
     async def attach(self) -> Response:
-        data = await _body()
+        data = await read_body()
         kind = request.headers.get("Content-Type", "")[:MAX_TYPE] or "application/octet-stream"
         return json_answer(_Attached(await self._conversations.attach(kind, data), len(data), kind), 201)
 
@@ -158,7 +183,7 @@ class ConversationRoutes:
 
     async def import_file(self) -> Response:
         """A file of this program, of llama.cpp's page or of Open WebUI; what it is, its content says."""
-        found = await trio.to_thread.run_sync(read_file, await _body())
+        found = await trio.to_thread.run_sync(read_file, await read_body())
         added = await self._conversations.add(found.conversations, found.files)
         skipped = [each.id for each, _ in found.conversations if each.id not in added]
         return json_answer(_Imported(added, skipped))
@@ -173,22 +198,6 @@ def _id(text: str) -> str:
         return msgspec.convert(text, Id)
     except msgspec.ValidationError:
         raise BadRequest("an id has letters, digits and any of '_.:-', 128 at most") from None
-
-
-async def _read(kind: type[T]) -> T:
-    body = await _body()
-    read_json(body)  # says what is wrong with it, and where
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"the request body cannot be used: {error}") from None
-
-
-async def _body() -> bytes:
-    try:
-        return await request.get_data(cache=False, as_text=False, parse_form_data=False)
-    except RequestEntityTooLarge:
-        raise BodyTooLarge(MAX_RUN, fixed=True) from None
 
 
 def add_conversation_routes(app: QuartTrio, routes: ConversationRoutes) -> None:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 import trio
 from msgspec import Struct
 
+from appliance.core.parts import Headers, field, fields, without
 from appliance.core.proxy_target import (
     REDIRECTS,
     BadTarget,
@@ -45,9 +46,7 @@ CONNECT_TIME = 10.0
 SILENCE = 600.0
 """Seconds until the answer begins, and between two pieces of it; llama-server's."""
 
-Headers = list[tuple[bytes, bytes]]
-
-_NEVER_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+_NEVER_SENT = HOP_BY_HOP | {b"", b"host", b"content-length", b"expect"}
 """Headers that frame the request; this side sets them, even if a page names them."""
 _NEVER_PASSED_ON = frozenset(
     (
@@ -187,10 +186,10 @@ class CorsProxy:
         return found[:MAX_ADDRESSES]
 
 
-def forwarded(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
+def forwarded(headers: Headers) -> Headers:
     """The request headers that are meant for the other server, under their own names."""
     found = [(name[len(PREFIX) :], value) for name, value in headers if name.lower().startswith(PREFIX)]
-    return [(name, value) for name, value in found if name and name.lower() not in _NEVER_SENT]
+    return without(found, _NEVER_SENT)
 
 
 def _target(url: str | None) -> Target:
@@ -218,9 +217,9 @@ def _next(asked: _Asked, status: int, location: str) -> _Asked:
         raise TargetFailed(asked.target.host, f"it redirects to what {error}") from None
     if status == 303 or (status in (301, 302) and method == "POST"):
         method, body = "HEAD" if method == "HEAD" else "GET", b""
-        headers = [(name, value) for name, value in headers if not name.lower().startswith(b"content-")]
+        headers = without(headers, (), (b"content-",))
     if target.origin != asked.target.origin:
-        headers = [(name, value) for name, value in headers if name.lower() == b"accept"]
+        headers = [(b"Accept", value) for value in fields(headers, b"accept")]
         body = b""
     led = asked.led or (target.origin != asked.target.origin and not names_this_machine(asked.target.host))
     return _Asked(method, target, headers, body, led)
@@ -232,14 +231,13 @@ def _cause(error: UpstreamFailed) -> str:
 
 
 def _location(response: Response) -> str | None:
-    if response.status not in REDIRECTS:
-        return None
-    return next((v.decode("latin-1") for n, v in response.headers if n.lower() == b"location"), None)
+    location = field(response.headers, b"location") if response.status in REDIRECTS else None
+    return location.decode("latin-1") if location is not None else None
 
 
 async def _relay(response: Response, sink: Sink, target: Target, patience: trio.CancelScope) -> None:
     """Pass the answer on as it comes. If it breaks off, so does the client's connection: it must not look whole."""
-    headers = [(name, value) for name, value in response.headers if not _is_dropped(name.lower())]
+    headers = without(response.headers, _NEVER_PASSED_ON, (b"access-control-",))
     sink.start(response.status, [*headers, *_HARMLESS])
     size = 0
     try:
@@ -253,7 +251,3 @@ async def _relay(response: Response, sink: Sink, target: Target, patience: trio.
         sink.abort()
         raise
     await sink.end()
-
-
-def _is_dropped(name: bytes) -> bool:
-    return name in _NEVER_PASSED_ON or name.startswith(b"access-control-")

@@ -7,14 +7,12 @@ still be seen.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
-from types import TracebackType
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 import trio
 from msgspec import Raw, Struct
 from quart import Response, request
-from quart.wrappers.response import ResponseBody
 from quart_trio import QuartTrio
 
 from appliance.catalog.catalog import Catalog
@@ -27,7 +25,7 @@ from appliance.core.models.model import Model
 from appliance.errors import BadRequest, Conflict, Forbidden, ModelNotFound
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
-from appliance.http.control.answers import feed_answer, json_answer
+from appliance.http.control.answers import Pieces, feed_answer, json_answer, read_body
 from appliance.http.owners import Owners
 from appliance.traffic.targets import refresh
 from appliance.traffic.traffic import Lifetime
@@ -111,7 +109,7 @@ def _ended(status: ChildStatus) -> dict[str, object]:
     return {"status": "unloaded", "exit_code": (status.exit_code or 1) if status.error is not None else 0}
 
 
-class ModelFeed(ResponseBody):
+class ModelFeed(Pieces):
     """The records of one listener, who misses nothing from the moment in which this is made.
 
     ``everything``: begin with the state of every model. ``readme``: events as llama-server's README has them.
@@ -136,15 +134,6 @@ class ModelFeed(ResponseBody):
         self._downloading = self._downloads_now()
         self._snapshot = catalog.snapshot
         self._due = self._everything() if everything else []
-
-    async def __aenter__(self) -> AsyncIterable[bytes]:
-        return self
-
-    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
-        pass
-
-    def __aiter__(self) -> ModelFeed:
-        return self
 
     async def __anext__(self) -> bytes:
         with self._lifetime.follower():
@@ -249,8 +238,7 @@ class ModelRoutes:
 
     async def download(self) -> Response:
         """Answers when the hub has said what is to be downloaded; how it goes on is in the list and in the feed."""
-        body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-        name = read_json(body).model
+        name = read_json(await read_body()).model
         if not name:
             raise BadRequest("model must be a non-empty string", param="model")
         await refresh(self._owners.catalog)
@@ -263,7 +251,7 @@ class ModelRoutes:
 
     async def pause(self) -> Response:
         """A download closes its connections and keeps its place in the list, until it is asked for again."""
-        name = read_json(await request.get_data(cache=False, as_text=False, parse_form_data=False)).model
+        name = read_json(await read_body()).model
         if not name:
             raise BadRequest("model must be a non-empty string", param="model")
         download = under_way(self._downloads(), name, self._owners.catalog.snapshot.find(name))

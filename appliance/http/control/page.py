@@ -1,22 +1,79 @@
-"""The page at ``/ui/status``: what runs here and how to use it, for browsers without script. Everything escaped."""
+"""The page: its built document at ``/`` and ``/ui/``, hashed files below ``/ui/assets/`` (see ``web/build.mjs``), the
+page for browsers without script at ``/ui/status``, and the files that browsers ask for beside it.
+
+No file is compressed here; each has its brotli and gzip copies beside it. Browsers ask for brotli only over HTTPS.
+llama-server's page leaves a service worker with the browser, which would go on showing that page when another server
+has taken over its address. Browsers look for a newer worker there, and find one that only removes itself.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 
 import msgspec
+import trio
 from msgspec import Struct
+from quart import Response, redirect, request
+from quart_trio import QuartTrio
+from werkzeug.wrappers import Response as Redirection
 
 from appliance import __version__
 from appliance.core.settings import Listen
 from appliance.engines.found import Engine
+from appliance.errors import RouteNotFound
 from appliance.http.bytes.listening import shown
 from appliance.http.control.listing import Object
+from appliance.http.control.static_files import OTHER_TYPE, TYPES
+from appliance.traffic.request import MANIFEST, PAGE_PREFIX, PAGE_VERSION, WORKER
+
+_WORKER = """\
+self.addEventListener("install", () => self.skipWaiting());
+self.addEventListener("activate", (event) => event.waitUntil(leave()));
+async function leave() {
+  for (const name of await caches.keys()) await caches.delete(name);
+  await self.registration.unregister();
+  for (const page of await self.clients.matchAll({ type: "window" })) page.navigate(page.url);
+}
+"""
+_FILES = {
+    WORKER: ("text/javascript; charset=utf-8", _WORKER.encode()),
+    PAGE_VERSION: ("application/json; charset=utf-8", msgspec.json.encode({"version": __version__})),
+    MANIFEST: (
+        "application/manifest+json; charset=utf-8",
+        msgspec.json.encode(
+            {
+                "name": "Llama Appliance",
+                "short_name": "Llama",
+                "start_url": "./",
+                "display": "browser",
+                "icons": [{"src": "favicon.ico", "sizes": "any", "type": "image/svg+xml"}],
+            }
+        ),
+    ),
+}
+
+
+def add_page_files(app: QuartTrio, *, page: bool) -> None:
+    """Register them; without the page they are not there either."""
+
+    async def answer(path: str) -> Response:
+        if not page:
+            raise RouteNotFound("GET", path)
+        content_type, content = _FILES[path]
+        response = Response(content, content_type=content_type)
+        response.headers["Cache-Control"] = "no-cache"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    for path in _FILES:
+        app.add_url_rule(path, f"page {path}", answer, defaults={"path": path})
+
 
 CONTENT_TYPE = "text/html; charset=utf-8"
 
@@ -167,3 +224,85 @@ def _model(entry: _Entry) -> str:
         f'<tr><td><code>{escape(entry.id)}</code></td><td class="state {escape(kind)}">{first_line}</td>'
         f'<td class="soft">{escape(entry.source.replace("_", " "))}</td></tr>'
     )
+
+
+DIST = Path(__file__).parents[2] / "web" / "dist"
+BUNDLE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "media-src 'self' data: blob:; font-src 'self'; connect-src 'self'; frame-src 'self'; manifest-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+"""No inline script or style, and nothing from another origin: what a model writes can fetch nothing."""
+HEADERS = {
+    "Content-Security-Policy": BUNDLE_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
+_HASHED = re.compile(r".+-[\w-]{8}\.\w+")
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+class PageBundle:
+    """Every method is one route. ``present`` is False in a checkout whose page was never built."""
+
+    def __init__(self, api_prefix: str) -> None:
+        self._api_prefix = api_prefix
+        self.present = (DIST / "index.html").is_file()
+
+    async def root(self) -> Response | Redirection:
+        """The document at ``/``. Its files are relative to it, so behind an API prefix it has one place only."""
+        if self._api_prefix:
+            return redirect(f"{self._api_prefix}{PAGE_PREFIX}")
+        return await self._document(b"./ui/assets/", b"./ui/status")
+
+    async def below(self) -> Response:
+        return await self._document(b"./assets/", b"./status")
+
+    async def asset(self, name: str) -> Response:
+        """Raises RouteNotFound."""
+        path = DIST / "assets" / name
+        if not _NAME.fullmatch(name) or name.endswith((".br", ".gz")) or not path.is_file():
+            raise RouteNotFound(request.method, request.path)
+        kept = "public, max-age=31536000, immutable" if _HASHED.fullmatch(name) else "no-cache"
+        for encoding, suffix in _ENCODINGS:
+            packed = path.with_name(name + suffix)
+            if request.accept_encodings[encoding] and packed.is_file():
+                response = _answer(await _content(packed), name, kept)
+                response.headers["Content-Encoding"] = encoding
+                return response
+        return _answer(await _content(path), name, kept)
+
+    async def _document(self, assets: bytes, status: bytes) -> Response:
+        content = await _content(DIST / "index.html")
+        content = content.replace(b"./assets/", assets).replace(b"./status", status)
+        response = _answer(content, "index.html", "no-cache")
+        response.headers.update(HEADERS)
+        return response
+
+
+async def _content(path: Path) -> bytes:
+    return await trio.to_thread.run_sync(path.read_bytes)
+
+
+def _answer(content: bytes, name: str, kept: str) -> Response:
+    """``content``, or 304 for a client that has it."""
+    tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
+    if request.if_none_match.contains_weak(tag.strip('"')):
+        response = Response("", 304)
+    else:
+        response = Response(content, content_type=TYPES.get(Path(name).suffix, OTHER_TYPE))
+    response.headers["ETag"] = tag
+    response.headers["Cache-Control"] = kept
+    response.headers["Vary"] = "Accept-Encoding"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def add_page_bundle(app: QuartTrio, bundle: PageBundle) -> None:
+    """Register everything here on the program's application."""
+    app.add_url_rule("/", "page /", bundle.root)
+    app.add_url_rule(PAGE_PREFIX, "page /ui/", bundle.below)
+    app.add_url_rule(f"{PAGE_PREFIX}assets/<name>", "page asset", bundle.asset)

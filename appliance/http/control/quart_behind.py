@@ -19,6 +19,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from quart_trio import QuartTrio
 
 from appliance.core.bodies.http_request import Head
+from appliance.core.parts import field
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
 from appliance.http.bytes.tls import TlsSocket
@@ -70,7 +71,7 @@ class QuartBehind:
                 own.status = event["status"]
                 headers = [*event["headers"], (b"server", b"llama-appliance"), *own.own_headers]
                 own.stays = own.stays and head.http_version == "1.1" and not connection.ending
-                if any(name.lower() == b"connection" for name, _ in headers):
+                if field(headers, b"connection") is not None:
                     own.stays = False
                 elif not own.stays:
                     headers.append((b"Connection", b"close"))

@@ -8,12 +8,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from appliance.agents.limits import Limits
+from appliance.agents.record import Limits
 from appliance.core.bodies.head import check_json
 from appliance.core.config.types import RunsConfig
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
 from appliance.core.tools.schema_check import schema_problem
-from appliance.core.tools.tool import NO_PARAMETERS
+from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.core.words import meant_or_all
 from appliance.errors import BadRequest
 from appliance.tools.box import Toolbox

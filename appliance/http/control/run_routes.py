@@ -11,17 +11,15 @@ from msgspec import Struct
 from quart import Response, request
 from quart_trio import QuartTrio
 from quart_trio.wrappers import TrioRequest
-from werkzeug.exceptions import RequestEntityTooLarge
 
-from appliance.agents.limits import WorkerStatus
 from appliance.agents.owner import Agents
-from appliance.agents.record import PastRun, RunResult, RunStatus, result_of, status_of
+from appliance.agents.record import PastRun, RunResult, RunStatus, WorkerStatus, result_of, status_of
 from appliance.agents.run import Asked, Run
-from appliance.errors import BadRequest, BodyTooLarge, NotReady
+from appliance.errors import BadRequest, NotReady
 from appliance.http import errors
-from appliance.http.control.answers import endless_answer, json_answer
+from appliance.http.control.answers import endless_answer, json_answer, read_body
 from appliance.http.control.run_request import read_results, read_run
-from appliance.http.feeds.stream_routes import CONTENT_TYPE, StreamBody, read_offset
+from appliance.http.control.stream_routes import CONTENT_TYPE, StreamBody, read_offset
 from appliance.plugins.registry import Listed, Plugins
 from appliance.traffic.request import CONVERSATIONS
 from appliance.traffic.targets import Targets
@@ -105,7 +103,7 @@ class RunRoutes:
 
     async def submit(self) -> Response:
         """202 at once; the model's name is resolved, and its slots are asked, before."""
-        read = partial(read_run, await _body(), self._agents.toolbox, self._agents.settings)
+        read = partial(read_run, await read_body(), self._agents.toolbox, self._agents.settings)
         task, limits = await trio.to_thread.run_sync(read, limiter=self._reading)  # checking schemas takes its time
         worker = await self._targets.worker(task.model)
         run = self._agents.submit(Asked(task=task, worker=worker, limits=limits))
@@ -139,7 +137,7 @@ class RunRoutes:
         return endless_answer(StreamBody(run.feed.reader(offset), numbered=numbered), CONTENT_TYPE)
 
     async def tool_results(self, run_id: str) -> Response:
-        run = self._agents.answer(run_id, read_results(await _body()))
+        run = self._agents.answer(run_id, read_results(await read_body()))
         return json_answer(status_of(run.record()))
 
     async def cancel(self, run_id: str) -> Response:
@@ -152,13 +150,6 @@ class RunRoutes:
 
     async def reset(self, model: str) -> Response:
         return json_answer(self._agents.reset(model))
-
-
-async def _body() -> bytes:
-    try:
-        return await request.get_data(cache=False, as_text=False, parse_form_data=False)
-    except RequestEntityTooLarge:
-        raise BodyTooLarge(MAX_RUN, fixed=True) from None
 
 
 class RunsRequest(TrioRequest):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 
-import msgspec
 import trio
 from msgspec import UNSET, Struct, UnsetType
 from quart import Response, request
@@ -17,12 +16,11 @@ from quart_trio import QuartTrio
 
 from appliance import __version__
 from appliance.catalog.configuration import Reloaded
-from appliance.core.bodies.head import check_json
 from appliance.core.machine import Hardware
 from appliance.core.records.activity import parse_id, parse_models, parse_query
 from appliance.errors import BadRequest, Busy, NotFound, UsageError
-from appliance.http.control.answers import json_answer, see, text_answer
-from appliance.http.feeds.events import FeedRoutes, Sources
+from appliance.http.control.answers import json_answer, read_as, see, text_answer
+from appliance.http.control.events import FeedRoutes, Sources
 from appliance.platform.samples import Samples
 from appliance.traffic.record import Recorder
 
@@ -104,9 +102,6 @@ class _ProfileChoice(Struct):
     name: str | UnsetType | None = UNSET
 
 
-_PROFILE = msgspec.json.Decoder(_ProfileChoice)
-
-
 class SwapApi:
     """Answers to llama-swap's routes; every method is one. ``reload`` is None where there is nothing to read again."""
 
@@ -148,12 +143,7 @@ class SwapApi:
         return json_answer(self._view.profiles())
 
     async def choose_profile(self) -> Response:
-        body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-        check_json(body)  # says what is wrong with it, and where
-        try:
-            chosen = _PROFILE.decode(body).name
-        except msgspec.ValidationError as error:
-            raise BadRequest(f"the request body cannot be used: {error}", param="name") from None
+        chosen = (await read_as(_ProfileChoice, param="name")).name
         if isinstance(chosen, UnsetType):
             raise BadRequest("'name' is missing; it is a profile's name, or null for none", param="name")
         if chosen and chosen not in self._view.config.profiles:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.core.tools.tool import ToolContext, ToolOutcome, ToolSpec
+from appliance.core.parts import EVENTS
+from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
 from appliance.errors import ApplianceError, BadRequest, Busy, RouteNotFound, ShuttingDown
 from appliance.http import errors
 from appliance.http.way.visit import Visit
 from appliance.tools.box import Toolbox
-from appliance.traffic.request import EVENTS, Request, Sink, send_whole
+from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.traffic import Lifetime
 
 METHODS = ("GET", "HEAD", "POST")

@@ -21,7 +21,7 @@ from appliance.core.mcp.messages import INVALID_PARAMS, RpcError, notification, 
 from appliance.core.mcp.serving import Accepted, Call, Immediate, Listing, cached, read_request, stamped
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings
-from appliance.core.tools.tool import ToolContext, ToolSpec
+from appliance.core.tools.specs import ToolContext, ToolSpec
 from appliance.errors import ApplianceError, Busy, Forbidden
 from appliance.http import errors
 from appliance.http.control.listing import View, list_models
@@ -60,7 +60,7 @@ Work = Callable[[bytes, Tell | None], Awaitable[Result]]
 _TOLD_OF_A_MODEL = ("id", "aliases", "name", "description", "tags", "architecture", "capabilities")
 
 
-class Offered(Struct, frozen=True, kw_only=True):
+class Offered(Struct, frozen=True):
     """One tool as ``tools/list`` tells it, and what does its work."""
 
     name: str
@@ -100,39 +100,15 @@ class Offer:
         return self._tools.get(name)
 
     def _own(self) -> list[Offered]:
+        run = run_schema(self._allowed)
+        told = "Tells which language models this machine has, and which of them are loaded."
+        asks = "Asks a language model on this machine. A model that is not loaded is loaded first."
+        turns = "Turns texts into vectors with an embedding model on this machine."
         return [
-            Offered(
-                name="list_models",
-                title="List models",
-                description="Tells which language models this machine has, and which of them are loaded.",
-                schema=NO_ARGUMENTS,
-                reads_only=True,
-                work=self._list_models,
-            ),
-            Offered(
-                name="chat",
-                title="Ask a model",
-                description="Asks a language model on this machine. A model that is not loaded is loaded first.",
-                schema=CHAT_SCHEMA,
-                reads_only=True,
-                work=self._chat,
-            ),
-            Offered(
-                name="embed",
-                title="Embed texts",
-                description="Turns texts into vectors with an embedding model on this machine.",
-                schema=EMBED_SCHEMA,
-                reads_only=True,
-                work=self._embed,
-            ),
-            Offered(
-                name="run_agent",
-                title="Run an agent",
-                description=DESCRIPTION,
-                schema=run_schema(self._allowed),
-                reads_only=not self._allowed,
-                work=self._run_agent,
-            ),
+            Offered("list_models", "List models", told, NO_ARGUMENTS, True, self._list_models),
+            Offered("chat", "Ask a model", asks, CHAT_SCHEMA, True, self._chat),
+            Offered("embed", "Embed texts", turns, EMBED_SCHEMA, True, self._embed),
+            Offered("run_agent", "Run an agent", DESCRIPTION, run, not self._allowed, self._run_agent),
         ]
 
     def _tool(self, spec: ToolSpec) -> Offered:
@@ -140,14 +116,8 @@ class Offer:
             found = await self._owners.tools.call(spec.name, arguments, ToolContext())
             return failed_result(found.error) if found.error is not None else text_result(found.text)
 
-        return Offered(
-            name=spec.name,
-            title=spec.display_name,
-            description=spec.description,
-            schema=spec.parameters,
-            reads_only=False,  # of an MCP server nobody knows
-            work=work,
-        )
+        # reads_only: of an MCP server nobody knows
+        return Offered(spec.name, spec.display_name, spec.description, spec.parameters, False, work)
 
     async def _list_models(self, arguments: bytes, tell: Tell | None) -> Result:
         _read(arguments, Nothing)

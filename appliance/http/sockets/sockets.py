@@ -1,39 +1,172 @@
 """Websockets: those of models and peers are joined with their servers', one is the link between two appliances.
 
 Messages, closing codes and refusals are passed on in both directions.
+
+``/v1/stream/ws`` carries any number of streams. Its messages are JSON texts. The client says ``{"type": "subscribe",
+"id", "from"}``, ``{"type": "unsubscribe", "id"}`` and ``{"type": "stop", "id"}``; it hears ``{"type": "data", "id",
+"from", "to", "data"}``, where ``to`` is what it resumes at, ``{"type": "end", "id", "at"}`` and ``{"type": "error",
+"id", "error"}``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import codecs
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from typing import Literal
 
+import msgspec
 import trio
+from msgspec import Struct
 
 from appliance.core.bodies.http_request import Head
 from appliance.core.models.model import Model
-from appliance.errors import Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
+from appliance.core.parts import without
+from appliance.errors import ApplianceError, BadRequest, Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection
-from appliance.http.feeds.stream_socket import serve_stream_socket
+from appliance.http.errors import describe
 from appliance.http.owners import Owners
 from appliance.http.sockets.handshake import INTERNAL, Handshake, answer_handshake, websocket_visit
 from appliance.http.way.guard import Guard
 from appliance.http.way.outgoing import reached, renamed, sent_headers
 from appliance.http.way.peer_relay import first_reached, for_peers
 from appliance.http.way.pipeline import Pipeline
-from appliance.http.way.resumable import SOCKET
+from appliance.http.way.resumable import SOCKET, find_stream
 from appliance.http.way.routes import is_passed
 from appliance.http.way.visit import Visit
 from appliance.peers.link import LINK_PATH, MAX_MESSAGE, LocalState, ModelState, WaitChanged, exchange_states
 from appliance.peers.owner import Peers
+from appliance.streams.generation import Generation
+from appliance.streams.owner import Streams
 from appliance.traffic.request import Request
 from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.address import Address, Headers
 from appliance.upstream.client import Response
 from appliance.upstream.websocket import BROKEN, NORMAL, Close, Websocket, open_upstream_websocket
+
+MAX_SUBSCRIPTIONS = 64
+MAX_ORDER = 1 << 16
+"""Bytes of a client's message, which is one id and an offset."""
+
+
+class _Message(Struct):
+    type: Literal["subscribe", "unsubscribe", "stop"]
+    id: str
+    offset: int = msgspec.field(default=0, name="from")
+
+
+_MESSAGE = msgspec.json.Decoder(_Message)
+
+
+async def serve_stream_socket(handshake: Handshake, streams: Streams) -> None:
+    """Accept the websocket and keep it until the client ends it. The caller has checked the key."""
+    websocket = await handshake.accept(most=MAX_ORDER)
+    async with trio.open_nursery() as nursery:
+        await _Subscriptions(websocket, streams, nursery).serve()
+        nursery.cancel_scope.cancel()
+
+
+class _Subscription:
+    """Ends between two messages: one that is cut off would be the end of the whole websocket."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self._saying = False
+        self._over = False
+
+    def end(self) -> None:
+        self._over = True
+        if not self._saying:
+            self.scope.cancel()
+
+    @contextmanager
+    def saying(self) -> Generator[None]:
+        self._saying = True
+        yield
+        self._saying = False
+        if self._over:
+            self.scope.cancel()
+
+
+class _Subscriptions:
+    """The streams that one client reads."""
+
+    def __init__(self, websocket: Websocket, streams: Streams, nursery: trio.Nursery) -> None:
+        self._websocket = websocket
+        self._streams = streams
+        self._nursery = nursery
+        self._followed: dict[str, _Subscription] = {}
+
+    async def serve(self) -> None:
+        while (message := await self._websocket.receive()) is not None:
+            await self._obey(message)
+
+    async def _obey(self, text: str | bytes) -> None:
+        try:
+            message = _MESSAGE.decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            await self._refuse("", BadRequest(f"the message cannot be used: {error}"))
+            return
+        match message.type:
+            case "subscribe":
+                await self._subscribe(message.id, message.offset)
+            case "unsubscribe":
+                self._unsubscribe(message.id)
+            case "stop":
+                self._streams.stop(message.id)
+
+    async def _subscribe(self, conversation: str, offset: int) -> None:
+        """In place of an earlier subscription of the same stream."""
+        self._unsubscribe(conversation)
+        if len(self._followed) >= MAX_SUBSCRIPTIONS:
+            await self._refuse(conversation, BadRequest(f"{MAX_SUBSCRIPTIONS} streams are subscribed to already"))
+            return
+        subscription = self._followed[conversation] = _Subscription()
+        self._nursery.start_soon(self._follow, conversation, max(offset, 0), subscription)
+
+    def _unsubscribe(self, conversation: str) -> None:
+        subscription = self._followed.pop(conversation, None)
+        if subscription is not None:
+            subscription.end()
+
+    async def _follow(self, conversation: str, offset: int, subscription: _Subscription) -> None:
+        with subscription.scope:
+            try:
+                generation = await find_stream(self._streams, conversation)
+                if offset < generation.ring.dropped:
+                    raise BadRequest("Stream offset lost, please restart", param="from")
+                await self._read(generation, offset, subscription)
+            except ApplianceError as error:
+                with subscription.saying():
+                    await self._refuse(conversation, error)
+        if self._followed.get(conversation) is subscription:
+            del self._followed[conversation]
+
+    async def _read(self, generation: Generation, offset: int, subscription: _Subscription) -> None:
+        """A character whose bytes are not all there yet waits for the rest."""
+        name, reader = generation.conversation, generation.reader(offset)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        told = reader.offset
+        while data := await reader.receive():
+            text = decoder.decode(data)
+            to = reader.offset - len(decoder.getstate()[0])
+            if text:
+                with subscription.saying():
+                    await self._say({"type": "data", "id": name, "from": told, "to": to, "data": text})
+            told = to
+        if reader.overtaken:
+            raise BadRequest("Stream offset lost, please restart", param="from")
+        with subscription.saying():
+            await self._say({"type": "end", "id": name, "at": reader.offset})
+
+    async def _refuse(self, conversation: str, error: ApplianceError) -> None:
+        await self._say({"type": "error", "id": conversation, "error": describe(error)})
+
+    async def _say(self, message: dict[str, object]) -> None:
+        await self._websocket.send(msgspec.json.encode(message).decode())
 
 
 def _nobody(models: Sequence[ModelState]) -> None:
@@ -111,8 +244,7 @@ async def _first_to_end(client: Websocket, upstream: Websocket) -> Websocket:
 
 def _passed_on(found: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Without what speaks of the server's own place."""
-    lower = [(name.lower(), value) for name, value in found]
-    return [header for header in lower if header[0] not in OF_THE_SERVER and not header[0].startswith(CORS)]
+    return [(name.lower(), value) for name, value in without(found, OF_THE_SERVER, (CORS,))]
 
 
 class Sockets:
@@ -170,12 +302,8 @@ class Sockets:
 
     async def _join_model(self, model: Model, path: str, request: Request, handshake: Handshake) -> None:
         headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
-        async with self._lease(model) as address:
+        async with self._borrow(model) if _is_no_use(model) else self._owners.fleet.lease(model) as address:
             await relay_websocket(handshake, reached(address, model, request), path, headers)
-
-    def _lease(self, model: Model) -> AbstractAsyncContextManager[Address]:
-        """Raises Conflict for a model that does not run, if its websockets do not count as use."""
-        return self._borrow(model) if _is_no_use(model) else self._owners.fleet.lease(model)
 
     @asynccontextmanager
     async def _borrow(self, model: Model) -> AsyncGenerator[Address]:

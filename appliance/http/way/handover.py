@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 import trio
 from msgspec import structs
 
+from appliance.core.parts import is_event_stream
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.way.job import Ask, Job
 from appliance.traffic.record import Record
-from appliance.traffic.request import Headers, is_event_stream
+from appliance.traffic.request import Headers
 from appliance.trio_parts import plain_nursery
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from appliance.catalog.catalog import Catalog
 from appliance.core.bodies import head as heads
 from appliance.core.bodies.head import RequestHead
-from appliance.core.linear_patterns import is_found
+from appliance.core.config.scalars import is_found
 from appliance.core.models.model import Model
 from appliance.core.runs.slash import Plan
 from appliance.core.settings import HttpSettings

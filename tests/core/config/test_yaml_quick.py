@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from appliance.core.config import yaml_library
 from appliance.core.config.env import substitute_env
-from appliance.core.config.yaml_events import Event, NotYaml, Token
+from appliance.core.config.nodes import Event, NotYaml, Token
 from appliance.core.config.yaml_quick import quick_events, quick_tokens
 
 ROOT = Path(__file__).parents[3]

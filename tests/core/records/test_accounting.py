@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from appliance.core.bodies.http_message import ContentDecoder
 from appliance.core.records import accounting
-from appliance.core.records.accounting import ErrorText, TokenCounter
-from appliance.core.records.usage import Usage
-from appliance.wire.activity import Tokens
+from appliance.core.records.accounting import ErrorText, TokenCounter, Usage
+from appliance.wire import Tokens
 
 CUTS = st.lists(st.integers(0, 3000), max_size=12)
 

@@ -23,7 +23,7 @@ from appliance.core.records.activity import (
     with_captures,
 )
 from appliance.errors import BadRequest
-from appliance.wire.activity import Histogram, Page, Row, Tokens
+from appliance.wire import Histogram, Page, Row, Tokens
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

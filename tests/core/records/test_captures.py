@@ -25,7 +25,7 @@ from appliance.core.records.captures import (
     captured_headers,
     captured_parts,
 )
-from appliance.wire.activity import Capture
+from appliance.wire import Capture
 
 BIG = 1 << 20
 

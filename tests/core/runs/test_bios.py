@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-from appliance.core.runs.prompt import BiosContext, DirectiveReader, bios_text
+from appliance.core.runs.turn import BiosContext, DirectiveReader, bios_text
 
 CONTEXT = BiosContext(
     now=datetime(2026, 11, 20, 19, 30, 5, tzinfo=timezone(timedelta(hours=1), "CET")),

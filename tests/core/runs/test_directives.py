@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.runs.prompt import FENCE, MARK, DirectiveReader, Reading
+from appliance.core.runs.turn import FENCE, MARK, DirectiveReader, Reading
 
 WORDS = st.sampled_from(
     [

@@ -28,8 +28,8 @@ from appliance.core.runs.messages import (
     TurnFailed,
     Usage,
 )
-from appliance.core.runs.prompt import BiosContext, bios_text
 from appliance.core.runs.toolloop import Loop, OutOfTurn
+from appliance.core.runs.turn import BiosContext, bios_text
 
 TRANSCRIPTS = [found for path in sorted(Path(__file__).parent.glob("transcripts/*.txt")) for found in read(path)]
 

@@ -1,4 +1,4 @@
-"""JSON of strangers is read, or it is not: nothing is raised."""
+"""JSON of strangers is read, or it is not, without an exception; fields of a head are found by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from appliance.core.decoding import decoded
+from appliance.core.parts import decoded, field, fields, is_event_stream, without
 
 
 class Point(Struct):
@@ -36,3 +36,20 @@ def test_what_cannot_be_read_is_none_for_each_reason() -> None:
         assert decoded(Point, raw) is None
     assert decoded(dict[str, object], b'{"a":' * 100_000) is None
     assert decoded(list[str], b'["\xff"]') is None
+
+
+FIELDS = ((b"Content-Type", b"text/event-stream; charset=utf-8"), (b"X-Two", b"1"), (b"x-two", b"2"), (b"X-Tw", b"3"))
+
+
+def test_fields_are_found_whatever_their_spelling() -> None:
+    assert field(FIELDS, b"x-two") == b"1"
+    assert field(FIELDS, b"x-three") is None
+    assert fields(FIELDS, b"x-two") == [b"1", b"2"]
+    assert is_event_stream(FIELDS)
+    assert not is_event_stream(FIELDS[1:])
+
+
+def test_fields_are_left_out_by_name_or_by_beginning() -> None:
+    assert without(FIELDS, {b"x-two"}) == [FIELDS[0], FIELDS[3]]
+    assert without(FIELDS, (), (b"x-",)) == [FIELDS[0]]
+    assert without(FIELDS, {b"content-type"}) == list(FIELDS[1:])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.linear_patterns import MAX_PATTERN, BadPattern, check_pattern, is_found
+from appliance.core.config.scalars import MAX_PATTERN, BadPattern, check_pattern, is_found
 
 NESTED = ("^/(a+)+$", "(a|a)*$", "(.*a){20}b", r"^(\w+\s?)*$")
 

@@ -21,7 +21,7 @@ from appliance.catalog.catalog import Snapshot
 from appliance.core.bodies.sse import PING
 from appliance.core.models.swap_listing import Object
 from appliance.errors import ModelNotFound
-from appliance.http.control.answers import TEXT, feed_answer, see, text_answer
+from appliance.http.control.answers import TEXT, Pieces, feed_answer, see, text_answer
 from appliance.http.control.listing import View
 from appliance.traffic.inflight import InFlight
 from appliance.traffic.program_log import LogFeeds, LogReader
@@ -260,21 +260,12 @@ class FeedRoutes:
         return feed_answer(LogText(reader, lifetime), TEXT, lifetime.feeds)
 
 
-class LogText(ResponseBody):
+class LogText(Pieces):
     """Log lines until the client leaves or the server begins to end."""
 
     def __init__(self, reader: LogReader, lifetime: Lifetime) -> None:
         self._reader = reader
         self._lifetime = lifetime
-
-    async def __aenter__(self) -> AsyncIterable[bytes]:
-        return self
-
-    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
-        pass
-
-    def __aiter__(self) -> LogText:
-        return self
 
     async def __anext__(self) -> bytes:
         with self._lifetime.follower():

@@ -3,6 +3,9 @@
 The page writes an empty answer first (state ``answering``), and then asks the model with the message's id as
 ``X-Conversation-Id``. The generation of that id is read here, too, and its end is written into the message. So an
 answer is complete whether or not a page is open, and an answer cut short by the program's end says so.
+
+This is the only room that changes a conversation. It refuses to ask models: it reads what a generation says, whoever
+asked for it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from appliance.errors import ApplianceError, BadRequest, Forbidden, NotFound
 from appliance.store.conversations import ConversationStore
 from appliance.streams.generation import End, Generation
 from appliance.trio_parts import Changed
-from appliance.wire.conversations import Conversation, Fields, Hit, Listing, Message, Whole, Written
+from appliance.wire import Conversation, Fields, Hit, Listing, Message, Whole, Written
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +38,7 @@ BEGIN_WITHIN = 30.0
 NOTE_EVERY = 2.0
 """Seconds of an answer that a kill of the program may cost."""
 REMEMBERED = 500
-"""Changes that a reader may be behind before it is told to read everything again."""
+"""Changes that a reader may miss before it has to read everything again."""
 LAST_WORDS = 5.0
 """Seconds that answers get to be written down when the program ends."""
 
@@ -95,7 +98,7 @@ class Conversations:
         return self._number
 
     def changes_since(self, number: int) -> list[Change]:
-        """What has changed since; one change of everything where that is not known any more."""
+        """The changes after ``number``; one change of everything if those are not known any more."""
         if self._number - number > len(self._changes):
             return [Change(self._number, None)]
         return [change for change in self._changes if change.number > number]

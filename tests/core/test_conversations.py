@@ -13,7 +13,7 @@ from msgspec import structs
 
 from appliance.core.conversations import MAX_TITLE, Answer, below, path_to, title_of, write
 from appliance.errors import BadRequest
-from appliance.wire.conversations import Message
+from appliance.wire import Message
 
 TEXTS = st.text(max_size=8)
 

@@ -7,19 +7,14 @@ earlier versions, which had it in the path; errors have this program's one shape
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable
-from types import TracebackType
 
-import msgspec
 from msgspec import Struct
 from quart import Response, request
-from quart.wrappers.response import ResponseBody
 from quart_trio import QuartTrio
 
 from appliance.core.answers.ring import Numbered
-from appliance.core.bodies.head import check_json
 from appliance.errors import BadRequest
-from appliance.http.control.answers import json_answer
+from appliance.http.control.answers import Pieces, endless_answer, json_answer, read_as
 from appliance.http.way.resumable import LOOKUP, STREAM, find_stream
 from appliance.streams.generation import Reader
 from appliance.streams.owner import Streams
@@ -31,9 +26,6 @@ _NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20})")
 
 class _Lookup(Struct):
     conversation_ids: list[object]
-
-
-_LOOKUP = msgspec.json.Decoder(_Lookup)
 
 
 class StreamRoutes:
@@ -48,7 +40,7 @@ class StreamRoutes:
         An ``EventSource`` asks again after a stream's end, with the id of its last record: 204 tells it not to.
         """
         wanted = _conversation(conversation)
-        numbered = _flag("sse_ids")
+        numbered = _last("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, _last("from"))
         generation = await find_stream(self._streams, wanted)
         ring = generation.ring
@@ -58,12 +50,7 @@ class StreamRoutes:
         if numbered and "Last-Event-ID" in request.headers and ring.finished and offset >= ring.total:
             return Response("", 204)
         body = b"" if request.method == "HEAD" else StreamBody(reader, numbered=numbered)
-        response = Response(body, content_type=CONTENT_TYPE)
-        response.timeout = None
-        response.headers["Cache-Control"] = "no-cache"
-        response.headers["X-Accel-Buffering"] = "no"
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
+        return endless_answer(body, CONTENT_TYPE)
 
     async def stop(self, conversation: str = "") -> Response:
         """Succeed whether or not there is such a stream."""
@@ -72,30 +59,16 @@ class StreamRoutes:
 
     async def lookup(self) -> Response:
         """Only what a client knows the id of; there is no list."""
-        body = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-        check_json(body)  # says what is wrong with it, and where
-        try:
-            ids = _LOOKUP.decode(body).conversation_ids
-        except msgspec.ValidationError as error:
-            raise BadRequest(f"the request body cannot be used: {error}", param="conversation_ids") from None
+        ids = (await read_as(_Lookup, param="conversation_ids")).conversation_ids
         return json_answer(self._streams.lookup(wanted for wanted in ids if isinstance(wanted, str)))
 
 
-class StreamBody(ResponseBody):
+class StreamBody(Pieces):
     """One reader's bytes until the generation has ended or the client leaves."""
 
     def __init__(self, reader: Reader, *, numbered: bool) -> None:
         self._reader = reader
         self._numbers = Numbered(reader.offset) if numbered else None
-
-    async def __aenter__(self) -> AsyncIterable[bytes]:
-        return self
-
-    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
-        pass
-
-    def __aiter__(self) -> StreamBody:
-        return self
 
     async def __anext__(self) -> bytes:
         while data := await self._reader.receive():
@@ -109,10 +82,7 @@ class StreamBody(ResponseBody):
 
 
 def read_offset(last_event_id: str | None, asked: str | None) -> int:
-    """Return the offset to begin at. As in llama-server leading digits count, and a negative number is a huge one.
-
-    Raises BadRequest.
-    """
+    """Return the offset to begin at, read as in llama-server: a negative number is a huge one. Raises BadRequest."""
     text = last_event_id or asked
     if text is None:
         return 0
@@ -134,10 +104,6 @@ def _last(name: str) -> str | None:
     """Return the parameter's value; the last one where it is repeated."""
     values = request.args.getlist(name)
     return values[-1] if values else None
-
-
-def _flag(name: str) -> bool:
-    return _last(name) in ("1", "true")
 
 
 def add_stream_routes(app: QuartTrio, streams: Streams) -> None:

@@ -1,0 +1,275 @@
+"""The shapes that cross a boundary, as msgspec Structs.
+
+Refuses behaviour.
+
+Field names of the activity log are llama-swap's (0bdb3720). Times of conversations are Unix milliseconds. Answers of
+the Hugging Face hub and of container registries are described as far as they are read
+(https://huggingface.co/docs/hub/api; OCI distribution specification 1.1).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+
+class Tokens(Struct, frozen=True, kw_only=True):
+    """The cost of one answer. -1 is unknown; a failed request has zeros (``NO_TOKENS``)."""
+
+    cache_tokens: int = -1
+    draft_tokens: int = -1
+    draft_acc_tokens: int = -1
+    input_tokens: int = -1
+    output_tokens: int = -1
+    prompt_per_second: float = -1.0
+    tokens_per_second: float = -1.0
+
+
+NO_TOKENS = Tokens(
+    cache_tokens=0,
+    draft_tokens=0,
+    draft_acc_tokens=0,
+    input_tokens=0,
+    output_tokens=0,
+    prompt_per_second=0.0,
+    tokens_per_second=0.0,
+)
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One request on a model route, written when it has ended. The log assigns ``id``."""
+
+    id: int = 0
+    timestamp: datetime
+    """When the request ended, with a time zone; kept to the second."""
+    model: str
+    """The real id, not the alias that the client used; for an unknown model, the requested name."""
+    req_path: str
+    resp_content_type: str = ""
+    resp_status_code: int
+    tokens: Tokens = NO_TOKENS
+    duration_ms: int
+    has_capture: bool = False
+    error_msg: str | UnsetType = UNSET
+    metadata: dict[str, str] | UnsetType = UNSET
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    data: tuple[Row, ...]
+    page: int
+    limit: int
+    total: int
+    total_pages: int
+
+
+class Histogram(Struct, frozen=True, kw_only=True, rename={"bin_size": "binSize"}):
+    """The distribution of speeds, in tokens per second: bins of equal width from ``min`` on."""
+
+    bins: list[int]
+    min: float
+    max: float
+    bin_size: float = 0.0
+    p50: float
+    p95: float
+    p99: float
+
+
+class Stats(Struct, frozen=True, kw_only=True):
+    """Totals over the rows kept. Unknown numbers count as nothing; a histogram without a known speed is null."""
+
+    total_requests: int
+    total_input_tokens: int
+    total_output_tokens: int
+    total_cache_tokens: int
+    prompt_histogram: Histogram | None
+    gen_histogram: Histogram | None
+
+
+class Capture(Struct, frozen=True, kw_only=True):
+    """One exchange kept for its reader. In JSON bodies are base64 and parts that are not kept are null."""
+
+    id: int
+    req_path: str
+    req_headers: dict[str, str]
+    req_body: bytes | None = None
+    resp_headers: dict[str, str] | None = None
+    resp_body: bytes | None = None
+
+
+Id = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+\Z")]
+Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Role = Literal["system", "user", "assistant", "tool"]
+State = Literal["done", "answering", "stopped", "failed", "interrupted"]
+EMPTY = Raw(b"{}")
+
+
+class Attachment(Struct, frozen=True, kw_only=True):
+    """A file that belongs to a message; its content is stored once, under its SHA-256."""
+
+    hash: Hash
+    name: Annotated[str, Meta(max_length=255)]
+    type: Annotated[str, Meta(max_length=127)]
+    size: int = 0
+
+
+class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node of a conversation's tree. ``parent`` and ``role`` never change."""
+
+    id: Id
+    parent: Id | None = None
+    role: Role
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[Raw, ...] = ()
+    tool_call_id: str = ""
+    model: str = ""
+    attachments: tuple[Attachment, ...] = ()
+    state: State = "done"
+    error: str = ""
+    timings: dict[str, object] | None = None
+    created: int = 0
+    revision: int = 0
+    """Grows with every change. A writer says which one it has seen."""
+
+
+class Fields(Struct, frozen=True, kw_only=True):
+    """Fields of a conversation that are to change."""
+
+    title: Annotated[str, Meta(max_length=300)] | UnsetType = UNSET
+    folder: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
+    pinned: bool | UnsetType = UNSET
+    leaf: Id | UnsetType | None = UNSET
+    draft: Annotated[str, Meta(max_length=1 << 20)] | UnsetType = UNSET
+    settings: Raw | UnsetType = UNSET
+
+
+class Conversation(Struct, frozen=True, kw_only=True):
+    """Everything of one conversation but its messages. ``leaf``: the last message of the branch that is shown."""
+
+    id: Id
+    title: str = ""
+    folder: str = ""
+    pinned: bool = False
+    created: int
+    updated: int
+    leaf: Id | None = None
+    draft: str = ""
+    settings: Raw = EMPTY
+    """A JSON object: model, system prompt, parameters, as the page wants them."""
+    change: int = 0
+    answering: bool = False
+
+
+class Whole(Struct, frozen=True, kw_only=True):
+    """A conversation with its messages, or, after a change, with those that changed since and the ids of deleted."""
+
+    conversation: Conversation
+    messages: tuple[Message, ...] = ()
+    deleted: tuple[str, ...] = ()
+
+
+class Hit(Struct, frozen=True, kw_only=True):
+    """One message that has all words of a search; ``excerpt`` marks them with U+0002 and U+0003."""
+
+    conversation: str
+    message: str
+    title: str
+    excerpt: str
+
+
+class Listing(Struct, frozen=True, kw_only=True):
+    """``GET /api/conversations``."""
+
+    enabled: bool
+    conversations: tuple[Conversation, ...] = ()
+    bytes: int = 0
+    limit: int = 0
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """The answer to a message that was written. ``branched``: somebody else had changed it meanwhile, so it became a
+    branch beside the other one.
+    """
+
+    message: Message
+    branched: bool = False
+
+
+class Branch(Struct, frozen=True, rename="camel"):
+    """One branch of a repository."""
+
+    name: str
+    target_commit: str
+
+
+class Refs(Struct, frozen=True):
+    """``GET /api/models/<repo>/refs``."""
+
+    branches: tuple[Branch, ...] = ()
+
+
+class Lfs(Struct, frozen=True):
+    """For a file that is kept outside git: ``oid`` is the sha256 of its contents."""
+
+    oid: str
+    size: int | None = None
+
+
+class TreeEntry(Struct, frozen=True):
+    """One line of ``GET /api/models/<repo>/tree/<commit>?recursive=true``. ``oid`` is git's own hash."""
+
+    type: str
+    path: str
+    oid: str = ""
+    size: int | None = None
+    lfs: Lfs | None = None
+
+
+class Layer(Struct, frozen=True, rename="camel"):
+    """One blob of an image; ``digest`` is ``sha256:`` and the hash of its contents."""
+
+    media_type: str
+    digest: str
+    size: int
+
+
+class Manifest(Struct, frozen=True):
+    """``GET /v2/<name>/manifests/<tag>``."""
+
+    layers: tuple[Layer, ...] = ()
+
+
+class Grant(Struct, frozen=True):
+    """The token that a registry's token server gives to anybody."""
+
+    token: str = ""
+    access_token: str = ""
+
+
+class PartialHead(Struct, frozen=True, kw_only=True, tag="file", tag_field="t"):
+    """First line of a partial file's journal: the file that it will be. ``oid`` is empty if no hash is known."""
+
+    oid: str
+    size: int
+    repo: str
+    path: str
+    version: int = 1
+
+
+class PartialChunk(Struct, frozen=True, tag="chunk", tag_field="t"):
+    """The file is on disk up to ``end``; the bytes since the line before have this CRC-32."""
+
+    end: int
+    crc: int
+
+
+class PartialSource(Struct, frozen=True, tag="source", tag_field="t"):
+    """The server that sent the file, and its ETag, which must not change between two connections to it."""
+
+    host: str
+    etag: str
+
+
+PartialLine = PartialHead | PartialChunk | PartialSource

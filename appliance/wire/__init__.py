@@ -1,3 +1,0 @@
-"""The shapes that cross a boundary, as msgspec Structs.
-
-Refuses behaviour."""
