@@ -47,7 +47,11 @@ class Host:
             self._cwd = self._path(cwd)
 
     async def read(self, path: str, take: Callable[[bytes], bool], *, limit: int | None = None) -> None:
-        await self._file(path, partial(_read, take, limit), "cannot stat file")
+        with trio.move_on_after(BUDGET) as reading:
+            await self._file(path, partial(_read, take, limit), "cannot stat file")
+        if reading.cancelled_caught:
+            seconds = f"reading took more than {BUDGET:g} s and was given up"
+            raise FileProblem(f"{seconds}: {path}; search it with grep_search, or read less")
 
     async def write(self, path: str, content: bytes) -> None:
         await self._file(path, partial(_write, content), "failed to write file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -192,6 +193,38 @@ async def test_links_are_followed_inside_and_not_outside(open_server: OpenServer
         for name in ("out.txt", "relative.txt", "folder/x.txt", "proc/environ", "loop", "pipe"):
             answer = await server.ask("GET", f"/{name}", patience=3)
             assert (answer.status, SECRET in answer.body) == (404, False), name
+
+
+SWAP = """
+import os, sys
+site, outside = sys.argv[1:]
+os.chdir(site)
+os.symlink(outside, "link")
+while True:
+    for old, new in (("swapped", "kept"), ("link", "swapped"), ("swapped", "link"), ("kept", "swapped")):
+        os.rename(old, new)
+"""
+
+
+@pytest.mark.skipif(not POSIX, reason="links of POSIX")
+async def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere(site: Path, tmp_path: Path):
+    """Another process does nothing else, as fast as it can. Both are seen: what is in the folder, and nothing."""
+    (site / "swapped").mkdir()
+    (site / "swapped" / "x.txt").write_bytes(b"inside")
+    files, ends = StaticFiles(str(site)), dict[bytes | None, int]()
+    with subprocess.Popen([sys.executable, "-c", SWAP, str(site), str(tmp_path / "site-secret")]) as swapper:
+        try:
+            with trio.move_on_after(4):
+                while True:
+                    opened = await trio.to_thread.run_sync(files.open, ("swapped", "x.txt"))
+                    content = None
+                    if opened is not None:
+                        with opened.file as file:
+                            content = file.read()
+                    ends[content] = ends.get(content, 0) + 1
+        finally:
+            swapper.kill()
+    assert ends.keys() == {b"inside", None}, ends
 
 
 async def test_a_large_file_arrives_whole_and_one_that_is_cut_does_not_look_whole(open_server: OpenServer, site: Path):

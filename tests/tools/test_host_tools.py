@@ -73,6 +73,19 @@ async def test_a_large_file_is_read_in_parts(tools: Tools, tmp_path: Path) -> No
     assert whole.endswith("[output truncated]")
 
 
+async def test_a_file_without_an_end_is_given_up_in_words(
+    tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sparse file costs nobody anything but its reader: 50 GB of zeros, and a line far behind them."""
+    monkeypatch.setattr("appliance.tools.host.BUDGET", 1.0)
+    endless = tmp_path / "endless"
+    endless.touch()
+    os.truncate(endless, 50 << 30)
+    with trio.fail_after(5):
+        said = await tools.error("read_file", path=endless, start_line=2, end_line=3)
+    assert said == f"reading took more than 1 s and was given up: {endless}; search it with grep_search, or read less"
+
+
 async def test_bytes_come_as_base64(tools: Tools, tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(bytes(range(256)) * 1000)

@@ -21,7 +21,7 @@ JUNK = frozenset(
 )
 """Folders that are listed and never entered; llama-server's (b11434)."""
 BUDGET = 15.0
-"""Seconds that one search may take."""
+"""Seconds that one search may take, and the reading of one file."""
 MAX_LINE = 1000
 """Longest line that is shown, in characters."""
 MAX_TEXT = 64 * 1024

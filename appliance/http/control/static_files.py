@@ -15,8 +15,9 @@ from urllib.parse import quote
 
 import trio
 
-from appliance.catalog.found import UnsafeName, join_inside, open_regular
+from appliance.catalog.found import UnsafeName, join_inside
 from appliance.errors import UsageError
+from appliance.tools.files import open_regular, real_root
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 
 INDEX = "index.html"
@@ -88,7 +89,7 @@ class StaticFiles:
         names = names_of(request.path)
         if names is None:
             return False
-        opened = await trio.to_thread.run_sync(self._open, names)
+        opened = await trio.to_thread.run_sync(self.open, names)
         if opened is not None:
             with opened.file:
                 await _send(request, opened, names, sink)
@@ -98,30 +99,19 @@ class StaticFiles:
             return True
         return False
 
-    def _open(self, names: tuple[str, ...]) -> _Opened | None:
-        """The file of that name, None for none that may be served."""
+    def open(self, names: tuple[str, ...]) -> _Opened | None:
+        """The file of that name, None for none that may be served. Whatever is renamed meanwhile, it is one inside."""
         try:
-            path = join_inside(self._root, *names)
-            file = open_regular(str(path))
-        except (UnsafeName, OSError, ValueError):  # ValueError: a name that the system cannot write
-            return None
-        if not self._is_inside(path, file):
-            file.close()
+            root = real_root(str(self._root))
+            with open_regular(str(join_inside(Path(root), *names)), root) as fd:
+                file = FileIO(os.dup(fd))
+        except (UnsafeName, OSError, ValueError):  # ValueError: a name that the system cannot write, or leads outside
             return None
         found = os.fstat(file.fileno())
         return _Opened(file, found.st_size, f'"{found.st_mtime_ns:x}-{found.st_size:x}"')
 
-    def _is_inside(self, path: Path, file: FileIO) -> bool:
-        """True if the opened file is below the folder itself, with all links followed."""
-        try:
-            real = path.resolve(strict=True)
-            same = os.path.samestat(real.stat(), os.fstat(file.fileno()))
-            return same and real.is_relative_to(self._root.resolve())
-        except OSError:
-            return False
-
     def _has_index(self, names: tuple[str, ...]) -> bool:
-        opened = self._open((*names, INDEX))
+        opened = self.open((*names, INDEX))
         if opened is None:
             return False
         opened.file.close()
