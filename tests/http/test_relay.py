@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import openai
 import pytest
 import trio
 from http_harness import CHAT, Appliance, OpenServer, chat, model
@@ -146,7 +148,7 @@ def last_error(events: list[str]) -> tuple[str | None, dict[str, object]]:
     return lines.get("event"), json.loads(lines["data"])
 
 
-DIALECTS = [(CHAT, None), ("/v1/completions", None), ("/v1/messages", "error"), ("/v1/responses", "error")]
+DIALECTS = [(CHAT, None), ("/v1/completions", None), ("/v1/messages", "error"), ("/v1/responses", "response.failed")]
 
 
 @pytest.mark.parametrize(("path", "name"), DIALECTS)
@@ -163,13 +165,31 @@ async def test_an_engine_that_dies_in_a_stream_leaves_a_whole_error_record(
             assert json.loads(event.rpartition("data: ")[2])
         found, data = last_error(answer.events)
         assert found == name
-        error = data["error"]
+        error = data.get("error") or data["response"]["error"]  # pyright: ignore
         assert isinstance(error, dict)
-        assert error["reason"] == "upstream_failed"
+        assert "upstream_failed" in (error.get("reason"), error["code"])
         assert f"exit status {fault.get('exit_code', 1)}" in error["message"]
         assert answer.header("transfer-encoding") == "chunked"
         again = await server.ask("POST", path, chat() | {"prompt": "x", "input": "x"})
         assert again.status == 200
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_the_official_client_hears_why_a_response_failed(open_server: OpenServer, kept: bool):
+    """Its events carry on the numbers of the engine's; codex takes any other end for a lost connection."""
+
+    def ask(url: str) -> list[Any]:
+        headers = {"X-Conversation-Id": "c"} if kept else {}
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, default_headers=headers) as client:
+            fake = {"fake": {"die_after_tokens": 3}}
+            return list(client.responses.create(model="alpha", input="x", stream=True, extra_body=fake))
+
+    async with open_server() as server:
+        events = await trio.to_thread.run_sync(ask, f"http://127.0.0.1:{server.port}")
+    assert [event.type for event in events[-2:]] == ["response.output_text.delta", "response.failed"]
+    assert events[-1].sequence_number == len(events) - 1
+    assert events[-1].response.id == events[0].response.id
+    assert events[-1].response.error.message.startswith("the engine of model 'alpha' failed")
 
 
 async def test_an_engine_that_dies_before_it_answers_is_a_502_with_its_exit_status(open_server: OpenServer):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
+from appliance.core.bodies.sse import Decoder, ErrorInfo, Event, RecordTooLong, encode
 from appliance.core.parts import decoded
 from appliance.core.runs.slash import Family
 
@@ -170,6 +171,7 @@ def _text(value: JSON) -> str:
 # ---- OpenAI Responses ------------------------------------------------------------------------------------------------
 
 ENDS = ("response.completed", "response.incomplete", "response.failed")
+_NUMBER = "sequence_number"
 
 
 def _response(parts: list[JsonObject]) -> JsonObject:
@@ -179,6 +181,49 @@ def _response(parts: list[JsonObject]) -> JsonObject:
         if part.get("type") in ENDS and isinstance(response, dict):
             return response
     raise Torn("the stream does not end with a whole response")
+
+
+class Begun:
+    """The beginning of a streamed response, for an end that has to be made up. No input makes it raise.
+
+    A chunk costs a search and a reference: only its first and its last records are decoded, and only once.
+    """
+
+    def __init__(self) -> None:
+        self._response: JsonObject = {}
+        self._last = b""
+        self._records = 0
+
+    def feed(self, records: bytes) -> None:
+        """Note whole records that the client gets."""
+        count = records.count(b"\ndata:") + records.startswith(b"data:")
+        if count and not self._records:
+            self._response = next((found for each in _read(records) if isinstance(found := each.get("response"), dict)), {})
+        if count:
+            self._records += count
+            self._last = records
+
+    def failed(self, error: ErrorInfo) -> bytes:
+        """Return the record that tells the failure; b"" where no response has begun, which could have failed."""
+        if "id" not in self._response:
+            return b""
+        number = next((last for each in reversed(_read(self._last)) if isinstance(last := each.get(_NUMBER), int)), None)
+        told: JsonObject = {"code": error.reason, "message": error.message, "type": error.type, "param": error.param}
+        event: JsonObject = {
+            "type": "response.failed",
+            _NUMBER: self._records if number is None else number + 1,
+            "response": {"output": [], **self._response, "status": "failed", "error": told},
+        }
+        return encode(Event(msgspec.json.encode(event).decode(), "response.failed"))
+
+
+def _read(records: bytes) -> list[JsonObject]:
+    """The records that are JSON objects."""
+    try:
+        found = [decoded(OBJECT, event.data) for event in Decoder().feed(records)]
+    except RecordTooLong:
+        return []
+    return [each for each in found if each is not None]
 
 
 Named = tuple[str | None, JsonObject | None]
@@ -196,7 +241,7 @@ def events_of(family: Family, whole: JsonObject) -> Iterator[Named]:
             return ((str(event["type"]), event) for event in _message_told(whole))
         case Family.RESPONSES:
             numbered = enumerate(_response_told(whole))
-            return ((str(event["type"]), {**event, "sequence_number": number}) for number, event in numbered)
+            return ((str(event["type"]), {**event, _NUMBER: number}) for number, event in numbered)
         case Family.CHAT | Family.COMPLETION:
             if "choices" in whole:
                 return _chunks(whole, chat=family is Family.CHAT)

@@ -31,6 +31,7 @@ from appliance.http.bytes.body import Bodies, Body, ClientLeft
 from appliance.http.bytes.connection import Connection
 from appliance.http.way import fallback
 from appliance.http.way.asking import Asking, Standing
+from appliance.http.way.explaining import followed
 from appliance.http.way.guard import Guard
 from appliance.http.way.job import Job
 from appliance.http.way.pings import Ping
@@ -314,7 +315,8 @@ class Carried(Standing):
         traffic, request = carrier.traffic, known.request_with(digits)
         self.record = record = Record(request, known.route.name)
         record.body, record.model, record.known, record.admitted = content, self.target.label, True, True
-        self.sink: Sink = traffic.recorder.watch(record, self.own) if known.route.metered else self.own
+        through = followed(self.own, known.route)
+        self.sink: Sink = traffic.recorder.watch(record, through) if known.route.metered else self.own
         self.entry = traffic.inflight.begin(request, record.model, record.metadata, cancel=self.cancel)
         record.entry = self.entry
         traffic.metrics.under_way += 1

@@ -5,15 +5,42 @@ from __future__ import annotations
 import logging
 import secrets
 
-from appliance.core.bodies.sse import ErrorInfo, error_record
+from appliance.core.answers.forms import Begun
+from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.errors import ApplianceError
 from appliance.http import errors
 from appliance.http.bytes.body import ClientLeft
-from appliance.http.way.routes import dialect_of
+from appliance.http.way.routes import Route, dialect_of
 from appliance.http.way.visit import Visit
-from appliance.traffic.request import Headers, Sink, send_whole
+from appliance.traffic.request import Headers, Passing, Sink, send_whole
 
 log = logging.getLogger(__name__)
+
+
+class _Followed(Passing):
+    """A response's stream: its error continues what was sent."""
+
+    def __init__(self, inner: Sink) -> None:
+        super().__init__(inner)
+        self.begun = Begun()
+
+    def push(self, data: bytes) -> bool:
+        self.begun.feed(data)
+        return self.inner.push(data)
+
+
+def followed(sink: Sink, route: Route | None) -> Sink:
+    """Return the sink to answer on this route through, so that `explain` can end the answer."""
+    return _Followed(sink) if route is not None and route.dialect is Dialect.RESPONSES else sink
+
+
+def _ending(sink: Sink, dialect: Dialect, info: ErrorInfo) -> bytes:
+    outer: Sink | None = sink
+    while isinstance(outer, Passing):
+        if isinstance(outer, _Followed):
+            return outer.begun.failed(info) or error_record(dialect, info)
+        outer = outer.inner
+    return error_record(dialect, info)
 
 
 async def explain(visit: Visit, error: Exception) -> None:
@@ -36,7 +63,7 @@ async def explain(visit: Visit, error: Exception) -> None:
     if sink.status is None:
         await send_whole(sink, info.code, headers, errors.body(info, dialect))
     elif sink.event_stream:
-        await sink.write(error_record(dialect, info))
+        await sink.write(_ending(sink, dialect, info))
         await sink.end()
     else:
         sink.abort()

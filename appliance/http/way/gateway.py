@@ -16,7 +16,7 @@ from appliance.http.control.own_routes import OwnRoutes
 from appliance.http.owners import Owners
 from appliance.http.way.asking import Asking
 from appliance.http.way.carried import Carried, Carrier
-from appliance.http.way.explaining import explain
+from appliance.http.way.explaining import explain, followed
 from appliance.http.way.guard import Guard
 from appliance.http.way.pipeline import Pipeline
 from appliance.http.way.routes import Route
@@ -78,7 +78,8 @@ class Gateway:
         record = Record(request, route.name if route is not None else request.path)
         body = Body(self._bodies, head.length, connection)
         own = HttpSink(connection, head, body, self._guard.cors_headers(request))
-        sink = self._traffic.recorder.watch(record, own) if route is not None and route.metered else own
+        through = followed(own, route)
+        sink = self._traffic.recorder.watch(record, through) if route is not None and route.metered else own
         visit = Visit(request, route, sink, record, body, connection)
         self._traffic.metrics.under_way += 1
         self._traffic.lifetime.requests.begin(visit.cancel)

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from appliance.fleet.owner import Fleet
 from appliance.http.bytes.body import Bodies
-from appliance.http.way.explaining import explain
+from appliance.http.way.explaining import explain, followed
 from appliance.http.way.job import Job
 from appliance.http.way.resumable import be_first_reader, interrupted_record
 from appliance.http.way.visit import Visit
@@ -38,7 +38,7 @@ class Lasting:
         recorder, requests = self._traffic.recorder, self._traffic.lifetime.requests
 
         async def generate(ring: Sink) -> None:
-            sink = recorder.watch(record, ring)
+            sink = recorder.watch(record, followed(ring, job.route))
             inner = Visit(request, job.route, sink, record, visit.body)
             requests.begin(inner.cancel)
             try:

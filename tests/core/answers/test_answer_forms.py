@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.answers.forms import Torn, events_of, whole_of
+from appliance.core.answers.forms import Begun, Torn, events_of, whole_of
 from appliance.core.bodies.json_text import JSON, JsonObject
-from appliance.core.bodies.sse import Decoder
+from appliance.core.bodies.sse import Decoder, ErrorInfo, Event, encode
 from appliance.core.runs.slash import Family
 
 DIALECTS = {
@@ -162,3 +162,34 @@ def test_calls_of_tools_are_joined_by_their_index():
 def test_events_that_are_no_answer(family: Family, events: list[JsonObject]):
     with pytest.raises(Torn):
         whole_of(family, events)
+
+
+BROKEN = ErrorInfo(message="the engine died", type="server_error", code=502, reason="upstream_failed")
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@given(pieces=st.lists(st.text(min_size=1), max_size=5), cut=st.integers(1, 4), after=st.integers(1, 9))
+def test_a_response_that_fails_ends_with_the_next_number_and_its_own_id(
+    numbered: bool, pieces: list[str], cut: int, after: int
+):
+    events, _ = generation(fake.Responses, [piece for piece in pieces if piece.isprintable()] or ["x"])
+    told = [{**event, "sequence_number": at + 7} if numbered else event for at, event in enumerate(events[:after])]
+    records = [encode(Event(json.dumps(event), str(event["type"]))) for event in told]
+    begun = Begun()
+    for at in range(0, len(records), cut):
+        begun.feed(b": ping\n\n")
+        begun.feed(b"".join(records[at : at + cut]))
+    [last] = Decoder().feed(begun.failed(BROKEN))
+    failed = json.loads(last.data)
+    response = failed["response"]
+    assert last.name == failed["type"] == "response.failed"
+    assert failed["sequence_number"] == len(records) + 7 * numbered
+    assert (response["id"], response["status"]) == (events[0]["response"]["id"], "failed")  # type: ignore[index]
+    assert (response["error"]["code"], response["error"]["message"]) == ("upstream_failed", "the engine died")
+
+
+@pytest.mark.parametrize("said", [b"", b": ping\n\n", b"data: [DONE]\n\n", b"x\ndata: {\n\n", b"\n\ndata: []\n\n"])
+def test_no_response_fails_that_has_not_begun(said: bytes):
+    begun = Begun()
+    begun.feed(said)
+    assert begun.failed(BROKEN) == b""
