@@ -67,8 +67,7 @@ async def stage(shelf: Shelf, sources: Sources, fetch: Fetch) -> Path:
             path = shelf.downloads / archive.name
             await fetch(archive, path)
             files.append(path)
-    sums = {archive.name: archive.sha256 for archive in entry.archives} | dict(sources.sums)
-    make = partial(_make, shelf, entry, files, sums, sources.folder, trio.from_thread.check_cancelled)
+    make = partial(_make, shelf, sources, files, trio.from_thread.check_cancelled)
     try:
         return await trio.to_thread.run_sync(make)
     except BadArchive as cause:
@@ -111,20 +110,20 @@ def described(source: Path) -> Build | None:
         raise CannotInstall(f"{MANIFEST} in {source} is damaged: {cause}") from None
 
 
-def _make(
-    shelf: Shelf,
-    entry: Entry,
-    files: Sequence[Path],
-    sums: Mapping[str, str],
-    folder: Path | None,
-    check: Callable[[], None],
-) -> Path:
+def check_sums(sources: Sources, files: Sequence[Path], check: Callable[[], None]) -> None:
+    """Compare the archives with the sums that are known of them. Raises CannotInstall, OSError, and as ``check``."""
+    sums = {archive.name: archive.sha256 for archive in sources.entry.archives} | dict(sources.sums)
     for file in files:
         if (wanted := sums.get(file.name, "")) and _sha256(file, check) != wanted.lower():
             raise CannotInstall(f"{file} has another sum than {wanted}: it is damaged, or something else")
+
+
+def _make(shelf: Shelf, sources: Sources, files: Sequence[Path], check: Callable[[], None]) -> Path:
+    check_sums(sources, files, check)
+    entry = sources.entry
     work = shelf.work_folder(f"{entry.platform}-{entry.backend}-{entry.build}")
     try:
-        return _made_in(work, shelf, entry, files, folder, check)
+        return _made_in(work, shelf, entry, files, sources.folder, check)
     finally:
         shutil.rmtree(work, ignore_errors=True)  # what is unpacked and no good may be large
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,30 @@ def test_a_good_file(command: Command, file: str) -> None:
     outcome = command("config", "check", "--config", file)
     assert (outcome.status, outcome.out, outcome.err) == (0, "OK: 3 models\n", "")
     assert as_json(command, "check", "--config", file) == {"ok": True, "models": 3, "problems": []}
+
+
+def test_a_value_that_is_far_too_large_is_a_mistake_in_the_file(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    nines = "9" * 100_000
+    for line, key in (
+        (f"globalTTL: {nines}", "globalTTL"),
+        (f"performance: {{every: {nines}s}}", "performance.every"),
+        (f"models: {{a: {{cmd: 'run ${{PORT}}', memory: {nines}GiB}}}}", "models.a"),
+    ):
+        path.write_text(f"{line}\n")
+        outcome = command("config", "check", "--config", str(path))
+        assert (outcome.status, outcome.out) == (2, ""), key
+        assert key in outcome.err
+        assert len(outcome.err) < 3000, "a value that is wrong is said in short"
+
+
+def test_twenty_thousand_models_are_read_in_seconds(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "many.yaml"
+    entry = "  m{0}:\n    cmd: llama-server --port ${{PORT}} -m m{0}.gguf\n    aliases: [a{0}]\n"
+    path.write_text("models:\n" + "".join(entry.format(number) for number in range(20_000)))
+    began = time.thread_time()
+    assert command("config", "check", "--config", str(path)).out == "OK: 20000 models\n"
+    assert time.thread_time() - began < 6
 
 
 def test_a_bad_file_is_told_line_by_line(command: Command, tmp_path: Path) -> None:

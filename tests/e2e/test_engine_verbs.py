@@ -147,6 +147,20 @@ def test_a_lying_build_is_installed_shown_and_not_used(machine: Machine, tmp_pat
     assert machine.seats()["linux-x64-vulkan/b100:Vulkan0"] == "untried"
 
 
+def test_an_archive_is_checked_although_its_build_is_installed_already(machine: Machine, tmp_path: Path) -> None:
+    """A sum that is given is compared, or the output says that it was not; and a build that fails is no success."""
+    archive = pack(make_build(tmp_path / "source", build="b100"), tmp_path / "llama-b100.tar.gz")
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    machine.good("install", "--from", str(archive))
+    assert "has another sum than 0000" in machine.bad("install", "--from", str(archive), "--sha256", "0" * 64, status=1)
+    assert "is installed already" in machine.good("install", "--from", str(archive), "--sha256", digest)
+    url = "http://127.0.0.1:9/llama-b100.tar.gz"
+    assert f"{url} was not fetched" in machine.good("install", "cpu/b100", "--from", url, "--sha256", "0" * 64)
+    bad = make_build(tmp_path / "bad", "vulkan", "b100", devices=[CARD], lie=Lie(work="garbage"))
+    machine.engines("install", "--from", str(bad))
+    assert "does not work on this machine" in machine.bad("install", "--from", str(bad), status=1)
+
+
 def test_a_changed_file_is_shown_and_installing_again_repairs_it(machine: Machine, tmp_path: Path) -> None:
     folder = make_build(tmp_path / "source", build="b100")
     machine.good("install", "--from", str(folder))

@@ -27,7 +27,7 @@ from appliance.core.engines.choice import Ranked, Wanted
 from appliance.core.engines.events import Chosen, Removed, RolledBack
 from appliance.core.engines.state import check_removable, lines_to_roll_back
 from appliance.engines.found import check_build, here
-from appliance.engines.installing import CannotInstall
+from appliance.engines.installing import CannotInstall, check_sums
 from appliance.engines.installing import install as put
 from appliance.engines.owner import Engines
 from appliance.engines.shelf import Shelf, alone
@@ -79,9 +79,16 @@ async def _install(
             raise UsageError(f"this build is for {entry.platform}; --platform {entry.platform} installs it anyway")
         async with alone(shelf), opened(shelf) as owner:
             if await _is_here(shelf, entry) and not force:
-                say(f"{entry.id} is installed already, and complete")
-                if entry.platform != here() or not _untried(owner, entry.id):
+                await trio.to_thread.run_sync(check_sums, sources, sources.files, trio.from_thread.check_cancelled)
+                given = source is not None and "://" in source
+                say(f"{entry.id} is installed already, and complete{f'; {source} was not fetched' if given else ''}")
+                if entry.platform != here():
                     return 0
+                standings = {one.standing for one in owner.ranked() if one.seat.build == entry.id}
+                if "proven" in standings:
+                    return 0
+                if standings and "untried" not in standings:
+                    return _does_not_work(entry)
             else:
                 if entry.platform == here():
                     check_needs(entry, owner, force)
@@ -94,17 +101,12 @@ async def _install(
         return say_error(str(cause), EXIT_OURS)
     await tell_server(server)
     click.echo(entry.id)
-    if ok:
-        return 0
-    return say_error(
-        f"{entry.id} does not work on this machine and is not used; 'engines remove' removes it", EXIT_OURS
-    )
+    return 0 if ok else _does_not_work(entry)
 
 
-def _untried(owner: Engines, build: str) -> bool:
-    """True if nothing is known of the build because its first trial was cut short."""
-    standings = {one.standing for one in owner.ranked() if one.seat.build == build}
-    return standings <= {"untried"}
+def _does_not_work(entry: Entry) -> int:
+    what = f"{entry.id} does not work on this machine and is not used; 'engines remove' removes it"
+    return say_error(what, EXIT_OURS)
 
 
 async def _prove(owner: Engines, build: str) -> bool:

@@ -198,7 +198,9 @@ class Begun:
         """Note whole records that the client gets."""
         count = records.count(b"\ndata:") + records.startswith(b"data:")
         if count and not self._records:
-            self._response = next((found for each in _read(records) if isinstance(found := each.get("response"), dict)), {})
+            self._response = next(
+                (found for each in _read(records) if isinstance(found := each.get("response"), dict)), {}
+            )
         if count:
             self._records += count
             self._last = records
@@ -207,7 +209,9 @@ class Begun:
         """Return the record that tells the failure; b"" where no response has begun, which could have failed."""
         if "id" not in self._response:
             return b""
-        number = next((last for each in reversed(_read(self._last)) if isinstance(last := each.get(_NUMBER), int)), None)
+        number = next(
+            (last for each in reversed(_read(self._last)) if isinstance(last := each.get(_NUMBER), int)), None
+        )
         told: JsonObject = {"code": error.reason, "message": error.message, "type": error.type, "param": error.param}
         event: JsonObject = {
             "type": "response.failed",

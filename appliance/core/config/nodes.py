@@ -99,6 +99,10 @@ class Mapping(Struct, frozen=True):
 Node = Scalar | Sequence | Mapping
 
 
+_MOST_SHOWN = 1000
+"""Characters of a path, and of a message."""
+
+
 class Problem(Struct, frozen=True, kw_only=True):
     """One thing that is wrong, or odd, in a configuration. ``path`` is dotted: ``models.llama.ttl``."""
 
@@ -109,8 +113,13 @@ class Problem(Struct, frozen=True, kw_only=True):
     level: Literal["error", "warning"] = "error"
 
     def __str__(self) -> str:
+        """In short: a key or a value of megabytes loses its middle."""
         place = f"{self.at}: " if self.at else ""
-        return f"{place}{self.level}: {self.path + ': ' if self.path else ''}{self.message}"
+        return f"{place}{self.level}: {_shown(self.path) + ': ' if self.path else ''}{_shown(self.message)}"
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"
 
 
 class Places(Struct, frozen=True):

@@ -37,6 +37,8 @@ _INT = re.compile(
 )
 _BASES = {"x": 16, "b": 2, "o": 8, "d": 10}
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_LONGEST_INT = 21
+"""Characters of 64 bits in decimal digits, with the sign. Python refuses to read thousands of them."""
 _INT64 = range(-(2**63), 2**63)
 _UINT64 = range(2**64)
 
@@ -59,8 +61,9 @@ def typed(text: str) -> Plain:
     if text[0] not in "+-.0123456789":
         return text
     digits = text if text[0] == "." else text.replace("_", "")
-    if found := _INT.fullmatch(digits):
-        kind = found.lastgroup or "d"
+    found = _INT.fullmatch(digits)
+    kind = found and found.lastgroup
+    if found and kind and (kind != "d" or len(digits) <= _LONGEST_INT):
         number = int(found[kind], _BASES[kind])
         if (-number if found["sign"] == "-" else number) in _INT64 or (not found["sign"] and number in _UINT64):
             return -number if found["sign"] == "-" else number
@@ -130,7 +133,8 @@ def parse_duration(text: str) -> float | None:
     parts = list(_PART.finditer(rest))
     if not parts or "".join(part[0] for part in parts) != rest:
         return None
-    return sign * sum(float(part[1]) * _SECONDS[part[2]] for part in parts)
+    seconds = sum(float(part[1]) * _SECONDS[part[2]] for part in parts)
+    return None if isinf(seconds) else sign * seconds
 
 
 def parse_size(size: str | int) -> int | None:
@@ -143,7 +147,8 @@ def parse_size(size: str | int) -> int | None:
     number, unit, end = match[1], match[2].lower(), match[3].lower()
     if end.startswith("i") and not unit:
         return None
-    return int(float(number) * (1000 if end == "b" else 1024) ** _POWER[unit])
+    found = float(number) * (1000 if end == "b" else 1024) ** _POWER[unit]
+    return None if isinf(found) else int(found)
 
 
 def why_no_base_url(text: str) -> str | None:

@@ -42,8 +42,10 @@ _ESCAPE = re.compile(r"\\(.)")
 _LONGEST_KEY = 1000
 """Characters; the library takes 1,024."""
 _DEEPEST = 50
-_LONGEST_TEXT = 1 << 20
-"""Characters; two thousand models take half of it. The library's events come one by one, and these all at once."""
+_LONGEST_TEXT = 4 << 20
+"""Characters; twenty thousand models take a third of it. Its events come all at once; the library's do not."""
+_MOST_EVENTS = 1 << 18
+"""More than there may be values in a file: the library's reader ends there."""
 _END = Event("end", 0, 0)
 """Nobody asks where a collection ends."""
 
@@ -123,6 +125,8 @@ class _Lines:
     def go_on(self, at: int) -> None:
         """Find the next line with content, from ``at`` on; behind the last one the column is -1."""
         lines, count = self.lines, self.count
+        if len(self.events) > _MOST_EVENTS:
+            raise _Unusual
         while at < count:
             line = lines[at]
             content = line.lstrip(" ")
