@@ -20,6 +20,8 @@ from appliance.trio_parts import Changed
 
 UPDATE_INTERVAL = 0.25
 """Seconds between two reports of how many bytes requests have had."""
+SHARED = 0.1
+"""Seconds for which the words for a change serve its other readers, too; only its milliseconds would differ."""
 HELD_CHANGES = 128
 """A reader that is further behind gets a snapshot instead; llama-swap's number."""
 
@@ -152,6 +154,7 @@ class InFlight:
         self._next = 0
         self._next_look = -math.inf
         self._news = Changed()
+        self._shared: tuple[tuple[int, int], float, list[Change]] = (-2, -2), 0.0, []
 
     def begin(
         self,
@@ -211,13 +214,19 @@ class InFlight:
             self._add(entry.id)
 
     def changes_since(self, number: int) -> tuple[list[Change], int]:
-        """Return the changes that a reader at ``number`` has not seen, and its new number."""
+        """Return the changes that a reader at ``number`` has not seen, and its new number.
+
+        Readers that ask for the same ones within `SHARED` seconds have the same list.
+        """
         self._look()
         oldest = self._changes[0][0] if self._changes else self._next
         if number < oldest:
             return [Change(operation="snapshot", requests=self.snapshot())], self._next
-        ids = dict.fromkeys(request_id for at, request_id in self._changes if at >= number)
-        return [self._change(request_id) for request_id in ids], self._next
+        asked, now = (number, self._next), trio.current_time()
+        if self._shared[0] != asked or self._shared[1] < now:
+            ids = dict.fromkeys(request_id for at, request_id in self._changes if at >= number)
+            self._shared = asked, now + SHARED, [self._change(request_id) for request_id in ids]
+        return self._shared[2], self._next
 
     async def wait_changed(self, number: int) -> None:
         """Wait until `changes_since` may have something for a reader at ``number``."""

@@ -17,6 +17,7 @@ from swap_harness import Configure, configure
 from appliance.catalog.catalog import Snapshot
 from appliance.core.config.types import Config, ModelConfig, Peer
 from appliance.http.control import events
+from appliance.http.control.listing import View
 from appliance.traffic import traffic
 
 FIRST = ["logData", "logData", "modelStatus", "uiConfig", "profileChanged", "inflight"]
@@ -166,6 +167,31 @@ async def test_logs_profiles_rows_and_requests_as_they_come(open_server: OpenSer
         row = await reader.until("activity")
         [stored] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
         assert row == {"id": stored["id"]}
+
+
+async def test_a_message_is_made_once_for_all_readers(open_server: OpenServer):
+    """What the readers get of a log and of a request is not only equal, but the same bytes in memory."""
+    async with open_server() as server:
+        traffic, owners = server.traffic, server.owners
+        view = View(owners.fleet, owners.catalog, owners.peers, traffic.profile)
+        sources = events.Sources(view, traffic.logs, traffic.inflight, traffic.recorder, traffic.lifetime)
+        feeds = [events.EventFeed(sources) for _ in range(3)]
+
+        async def same(kind: str) -> None:
+            with trio.fail_after(10):
+                while True:
+                    told = [await anext(each) for each in feeds]
+                    if f'"type":"{kind}"'.encode() in told[0] and told[0] is told[1] is told[2]:
+                        return
+
+        async with feeds[0], feeds[1], feeds[2], trio.open_nursery() as nursery:
+            for each in feeds:
+                await anext(each)
+            traffic.program_log.say("info", "to all")
+            await same("logData")
+            nursery.start_soon(server.ask, "POST", CHAT, chat(stream=True, tokens=100, token_delay=0.05))
+            await same("inflight")
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_long_log_comes_in_pieces(open_server: OpenServer):

@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable
 from contextlib import ExitStack
+from functools import lru_cache
 from types import TracebackType
 
 import msgspec
@@ -19,11 +20,10 @@ from quart.wrappers.response import ResponseBody
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.bodies.sse import PING
-from appliance.core.models.swap_listing import Object
 from appliance.errors import ModelNotFound
 from appliance.http.control.answers import TEXT, Pieces, feed_answer, see, text_answer
 from appliance.http.control.listing import View
-from appliance.traffic.inflight import InFlight
+from appliance.traffic.inflight import Change, InFlight
 from appliance.traffic.program_log import LogFeeds, LogReader
 from appliance.traffic.record import Recorder
 from appliance.traffic.traffic import Lifetime
@@ -40,6 +40,8 @@ LOOK_EVERY = 3.0
 """Seconds after which the list of models is looked at without a bell: a new configuration, new files."""
 MAX_LOG = 64 << 10
 """Characters of log in one message."""
+HELD_MESSAGES = 32
+"""Messages that are kept for the other readers; what they tell is at most MAX_LOG each, but for a new reader's."""
 HELD_ROWS = 1024
 """Activity rows that a slow reader may still hear of; a page asks for the whole list anyway."""
 
@@ -54,6 +56,13 @@ class Sources:
         self.recorder = recorder
         self.lifetime = lifetime
         self._states: bytes | None = None
+        self._changes: tuple[list[Change], bytes] = [], b""
+
+    def changes(self, changes: list[Change]) -> bytes:
+        """The messages of changes of requests; readers that look at about the same time have the same list."""
+        if changes is not self._changes[0]:
+            self._changes = changes, b"".join(_message("inflight", msgspec.json.encode(each)) for each in changes)
+        return self._changes[1]
 
     def states(self) -> bytes:
         """The message of the models' states, made once for all feeds that look after the same change."""
@@ -134,12 +143,12 @@ class EventFeed(ResponseBody):
     def _begin(self) -> None:
         """Return the first events of a new client, in llama-swap's order."""
         for source, reader in (("proxy", self._program), ("upstream", self._upstream)):
-            self._put("logData", {"source": source, "data": _text(reader.take())})
+            self._put("logData", source=source, data=_text(reader.take()))
         self._tell_states()
         headers = self._sources.view.config.ui.activity.session_id
-        self._put("uiConfig", {"activity": {"session_id": headers}})
+        self._messages.append(_message("uiConfig", msgspec.json.encode({"activity": {"session_id": headers}})))
         self._profile = self._sources.view.profile.name
-        self._put("profileChanged", {"active": self._profile})
+        self._put("profileChanged", active=self._profile)
         self._tell_inflight()
 
     def _collect(self) -> None:
@@ -147,13 +156,13 @@ class EventFeed(ResponseBody):
         self._tell_log("upstream", self._upstream)
         if (profile := self._sources.view.profile.name) != self._profile:
             self._profile = profile
-            self._put("profileChanged", {"active": profile})
+            self._put("profileChanged", active=profile)
             self._states, self._states_due = b"", True  # llama-swap sends both, whether or not a state has changed
         if self._states_due or self._sources.view.catalog.snapshot is not self._models:
             self._tell_states()
         self._tell_inflight()
         while self._rows:
-            self._put("activity", {"id": self._rows.popleft()})
+            self._put("activity", id=self._rows.popleft())
         self._looked.set()
         self._looked = trio.Event()
 
@@ -170,18 +179,18 @@ class EventFeed(ResponseBody):
     def _tell_log(self, source: str, reader: LogReader) -> None:
         text = _text(reader.take())
         for start in range(0, len(text), MAX_LOG):
-            self._put("logData", {"source": source, "data": text[start : start + MAX_LOG]})
+            self._put("logData", source=source, data=text[start : start + MAX_LOG])
 
     def _tell_inflight(self) -> None:
-        for change in self._inflight.take():
-            self._put("inflight", change)
+        if changes := self._inflight.take():
+            self._messages.append(self._sources.changes(changes))
 
     def _new_row(self, row_id: int) -> None:
         self._rows.append(row_id)
         self._bell.set()
 
-    def _put(self, kind: str, data: Object | msgspec.Struct) -> None:
-        self._messages.append(_message(kind, msgspec.json.encode(data)))
+    def _put(self, kind: str, **data: str | int | None) -> None:
+        self._messages.append(_told(kind, **data))
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
@@ -206,6 +215,12 @@ class EventFeed(ResponseBody):
         self._sources.states_changed()
         self._states_due = True
         self._bell.set()
+
+
+@lru_cache(maxsize=HELD_MESSAGES)
+def _told(kind: str, **data: str | int | None) -> bytes:
+    """A message that all feeds tell at about the same time is made once."""
+    return _message(kind, msgspec.json.encode(data))
 
 
 def _message(kind: str, data: bytes) -> bytes:
