@@ -34,8 +34,23 @@ settings.register_profile("unshrunk", settings.get_profile("fast"), phases=(Phas
 """For tools/mutants.py, which wants to know that a test fails, and not with how little."""
 
 
+LONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "soak": ("MINUTES", "all owners under load for so long", ("long/test_soak.py",)),
+    "fuzz": ("N", "so many damaged inputs for each parser", ("long/test_fuzz.py",)),
+    "kills": (
+        "N",
+        "so many kills of each kind",
+        ("long/test_kills.py", "e2e/test_pull_kill.py", "e2e/test_update_kill.py"),
+    ),
+}
+"""The long tests: what their numbers mean, and their files. Each of them runs shortly in every run of all tests."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deep", action="store_true", help="many more examples for every property (Hypothesis)")
+    for name, (number, what, files) in LONG.items():
+        told = f"{what}; only {' and '.join(files)} run, unless others are named"
+        parser.addoption(f"--{name}", type=int, default=0, metavar=number, help=told)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,6 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(named or ("deep" if deep else "fast"))
     os.environ[MARK] = uuid.uuid4().hex
     config.stash[TURNS] = Turns()
+    chosen = [str(ROOT / "tests" / file) for name in LONG if config.getoption(f"--{name}") for file in LONG[name][2]]
+    if chosen and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args = chosen
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -127,6 +145,24 @@ def open_server(fake_llama_server: tuple[str, ...], fake_model: Path) -> Callabl
     from http_harness import open_appliance  # not at the top: it imports all of the program, and most tests do without
 
     return partial(open_appliance, fake_llama_server, fake_model)
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Generator[Callable[..., object]]:
+    """Start ``serve`` or another verb that listens, as `program.StartServer`; everything is ended afterwards."""
+    from program import Server  # as above
+
+    servers: list[Server] = []
+
+    def start(*argv: str, env: dict[str, str] | None = None, listening: bool = True) -> Server:
+        server = Server(argv, tmp_path, env)
+        servers.append(server)
+        return server.wait_listening() if listening else server
+
+    yield start
+    for server in servers:
+        with server:
+            pass
 
 
 @pytest.fixture

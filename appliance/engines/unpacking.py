@@ -126,6 +126,8 @@ def _zipped(file: zipfile.ZipFile) -> Iterator[_Member]:
     for count, info in enumerate(file.infolist(), 1):
         _check_count(count)
         name, mode = info.filename, info.external_attr >> 16
+        if not name or info.header_offset < 0:
+            raise BadArchive(f"{_shown(name)} has no name, or lies before the beginning of the file")
         if info.flag_bits & 1:
             raise BadArchive(f"{_shown(name)} is encrypted")
         if info.is_dir():

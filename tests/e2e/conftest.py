@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from program import COMMAND, Server, StartServer
+from program import COMMAND, Server
 
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED, list_engines
@@ -90,22 +90,6 @@ def every_engine() -> list[str]:
     if not found or (len(found) < 2 and os.environ.get(REQUIRED)):
         _missing("an engine")
     return found
-
-
-@pytest.fixture
-def start_server(tmp_path: Path) -> Generator[StartServer]:
-    """Start ``serve`` or another verb that listens; everything is ended afterwards."""
-    servers: list[Server] = []
-
-    def start(*argv: str, env: dict[str, str] | None = None, listening: bool = True) -> Server:
-        server = Server(argv, tmp_path, env)
-        servers.append(server)
-        return server.wait_listening() if listening else server
-
-    yield start
-    for server in servers:
-        with server:
-            pass
 
 
 @pytest.fixture(scope="session")

@@ -171,14 +171,16 @@ async def post(port: int, path: str, body: object, key: str | None = None) -> tu
             received += chunk
     top, _, rest = bytes(received).partition(b"\r\n\r\n")
     status = int(top.split(b" ", 2)[1])
-    return status, _dechunk(rest) if b"transfer-encoding: chunked" in top.lower() else rest
+    return status, dechunk(rest) if b"transfer-encoding: chunked" in top.lower() else rest
 
 
-def _dechunk(data: bytes) -> bytes:
-    """Fails when the last chunk is missing: the answer was cut short."""
+def dechunk(data: bytes, *, whole: bool = True) -> bytes:
+    """Fails when the last chunk is missing: the answer was cut short. Not ``whole``: what there is of it."""
     body = bytearray()
     while True:
-        size, _, data = data.partition(b"\r\n")
+        size, found, data = data.partition(b"\r\n")
+        if not whole and (not found or len(data) < int(size, 16)):
+            return bytes(body + data)
         length = int(size, 16)
         if length == 0:
             return bytes(body)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import REQUIRED, StartServer
+from conftest import REQUIRED
 from gguf_files import write_model
-from program import Server
+from program import Server, StartServer
 
 from appliance.engines.embedded import available
 from appliance.engines.found import EMBEDDED, ENGINE_VARIABLE

@@ -66,8 +66,8 @@ def check_blobs(folder: Path, sha256: str) -> None:
 
 
 def test_kills_cost_at_most_a_chunk_each(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    deep = bool(request.config.getoption("--deep"))
-    size, kills, rate = (1 << 30, 50, 100_000_000) if deep else (64 << 20, 6, 40_000_000)
+    kills = request.config.getoption("--kills") or (50 if request.config.getoption("--deep") else 6)
+    size, rate = (1 << 30, 100_000_000) if kills > 20 else (64 << 20, 40_000_000)
     seed = int.from_bytes(os.urandom(4))
     choice = random.Random(seed)
     sha256 = large_model(tmp_path / "hub" / REPO / NAME, size)

@@ -70,7 +70,7 @@ def changes_of(machine: Path) -> dict[str, object]:
 
 
 def points(log: str, *, deep: bool) -> list[int]:
-    """Numbers of the changes to be killed at: every renaming and removal of a folder, and with --deep all."""
+    """Numbers of the changes to be killed at: every renaming and removal of a folder, with --deep and --kills all."""
     lines = [line.split(" ", 2) for line in log.splitlines()]
     chosen = [int(number) for number, event, _ in lines if deep or event == "os.rename"]
     return [*chosen, len(lines) + 1]
@@ -122,7 +122,7 @@ def test_killed_before_any_of_its_changes_the_machine_serves_and_clears_up(
     log = (whole / "engines.log").read_text()
     assert str(whole / "engines" / NEW) in log
     check_tidy(whole)
-    numbers = points(log, deep=bool(request.config.getoption("--deep")))
+    numbers = points(log, deep=bool(request.config.getoption("--deep") or request.config.getoption("--kills")))
     for number in numbers[share::SHARES]:
         copy = copy_of(machine, f"killed-{number}")
         ended = engines(copy, *command, last=number)

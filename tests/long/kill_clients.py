@@ -1,0 +1,87 @@
+"""Clients of the kill tests: they note what came, and when."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+from program import Server
+
+CHAT = "/v1/chat/completions"
+ENDLESS = 100_000
+"""Tokens: more than come before the kill."""
+
+
+class Reader:
+    """One client of one stream, in a thread of its own, until the stream or the connection ends."""
+
+    def __init__(self, server: Server, conversation: str | None, **fake: object) -> None:
+        self.conversation = conversation
+        self.body = b""
+        """What came of the answer's body, without the framing of chunks."""
+        self.arrived: list[tuple[float, int]] = []
+        """When how many bytes of it were there."""
+        self.begun = threading.Event()
+        self.socket = socket.create_connection((server.host, server.port), timeout=20)
+        body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}], "fake": fake})
+        kept = f"X-Conversation-Id: {conversation}\r\n" if conversation else ""
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n{kept}Content-Length: {len(body)}\r\n\r\n"
+        self.socket.sendall(head.encode() + body.encode())
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        raw = b""
+        with suppress(OSError, ValueError), self.socket, self.socket.makefile("rb") as file:
+            while file.readline().strip():
+                pass
+            while size := int(file.readline(), 16):
+                raw = file.read(size)
+                file.readline()
+                self.body += raw
+                self.arrived.append((time.monotonic(), len(self.body)))
+                self.begun.set()
+
+    def wait_begun(self) -> None:
+        assert self.begun.wait(30), "the stream does not begin"
+
+    def cut(self) -> None:
+        """Leave, as somebody does whose machine is switched off: whatever is in the air stays there."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.thread.join(10)
+
+    def there_at(self, instant: float) -> int:
+        """Bytes that had come by then."""
+        return max((count for at, count in self.arrived if at <= instant), default=0)
+
+
+@contextmanager
+def readers(server: Server, *conversations: str | None, **fake: object) -> Generator[list[Reader]]:
+    """All have begun when the block is entered, and have ended when it is left."""
+    found = [Reader(server, each, **fake) for each in conversations]
+    try:
+        for each in found:
+            each.wait_begun()
+        yield found
+    finally:
+        for each in found:
+            each.cut()
+
+
+def records(body: bytes) -> list[dict[str, object]]:
+    """The JSON of a stream's records; fails for one that is torn. ``[DONE]`` and comments count for nothing."""
+    *whole, rest = body.split(b"\n\n")
+    assert rest == b"", f"a record is torn: {rest[-200:]!r}"
+    data = [each.removeprefix(b"data: ") for each in whole if each.startswith(b"data: ")]
+    return [json.loads(each) for each in data if each != b"[DONE]"]
+
+
+def text_of(body: bytes) -> str:
+    """What the model said in a chat."""
+    choices = [each["choices"][0]["delta"] for each in records(body) if each.get("choices")]  # type: ignore[index]
+    return "".join(delta.get("content") or "" for delta in choices)

@@ -1,0 +1,223 @@
+"""SIGKILL at random instants, again and again: no process stays behind, and nothing is lost that the docs promise.
+
+``--kills N`` makes N kills of each kind; kills of downloads and of updates are in tests/e2e.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from config_files import ANY_PORT, ConfigFile, ask
+from engine_folders import HERE, make_build
+from kill_clients import ENDLESS, Reader, readers, records, text_of
+from leftovers import Leftovers
+from program import COMMAND, Server, StartServer, fresh_environment, http, run_command
+from waiting import wait
+
+if sys.platform == "win32":
+    pytest.skip("signals as POSIX has them", allow_module_level=True)
+
+FEW, DEEP = 3, 100
+GATHERED = 0.1
+"""Seconds for which writes of kept streams are gathered, as docs/reliability.md says."""
+BUSY = 0.9
+"""Seconds that a busy machine may add to that."""
+ORPHANS = 5.0
+"""Seconds that the warden has to end everything."""
+PACE = {"tokens": ENDLESS, "token_delay": 0.002}
+
+
+@pytest.fixture
+def kills(request: pytest.FixtureRequest) -> int:
+    return request.config.getoption("--kills") or (DEEP if request.config.getoption("--deep") else FEW)
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """Another one each time: its seed is in the output of a test that fails."""
+    seed = int.from_bytes(os.urandom(4))
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def file(tmp_path: Path, fake_engine: Path, fake_model: Path) -> ConfigFile:
+    return ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model)
+
+
+class Survivors:
+    """Processes of this test run that were not there before."""
+
+    def __init__(self) -> None:
+        self._before = Leftovers.now().processes.keys()
+
+    def wait_none(self) -> None:
+        wait(lambda: Leftovers.now().processes.keys() - self._before, lambda left: not left, within=ORPHANS)
+
+
+def kill(process: subprocess.Popen[bytes]) -> float:
+    """When it was dead."""
+    process.kill()
+    process.wait(10)
+    return time.monotonic()
+
+
+def check_kept(server: Server, reader: Reader, killed_at: float) -> float:
+    """A kept stream after the kill: the client's bytes and no others, and an end. Seconds of it that are lost."""
+    found = http(server, "GET", f"/v1/stream/{reader.conversation}?from=0")
+    missing_since = next((at for at, _ in reader.arrived), killed_at)
+    if found.status == 404:
+        assert killed_at - missing_since < GATHERED + BUSY, "a stream that had been written is gone"
+        return killed_at - missing_since
+    assert found.status == 200, found.body
+    assert "error" in records(found.body)[-1]
+    kept = found.body[: found.body.rindex(b"\n\n", 0, -2) + 2]
+    common = min(len(kept), len(reader.body))
+    assert kept[:common] == reader.body[:common], "other bytes than the client had"
+    lost = [at for at, count in reader.arrived if count > len(kept)]
+    seconds = killed_at - lost[0] if lost else 0.0
+    assert seconds < GATHERED + BUSY, f"{len(reader.body) - len(kept)} bytes of {seconds:.2f} s are lost"
+    return seconds
+
+
+def test_kills_of_the_program(start_server: StartServer, file: ConfigFile, kills: int, chance: random.Random) -> None:
+    """With kept streams under way, and sometimes in the middle of a reload; the next start has what was kept."""
+    folder = file.path.parent
+    kept = {"streams": {"path": str(folder / "streams")}, "store": {"path": str(folder / "store.db")}}
+    argv = ("serve", *ANY_PORT, "--config", file.write({"m": ()}, **kept))
+    worst, row = 0.0, 0
+    for number in range(kills):
+        survivors = Survivors()
+        server = start_server(*argv)
+        with readers(server, *(f"k{number}-{each}" for each in range(3)), **PACE) as reading:
+            time.sleep(chance.random())
+            if chance.random() < 0.3:
+                server.signal(signal.SIGHUP)
+                time.sleep(chance.random() / 50)
+            killed_at = kill(server.process)
+        survivors.wait_none()
+        again = start_server(*argv)
+        worst = max(worst, *(check_kept(again, reader, killed_at) for reader in reading))
+        ask(again, "m")
+        newest = http(again, "GET", "/api/metrics/activity?limit=1").json()["data"][0]["id"]
+        assert newest > row, "an activity row that was there is gone"
+        row = newest
+        again.signal(signal.SIGTERM)
+        assert again.wait(15) == 0, again.told()
+        survivors.wait_none()
+    print(f"{kills} kills of the program: {3 * kills} kept streams, at most {worst:.2f} s of one lost")
+
+
+def test_kills_of_engines(start_server: StartServer, file: ConfigFile, kills: int, chance: random.Random) -> None:
+    """The clients hear of it in a whole record, with nothing twice, and the next request has another process."""
+    server = start_server("serve", *ANY_PORT, "--config", file.write({"m": ()}))
+    whole = ask(server, "m", fake={"tokens": 3000})
+    for number in range(kills):
+        with readers(server, None, None, f"e{number}", **PACE) as reading:
+            time.sleep(chance.random() / 5)
+            engine = next(each for each in server.children() if "--port" in each.cmdline())
+            engine.kill()
+            for reader in reading:
+                reader.thread.join(10)
+                assert "error" in records(reader.body)[-1], reader.body[-300:]
+                assert whole.startswith(text_of(reader.body))
+        wait(lambda: http(server, "POST", "/v1/chat/completions", question()).status == 200)
+        assert sum("--port" in each.cmdline() for each in living(server)) == 1
+    print(f"{kills} kills of engines: {3 * kills} streams, each ended in words")
+
+
+def question() -> dict[str, object]:
+    return {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+
+
+def living(server: Server) -> Sequence[psutil.Process]:
+    return [each for each in server.children() if each.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_cuts_of_clients(start_server: StartServer, file: ConfigFile, kills: int, chance: random.Random) -> None:
+    """Ten for each kill: the engine stops to work for who has left, and the program keeps nothing of them."""
+    server = start_server("serve", *ANY_PORT, "--config", file.write({"m": ("--parallel", "4")}))
+    ask(server, "m")
+    program = psutil.Process(server.process.pid)
+    before = program.num_fds()
+    for _ in range(kills * 10 // 4 + 1):
+        with readers(server, None, None, None, None, **PACE):
+            time.sleep(chance.random() / 20)
+    wait(lambda: http(server, "GET", "/slots?model=m").json(), lambda slots: not any(busy(each) for each in slots))
+    wait(lambda: program.num_fds(), lambda now: now <= before + 4)
+    assert ask(server, "m")
+    print(f"{4 * (kills * 10 // 4 + 1)} cuts")
+
+
+def busy(slot: dict[str, object]) -> bool:
+    return bool(slot["is_processing"])
+
+
+def test_kills_in_a_reload(start_server: StartServer, file: ConfigFile, kills: int, chance: random.Random) -> None:
+    for number in range(kills):
+        survivors = Survivors()
+        server = start_server("serve", *ANY_PORT, "--config", file.write({"m": (), f"old{number}": ()}))
+        ask(server, "m")
+        file.write({"m": ("--ctx-size", str(number + 1)), f"new{number}": ()})
+        written = file.path.read_bytes()
+        server.signal(signal.SIGHUP)
+        time.sleep(chance.random() / 10)
+        kill(server.process)
+        survivors.wait_none()
+        assert file.path.read_bytes() == written
+    checked = run_command("config", "check", "--config", str(file.path), cwd=file.path.parent)
+    assert checked.returncode == 0, checked.stderr
+    print(f"{kills} kills in a reload")
+
+
+def test_kills_of_an_import(tmp_path: Path, kills: int, chance: random.Random) -> None:
+    """``engines install --from ARCHIVE``, as without a network: a build is there and whole, or it is not there."""
+    home, archive = tmp_path / "home", tmp_path / "llama-b100.tar.gz"
+    home.mkdir()
+    with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
+        packed.add(make_build(tmp_path / "source", build="b100"), "llama-b100")
+    env = {"LLAMA_APPLIANCE_ENGINES_DIR": str(home / "engines")}
+    install = [str(COMMAND), "engines", "install", "--from", str(archive), "cpu/b100"]
+    source = str(make_build(tmp_path / "source", build="b50"))
+    first = run_command("engines", "install", "--from", source, cwd=home, env=env)
+    assert first.returncode == 0, first.stderr
+    survivors, took, there = Survivors(), 2.0, 0
+    for _ in range(kills):
+        began = time.monotonic()
+        with subprocess.Popen(
+            install,
+            cwd=home,
+            env={**fresh_environment(home), **env},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            try:
+                process.wait(chance.random() * took)
+                took = 0.9 * (time.monotonic() - began)
+            except subprocess.TimeoutExpired:
+                kill(process)
+        survivors.wait_none()
+        listed = run_command("engines", "ls", "--json", cwd=home, env=env)
+        assert listed.returncode == 0, listed.stderr
+        builds = {build["id"]: build for build in json.loads(listed.stdout)["builds"]}
+        ours = builds.get(f"{HERE}-cpu/b100")
+        if ours is not None:
+            assert all(seat["standing"] in ("proven", "untried") for seat in ours["seats"]), ours
+            there += 1
+            removed = run_command("engines", "remove", f"{HERE}-cpu/b100", "--force", cwd=home, env=env)
+            assert removed.returncode == 0, removed.stderr
+    done = run_command("engines", "install", "--from", str(archive), "cpu/b100", cwd=home, env=env)
+    assert done.returncode == 0, done.stderr
+    assert not [path.name for path in (home / "engines").glob(".*/*") if path.parent.name in (".staged", ".work")]
+    print(f"{kills} kills of an import: {there} times the build was there, and whole")

@@ -1,0 +1,160 @@
+"""Everything at once for a long time: memory, descriptors and tasks do not grow, nothing fails, and counters agree.
+
+``--soak MINUTES`` says how long; without it the same runs for some seconds.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+import psutil
+import pytest
+import trio
+from config_files import ANY_PORT, ConfigFile
+from gguf_files import write_model
+from hub_process import fake_hub
+from msgspec import Struct
+from program import Server, StartServer, http
+from soak_clients import MODELS, Clients, hub_files
+from waiting import until
+
+SHORT = 8.0
+"""Seconds, where no time is asked for."""
+BESIDE = 3
+"""Clients at a time."""
+PAUSE = 0.25
+"""Seconds between two uses by one client, on average."""
+WARM = 600.0
+"""Seconds after which memory counts: buffers of captures, logs and streams fill up until then."""
+SLOPE = 0.1
+"""MiB a minute that the program may grow, in a soak that is long enough to tell: LEAST seconds after WARM."""
+LEAST = 1200.0
+MOST = 60.0
+"""MiB that it may grow altogether."""
+SPARE = 6
+"""Descriptors, and tasks: connections that are kept for the next request."""
+SETTLE = 90.0
+"""Seconds until idle connections are closed."""
+
+
+class Sample(Struct, frozen=True):
+    at: float
+    mib: float
+    descriptors: int
+    tasks: int
+
+
+class Watched:
+    """The program as seen from outside, and its number of tasks as its own Trio tells it."""
+
+    def __init__(self, server: Server, tasks: Path) -> None:
+        self._process = psutil.Process(server.process.pid)
+        self._tasks = tasks
+        self._began = time.monotonic()
+        self.samples: list[Sample] = []
+
+    def look(self) -> Sample:
+        tasks = int(self._tasks.read_text() or 0)
+        memory = self._process.memory_info().rss / 2**20
+        return Sample(time.monotonic() - self._began, memory, self._process.num_fds(), tasks)
+
+    async def sample(self, every: float) -> None:
+        while True:
+            self.samples.append(self.look())
+            await trio.sleep(every)
+
+
+def slope(samples: Sequence[Sample]) -> float:
+    """MiB a minute, by least squares."""
+    at, mib = fmean(each.at for each in samples), fmean(each.mib for each in samples)
+    spread = sum((each.at - at) ** 2 for each in samples)
+    return 60 * sum((each.at - at) * (each.mib - mib) for each in samples) / spread if spread else 0.0
+
+
+def counted(server: Server) -> int:
+    """Requests for models that the program has counted."""
+    text = http(server, "GET", "/metrics").body.decode()
+    return sum(
+        int(float(each)) for each in re.findall(r"^llama_appliance_model_requests_total\{.*\} (\S+)$", text, re.M)
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors and memory as Linux counts them")
+async def test_all_owners_at_once(
+    start_server: StartServer, fake_engine: Path, fake_model: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seconds = request.config.getoption("--soak") * 60.0 or SHORT
+    seed = random.randrange(1 << 30)
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model)
+
+    def write(extra: int) -> str:
+        models = {name: () for name in (*MODELS, *(f"extra{each}" for each in range(extra)))}
+        return file.write(models, modelsMax=2, streams={"path": str(tmp_path / "streams")}, logToStdout="none")
+
+    tasks, path = tmp_path / "tasks", tmp_path / "watch"
+    path.mkdir()
+    (path / "sitecustomize.py").write_text(Path(__file__).with_name("watch_tasks.py").read_text())
+    hub_files(tmp_path / "hub", write_model)
+    with fake_hub(tmp_path / "hub") as hub:
+        hub.behave(rate=1_000_000)
+        hub_at = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(path)}
+        server = start_server("serve", *ANY_PORT, "--config", write(1), env={**hub_at, "TASKS_FILE": str(tasks)})
+        other = start_server("serve", *ANY_PORT, "--no-starter", env={**hub_at, "TASKS_FILE": f"{tasks}-other"})
+        clients = Clients(server.port, other.port, write, random.Random(seed))
+        for kind in dict.fromkeys(clients.kinds):
+            await clients.one(kind)
+        await quiet(server)
+        watched = [Watched(server, tasks), Watched(other, Path(f"{tasks}-other"))]
+        await trio.sleep(2)
+        starts = [each.look() for each in watched]
+        end = trio.current_time() + seconds
+        async with trio.open_nursery() as nursery:
+            for each in watched:
+                nursery.start_soon(each.sample, max(0.5, seconds / 500))
+            async with trio.open_nursery() as working:
+                for _ in range(BESIDE):
+                    working.start_soon(clients.work, end, PAUSE)
+            nursery.cancel_scope.cancel()
+        told = f"seed {seed}, {sum(clients.done.values())} uses {dict(clients.done)}"
+        assert not clients.wrong, (len(clients.wrong), clients.wrong[:10], told)
+        await quiet(server)
+        assert counted(server) == clients.asked, told
+        print(told)
+        for each, start in zip(watched, starts, strict=True):
+            await check(each, start, seconds)
+
+
+async def check(watched: Watched, start: Sample, seconds: float) -> None:
+    """All that was opened is closed, and what memory has grown is no leak."""
+    back = await until(
+        watched.look,
+        lambda now: now.descriptors <= start.descriptors + SPARE and now.tasks <= start.tasks + SPARE,
+        within=SETTLE,
+        told=lambda: start,
+    )
+    warm = min(WARM, seconds / 3)
+    later = [each for each in watched.samples if each.at >= warm]
+    grown = slope(later)
+    print(f"{start} to {back}; from {warm:.0f} s on {grown:+.3f} MiB a minute")
+    assert back.mib < start.mib + MOST
+    if seconds - warm >= LEAST:
+        assert grown < SLOPE
+
+
+async def quiet(server: Server) -> None:
+    """Every model is unloaded, and every request over."""
+
+    def under_way() -> float:
+        text = http(server, "GET", "/metrics").body.decode()
+        found = re.search(r"^llama_appliance_requests_under_way (\S+)$", text, re.M)
+        return float(found[1]) if found else 99
+
+    await until(under_way, lambda now: now <= 1, within=30)
+    http(server, "POST", "/api/models/unload", {})
+    await until(lambda: http(server, "GET", "/running").json()["running"], lambda left: not left, within=30)
