@@ -2,6 +2,7 @@
 
     python3 bootstrap.py serve [ARGS...]       start the server; ARGS go to `llama-appliance serve`
     python3 bootstrap.py test [--deep] [ARGS]  run the tests; ARGS go to pytest, --deep searches much longer
+    python3 bootstrap.py test --soak MINUTES   the soak; --fuzz N and --kills N: damaged inputs, and kills of everything
     python3 bootstrap.py test --upstream       run llama.cpp's own server tests against both programs
     python3 bootstrap.py check                 format, lint, types, import directions, prose
     python3 bootstrap.py web [--check]         build the page of appliance/web (needs Node); --check compares

@@ -21,7 +21,7 @@ from appliance.trio_parts import Changed
 UPDATE_INTERVAL = 0.25
 """Seconds between two reports of how many bytes requests have had."""
 SHARED = 0.1
-"""Seconds for which the words for a change serve its other readers, too; only its milliseconds would differ."""
+"""Seconds for which the words for a change also serve its other readers; only its milliseconds would differ."""
 HELD_CHANGES = 128
 """A reader that is further behind gets a snapshot instead; llama-swap's number."""
 

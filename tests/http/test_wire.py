@@ -51,6 +51,7 @@ GARBAGE = [
     (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
     (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
     (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 140_000 + b"\r\n\r\n", 431),
+    (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 65_536 + b"\r\n\r\n", 431),
     (b"GET /" + b"x" * 140_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 431),
     (b"CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 400),
     (b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 200),

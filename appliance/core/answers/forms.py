@@ -198,9 +198,8 @@ class Begun:
         """Note whole records that the client gets."""
         count = records.count(b"\ndata:") + records.startswith(b"data:")
         if count and not self._records:
-            self._response = next(
-                (found for each in _read(records) if isinstance(found := each.get("response"), dict)), {}
-            )
+            told = (each.get("response") for each in _read(records))
+            self._response = next((each for each in told if isinstance(each, dict)), self._response)
         if count:
             self._records += count
             self._last = records
@@ -209,9 +208,8 @@ class Begun:
         """Return the record that tells the failure; b"" where no response has begun, which could have failed."""
         if "id" not in self._response:
             return b""
-        number = next(
-            (last for each in reversed(_read(self._last)) if isinstance(last := each.get(_NUMBER), int)), None
-        )
+        numbers = [each.get(_NUMBER) for each in _read(self._last)]
+        number = next((each for each in reversed(numbers) if isinstance(each, int)), None)
         told: JsonObject = {"code": error.reason, "message": error.message, "type": error.type, "param": error.param}
         event: JsonObject = {
             "type": "response.failed",

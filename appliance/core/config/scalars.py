@@ -11,7 +11,6 @@ expressions it takes hours for forty letters, and nobody else is served meanwhil
 from __future__ import annotations
 
 import re
-from binascii import Error as NotBase64
 from binascii import a2b_base64
 from decimal import Decimal
 from functools import lru_cache
@@ -80,7 +79,7 @@ def tagged(text: str, tag: str) -> Plain | None:
     if kind == "binary":
         try:
             return a2b_base64("".join(text.split()), strict_mode=True).decode()
-        except (NotBase64, UnicodeError):
+        except ValueError:  # not base64, not ASCII, not UTF-8
             raise WrongTag(f"'{text}' is not text in base64, as !!binary says") from None
     wanted = _KINDS[kind]
     value = typed(text)
