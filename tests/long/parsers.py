@@ -435,7 +435,7 @@ PARSERS = {
     "sse": Parser(seeds=_streams(), words=SSE_WORDS, read=_sse, agrees=_sse_agrees, joined=True, share=0.5),
     "gguf": Parser(seeds=[_small_gguf()], words=GGUF_WORDS, read=_gguf, least=0.01),
     "yaml": Parser(seeds=YAML, words=YAML_WORDS, read=_yaml, share=0.1),
-    "yaml-large": Parser(seeds=[SEED], words=YAML_WORDS, read=_yaml, least=0.0, share=0.01),
+    "yaml-large": Parser(seeds=[SEED], words=YAML_WORDS, read=_yaml, least=0.0, longest=0.2, share=0.01),
     "matrix": Parser(
         seeds=[b"a & (b | c)\n", b"(a|b)&(c|d)&(e|f)\n+s0 & d\n", b"a\nb | c & d\n"],
         words=[b"+s0", b"+s1", b"(" * 40, b")" * 40, b" & ", b" | ", b"a" * 60, b"(a|b)&" * 30, b"\n"],
