@@ -122,12 +122,14 @@ async def test_all_owners_at_once(
                     working.start_soon(clients.work, end, PAUSE)
             nursery.cancel_scope.cancel()
         told = f"seed {seed}, {sum(clients.done.values())} uses {dict(clients.done)}"
-        assert not clients.wrong, (len(clients.wrong), clients.wrong[:10], told)
         await quiet(server)
-        assert counted(server) == clients.asked, told
-        print(told)
+        print(
+            f"{told}; {counted(server)} requests of models counted, {clients.asked} made; wrong: {clients.wrong[:10]}"
+        )
         for each, start in zip(watched, starts, strict=True):
             await check(each, start, seconds)
+        assert not clients.wrong, (len(clients.wrong), clients.wrong[:10], told)
+        assert counted(server) == clients.asked, told
 
 
 async def check(watched: Watched, start: Sample, seconds: float) -> None:
