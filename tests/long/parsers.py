@@ -27,12 +27,12 @@ from appliance.core.bodies.sse import Decoder, ErrorInfo, WholeRecords
 from appliance.core.config.load import load
 from appliance.core.config.nodes import Source
 from appliance.core.config.types import MatrixConfig
-from appliance.core.decoding import decoded
-from appliance.core.engines.ggml_rpc import KNOWN, Questions, RpcError
+from appliance.core.engines.workers import KNOWN, Questions, RpcError
 from appliance.core.mcp.messages import Answer, Lines, outcome, read_message, read_tools
 from appliance.core.mcp.serving import Call, Listing, read_request
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
+from appliance.core.parts import decoded
 from appliance.core.records.accounting import TokenCounter
 from appliance.core.runs.slash import Family
 from appliance.core.scheduling.matrix import Matrix, MatrixError, check_matrix
