@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +57,6 @@ def test_a_value_that_is_far_too_large_is_a_mistake_in_the_file(command: Command
         assert (outcome.status, outcome.out) == (2, ""), key
         assert key in outcome.err
         assert len(outcome.err) < 3000, "a value that is wrong is said in short"
-
-
-def test_twenty_thousand_models_take_ten_times_as_long_as_two_thousand(command: Command, tmp_path: Path) -> None:
-    path = tmp_path / "many.yaml"
-    entry = "  m{0}:\n    cmd: llama-server --port ${{PORT}} -m m{0}.gguf\n    aliases: [a{0}]\n"
-
-    def spent(models: int) -> float:
-        path.write_text("models:\n" + "".join(entry.format(number) for number in range(models)))
-        began = time.thread_time()
-        assert command("config", "check", "--config", str(path)).out == f"OK: {models} models\n"
-        return time.thread_time() - began
-
-    assert spent(20_000) < 20 * min(spent(2_000) for _ in range(3))
 
 
 def test_a_bad_file_is_told_line_by_line(command: Command, tmp_path: Path) -> None:
