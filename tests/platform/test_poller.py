@@ -274,6 +274,7 @@ async def test_any_order_of_events(steps: list[tuple[str, int]]):
                         case "silence":
                             end.silence()
                         case "each" | "receive" if not end.waits and not end.over and not end.listens:
+                            end.waits = True  # from now on, though the task may not run in this turn
                             nursery.start_soon(end.wait, step)
                             await trio.lowlevel.checkpoint()
                         case "turn":
