@@ -132,7 +132,11 @@ class Hub:
         files: list[RemoteFile] = []
         for _ in range(MAX_PAGES):
             entries, url = await self._ask(repo, url, list[TreeEntry])
-            files += [file for entry in entries if entry.type == "file" and (file := _file_of(entry))]
+            for entry in entries:
+                oid, size = (entry.lfs.oid, entry.lfs.size or entry.size) if entry.lfs else (entry.oid, entry.size)
+                oid = oid.removeprefix("sha256:").lower()
+                if entry.type == "file" and is_oid(oid):
+                    files.append(RemoteFile(entry.path, oid, size))
             if url is None:
                 break
         return files
@@ -248,12 +252,6 @@ class Hub:
         if scheme != "https" and self._origin[0] == "https":
             raise HubFailed(self.host, f"it redirected us to {_origin(found)[1]} without encryption", passing=False)
         return found
-
-
-def _file_of(entry: TreeEntry) -> RemoteFile | None:
-    oid, size = (entry.lfs.oid, entry.lfs.size or entry.size) if entry.lfs else (entry.oid, entry.size)
-    oid = oid.removeprefix("sha256:").lower()
-    return RemoteFile(entry.path, oid, size) if is_oid(oid) else None
 
 
 def _origin(url: str) -> tuple[str, str, int]:

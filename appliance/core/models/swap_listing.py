@@ -200,13 +200,10 @@ class _Loaded:
 
     def value(self, names: Iterable[str]) -> str:
         """``loaded`` when one of them is loaded, or on its way there."""
-        return "loaded" if any(self._is_loaded(name) for name in names) else UNLOADED
-
-    def _is_loaded(self, name: str) -> bool:
-        model_id = name if name in self._base else self._ids.get(name, "")
-        if model_id in self._base:
-            return _object(self._base[model_id].get("status")).get("value") in ("loading", "loaded", "sleeping")
-        return model_id in self._remote
+        ids = [name if name in self._base else self._ids.get(name, "") for name in names]
+        states = [_object(self._base[one].get("status")).get("value") for one in ids if one in self._base]
+        runs = any(state in ("loading", "loaded", "sleeping") for state in states)
+        return "loaded" if runs or any(one in self._remote for one in ids if one not in self._base) else UNLOADED
 
 
 def _selector(selector_id: str, selector: Selector, now: int, loaded: _Loaded) -> Object:
