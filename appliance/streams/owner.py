@@ -17,7 +17,7 @@ from appliance.core.config.types import StreamsConfig
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import About, Stored, StreamFiles, open_stream_files
 from appliance.store.stream_folder import check_folder
-from appliance.streams.generation import EVENTS, End, Generation, Head, RingSink, never
+from appliance.streams.generation import EVENTS, LINES, End, Generation, Head, RingSink, never
 from appliance.trio_parts import Changed
 
 
@@ -296,7 +296,7 @@ class Streams:
             ring = Ring(self.settings.max_bytes, found.dropped)
             ring.append(found.data)
             generation = Generation(about.conversation, about.started_at, ring, self)
-            generation.head = Head(200, ((b"Content-Type", EVENTS),))
+            generation.head = Head(200, ((b"Content-Type", LINES if about.lines else EVENTS),))
             generation.interrupted_at = found.interrupted_at
             ring.finalize()
             generation.end, generation.completed_at = End.DONE, found.completed_at

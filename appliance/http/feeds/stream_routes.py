@@ -21,10 +21,10 @@ from appliance.core.bodies.head import check_json
 from appliance.errors import BadRequest
 from appliance.http.control.answers import json_answer
 from appliance.http.way.resumable import LOOKUP, STREAM, find_stream
-from appliance.streams.generation import Reader
+from appliance.streams.generation import EVENTS, Reader
 from appliance.streams.owner import Streams
 
-CONTENT_TYPE = "text/event-stream"
+CONTENT_TYPE = EVENTS.decode()
 UINT64 = 1 << 64
 _NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20})")
 
@@ -51,14 +51,19 @@ class StreamRoutes:
         numbered = _flag("sse_ids")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, _last("from"))
         generation = await find_stream(self._streams, wanted)
-        ring = generation.ring
+        ring, head = generation.ring, generation.head
+        content_type = (head.content_type if head is not None else EVENTS).decode("latin-1")
+        if numbered and not content_type.startswith(CONTENT_TYPE):
+            raise BadRequest(
+                "sse_ids is for event streams, and this one is lines of JSON; leave it out", param="sse_ids"
+            )
         reader = generation.reader(offset)
         if reader.offset < ring.dropped:
             raise BadRequest("Stream offset lost, please restart", param="from")
         if numbered and "Last-Event-ID" in request.headers and ring.finished and offset >= ring.total:
             return Response("", 204)
         body = b"" if request.method == "HEAD" else StreamBody(reader, numbered=numbered)
-        response = Response(body, content_type=CONTENT_TYPE)
+        response = Response(body, content_type=content_type)
         response.timeout = None
         response.headers["Cache-Control"] = "no-cache"
         response.headers["X-Accel-Buffering"] = "no"
