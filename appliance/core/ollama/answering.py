@@ -85,13 +85,16 @@ class _Timings(Struct):
     predicted_ms: float = 0.0
 
 
+_NULL = Raw(b"null")
+
+
 class _Chunk(Struct):
     """A record of a stream, or a whole answer: OpenAI's chat and completions, or llama-server's ``/infill``."""
 
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     timings: _Timings | None = None
-    error: Raw | None = None
+    error: Raw = _NULL
     content: str | None = None
     stop_type: str | None = None
     completion_probabilities: list[dict[str, object]] | None = None
@@ -178,7 +181,7 @@ class Translator:
             chunk = _CHUNK.decode(data)
         except UNREADABLE:
             return b""
-        if chunk.error is not None:
+        if chunk.error != _NULL:
             return self._fail(error_text(chunk.error))
         self._note(chunk)
         said, thought, logprobs = self._take(chunk)
@@ -199,7 +202,7 @@ class Translator:
             return 502, error_body("the model's answer cannot be read")
         text, thinking, logprobs = "", "", list[JsonObject]()
         for chunk in chunks:
-            if chunk.error is not None:
+            if chunk.error != _NULL:
                 return 500, error_body(error_text(chunk.error))
             self._note(chunk)
             said, thought, more = self._take(chunk)

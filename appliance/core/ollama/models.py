@@ -80,7 +80,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     @property
     def sure(self) -> bool:
         """False where so little is known that nothing may be refused."""
-        return self.info is not None or self.props is not None
+        return self.info is not None or bool(self.template)
 
     @property
     def abilities(self) -> list[str]:
@@ -94,7 +94,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         template, props = self.template, self.props or Props()
         caps, inputs = props.chat_template_caps, self.model.input_modalities if self.model is not None else ()
         found = {
-            TOOLS: (caps.supports_tools or caps.supports_tool_calls) if caps is not None else "tool" in template,
+            TOOLS: "tool" in template or (caps is not None and (caps.supports_tools or caps.supports_tool_calls)),
             THINKING: ("<think>" in template and "</think>" in template) or self._architecture == _GPT_OSS,
             INSERT: self.info is not None and self.info.fills,
             VISION: "image" in inputs or props.modalities.vision,

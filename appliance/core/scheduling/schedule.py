@@ -190,8 +190,8 @@ class Schedule:
             terms = process.terms
             if process.state is not State.READY:
                 continue
-            if not process.leases and now < (at := process.idle_at()):
-                earliest = min(earliest, at)
+            if not process.leases:
+                earliest = min(earliest, process.idle_at())  # `tick` stops what is overdue, so it is not asked again
             if self._queue and now < (at := process.ready_at + terms.min_loaded):
                 earliest = min(earliest, at)
         return earliest

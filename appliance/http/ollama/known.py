@@ -144,10 +144,10 @@ class Known:
         return ready.meta.n_ctx if ready is not None else None
 
     async def _ask(self, model: Model) -> None:
-        """Ask a running engine once what it can do. One that is being loaded is not waited for."""
+        """Ask a running engine once what it can do, if no header tells. One that is being loaded is not waited for."""
         key = self._key(model)
         status = self._fleet.known(model.id)
-        if key in self._props or status is None or status.state != "loaded":
+        if self._info(model) is not None or key in self._props or status is None or status.state != "loaded":
             return
         ready = self._fleet.lease_nowait(model.id)
         if ready is None:
