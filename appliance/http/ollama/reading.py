@@ -29,10 +29,13 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._began = self._granted = time.perf_counter_ns()
+        self._second, self._shown = 0, ""
 
     def now(self) -> str:
         seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
+        if seconds != self._second:  # many chunks come in one
+            self._second, self._shown = seconds, f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+        return f"{self._shown}.{nanoseconds:09}Z"
 
     def total(self) -> int:
         return time.perf_counter_ns() - self._began
