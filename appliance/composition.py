@@ -152,7 +152,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
             plugins,
             ToolChats(tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after),
             pings,
-            Reading(fleet, known),
+            Reading(fleet, known, lambda: pipeline.inward),
         )
         async with open_agents(
             applies.runs, pipeline.inward, tools, fleet, run_store, ping_after=http.ping_after

@@ -297,6 +297,20 @@ async def test_clients_that_wish_for_other_contexts_share_an_engine(open_server:
         assert len(engines) == 1
 
 
+async def test_a_chat_that_is_too_long_loses_its_oldest_messages(open_server: OpenServer, fake_model: Path):
+    """The fake has 4096 tokens, and takes a byte for one."""
+    echo = model(fake_model, "alpha", args=("--script", '[{"echo": true}]'))
+    texts = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"{n % 10}" * 500} for n in range(11)]
+    body = {"model": "alpha", "stream": False, "messages": [{"role": "system", "content": "be brief"}, *texts]}
+    async with open_server(models=[echo]) as server:
+        for _ in range(2):  # before and after it is loaded
+            sent = json.loads((await ask(server, "chat", body)).json["message"]["content"])["messages"]
+            assert [sent[0], *sent[-7:]] == [{"role": "system", "content": "be brief"}, *texts[-7:]]
+            assert len(sent) == 8
+        whole = json.loads((await ask(server, "chat", {**body, "truncate": False})).json["message"]["content"])
+        assert len(whole["messages"]) == 12
+
+
 async def test_lists_answer_while_a_model_loads(open_server: OpenServer):
     async with (
         open_server(fleet=FleetSettings(engine_args=("--load-delay", "3"))) as server,

@@ -113,7 +113,7 @@ class Known:
             preset=derived.preset if derived is not None else PLAIN,
             base=derived.base if derived is not None else "",
             made_at=derived.made_at if derived is not None else 0.0,
-            context=self._context(model) if model is not None else None,
+            context=self.context(model) if model is not None else None,
         )
 
     # ---- headers of configured models --------------------------------------------------------------------------------
@@ -137,7 +137,8 @@ class Known:
         status = self._fleet.known(model.id)
         return model.id, status.started_at if status is not None else None
 
-    def _context(self, model: Model) -> int | None:
+    def context(self, model: Model) -> int | None:
+        """Tokens that a running engine has for one request; None where it does not say."""
         status = self._fleet.known(model.id)
         raw = status.ready_info if status is not None and status.state in ("loaded", "sleeping") else None
         ready = decoded(_Ready, raw) if raw is not None else None

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TypeVar
 
+import msgspec
 import trio
+from msgspec import Struct
 
-from appliance.core.ollama import asking
+from appliance.core.decoding import decoded
+from appliance.core.ollama import asking, shortening
 from appliance.core.ollama.answering import Translator, error_body, full_name, idle_line
 from appliance.core.ollama.asking import Asked, Refused
 from appliance.core.ollama.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, Facts
+from appliance.core.runs.inward import Asker
 from appliance.fleet.owner import Fleet
 from appliance.http.ollama.known import Known
 from appliance.http.ollama.sink import JSON_TYPE, speak
@@ -19,9 +26,27 @@ from appliance.http.way.routes import own_path
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import Headers, send_whole
 
-CHAT = "/api/chat"
+T = TypeVar("T")
+CHAT, CHATS = "/api/chat", "/v1/chat/completions"
+MAX_MEASURE = 64 << 20
+MAX_TOLD = 1000
 UNLOAD_TIME = 5.0
 """Seconds that the answer to an unload waits for an idle model to be gone."""
+
+
+log = logging.getLogger(__name__)
+
+
+class Rendered(Struct):
+    """The answer of ``/apply-template``."""
+
+    prompt: str
+
+
+class Tokens(Struct):
+    """The answer of ``/tokenize``."""
+
+    tokens: list[int]
 
 
 class Stopwatch:
@@ -62,9 +87,11 @@ async def refuse(visit: Visit, refused: Refused) -> None:
 class Reading:
     """Reads requests of one server."""
 
-    def __init__(self, fleet: Fleet, known: Known) -> None:
+    def __init__(self, fleet: Fleet, known: Known, inward: Callable[[], Asker]) -> None:
         self._fleet = fleet
         self._known = known
+        self._inward = inward
+        self._told = set[tuple[str, int]]()
 
     async def read(self, visit: Visit) -> Job | None:
         """Return what the model is to be asked; None if the request has its answer. Raises as `Pipeline.answer`."""
@@ -81,6 +108,9 @@ class Reading:
                 await self._load(visit, asked, facts, watch, chat=chat)
                 return None
             path, sent = _translated(asked, facts, chat=chat)
+            self._tell_context(asked, facts)
+            if path == CHATS and asking.flag_of(asked.members, "truncate", otherwise=True):
+                sent = await self._cut(sent, asked.name, facts)
         except Refused as refused:
             await refuse(visit, refused)
             return None
@@ -106,6 +136,51 @@ class Reading:
         if facts is None:
             raise Refused(404, f"model '{asked.name}' not found")
         return facts
+
+    def _tell_context(self, asked: Asked, facts: Facts) -> None:
+        """A wish for a longer context than the engine has changes nothing, and is told once."""
+        wanted, known = asking.context_of(asked.options), facts.context or facts.trained_context
+        if (
+            wanted
+            and known
+            and wanted > known
+            and (asked.name, wanted) not in self._told
+            and len(self._told) < MAX_TOLD
+        ):
+            self._told.add((asked.name, wanted))
+            log.info("model '%s' has a context of %d tokens; num_ctx %d does not enlarge it", asked.name, known, wanted)
+
+    async def _cut(self, body: bytes, name: str, facts: Facts) -> bytes:
+        """Drop the oldest messages of a chat that is too long for the context, as Ollama does; fewest of them."""
+        model = facts.model
+        if model is None or not shortening.may_be_too_long(body, facts.context or shortening.LEAST_CONTEXT):
+            return body
+        await self._fleet.load(model)
+        context = self._known.context(model)
+        if context is None or not shortening.may_be_too_long(body, context):
+            return body
+        fewest, most = 0, len(shortening.chat_messages(body))
+        while fewest < most:
+            middle = (fewest + most) // 2
+            size = await self._measure(shortening.without_oldest(body, middle), name)
+            if size is None:
+                return body
+            fewest, most = (fewest, middle) if size < context else (middle + 1, most)
+        return shortening.without_oldest(body, fewest) if fewest else body
+
+    async def _measure(self, body: bytes, name: str) -> int | None:
+        """Return the tokens of a chat as the engine renders it; None where it cannot tell."""
+        rendered = await self._ask("/apply-template", shortening.template_body(body), Rendered)
+        if rendered is None:
+            return None
+        content = msgspec.json.encode({"model": name, "content": rendered.prompt})
+        found = await self._ask("/tokenize", content, Tokens)
+        return len(found.tokens) + shortening.IMAGE_TOKENS * shortening.pictures(body) if found is not None else None
+
+    async def _ask(self, path: str, body: bytes, kind: type[T]) -> T | None:
+        async with self._inward().ask(path, body, origin="ollama") as reply:
+            content = await reply.read(MAX_MEASURE)
+        return decoded(kind, content) if reply.status == 200 else None
 
     async def _load(self, visit: Visit, asked: Asked, facts: Facts, watch: Stopwatch, *, chat: bool) -> None:
         """Load or unload, which is no generation and therefore nothing for the activity log."""
@@ -145,14 +220,14 @@ def _translated(asked: Asked, facts: Facts, *, chat: bool) -> tuple[str, bytes]:
     if asked.think and facts.lacks(THINKING):
         raise Refused(400, f'"{asked.name}" does not support thinking')
     if chat:
-        return "/v1/chat/completions", asking.chat_body(asked, asked.name, facts.preset, thinks=thinks)
+        return CHATS, asking.chat_body(asked, asked.name, facts.preset, thinks=thinks)
     if asked.members.get("suffix"):
         if facts.lacks(INSERT):
             raise Refused(400, f"{full_name(asked.name)} does not support insert")
         return "/infill", asking.infill_body(asked, asked.name, facts.preset)
     if raw:
         return "/v1/completions", asking.raw_body(asked, asked.name, facts.preset)
-    return "/v1/chat/completions", asking.prompt_body(asked, asked.name, facts.preset, thinks=thinks)
+    return CHATS, asking.prompt_body(asked, asked.name, facts.preset, thinks=thinks)
 
 
 def embeds(facts: Facts) -> bool:
