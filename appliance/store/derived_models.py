@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from appliance.core.bodies.json_text import OBJECT
 from appliance.core.decoding import UNREADABLE
+from appliance.core.ollama.asking import Preset
 from appliance.core.ollama.models import Derived
 from appliance.store.model_files import replace, write_whole
 
@@ -19,9 +21,25 @@ MAX_SIZE = 16 << 20
 log = logging.getLogger(__name__)
 
 
+class _Kept(Struct, frozen=True, kw_only=True):
+    """One model; the values of its members are any JSON."""
+
+    name: str
+    base: str
+    system: str
+    parameters: Raw
+    messages: list[Raw]
+    made_at: float
+
+    def model(self) -> Derived:
+        messages = tuple(OBJECT.decode(message) for message in self.messages)
+        preset = Preset(system=self.system, parameters=OBJECT.decode(self.parameters), messages=messages)
+        return Derived(name=self.name, base=self.base, preset=preset, made_at=self.made_at)
+
+
 class _Contents(Struct, frozen=True, kw_only=True):
     version: int
-    models: list[Derived]
+    models: list[_Kept]
 
 
 class DerivedModels:
@@ -41,6 +59,7 @@ class DerivedModels:
                 contents = msgspec.json.decode(file.read(MAX_SIZE), type=_Contents)
             if contents.version != VERSION:
                 raise ValueError(f"its version is {contents.version}")
+            models = [kept.model() for kept in contents.models]
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -51,9 +70,22 @@ class DerivedModels:
             replace(self._path, aside)
             log.warning("%s is damaged, or from a newer version (%s); it is now %s", self._path, error, aside.name)
             return {}
-        return {model.name.casefold(): model for model in contents.models}
+        return {model.name.casefold(): model for model in models}
 
     def write(self, models: Mapping[str, Derived]) -> None:
         """Replace the file. Raises OSError."""
         if self._path is not None:
-            write_whole(self._path, msgspec.json.encode(_Contents(version=VERSION, models=list(models.values()))))
+            kept = [_kept(model) for model in models.values()]
+            write_whole(self._path, msgspec.json.encode(_Contents(version=VERSION, models=kept)))
+
+
+def _kept(model: Derived) -> _Kept:
+    preset = model.preset
+    return _Kept(
+        name=model.name,
+        base=model.base,
+        system=preset.system,
+        parameters=Raw(msgspec.json.encode(preset.parameters)),
+        messages=[Raw(msgspec.json.encode(message)) for message in preset.messages],
+        made_at=model.made_at,
+    )

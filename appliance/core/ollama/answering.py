@@ -1,8 +1,8 @@
 """llama-server's answers in Ollama's words: a stream of JSON lines, or one object.
 
 Source: Ollama 0.34 (``llm/llama_server.go``, ``server/routes.go``). A chunk of a stream becomes one line. Calls of
-tools are collected, since Ollama tells them complete. What an answer cost goes into the last line, which is written
-when the stream has ended. Times are in nanoseconds.
+tools are collected, since Ollama tells them complete. The cost goes into the last line, which is written when the
+stream has ended. Times are in nanoseconds.
 """
 
 from __future__ import annotations

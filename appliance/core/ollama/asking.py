@@ -244,7 +244,7 @@ def _checked(name: str, kind: str, value: JSON) -> JSON:
 
 
 class Preset(Struct, frozen=True, kw_only=True):
-    """What a derived model adds to the one that it is made from."""
+    """The additions of a derived model to the one that it is made from."""
 
     system: str = ""
     parameters: dict[str, JSON] = {}
@@ -255,7 +255,7 @@ PLAIN = Preset()
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """What chat and generate have in common, checked."""
+    """The members that chat and generate have in common, checked."""
 
     name: str
     """As the request has it."""

@@ -35,7 +35,7 @@ VERSIONS: JsonObject = {"version": "0.34.0", "commit": "unknown", "build_date": 
 COMPLETION, EMBEDDING, RERANK = "completion", "embedding", "rerank"
 TOOLS, THINKING, INSERT, VISION, AUDIO = "tools", "thinking", "insert", "vision", "audio"
 FOR_EVER = timedelta(microseconds=(1 << 63) // 1000)
-"""How far ahead Ollama puts the end of a model that stays."""
+"""Time to the end of a model that stays, as Ollama gives it."""
 _GPT_OSS = "gpt-oss"
 
 

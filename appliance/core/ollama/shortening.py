@@ -1,7 +1,7 @@
 """A chat that is longer than its model's context loses its oldest messages, as Ollama has it (``truncate``).
 
-What a chat takes is known only when the model's template has rendered it. That costs two questions to the engine, which
-are spared wherever the number of bytes says enough.
+The number of its tokens is known only when the model's template has rendered it. That takes two questions to the
+engine, which are spared wherever the number of bytes says enough.
 """
 
 from __future__ import annotations
