@@ -250,14 +250,8 @@ def _model_info(facts: Facts, basename: str) -> JsonObject:
             "general.parameter_count": info.parameters,
             f"{architecture}.embedding_length": info.embedding_length,
             f"{architecture}.block_count": info.block_count,
-            f"{architecture}.attention.head_count": info.head_count,
-            f"{architecture}.attention.head_count_kv": info.head_count_kv,
-            f"{architecture}.attention.key_length": info.key_length,
-            f"{architecture}.attention.value_length": info.value_length,
-            f"{architecture}.attention.sliding_window": info.sliding_window,
-            f"{architecture}.expert_count": info.expert_count,
-            f"{architecture}.expert_used_count": info.expert_used_count,
             f"{architecture}.vocab_size": info.vocabulary_size,
+            **{f"{architecture}.{key}": count for key, count in info.counts.items()},
         }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -54,6 +54,9 @@ from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
 
+KEEP_ALIVE = b"x-keep-alive"
+"""How long the model is to stay, in the words of Ollama's ``keep_alive``."""
+
 
 class Question(Struct, frozen=True):
     """About a model as it runs now; it loads none, and counts as no use of it."""
@@ -350,7 +353,7 @@ class Pipeline:
 
 def _keep_alive(request: Request) -> float | None:
     """The wish in the header ``X-Keep-Alive``, in Ollama's words. Raises BadRequest."""
-    value = request.header(b"x-keep-alive")
+    value = request.header(KEEP_ALIVE)
     try:
         return keep_alive_in(value) if value is not None else None
     except Refused as refused:
