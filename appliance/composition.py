@@ -35,6 +35,9 @@ from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
 from appliance.http.chat.chat_tools import ToolChats
 from appliance.http.control.own_routes import OwnRoutes
+from appliance.http.ollama.known import Known
+from appliance.http.ollama.reading import Reading
+from appliance.http.ollama.routes import OllamaRoutes
 from appliance.http.owners import Owners, model_states
 from appliance.http.server import Server, open_listening
 from appliance.http.way.asking import Asking
@@ -50,6 +53,7 @@ from appliance.plugins.folders import choice_of
 from appliance.plugins.registry import Plugins, open_plugins
 from appliance.settings import AppSettings
 from appliance.store.activity import DEFAULT_KEEP, open_activity
+from appliance.store.derived_models import DerivedModels
 from appliance.store.engine_state import StateFile
 from appliance.store.runs import open_run_store
 from appliance.streams.owner import open_streams
@@ -76,6 +80,8 @@ class Places(Struct, frozen=True, kw_only=True):
     """The tools, instead of those that the settings switch on."""
     conversations: Path | None = None
     """The file of the page's conversations, if the configuration does not name another one; None: none are kept."""
+    derived_models: Path | None = None
+    """The file of models that clients of Ollama's API derive from others; None keeps them in memory."""
     learns: bool = True
     """Facts that are not known of the engines are found out in the background."""
     samples: bool = True
@@ -133,6 +139,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
         bodies, pings, guard = Bodies(http), Pings(http.ping_after), Guard(http, listening.bound)
         asking = Asking(http, guard, traffic.targets, fleet, peers, pool, pings)
+        known = Known(catalog, fleet, traffic.targets)
         pipeline = Pipeline(
             http,
             traffic,
@@ -144,6 +151,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
             plugins,
             ToolChats(tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after),
             pings,
+            Reading(fleet, known, lambda: pipeline.inward),
         )
         async with open_agents(
             applies.runs, pipeline.inward, tools, fleet, run_store, ping_after=http.ping_after
@@ -175,11 +183,14 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
                     lambda found: fleet.adopt(found.config, found.models),
                     partial(_look_for_plugins, plugins, settings, configuration),
                 ),
+                derived_models=places.derived_models,
             )
+            traffic.targets.derived = DerivedModels(places.derived_models).read()
             fleet.see_machine()
 
             def gateway() -> Gateway:
-                own_routes = OwnRoutes(http, listening.bound, guard, traffic, bodies, owners, pipeline.inward)
+                ollama = OllamaRoutes(owners, traffic.targets, known, pipeline.inward)
+                own_routes = OwnRoutes(http, listening.bound, guard, traffic, bodies, owners, pipeline.inward, ollama)
                 return Gateway(http, guard, traffic, bodies, owners, pipeline, own_routes, asking, pool)
 
             async def quiet() -> None:

@@ -46,6 +46,7 @@ SCAN_HEAD_START = 1.0
 """Seconds that the first look for models may delay listening; on a slow disk it goes on in the background."""
 SHOWN_MODELS = 8
 CONVERSATIONS = "conversations.db"
+DERIVED_MODELS = "derived-models.json"
 LIVED = 5.0
 """Seconds after which the one model that has died is loaded again: one that dies earlier would do so for ever."""
 
@@ -83,6 +84,7 @@ async def _run(settings: AppSettings, found: Finder, catalog: Catalog, stop: Sto
             downloading=_downloading(settings),
             plugin_data=default_data(),
             conversations=default_data().with_name(CONVERSATIONS),
+            derived_models=default_data().with_name(DERIVED_MODELS),
             learns=not settings.echo,
             echo=echo,
         )

@@ -45,10 +45,9 @@ ASKED_MODELS = 16
 
 
 class VersionAnswer(Struct, frozen=True):
-    """``GET /api/version``; answers of other programs have no ``commit``."""
+    """``GET /api/version``, where ``version`` is Ollama's; answers of other programs lack this member."""
 
-    version: str
-    commit: str
+    llama_appliance: str
 
 
 class Status(Struct, frozen=True, kw_only=True):
@@ -73,7 +72,7 @@ async def ask_server(server: Server) -> ServerFact:
     """The server at the address, and the state of its models."""
     try:
         raw = await ask_raw(server, "GET", "/api/version", patience=PATIENCE)
-        version = msgspec.json.decode(raw, type=VersionAnswer).version
+        version = msgspec.json.decode(raw, type=VersionAnswer).llama_appliance
         entries = (await ask(server, "GET", "/models", Entries)).data
     except NotRunning as cause:
         slow = "did not answer" in cause.why

@@ -182,6 +182,12 @@ def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     help="Address to listen on; port 0 takes a free port, unix:PATH is a socket file. May be given several times. "
     f"Default {DEFAULT_HOST}:{DEFAULT_PORT}.",
 )
+@click.option(
+    "--ollama-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Also listen on this port of this machine, where clients of Ollama look: 11434. Left out if it is taken.",
+)
 @click.option("--ssl-cert-file", metavar="FILE", help="HTTPS with this certificate and its chain, in PEM form.")
 @click.option("--ssl-key-file", metavar="FILE", help="The certificate's private key.")
 @source_options
@@ -255,6 +261,7 @@ def serve(
     web: WebOptions,
     embed: EmbedOptions,
     listen: tuple[Listen, ...],
+    ollama_port: int | None,
     ssl_cert_file: str | None,
     ssl_key_file: str | None,
     config_file: Path | None,
@@ -308,6 +315,7 @@ def serve(
     config = read.require() if read is not None else None
     settings = HttpSettings(
         listen=embed.listen(listen) or HTTP.listen,
+        ollama_port=ollama_port,
         reuse_port=reuse_port,
         tls=certificate(ssl_cert_file, ssl_key_file),
         api_keys=api_keys(embed.keys(keys), api_key_file, os.environ, KEY_VARIABLE),

@@ -46,6 +46,9 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     """Addresses to listen on, callers to accept, and limits. Times in seconds, sizes in bytes."""
 
     listen: tuple[Listen, ...] = ((DEFAULT_HOST, DEFAULT_PORT),)
+    ollama_port: int | None = None
+    """A port of this machine where clients of Ollama's API look for it; it is also left out if another program has it.
+    """
     tls: tuple[str, str] | None = None
     """Files of the certificate (with its chain) and of its key: HTTPS on every port. Sockets in files stay plain."""
     api_keys: tuple[str, ...] = ()

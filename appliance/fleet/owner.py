@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext,
 from functools import partial
 
 import trio
+from msgspec import structs
 
 from appliance.core.config.types import Config
 from appliance.core.fit.plan import GpuMemory, Plan
@@ -93,6 +94,8 @@ class Fleet:
         self._runs: dict[str, ModelRun] = {}
         self._last: dict[str, Ended] = {}
         self._left_at: dict[str, float] = {}
+        self._kept: dict[str, float] = {}
+        """How long clients wish models to stay when nobody uses them, in seconds, until their process ends."""
         self._changed = Changed()
 
     @property
@@ -261,6 +264,23 @@ class Fleet:
             await self.wait_gone(model_id)
         return running
 
+    def keep(self, model: Model, seconds: float) -> None:
+        """Let the model's process stay so long without a request, in place of its ``ttl``; infinity: for ever.
+
+        It counts from the model's last use, and until the process ends. 0 ends an idle process now.
+        """
+        if self._schedule.state(model.id) is not None or self._schedule.waiting(model.id):
+            self._kept[model.id] = seconds
+            self._perform(self._schedule.retune(model.id, self._terms(model), _now()))
+
+    def stays_for(self, model_id: str) -> float:
+        """Seconds until the model's process goes if nobody asks for it; infinity if it stays."""
+        return self._schedule.stays_for(model_id, _now())
+
+    def memory(self, model_id: str) -> Mapping[str, int]:
+        """Bytes by device that the model's process takes, as it was measured or is expected."""
+        return self._schedule.memory(model_id)
+
     def plan(self, model: Model) -> Plan | None:
         """How the model is best started in what is free now; None where its file does not say enough."""
         engine = self._launches.choose(model) if model.config is None else None
@@ -407,7 +427,9 @@ class Fleet:
             self._perform(self._schedule.tick(_now()))
 
     def _terms(self, model: Model) -> Terms:
-        return self._budgets.terms(model, self._launches.choose(model) if model.config is None else None)
+        terms = self._budgets.terms(model, self._launches.choose(model) if model.config is None else None)
+        kept = self._kept.get(model.id)
+        return terms if kept is None else structs.replace(terms, ttl=_ttl(kept))
 
     def _staying(self) -> Mapping[str, Address]:
         """Where the models are reached that nobody has asked to go."""
@@ -429,6 +451,7 @@ class Fleet:
             tell_end(model_id, ended, self.observer)
         finally:
             del self._runs[model_id]
+            self._kept.pop(model_id, None)
             self._launches.release_workers(model_id)
             self._perform(self._schedule.exited(model_id, error, _now()))
             run.gone.set()
@@ -485,6 +508,14 @@ class Fleet:
         for model_id in list(self._schedule.models()):
             self._perform(self._schedule.unload(model_id, _now()))
         return grace + REAP_TIME
+
+
+AT_ONCE = 1e-6
+"""Seconds, where none at all would mean for ever."""
+
+
+def _ttl(kept: float) -> float:
+    return 0.0 if kept == math.inf else max(kept, AT_ONCE)
 
 
 def _now() -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from msgspec import Struct
 
 from appliance.agents.owner import Agents
@@ -11,6 +13,7 @@ from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import Downloads
 from appliance.conversations import Conversations
 from appliance.engines.owner import Engines
+from appliance.errors import Forbidden
 from appliance.fleet.owner import Fleet
 from appliance.peers.link import ModelState
 from appliance.peers.owner import Peers
@@ -38,10 +41,18 @@ class Owners(Struct, frozen=True, kw_only=True):
     tools: Toolbox
     """Empty where no tool was switched on."""
     reloads: Reloads
+    derived_models: Path | None = None
+    """The file of models that clients of Ollama's API derive; None keeps none beyond the program's end."""
 
     def model_states(self) -> list[ModelState]:
         """Return the models here as another appliance sees them."""
         return model_states(self.fleet)
+
+    def require_downloads(self) -> Downloads:
+        """Raises Forbidden where no model is downloaded on request."""
+        if self.downloads is None or self.catalog.sources.cache is None:
+            raise Forbidden("downloads are off: the configuration names its models, and the cache is not served")
+        return self.downloads
 
     def downloading(self) -> list[DownloadStatus]:
         """Downloads that are known, those that have ended included."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 
-from appliance.core.settings import HttpSettings, Listen
+from appliance.core.settings import DEFAULT_HOST, HttpSettings, Listen
+from appliance.errors import UsageError
 from appliance.http.bytes.connection import Answers
 from appliance.http.bytes.listening import Listener, open_listeners
 from appliance.http.bytes.server import Clients, serve_clients
@@ -16,6 +18,8 @@ from appliance.http.way.pings import Pings
 from appliance.platform.poller import Poller
 from appliance.traffic.traffic import Lifetime
 from appliance.trio_parts import beside
+
+log = logging.getLogger(__name__)
 
 
 class Listening:
@@ -32,6 +36,11 @@ async def open_listening(settings: HttpSettings) -> AsyncGenerator[Listening]:
     """Raises UsageError when an address cannot be listened on, or a file of the certificate cannot be used."""
     certificates = Certificates(*settings.tls) if settings.tls is not None else None
     listeners = await open_listeners(settings.listen, reuse_port=settings.reuse_port)
+    if settings.ollama_port is not None:
+        try:
+            listeners += await open_listeners([(DEFAULT_HOST, settings.ollama_port)])
+        except UsageError as error:
+            log.warning("clients of Ollama's API reach the other addresses alone: %s", error)
     try:
         yield Listening(listeners, certificates)
     finally:

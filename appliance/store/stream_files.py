@@ -44,7 +44,7 @@ WHOLE = ".sse"
 NEW = ".new"
 LOCK = "lock"
 PROBE = "probe"
-RECORD_END = b"\n\n"
+RECORD_END, LINE_END = b"\n\n", b"\n"
 MAX_ABOUT = 1 << 20
 PROBE_SIZE = 1 << 16
 """Bytes that must fit on the disk before streams are kept there: a few hundred records."""
@@ -65,6 +65,11 @@ class About(Struct, frozen=True, kw_only=True):
     interrupted: bytes = b""
     dropped: int = 0
     interrupted_at: int | None = None
+
+    @property
+    def lines(self) -> bool:
+        """Its records are lines of JSON."""
+        return self.interrupted.startswith(b"{")
 
 
 class Stored(Struct, frozen=True, kw_only=True):
@@ -238,7 +243,8 @@ class Folder:
                 return None
             data = file.read()
         if path.suffix == PART:
-            data = data[: data.rfind(RECORD_END) + len(RECORD_END)] if RECORD_END in data else b""
+            end = LINE_END if about.lines else RECORD_END
+            data = data[: data.rfind(end) + len(end)] if end in data else b""
             about = msgspec.structs.replace(about, interrupted_at=about.dropped + len(data))
             data += about.interrupted
             completed_at = now

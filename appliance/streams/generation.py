@@ -11,9 +11,11 @@ from msgspec import Struct
 from trio.lowlevel import ParkingLot
 
 from appliance.core.answers.ring import Gap, Ring
-from appliance.core.parts import Headers, is_event_stream
+from appliance.core.parts import EVENTS, Headers, field
 
-RECORD_END = b"\n\n"
+LINES = b"application/x-ndjson"
+"""The streams of Ollama's API."""
+RECORD_END, LINE_END = b"\n\n", b"\n"
 MAX_REFUSAL = 4096
 """Bytes of an answer that is not kept that are remembered: an error says all in fewer."""
 PIECE = 1 << 18
@@ -40,8 +42,17 @@ class Head(Struct, frozen=True):
     headers: Headers
 
     @property
+    def content_type(self) -> bytes:
+        return field(self.headers, b"content-type") or b""
+
+    @property
     def event_stream(self) -> bool:
-        return is_event_stream(self.headers)
+        """It consists of records."""
+        return self.content_type.startswith((EVENTS, LINES))
+
+    @property
+    def record_end(self) -> bytes:
+        return LINE_END if self.content_type.startswith(LINES) else RECORD_END
 
 
 class Sink(Protocol):
@@ -164,7 +175,8 @@ class Generation:
     async def _replay(self, sink: Sink) -> bool:
         """False: this reader was too slow."""
         reader = self.reader(0)
-        last = RECORD_END
+        record_end = self.head.record_end if self.head is not None else RECORD_END
+        last = record_end
 
         def give(data: bytes) -> bool:
             nonlocal last
@@ -180,7 +192,7 @@ class Generation:
                     await self._follow(give)
                     await sink.flush()
         except trio.Cancelled:
-            if not last.endswith(RECORD_END):
+            if not last.endswith(record_end):
                 sink.abort()
             raise
         return not reader.overtaken
@@ -333,8 +345,10 @@ class Reader:
             await self._generation.changed.park()
             waited = True
         data = b"".join(found)
-        if len(data) == PIECE and (end := data.rfind(RECORD_END)) >= 0:
-            data = data[: end + len(RECORD_END)]
+        head = self._generation.head
+        record_end = head.record_end if head is not None else RECORD_END
+        if len(data) == PIECE and (end := data.rfind(record_end)) >= 0:
+            data = data[: end + len(record_end)]
         self.offset += len(data)
         if not waited:
             await trio.lowlevel.checkpoint()

@@ -17,7 +17,7 @@ from appliance.core.config.types import StreamsConfig
 from appliance.core.parts import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import RETRY, About, Stored, StreamFiles, check_folder, open_stream_files
-from appliance.streams.generation import End, Generation, Head, RingSink, never
+from appliance.streams.generation import LINES, End, Generation, Head, RingSink, never
 from appliance.trio_parts import Changed
 
 
@@ -298,7 +298,7 @@ class Streams:
             ring = Ring(self.settings.max_bytes, found.dropped)
             ring.append(found.data)
             generation = Generation(about.conversation, about.started_at, ring, self)
-            generation.head = Head(200, ((b"Content-Type", EVENTS),))
+            generation.head = Head(200, ((b"Content-Type", LINES if about.lines else EVENTS),))
             generation.interrupted_at = found.interrupted_at
             ring.finalize()
             generation.end, generation.completed_at = End.DONE, found.completed_at

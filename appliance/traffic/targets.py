@@ -7,17 +7,20 @@ are included.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from urllib.parse import unquote
 
 import trio
 from msgspec import Struct
 
-from appliance.catalog.catalog import Catalog, Snapshot
+from appliance.catalog.catalog import Catalog
 from appliance.core.bodies.filters import Edits, compile_edits
 from appliance.core.config.types import Config
 from appliance.core.models.model import Model
 from appliance.core.models.names import MAX_NAME
 from appliance.core.models.swap_listing import swap_state
+from appliance.core.ollama.asking import meanings
+from appliance.core.ollama.models import Derived
 from appliance.core.scheduling.routing import UNPINNED, Local, Remote, Router, TargetState, Virtual, choose
 from appliance.errors import Busy, ModelNotFound
 from appliance.fleet.owner import Fleet
@@ -125,7 +128,11 @@ class Targets:
         self._router: tuple[object, Router] = (None, Router(Config()))
         self._edits: tuple[object, dict[str, Edits]] = (None, {})
         self._known: dict[str, Target] = {}
-        self._known_on: tuple[object, object, object] = (None, None, None)
+        self._known_on: tuple[object, ...] = ()
+        self.derived: Mapping[str, Derived] = {}
+        """Models that clients of Ollama's API have derived from others, by their names in lower case; never changed in
+        place.
+        """
 
     @property
     def config(self) -> Config | None:
@@ -140,6 +147,16 @@ class Targets:
         """
         return Chosen(self, name)
 
+    def stands_for(self, name: str) -> str | None:
+        """Return the name that one of Ollama's stands for, where nothing here is called so; None if there is none."""
+        for one in meanings(name):
+            derived = self.derived.get(one.casefold())
+            if derived is not None:
+                return derived.base
+            if one != name and (self._catalog.snapshot.find(one) is not None or self.router().resolve(one) is not None):
+                return one
+        return None
+
     def known(self, name: str) -> Target | None:
         """Return the name's last target, if nothing that it depends on has changed since.
 
@@ -151,15 +168,19 @@ class Targets:
             self._known.clear()
         return self._known.get(name)
 
-    def _basis(self) -> tuple[Snapshot, tuple[tuple[str, tuple[str, ...]], ...], str | None]:
-        """All that the meaning of a name depends on: models and configuration, peers and their models, the profile."""
-        return self._catalog.snapshot, self._peers.names(), self._profile.name
+    def _basis(self) -> tuple[object, ...]:
+        """All that the meaning of a name depends on: models and configuration, peers and their models, the profile,
+        derived models.
+        """
+        return self._catalog.snapshot, self._peers.names(), self._profile.name, self.derived
 
     async def find(self, name: str) -> tuple[Target, Reserved | None]:
         """The target that `chosen` gives, and what it has reserved there: `give_back` that. Raises as `chosen`."""
         basis = self._basis()
         wanted = self._pinned(name)
         meant = self.router().resolve(wanted)
+        if meant is None and self._catalog.snapshot.find(wanted) is None and (other := self.stands_for(wanted)):
+            wanted, meant = other, self.router().resolve(other)
         if isinstance(meant, Virtual):
             return await self._select(wanted, meant)
         target = await self._target(wanted, meant, renamed=wanted != name)

@@ -18,9 +18,11 @@ from speed_cases import (
     timed,
 )
 
+from appliance.core.ollama.answering import Translator
 from appliance.core.scheduling.policy import Policy
 from appliance.core.scheduling.routing import Local, Router
 from appliance.core.scheduling.schedule import LOOK_AHEAD
+from appliance.http.ollama.reading import Stopwatch
 
 pytestmark = pytest.mark.alone
 
@@ -28,6 +30,7 @@ pytestmark = pytest.mark.alone
 PLAN_US = 1000
 FILTERS_US = 65
 EVENT_US = 5000
+LINE_US = 25
 
 POLICIES = pytest.mark.parametrize("policy", [groups, products, overlapping])
 
@@ -83,3 +86,10 @@ def test_a_configuration_of_300_models_is_read_in_less_than_a_second() -> None:
     text = configuration_text(300)
     assert len(configuration(text).models) == 300
     assert timed(lambda: configuration(text), rounds=5).median < 1_000_000
+
+
+def test_a_chunk_becomes_a_line_of_ollamas_for_a_few_microseconds() -> None:
+    one = Translator("alpha", Stopwatch(), chat=True)
+    chunk = b'data: {"choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}],"id":"c","model":"m"}\n\n'
+    assert one.feed(chunk).count(b"\n") == 1
+    assert timed(lambda: one.feed(chunk), calls=50).median < LINE_US

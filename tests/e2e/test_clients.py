@@ -107,6 +107,6 @@ def test_a_request_without_a_model_or_without_sense_is_refused(server: Server) -
 
 
 def test_the_page_is_there(server: Server) -> None:
-    answer = http(server, "GET", "/")
+    answer = http(server, "GET", "/", Accept="text/html")
     assert answer.status == 200
     assert b"<!doctype html>" in answer.body

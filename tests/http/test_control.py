@@ -15,6 +15,9 @@ from waiting import until
 from appliance import __version__
 from appliance.catalog.sources import Sources
 
+BROWSER = [("Accept", "text/html,*/*;q=0.8")]
+"""Clients of Ollama's API ask for anything, and are told that somebody is there."""
+
 
 async def test_the_list_has_llama_servers_shape(open_server: OpenServer, fake_model: Path):
     models = [model(fake_model, "zeta"), model(fake_model, "alpha", "al"), model(fake_model, "bad", error="truncated")]
@@ -146,14 +149,14 @@ async def test_a_log_stream_with_a_long_history_does_not_hold_up_others(open_ser
 async def test_the_page_is_served_with_its_files_and_a_strict_policy(open_server: OpenServer):
     async with open_server(api_keys=("k",)) as server:
         for path, folder in (("/", "./ui/assets/"), ("/ui/", "./assets/")):
-            answer = await server.ask("GET", path)
+            answer = await server.ask("GET", path, headers=BROWSER)
             assert answer.status == 200
             policy = answer.header("content-security-policy") or ""
             assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
             assert "unsafe" not in policy
             names = re.findall(rf'(?:src|href)="{re.escape(folder)}([^"]+)"', answer.body.decode())
             assert len(names) >= 3
-            again = await server.ask("GET", path, headers=[("If-None-Match", answer.header("etag") or "")])
+            again = await server.ask("GET", path, headers=[*BROWSER, ("If-None-Match", answer.header("etag") or "")])
             assert (again.status, again.body) == (304, b"")
         for name in names:
             plain = await server.ask("GET", f"/ui/assets/{name}")
@@ -166,7 +169,7 @@ async def test_the_page_is_served_with_its_files_and_a_strict_policy(open_server
         for other in ("nothing.js", "%2e%2e%2findex.html", f"{names[0]}.gz", ".hidden"):
             assert (await server.ask("GET", f"/ui/assets/{other}")).status == 404
     async with open_server(api_prefix="/a/b") as server:
-        assert (await server.ask("GET", "/")).header("location") == "/a/b/ui/"
+        assert (await server.ask("GET", "/", headers=BROWSER)).header("location") == "/a/b/ui/"
         assert b'src="./assets/' in (await server.ask("GET", "/a/b/ui/")).body
 
 
@@ -186,7 +189,7 @@ async def test_the_status_page_is_html_without_script_and_escapes_everything(ope
         assert (await server.ask("HEAD", "/ui/status")).status == 200
     async with open_server(page=False) as server:
         assert (await server.ask("GET", "/ui/status")).status == 404
-        assert (await server.ask("GET", "/")).status == 404
+        assert (await server.ask("GET", "/", headers=BROWSER)).status == 404
 
 
 @pytest.mark.parametrize("more", [{}, {"single": "alpha"}])

@@ -135,6 +135,29 @@ async def test_a_stream_that_breaks_is_continued_on_the_next_engine(
         assert server.fleet.seat_of("alpha") == "cpu"
 
 
+async def test_a_client_of_ollamas_api_only_sees_more_lines(open_server: OpenServer):
+    asks = {"model": "alpha", "messages": [{"role": "user", "content": "hi"}], "options": {"num_predict": 8}}
+    for headers in ((), (("X-Conversation-Id", "c"),)):
+        async with serving(open_server, engine("gpu", *DIES), engine("cpu")) as server:
+            answer = await server.ask("POST", "/api/chat", asks, headers)
+            lines = [json.loads(line) for line in answer.body.splitlines()]
+            assert "".join(line["message"]["content"] for line in lines) == STORY
+            assert [line["done"] for line in lines].index(True) == len(lines) - 1
+            assert lines[-1]["eval_count"] == 8
+            assert (await row(server))["metadata"] == {"fallback": "continued; from=gpu; on=cpu"}
+    async with serving(open_server, engine("gpu", "--die-before-head"), engine("cpu")) as server:
+        whole = await server.ask("POST", "/api/chat", {**asks, "stream": False})
+        assert whole.json["message"]["content"] == STORY
+    async with serving(open_server, engine("gpu", *DIES)) as server:
+        answer = await server.ask("POST", "/api/chat", asks)
+        *told, last = [json.loads(line) for line in answer.body.splitlines()]
+        assert [line["done"] for line in told] == [False] * 3
+        assert last.keys() == {"error"}
+        assert "exit status 7" in last["error"]
+        refused = await server.ask("POST", "/api/chat", {**asks, "stream": False})
+        assert (refused.status, refused.json.keys()) == (502, {"error"})
+
+
 @pytest.mark.parametrize("path", PATHS)
 async def test_what_had_not_begun_is_asked_again(open_server: OpenServer, path: str):
     for stream in (False, True):

@@ -379,7 +379,7 @@ async def test_hardware_and_version(open_server: OpenServer):
         assert hardware.json["cpu"]["logical_thread_count"] >= 1
         assert (await server.ask("GET", "/api/hardware")).json == hardware.json  # looked at once
         version = (await server.ask("GET", "/api/version")).json
-        assert sorted(version) == ["build_date", "commit", "version"]
+        assert sorted(version) == ["build_date", "commit", "llama_appliance", "version"]
 
 
 # ---- small things ----------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ class Dialect(Enum):
     """OpenAI chat and completions, llama.cpp's own routes."""
     RESPONSES = auto()
     ANTHROPIC = auto()
+    OLLAMA = auto()
+    """Lines of JSON, and no server-sent events."""
 
 
 class ErrorInfo(Struct, frozen=True, kw_only=True):
@@ -70,6 +72,8 @@ def error_record(dialect: Dialect, error: ErrorInfo) -> bytes:
             return encode(Event(_json({"error": error})))
         case Dialect.ANTHROPIC:
             return encode(Event(_json({"type": "error", "error": error}), "error"))
+        case Dialect.OLLAMA:
+            return f"{_json({'error': error.message})}\n".encode()
         case Dialect.RESPONSES:
             flat = {"type": "error", "code": error.reason, "message": error.message, "param": error.param}
             return encode(Event(_json({**flat, "sequence_number": 0, "error": error}), "error"))

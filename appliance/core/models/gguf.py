@@ -6,6 +6,7 @@ llama.cpp's reader accepts. For any other it raises ``GgufError`` with one line 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from typing import Literal
 
@@ -36,8 +37,9 @@ MAX_ALIGNMENT = 1 << 20
 DEFAULT_ALIGNMENT = 32
 
 FIXED_KEYS = frozenset({
-    "general.alignment", "general.architecture", "general.file_type", "general.name", "general.type", "split.count",
-    "split.no", "tokenizer.ggml.tokens",
+    "general.alignment", "general.architecture", "general.file_type", "general.license", "general.name", "general.type",
+    "split.count", "split.no", "tokenizer.chat_template", "tokenizer.ggml.fim_pre_token_id",
+    "tokenizer.ggml.prefix_token_id", "tokenizer.ggml.tokens",
 })  # fmt: skip
 PER_ARCHITECTURE = SHAPE_KEYS | {"has_audio_encoder", "has_vision_encoder", "pooling_type", "vocab_size"}
 """Keys that follow ``<architecture>.``; the name of an architecture never contains a dot."""
@@ -79,6 +81,12 @@ class GgufInfo(Struct, frozen=True, kw_only=True):
     vision: bool
     """True for a projector that encodes images."""
     audio: bool
+    license: str | None = None
+    chat_template: str | None = None
+    counts: Mapping[str, int] = {}
+    """The values of the keys in `WHOLE` that are there."""
+    fills: bool = False
+    """True for a model that has tokens for filling a gap in a text."""
     shape: Shape | None = None
     """The basis of a memory estimate; None for a file that is not a model of its own, or does not say enough."""
     parts: tuple[Part, ...] = ()
@@ -168,8 +176,7 @@ def _info(version: int, values: dict[str, Value], tensors: Tensors, data_bytes: 
     def whole(key: str) -> int | None:
         return _whole(values, f"{architecture}.{key}")
 
-    for key in WHOLE:
-        whole(key)
+    counts = {key: count for key in WHOLE if (count := whole(key)) is not None}
     tokens = values.get("tokenizer.ggml.tokens")
     pooling_type = whole("pooling_type")
     file_type = _whole(values, "general.file_type")
@@ -191,6 +198,10 @@ def _info(version: int, values: dict[str, Value], tensors: Tensors, data_bytes: 
         split_count=_whole(values, "split.count"),
         vision=values.get(f"{architecture}.has_vision_encoder") is True,
         audio=values.get(f"{architecture}.has_audio_encoder") is True,
+        license=_text(values, "general.license"),
+        chat_template=_text(values, "tokenizer.chat_template"),
+        counts=counts,
+        fills=any(f"tokenizer.ggml.{key}_token_id" in values for key in ("fim_pre", "prefix")),
         shape=shape_of(architecture, values, tensors),
         parts=() if architecture else tensors.parts,
     )

@@ -78,6 +78,11 @@ class _Process:
         self.turn = 0
         """Counts uses of all models: who was used before whom, where the clock is too coarse."""
 
+    def idle_at(self) -> float:
+        """When it goes if nobody uses it until then."""
+        ttl = math.inf if self.terms.pinned else self.terms.ttl or math.inf
+        return self.used_at + ttl
+
     def held(self, now: float) -> bool:
         """It cannot be stopped at this moment."""
         return self.state is State.STARTING or bool(self.leases) or now < self.ready_at + self.terms.min_loaded
@@ -150,6 +155,19 @@ class Schedule:
         before = sum(len(other.tickets) for other in self._queue.values() if other.rank(now) < rank)
         return before + list(entry.tickets).index(ticket) + 1
 
+    def memory(self, model: str) -> Mapping[str, int]:
+        """Bytes by device that the model's process counts for; empty without one."""
+        process = self._processes.get(model)
+        return self._memory(model, process.terms) if process is not None else NO_MEMORY
+
+    def stays_for(self, model: str, now: float = 0.0) -> float:
+        """Seconds until the model's process goes if it is not used any more; infinity if it stays (rule 8)."""
+        process = self._processes.get(model)
+        if process is None:
+            return math.inf
+        since = now if process.leases else process.used_at
+        return max(0.0, process.idle_at() - process.used_at + since - now)
+
     def taken(self) -> Mapping[str, int]:
         """Bytes by device that all processes together count for."""
         total: dict[str, int] = {}
@@ -172,8 +190,8 @@ class Schedule:
             terms = process.terms
             if process.state is not State.READY:
                 continue
-            if terms.ttl and not process.leases and not terms.pinned and now < (at := process.used_at + terms.ttl):
-                earliest = min(earliest, at)
+            if not process.leases:
+                earliest = min(earliest, process.idle_at())  # `tick` stops what is overdue, so it is not asked again
             if self._queue and now < (at := process.ready_at + terms.min_loaded):
                 earliest = min(earliest, at)
         return earliest
@@ -345,8 +363,7 @@ class Schedule:
         """Time has passed."""
         effects: list[Effect] = []
         for model, process in self._processes.items():
-            ttl = math.inf if process.terms.pinned else process.terms.ttl or math.inf
-            if process.state is State.READY and not process.leases and now >= process.used_at + ttl:
+            if process.state is State.READY and not process.leases and now >= process.idle_at():
                 process.state = State.STOPPING
                 effects.append(Stop(model, "idle"))
         return [*effects, *self._serve_queue(now)]

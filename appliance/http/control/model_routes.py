@@ -244,7 +244,7 @@ class ModelRoutes:
         await refresh(self._owners.catalog)
         if (model := self._owners.catalog.snapshot.find(name)) is not None and not _may_be_downloaded(model, name):
             raise BadRequest(f"model '{name}' already exists", param="model")
-        downloads = self._downloads()
+        downloads = self._owners.require_downloads()
         reference = parse_reference(name)
         await downloads.start(reference.repo, reference.tag)
         return json_answer({"success": True})
@@ -254,7 +254,7 @@ class ModelRoutes:
         name = read_json(await read_body()).model
         if not name:
             raise BadRequest("model must be a non-empty string", param="model")
-        download = under_way(self._downloads(), name, self._owners.catalog.snapshot.find(name))
+        download = under_way(self._owners.require_downloads(), name, self._owners.catalog.snapshot.find(name))
         if download is None:
             raise BadRequest(f"model '{name}' is not being downloaded", param="model")
         download.pause()
@@ -265,34 +265,34 @@ class ModelRoutes:
         name = request.args.get("model")
         if not name:
             raise BadRequest("the query names no model; add ?model=NAME", param="model")
-        downloads = self._downloads()
-        if (download := downloads.find(name)) is not None and not download.status.ended:
-            await downloads.discard(name)
-            return json_answer({"success": True})
-        await refresh(self._owners.catalog)
-        model = next((model for model in self._owners.catalog.snapshot.models if model.id == name), None)
-        if model is None:
-            raise ModelNotFound(name, self._owners.catalog.snapshot.near(name))
-        if model.source != "cache":
-            raise Forbidden(f"model '{name}' is not removable: it is not from the Hugging Face cache ({model.source})")
-        await self._remove(downloads, model)
-        downloads.forget(name)
+        await remove_model(self._owners, name)
         return json_answer({"success": True})
 
-    async def _remove(self, downloads: Downloads, model: Model) -> None:
-        """Raises Conflict for files that the system does not let go of."""
-        await self._owners.fleet.unload(model.id)
-        try:
-            await downloads.delete(model)
-        except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
-            raise Conflict(f"model '{model.id}' cannot be removed: {error.strerror or error}{where}") from None
-        await self._owners.fleet.unload(model.id)  # somebody may have asked for it while its files went
 
-    def _downloads(self) -> Downloads:
-        if self._owners.downloads is None or self._owners.catalog.sources.cache is None:
-            raise Forbidden("downloads are off: the configuration names its models, and the cache is not served")
-        return self._owners.downloads
+async def remove_model(owners: Owners, name: str) -> None:
+    """Stop the model's process, or its download, and remove its files.
+
+    Raises ModelNotFound, Forbidden for what the program may not remove, and Conflict for files that the system does
+    not let go of.
+    """
+    downloads = owners.require_downloads()
+    if (download := downloads.find(name)) is not None and not download.status.ended:
+        await downloads.discard(name)
+        return
+    await refresh(owners.catalog)
+    model = next((model for model in owners.catalog.snapshot.models if model.id == name), None)
+    if model is None:
+        raise ModelNotFound(name, owners.catalog.snapshot.near(name))
+    if model.source != "cache":
+        raise Forbidden(f"model '{name}' is not removable: it is not from the Hugging Face cache ({model.source})")
+    await owners.fleet.unload(model.id)
+    try:
+        await downloads.delete(model)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise Conflict(f"model '{model.id}' cannot be removed: {error.strerror or error}{where}") from None
+    await owners.fleet.unload(model.id)  # somebody may have asked for it while its files went
+    downloads.forget(name)
 
 
 def under_way(downloads: Downloads | None, name: str, model: Model | None) -> Download | None:

@@ -24,6 +24,7 @@ from appliance.http.bytes.connection import Connection
 from appliance.http.control.cors_proxy import CorsProxy
 from appliance.http.control.static_files import StaticFiles
 from appliance.http.control.tool_routes import ToolRoutes
+from appliance.http.ollama.routes import OllamaRoutes
 from appliance.http.owners import Owners
 from appliance.http.way.guard import Guard
 from appliance.http.way.routes import CORS_PROXY, MCP, OTHER, TOOLS, Route
@@ -137,6 +138,7 @@ class OwnRoutes:
         bodies: Bodies,
         owners: Owners,
         inward: Asker,
+        ollama: OllamaRoutes,
     ) -> None:
         self._settings = settings
         self._bound = bound
@@ -145,6 +147,7 @@ class OwnRoutes:
         self._bodies = bodies
         self._owners = owners
         self._inward = inward
+        self._ollama = ollama
         self._files = StaticFiles(settings.static) if settings.static is not None else None
         self._cors_proxy = CorsProxy(settings)
         self._tools = ToolRoutes(owners.tools, traffic.lifetime)
@@ -165,6 +168,8 @@ class OwnRoutes:
         elif request.path == MCP:
             self._mcp = self._mcp or self._mcp_server()
             await self._mcp.answer(visit)
+        elif self._settings.single is None and self._ollama.answers(request):
+            await self._ollama.answer(visit)
         elif not request.path:
             raise RouteNotFound(request.method, "/")
         else:

@@ -13,13 +13,14 @@ from quart import Response, request
 from quart_trio import QuartTrio
 
 from appliance.core.answers.ring import Numbered
+from appliance.core.parts import EVENTS
 from appliance.errors import BadRequest
 from appliance.http.control.answers import Pieces, endless_answer, json_answer, read_as
 from appliance.http.way.resumable import LOOKUP, STREAM, find_stream
 from appliance.streams.generation import Reader
 from appliance.streams.owner import Streams
 
-CONTENT_TYPE = "text/event-stream"
+CONTENT_TYPE = EVENTS.decode()
 UINT64 = 1 << 64
 _NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20})")
 
@@ -43,14 +44,19 @@ class StreamRoutes:
         numbered = _last("sse_ids") in ("1", "true")
         offset = read_offset(request.headers.get("Last-Event-ID") if numbered else None, _last("from"))
         generation = await find_stream(self._streams, wanted)
-        ring = generation.ring
+        ring, head = generation.ring, generation.head
+        content_type = (head.content_type if head is not None else EVENTS).decode("latin-1")
+        if numbered and not content_type.startswith(CONTENT_TYPE):
+            raise BadRequest(
+                "sse_ids is for event streams, and this one is lines of JSON; leave it out", param="sse_ids"
+            )
         reader = generation.reader(offset)
         if reader.offset < ring.dropped:
             raise BadRequest("Stream offset lost, please restart", param="from")
         if numbered and "Last-Event-ID" in request.headers and ring.finished and offset >= ring.total:
             return Response("", 204)
         body = b"" if request.method == "HEAD" else StreamBody(reader, numbered=numbered)
-        return endless_answer(body, CONTENT_TYPE)
+        return endless_answer(body, content_type)
 
     async def stop(self, conversation: str = "") -> Response:
         """Succeed whether or not there is such a stream."""

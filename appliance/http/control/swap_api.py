@@ -14,7 +14,6 @@ from msgspec import UNSET, Struct, UnsetType
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from appliance import __version__
 from appliance.catalog.configuration import Reloaded
 from appliance.core.machine import Hardware
 from appliance.core.records.activity import parse_id, parse_models, parse_query
@@ -87,7 +86,6 @@ def _time(text: str) -> datetime | None:
     return when
 
 
-UNKNOWN = "unknown"
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#3156d3"/>'
     '<path d="M5 3v10h6" fill="none" stroke="#fff" stroke-width="2"/></svg>'
@@ -165,9 +163,6 @@ class SwapApi:
         warnings = [str(warning) for warning in done.warnings]
         return json_answer({"success": True, "warnings": warnings, "changed": done.changed})
 
-    async def version(self) -> Response:
-        return json_answer({"version": __version__, "commit": UNKNOWN, "build_date": UNKNOWN})
-
     async def wake_on_lan_health(self) -> Response:
         return text_answer("OK")
 
@@ -200,7 +195,6 @@ def add_routes(app: QuartTrio, api: SwapApi) -> None:
     app.add_url_rule("/api/profiles/active", "choose profile", api.choose_profile, methods=["PUT"])
     app.add_url_rule("/api/inflight/<request_id>/cancel", "cancel", api.cancel, methods=["POST"])
     app.add_url_rule("/api/config/reload", "reload", api.reload, methods=["POST"])
-    app.add_url_rule("/api/version", "version", api.version)
     app.add_url_rule("/wol-health", "wake-on-LAN health", api.wake_on_lan_health)
     app.add_url_rule("/favicon.ico", "icon", api.icon)
     app.add_url_rule("/upstream", "upstream", api.upstream)

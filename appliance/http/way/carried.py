@@ -21,6 +21,7 @@ from appliance.core.bodies.head import RequestHead
 from appliance.core.bodies.http_message import BodyError, HeadError, ResponseHead
 from appliance.core.bodies.http_request import Head, RequestError
 from appliance.core.bodies.http_request import read_request as read_head
+from appliance.core.bodies.sse import Dialect
 from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
 from appliance.errors import ApplianceError, BadRequest, BodyTooLarge, Busy, ModelNotFound
@@ -35,7 +36,7 @@ from appliance.http.way.explaining import followed
 from appliance.http.way.guard import Guard
 from appliance.http.way.job import Job
 from appliance.http.way.pings import Ping
-from appliance.http.way.pipeline import Pipeline
+from appliance.http.way.pipeline import KEEP_ALIVE, Pipeline
 from appliance.http.way.relay import Relay
 from appliance.http.way.resumable import CONVERSATION
 from appliance.http.way.routes import Route, is_passed
@@ -53,7 +54,7 @@ MAX_KNOWN = 512
 MAX_HEAD = 4 << 10
 """Bytes of a head that is remembered."""
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,15})\r\n")
-_MEANINGFUL = (CONVERSATION, fallback.NAME)
+_MEANINGFUL = (CONVERSATION, fallback.NAME, KEEP_ALIVE)
 """Headers that ask this program for something that is not plain."""
 _JSON = b"application/json"
 
@@ -189,7 +190,7 @@ class Carrier:
             route = self._pipeline.route(request)
             if head.method != "POST" or not head.length or head.upgrade or head.expects or request.query:
                 return None
-            if route is None or not route.loads or is_passed(request.path):
+            if route is None or not route.loads or route.dialect is Dialect.OLLAMA or is_passed(request.path):
                 return None
             first = request.first
             if any(name in first for name in _MEANINGFUL) or first.get(b"content-type", _JSON) != _JSON:

@@ -13,6 +13,7 @@ from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies, Body
 from appliance.http.bytes.connection import Connection
 from appliance.http.control.own_routes import OwnRoutes
+from appliance.http.ollama.sink import speaking_ollama
 from appliance.http.owners import Owners
 from appliance.http.way.asking import Asking
 from appliance.http.way.carried import Carried, Carrier
@@ -78,8 +79,9 @@ class Gateway:
         record = Record(request, route.name if route is not None else request.path)
         body = Body(self._bodies, head.length, connection)
         own = HttpSink(connection, head, body, self._guard.cors_headers(request))
-        through = followed(own, route)
-        sink = self._traffic.recorder.watch(record, through) if route is not None and route.metered else own
+        answer = own if self._settings.single is not None else speaking_ollama(request, own)
+        metered = route is not None and route.metered
+        sink = self._traffic.recorder.watch(record, followed(answer, route)) if metered else answer
         visit = Visit(request, route, sink, record, body, connection)
         self._traffic.metrics.under_way += 1
         self._traffic.lifetime.requests.begin(visit.cancel)

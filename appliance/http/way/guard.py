@@ -22,6 +22,8 @@ Headers = list[tuple[bytes, bytes]]
 
 MAX_GOOD_HOSTS = 100
 """Host headers remembered as good; every address is one."""
+EDITORS = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
+"""How the Origin of a desktop application's own window begins; no page of a site has one of these."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+(?:%[\w.-]+)?)\]|((?:[^\[\]:/@.]{1,63}\.)*[^\[\]:/@.]{1,63}\.?))(?::[0-9]*)?")
 """A Host header in lower case: an address of IPv6, or any other name, then perhaps a port."""
@@ -126,7 +128,8 @@ class Guard:
             case "*":
                 headers.append((b"Access-Control-Allow-Origin", origin if cors.credentials else b"*"))
             case "localhost":
-                if origin and _is_local_page(origin.decode("latin-1")):
+                page = origin.decode("latin-1")
+                if origin and (_is_local_page(page) or self._is_editor(page)):
                     headers.append((b"Access-Control-Allow-Origin", origin))
             case listed:
                 headers.append((b"Access-Control-Allow-Origin", listed.encode()))
@@ -181,6 +184,8 @@ class Guard:
 
     def _may_come_from(self, origin: str, host: str | None) -> bool:
         name = _origin_name(origin)
+        if self._is_editor(origin):
+            return True
         if name is None:
             return origin.lower() in self._origins
         return (
@@ -190,6 +195,10 @@ class Guard:
             or self._is_allowed(name)
             or origin.lower() in self._origins
         )
+
+    def _is_editor(self, origin: str) -> bool:
+        """Whether a desktop application asks, as Ollama lets them; llama-server's single mode does not."""
+        return self._settings.single is None and origin.lower().startswith(EDITORS)
 
     def _is_allowed(self, name: str) -> bool:
         return any(name == allowed or (allowed[:2] == "*." and name.endswith(allowed[1:])) for allowed in self._allowed)

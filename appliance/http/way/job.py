@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from appliance.core.ollama.answering import Translator
 from appliance.http.way.outgoing import JSON, Format
 from appliance.http.way.routes import Route
 from appliance.traffic.record import Record
@@ -30,6 +31,10 @@ class Job(Struct, frozen=True, kw_only=True):
     path: str
     sink: Sink
     record: Record
+    keep_alive: float | None = None
+    """Seconds that the model is to stay after the request, infinity for ever; None leaves it as it is."""
+    translator: Translator | None = None
+    """Turns the answer into Ollama's, on its way out of ``sink``."""
 
 
 Ask = Callable[[Job], Awaitable[None]]

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from appliance.fleet.owner import Fleet
 from appliance.http.bytes.body import Bodies
+from appliance.http.ollama.sink import speaking_ollama
 from appliance.http.way.explaining import explain, followed
 from appliance.http.way.job import Job
 from appliance.http.way.resumable import be_first_reader, interrupted_record
@@ -38,7 +39,7 @@ class Lasting:
         recorder, requests = self._traffic.recorder, self._traffic.lifetime.requests
 
         async def generate(ring: Sink) -> None:
-            sink = recorder.watch(record, followed(ring, job.route))
+            sink = recorder.watch(record, followed(speaking_ollama(request, ring), job.route))
             inner = Visit(request, job.route, sink, record, visit.body)
             requests.begin(inner.cancel)
             try:
@@ -61,7 +62,7 @@ class Lasting:
             generate,
             streams=job.streams,
             loading=loading,
-            interrupted=interrupted_record(job.route.dialect),
+            interrupted=interrupted_record(visit.route.dialect if visit.route is not None else job.route.dialect),
         )
         reserved, record.outlives = visit.body.hand_over(), True
         await be_first_reader(generation, job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink)

@@ -10,8 +10,10 @@ from msgspec import Struct, structs
 from appliance.catalog.catalog import Catalog
 from appliance.core.bodies import head as heads
 from appliance.core.bodies.head import RequestHead
+from appliance.core.bodies.sse import Dialect
 from appliance.core.config.scalars import is_found
 from appliance.core.models.model import Model
+from appliance.core.ollama.asking import Refused, keep_alive_in
 from appliance.core.runs.slash import Plan
 from appliance.core.settings import HttpSettings
 from appliance.errors import ApplianceError, BadRequest, Conflict, RouteNotFound
@@ -20,6 +22,8 @@ from appliance.http.bytes.body import Bodies, Body
 from appliance.http.chat.chained import PluginChains
 from appliance.http.chat.chat_tools import ToolChat, ToolChats
 from appliance.http.control.listing import state_of
+from appliance.http.ollama.reading import Reading
+from appliance.http.ollama.sink import speak
 from appliance.http.way.asking import Asking
 from appliance.http.way.explaining import explain
 from appliance.http.way.fallback import wish_of
@@ -49,6 +53,9 @@ from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink, send_whole
 from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
+
+KEEP_ALIVE = b"x-keep-alive"
+"""How long the model is to stay, in the words of Ollama's ``keep_alive``."""
 
 
 class Question(Struct, frozen=True):
@@ -100,6 +107,7 @@ class Pipeline:
         plugins: Plugins,
         tools: ToolChats,
         pings: Pings,
+        ollama: Reading,
     ) -> None:
         self.inward = Inward(self._answer_inward)
         """How the program asks itself."""
@@ -114,6 +122,7 @@ class Pipeline:
         self._lasting = lasting
         self._plugins = PluginChains(plugins, self.inward, traffic.targets.names, pings)
         self._tools = tools
+        self._ollama = ollama
 
     def route(self, request: Request) -> Route | None:
         """How a request for a model is treated; None for the program's own routes."""
@@ -130,7 +139,10 @@ class Pipeline:
         if is_passed(visit.request.path) and not self._settings.single:
             await self._pass_through(visit)
             return
-        job = await self._read(visit)
+        ollamas = visit.route is not None and visit.route.dialect is Dialect.OLLAMA
+        job = await (self._ollama.read(visit) if ollamas else self._read(visit))
+        if job is None:
+            return
         conversation = conversation_of(job.request) if job.route.streams else None
         if conversation is None:
             await self._serve(visit, job)
@@ -159,12 +171,17 @@ class Pipeline:
             path=request.target.removeprefix(route.strip),
             sink=visit.sink,
             record=record,
+            keep_alive=_keep_alive(request),
         )
 
     async def _serve(self, visit: Visit, job: Job) -> None:
         """Take the request to its target, and the answer to ``job.sink``. Raises as `answer`."""
+        if job.translator is not None:
+            speak(job.sink, job.translator, job.name)
         async with self._targets.chosen(job.name) as target:
             await self._take(visit, job, target)
+            if job.keep_alive is not None and target.model is not None:
+                self._fleet.keep(target.model, job.keep_alive)
 
     async def _take(self, visit: Visit, job: Job, target: Target) -> None:
         wish_of(job.request)  # a mistake is told whoever answers
@@ -332,6 +349,15 @@ class Pipeline:
                 status = handover.status if handover.ended and handover.status is not None else CLIENT_LEFT
                 recorder.finish(record, sink, route.name, status)
             handover.close()
+
+
+def _keep_alive(request: Request) -> float | None:
+    """The wish in the header ``X-Keep-Alive``, in Ollama's words. Raises BadRequest."""
+    value = request.header(KEEP_ALIVE)
+    try:
+        return keep_alive_in(value) if value is not None else None
+    except Refused as refused:
+        raise BadRequest(f"the X-Keep-Alive header cannot be read: {refused.text}") from None
 
 
 class _Given:

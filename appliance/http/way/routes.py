@@ -100,6 +100,7 @@ _POST = _OWN_PATH | {
     f"/v{path}": structs.replace(_OWN_PATH[f"/v1{path}"], name=f"/v{path}", strip="/v", loading_state=False)
     for path in _VERSIONLESS
 }
+_OLLAMA = {path: Route(name=path, streams=True, dialect=Dialect.OLLAMA) for path in ("/api/chat", "/api/generate")}
 _INFERENCE = frozenset(_OWN_PATH) - {"/props", "/lora-adapters", *_MEDIA, "/audioapi/v1/tasks/run"}
 _OPEN_LISTS = ("/v1/models", "/models", "/health", "/v1/health")
 UNLOAD = "/unload"
@@ -124,7 +125,7 @@ def model_route(request: Request) -> Route | None:
     if request.method == "POST":
         if request.path.startswith("/slots/"):
             return _SLOT
-        return _POST.get(request.path)
+        return _POST.get(request.path) or _OLLAMA.get(request.path)
     if request.method in ("GET", "HEAD") and request.path in _LISTS:
         return _LISTS[request.path]
     if request.method in ("GET", "HEAD") and (request.path not in _ASK_MODEL or request.query.get("model")):
@@ -142,9 +143,15 @@ def single_route(request: Request) -> Route | None:
         or path in ("", "/logs")
     ):
         return None
-    if known := model_route(request):
+    known = model_route(request)
+    if known is not None and known.dialect is not Dialect.OLLAMA:  # llama-server has routes of these names
         return known
     return Route(name=OTHER, loads=request.method == "POST", metered=False)
+
+
+def own_path(path: str) -> Route:
+    """The route of a path of a model's process."""
+    return _OWN_PATH[path]
 
 
 def is_inference(request: Request) -> bool:

@@ -136,7 +136,13 @@ def test_a_record_beyond_the_limit_goes_through_and_is_marked_torn(at: list[int]
 INFO = ErrorInfo(message='broken\n"so"', type="server_error", code=502, reason="upstream_failed")
 
 
-@pytest.mark.parametrize("dialect", list(Dialect))
+def test_an_error_of_ollama_is_one_line():
+    line = error_record(Dialect.OLLAMA, INFO)
+    assert line.count(b"\n") == 1
+    assert json.loads(line) == {"error": INFO.message}
+
+
+@pytest.mark.parametrize("dialect", [dialect for dialect in Dialect if dialect is not Dialect.OLLAMA])
 def test_an_error_is_one_record_in_the_words_of_its_dialect(dialect: Dialect):
     [event] = decode([error_record(dialect, INFO)])
     told = json.loads(event.data)

@@ -1,0 +1,425 @@
+"""llama-server's answers in Ollama's words: a stream of JSON lines, or one object.
+
+Source: Ollama 0.34 (``llm/llama_server.go``, ``server/routes.go``). A chunk of a stream becomes one line. Calls of
+tools are collected, since Ollama tells them complete. The cost goes into the last line, which is written when the
+stream has ended. Times are in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+from msgspec import Raw, Struct
+
+from appliance.core.bodies.json_text import OBJECT, JsonObject
+from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.core.ollama.asking import DEFAULT_PREFIX, LATEST
+from appliance.core.parts import UNREADABLE, decoded
+
+NDJSON = b"application/x-ndjson"
+DONE = ("[DONE]", b"[DONE]")
+
+
+class Clock(Protocol):
+    """Times one request."""
+
+    def now(self) -> str:
+        """Return the time of day, as RFC 3339 in UTC."""
+        ...
+
+    def total(self) -> int:
+        """Return nanoseconds since the request came."""
+        ...
+
+    def loading(self) -> int:
+        """Return how many of them it waited for its model."""
+        ...
+
+
+class _Function(Struct):
+    name: str | None = None
+    arguments: str | dict[str, object] | None = None
+
+
+class _Call(Struct):
+    index: int = 0
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Logprobs(Struct):
+    content: list[dict[str, object]] | None = None
+
+
+class _Said(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+_NOTHING = _Said()
+
+
+class _Choice(Struct):
+    delta: _Said | None = None
+    message: _Said | None = None
+    text: str | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Timings(Struct):
+    cache_n: int = 0
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+
+
+_NULL = Raw(b"null")
+
+
+class _Chunk(Struct):
+    """A record of a stream, or a whole answer: OpenAI's chat and completions, or llama-server's ``/infill``."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    timings: _Timings | None = None
+    error: Raw = _NULL
+    content: str | None = None
+    stop_type: str | None = None
+    completion_probabilities: list[dict[str, object]] | None = None
+
+
+_CHUNK = msgspec.json.Decoder(_Chunk)
+_CHUNKS = msgspec.json.Decoder(list[_Chunk])
+_ENCODER = msgspec.json.Encoder()
+
+
+class Message(Struct, omit_defaults=True):
+    role: str
+    content: str
+    thinking: str = ""
+    tool_calls: list[JsonObject] = []
+
+
+class _Line(Struct, omit_defaults=True):
+    """Members that are always there have no default."""
+
+    model: str
+    created_at: str
+    done: bool
+
+
+class ChatLine(_Line, kw_only=True, omit_defaults=True):
+    message: Message
+    done_reason: str = ""
+    logprobs: list[JsonObject] = []
+
+
+class PromptLine(_Line, kw_only=True, omit_defaults=True):
+    response: str
+    thinking: str = ""
+    tool_calls: list[JsonObject] = []
+    done_reason: str = ""
+    logprobs: list[JsonObject] = []
+
+
+class Translator:
+    """Turns the answer to one request. ``model`` is the name that the request has. No input makes it raise."""
+
+    def __init__(self, model: str, clock: Clock, *, chat: bool) -> None:
+        self._model = model
+        self._clock = clock
+        self._chat = chat
+        self._decoder = Decoder()
+        self._between = True  # the decoder holds nothing
+        self._calls: dict[int, _Call] = {}
+        self._reason = ""
+        self._usage: _Usage | None = None
+        self._timings: _Timings | None = None
+        self._over = False
+
+    # ---- streams -----------------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the lines that these bytes of an event stream complete."""
+        if self._over:
+            return b""
+        whole = data.endswith(b"\n\n") and b"\r" not in data
+        if self._between and whole:  # how llama-server writes, which costs half as much
+            records = data[:-2].split(b"\n\n")
+            return b"".join(
+                self._event(record[6:])
+                if record.startswith(b"data: ") and b"\n" not in record
+                else self._decode(record)
+                for record in records
+            )
+        self._between = whole
+        return self._decode(data, b"")
+
+    def _decode(self, record: bytes, end: bytes = b"\n\n") -> bytes:
+        try:
+            events = self._decoder.feed(record + end)
+        except RecordTooLong as error:
+            return self._fail(str(error))
+        return b"".join(self._event(event.data) for event in events)
+
+    def end(self) -> bytes:
+        """The stream has ended in good order: return its last lines, none behind an error."""
+        if self._over:
+            return b""
+        calls = self._tools()
+        if isinstance(calls, str):
+            return self._fail(calls)
+        self._over = True
+        before = self._line("", calls=calls) if calls else b""
+        return before + self._last(self._record("", done=True))
+
+    def _event(self, data: str | bytes) -> bytes:
+        if self._over or data in DONE:
+            return b""
+        try:
+            chunk = _CHUNK.decode(data)
+        except UNREADABLE:
+            return b""
+        if chunk.error != _NULL:
+            return self._fail(error_text(chunk.error))
+        self._note(chunk)
+        said, thought, logprobs = self._take(chunk)
+        lines = self._line("", thinking=thought) if thought else b""
+        return lines + self._line(said, logprobs=logprobs) if said or logprobs else lines
+
+    def _fail(self, text: str) -> bytes:
+        self._over = True
+        return error_line(text)
+
+    # ---- whole answers -----------------------------------------------------------------------------------------------
+
+    def whole(self, content: bytes) -> tuple[int, bytes]:
+        """Return status and body for the body of an answer that went well."""
+        try:
+            chunks = _CHUNKS.decode(content) if content.lstrip()[:1] == b"[" else [_CHUNK.decode(content)]
+        except UNREADABLE:
+            return 502, error_body("the model's answer cannot be read")
+        text, thinking, logprobs = "", "", list[JsonObject]()
+        for chunk in chunks:
+            if chunk.error != _NULL:
+                return 500, error_body(error_text(chunk.error))
+            self._note(chunk)
+            said, thought, more = self._take(chunk)
+            text, thinking, logprobs = text + said, thinking + thought, logprobs + more
+        calls = self._tools()
+        if isinstance(calls, str):
+            return 500, error_body(calls)
+        record = self._record(text, thinking=thinking, calls=calls, logprobs=logprobs, done=True)
+        return 200, self._last(record).rstrip(b"\n")
+
+    # ---- both --------------------------------------------------------------------------------------------------------
+
+    def _take(self, chunk: _Chunk) -> tuple[str, str, list[JsonObject]]:
+        """Return the text, the reasoning and the log probabilities; parts of calls are put to the others."""
+        if not chunk.choices:
+            return chunk.content or "", "", _logprobs(chunk.completion_probabilities)
+        choice = chunk.choices[0]
+        said = choice.delta or choice.message or _NOTHING
+        for number, call in enumerate(said.tool_calls or ()):
+            self._add(call, number if choice.message is not None else call.index)
+        text = said.content or choice.text or ""
+        logprobs = _logprobs(choice.logprobs.content) if choice.logprobs is not None else []
+        return text, said.reasoning_content or said.reasoning or "", logprobs
+
+    def _note(self, chunk: _Chunk) -> None:
+        self._usage = chunk.usage or self._usage
+        self._timings = chunk.timings or self._timings
+        reason = chunk.choices[0].finish_reason if chunk.choices else chunk.stop_type
+        if reason and reason != "none":
+            self._reason = "length" if reason in ("length", "limit") else "stop"
+
+    def _add(self, call: _Call, index: int) -> None:
+        known = self._calls.setdefault(index, _Call(function=_Function()))
+        known.id = call.id or known.id
+        if (more := call.function) is None or (function := known.function) is None:
+            return
+        function.name = more.name or function.name
+        if isinstance(more.arguments, dict):
+            function.arguments = more.arguments
+        elif more.arguments:
+            before = function.arguments if isinstance(function.arguments, str) else ""
+            function.arguments = before + more.arguments
+
+    def _tools(self) -> list[JsonObject] | str:
+        """Return all calls, or what is wrong with one. An answer that was cut short may end in the middle of one."""
+        calls: list[JsonObject] = []
+        for index, call in sorted(self._calls.items()):
+            function = call.function or _Function()
+            given = function.arguments
+            arguments = decoded(OBJECT, given if isinstance(given, str) else _ENCODER.encode(given or {}))
+            if arguments is None:
+                if self._reason == "length":
+                    continue
+                return f"the model called the tool '{function.name}' with arguments that are not a JSON object"
+            told: JsonObject = {"index": index, "name": function.name or "", "arguments": arguments}
+            calls.append({"id": call.id, "function": told} if call.id else {"function": told})
+        return calls
+
+    def _line(
+        self,
+        text: str,
+        *,
+        thinking: str = "",
+        calls: list[JsonObject] | None = None,
+        logprobs: list[JsonObject] | None = None,
+    ) -> bytes:
+        return _ENCODER.encode(self._record(text, thinking=thinking, calls=calls, logprobs=logprobs)) + b"\n"
+
+    def _record(
+        self,
+        text: str,
+        *,
+        thinking: str = "",
+        calls: list[JsonObject] | None = None,
+        logprobs: list[JsonObject] | None = None,
+        done: bool = False,
+    ) -> ChatLine | PromptLine:
+        now = self._clock.now()
+        if self._chat:
+            message = Message("assistant", text, thinking, calls or [])
+            return ChatLine(self._model, now, done, message=message, logprobs=logprobs or [])
+        return PromptLine(
+            self._model, now, done, response=text, thinking=thinking, tool_calls=calls or [], logprobs=logprobs or []
+        )
+
+    def _last(self, record: ChatLine | PromptLine) -> bytes:
+        """The record with what the answer cost."""
+        record.done_reason = self._reason
+        cost = cost_of(self._usage, self._timings)
+        times = {"total_duration": self._clock.total(), "load_duration": self._clock.loading()}
+        costs = {name: value for name, value in {**times, **cost}.items() if value}
+        return _ENCODER.encode(record)[:-1] + (b"," + _ENCODER.encode(costs)[1:] if costs else b"}") + b"\n"
+
+
+def cost_of(usage: _Usage | None, timings: _Timings | None) -> dict[str, int]:
+    """Return Ollama's counts and times; tokens from the cache count as read."""
+    if timings is not None:
+        return {
+            "prompt_eval_count": max(0, timings.cache_n) + max(0, timings.prompt_n),
+            "prompt_eval_duration": _nanoseconds(timings.prompt_ms),
+            "eval_count": max(0, timings.predicted_n),
+            "eval_duration": _nanoseconds(timings.predicted_ms),
+        }
+    if usage is not None:
+        return {"prompt_eval_count": usage.prompt_tokens or 0, "eval_count": usage.completion_tokens or 0}
+    return {}
+
+
+def _nanoseconds(milliseconds: float) -> int:
+    return round(milliseconds * 1e6) if 0 < milliseconds < 1e12 else 0
+
+
+def _logprobs(given: list[dict[str, object]] | None) -> list[JsonObject]:
+    return [_logprob(one, top=True) for one in given or ()]
+
+
+def _logprob(given: Mapping[str, object], *, top: bool) -> JsonObject:
+    names = ("token", "logprob", "bytes")
+    told: JsonObject = {name: msgspec.to_builtins(given[name]) for name in names if given.get(name) is not None}
+    others = given.get("top_logprobs")
+    if top and isinstance(others, list) and others:
+        alternatives = msgspec.convert(others, list[dict[str, object]], strict=False)
+        told["top_logprobs"] = [_logprob(other, top=False) for other in alternatives]
+    return told
+
+
+# ---- lines that are not an answer's -------------------------------------------------------------------------------
+
+
+def idle_line(model: str, now: str, reason: str, *, chat: bool) -> bytes:
+    """Return the answer to a request that only loads or unloads its model."""
+    if chat:
+        return _ENCODER.encode(ChatLine(model, now, True, message=Message("assistant", ""), done_reason=reason))
+    return _ENCODER.encode(PromptLine(model, now, True, response="", done_reason=reason))
+
+
+def error_body(text: str) -> bytes:
+    return _ENCODER.encode({"error": text})
+
+
+def error_line(text: str) -> bytes:
+    """Return the record that ends a stream which has failed."""
+    return error_body(text) + b"\n"
+
+
+class _Error(Struct):
+    message: str = ""
+    reason: str = ""
+
+
+def error_text(raw: bytes | Raw) -> str:
+    """Return the message of an error, which is an object in llama-server's words and a text in Ollama's."""
+    found = decoded(_Error, raw)
+    if found is not None and found.message:
+        return found.message
+    return decoded(str, raw) or bytes(raw).decode("utf-8", "replace")[:1000] or "the engine gave no reason"
+
+
+class _ErrorBody(Struct):
+    error: Raw = Raw(b'""')
+
+
+def translated_error(status: int, content: bytes, model: str) -> tuple[int, bytes]:
+    """Return status and body of an error in Ollama's words. ``model`` is the name in the request, empty if unknown."""
+    found = decoded(_ErrorBody, content)
+    text = error_text(found.error if found is not None else content)
+    reason = decoded(_Error, found.error) if found is not None else None
+    if status == 401:
+        return 401, error_body("unauthorized")
+    if reason is not None and reason.reason == "model_not_found" and model:
+        return 404, error_body(f"model '{model}' not found")
+    if "Infill is not supported" in text and model:
+        return 400, error_body(f"{full_name(model)} does not support insert")
+    return status, error_body(text)
+
+
+def full_name(model: str) -> str:
+    """Return the name as some of Ollama's errors have it."""
+    tagged = model if ":" in model.rpartition("/")[2] else f"{model}{LATEST}"
+    return tagged if "/" in tagged else f"{DEFAULT_PREFIX}{tagged}"
+
+
+# ---- embeddings ------------------------------------------------------------------------------------------------------
+
+
+class _Embedding(Struct):
+    embedding: list[float]
+    index: int = 0
+
+
+class _Embeddings(Struct):
+    data: list[_Embedding]
+    usage: _Usage | None = None
+
+
+def vectors_of(content: bytes) -> tuple[list[list[float]], int] | None:
+    """Return the vectors of ``/v1/embeddings`` in their order, and how many tokens they cost; None if unreadable."""
+    found = decoded(_Embeddings, content)
+    if found is None:
+        return None
+    vectors = [each.embedding for each in sorted(found.data, key=lambda each: each.index)]
+    return vectors, (found.usage.prompt_tokens or 0) if found.usage is not None else 0
+
+
+def normalised(vector: list[float], dimensions: int | None = None) -> list[float]:
+    """Return the first ``dimensions`` of a vector, of length 1; a vector of zeros stays as it is."""
+    cut = vector[:dimensions] if dimensions else vector
+    length = math.sqrt(sum(x * x for x in cut))
+    return [x / length for x in cut] if length > 0 and math.isfinite(length) else cut

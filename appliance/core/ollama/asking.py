@@ -1,0 +1,487 @@
+"""Ollama's requests in llama-server's words: names, options, messages, pictures, formats, and what is wrong with them.
+
+Source: Ollama 0.34 (``api/types.go``, ``server/routes.go``). An option that the request does not set is not sent, so
+that the model's own sampling applies and not Ollama's built-in one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
+from appliance.core.parts import UNREADABLE
+
+LATEST = ":latest"
+DEFAULT_PREFIX = "registry.ollama.ai/library/"
+"""Stands before a name without host and namespace in some of Ollama's errors, which clients search."""
+HUBS = ("hf.co/", "huggingface.co/", "www.huggingface.co/")
+_STRIPPED = (DEFAULT_PREFIX, "registry.ollama.ai/", "library/")
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"
+_NAME = re.compile(
+    rf"(?:[A-Za-z0-9_][A-Za-z0-9_.:-]{{0,349}}/)?(?:[A-Za-z0-9_][A-Za-z0-9_-]{{0,79}}/)?{_PART}(?::{_PART})?"
+)
+_CLOUD = (":cloud", "-cloud")
+FOR_EVER = math.inf
+"""Seconds of a model that is kept until something else needs its place."""
+LEVELS = ("low", "medium", "high", "max")
+MAX_TOP_LOGPROBS = 20
+
+
+class Refused(Exception):
+    """The request cannot be answered: its status, and the text that Ollama's clients know."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def shown_name(model_id: str) -> str:
+    """Return the name of a model in lists: with a tag, which is what follows a colon behind the last slash."""
+    return model_id if ":" in model_id.rpartition("/")[2] else f"{model_id}{LATEST}"
+
+
+def meanings(name: str) -> tuple[str, ...]:
+    """Return the ids that a name may stand for, the most literal first."""
+    found = [name]
+    for prefix in (*HUBS, *_STRIPPED):
+        if name.lower().startswith(prefix):
+            found.append(name[len(prefix) :])
+    for one in tuple(found):
+        for suffix in (":local", LATEST):
+            if one.lower().endswith(suffix):
+                found.append(one[: -len(suffix)])
+    return tuple(dict.fromkeys(one for one in found if one))
+
+
+def is_expressible(name: str) -> bool:
+    """True for a name that Ollama's own rules allow."""
+    return _NAME.fullmatch(name) is not None
+
+
+def is_cloud(name: str) -> bool:
+    """True for a model that Ollama would run on its own servers."""
+    return name.lower().endswith(_CLOUD) and ":" in name
+
+
+# ---- members ---------------------------------------------------------------------------------------------------------
+
+
+def read_body(body: bytes) -> JsonObject:
+    """Return the members of a request by their names in lower case, as Ollama reads them. Raises Refused."""
+    if not body or body.isspace():
+        raise Refused(400, "missing request body")
+    try:
+        members = OBJECT.decode(body)
+    except UNREADABLE as error:
+        raise Refused(400, f"the request body is not a JSON object: {error}") from None
+    return {name.lower(): value for name, value in members.items()}
+
+
+def text_of(members: JsonObject, name: str) -> str:
+    """Return a text, empty where it is absent or null. Raises Refused for another type."""
+    value = members.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise Refused(400, f"'{name}' must be a string, not {_kind(value)}")
+    return value
+
+
+def flag_of(members: JsonObject, name: str, *, otherwise: bool) -> bool:
+    """Raises Refused for anything but true, false and null."""
+    value = members.get(name)
+    if value is None:
+        return otherwise
+    if not isinstance(value, bool):
+        raise Refused(400, f"'{name}' must be true or false, not {_kind(value)}")
+    return value
+
+
+def object_of(members: JsonObject, name: str) -> JsonObject:
+    """Return an object, empty where it is absent or null. Raises Refused for another type."""
+    value = members.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Refused(400, f"'{name}' must be an object, not {_kind(value)}")
+    return value
+
+
+def model_of(members: JsonObject) -> str:
+    """Return the model's name, which older clients call ``name``; empty where there is none."""
+    return text_of(members, "model") or text_of(members, "name")
+
+
+def _kind(value: JSON) -> str:
+    match value:
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "an array"
+        case dict():
+            return "an object"
+        case None:
+            return "null"
+
+
+_DURATION = re.compile(r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+|[-+]?0", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d*)?", re.ASCII)
+_PIECE = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def keep_alive_of(value: JSON) -> float | None:
+    """Return seconds, infinity for a negative number, None for what leaves the model as it is. Raises Refused."""
+    match value:
+        case None:
+            return None
+        case bool() | list() | dict():
+            raise Refused(
+                400, f"'keep_alive' must be a number of seconds or a duration such as \"5m\", not {_kind(value)}"
+            )
+        case str():
+            if not _DURATION.fullmatch(value):
+                raise Refused(
+                    400, f'time: invalid duration "{value}"; write it with a unit, as in "5m", or as a number'
+                )
+            seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PIECE.findall(value))
+            return FOR_EVER if value.startswith("-") and seconds else seconds
+        case _:
+            return FOR_EVER if value < 0 else float(value)
+
+
+def keep_alive_in(header: str) -> float | None:
+    """The same for a header, where a number is text too. Raises Refused."""
+    text = header.strip()
+    if _NUMBER.fullmatch(text):
+        return keep_alive_of(float(text))
+    return keep_alive_of(text) if text else None
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+_INTEGER, _FLOAT, _TEXTS, _FLAG = "integer", "float32", "array", "boolean"
+_SAMPLING = {
+    "num_predict": ("max_tokens", _INTEGER),
+    "num_keep": ("n_keep", _INTEGER),
+    "seed": ("seed", _INTEGER),
+    "temperature": ("temperature", _FLOAT),
+    "top_k": ("top_k", _INTEGER),
+    "top_p": ("top_p", _FLOAT),
+    "min_p": ("min_p", _FLOAT),
+    "typical_p": ("typical_p", _FLOAT),
+    "repeat_last_n": ("repeat_last_n", _INTEGER),
+    "repeat_penalty": ("repeat_penalty", _FLOAT),
+    "presence_penalty": ("presence_penalty", _FLOAT),
+    "frequency_penalty": ("frequency_penalty", _FLOAT),
+    "mirostat": ("mirostat", _INTEGER),
+    "mirostat_tau": ("mirostat_tau", _FLOAT),
+    "mirostat_eta": ("mirostat_eta", _FLOAT),
+    "stop": ("stop", _TEXTS),
+}
+"""Ollama's name to llama-server's. A negative ``num_predict`` means no limit, which llama-server has anyway."""
+_LOADING = {
+    **dict.fromkeys(("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict"), _INTEGER),
+    "use_mmap": _FLAG,
+}
+"""Options of a start. They never restart an engine, so only their types are checked."""
+
+
+def sampling_of(options: Mapping[str, JSON]) -> JsonObject:
+    """Return what the options are for llama-server. Unknown ones are ignored. Raises Refused for a wrong type."""
+    sent: JsonObject = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in _LOADING:
+            _checked(name, _LOADING[name], value)
+        elif name in _SAMPLING:
+            their_name, kind = _SAMPLING[name]
+            checked = _checked(name, kind, value)
+            if not (name == "num_predict" and isinstance(checked, int) and checked < 0):
+                sent[their_name] = checked
+    return sent
+
+
+def context_of(options: Mapping[str, JSON]) -> int | None:
+    """Return ``num_ctx``, None where it is absent or asks for nothing."""
+    value = options.get("num_ctx")
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
+
+
+def _checked(name: str, kind: str, value: JSON) -> JSON:
+    match kind, value:
+        case "integer", int() | float() if not isinstance(value, bool) and abs(value) < 1 << 62:
+            return int(value)
+        case "float32", int() | float() if not isinstance(value, bool):
+            return value
+        case "boolean", bool():
+            return value
+        case "array", str():
+            return [value]
+        case "array", list() if all(isinstance(one, str) for one in value):
+            return value
+        case _:
+            raise Refused(500, f'option "{name}" must be of type {kind}')
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+
+class Preset(Struct, frozen=True, kw_only=True):
+    """The additions of a derived model to the one that it is made from."""
+
+    system: str = ""
+    parameters: dict[str, JSON] = {}
+    messages: tuple[dict[str, JSON], ...] = ()
+
+
+PLAIN = Preset()
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """The members that chat and generate have in common, checked."""
+
+    name: str
+    """As the request has it."""
+    members: JsonObject
+    streams: bool
+    keep_alive: float | None
+    options: JsonObject
+    think: bool | str | None
+    logprobs: JsonObject
+    """llama-server's members for log probabilities."""
+    response_format: JsonObject | None
+
+
+def read_asked(body: bytes) -> Asked:
+    """Raises Refused, in the order in which Ollama checks."""
+    members = read_body(body)
+    top = members.get("top_logprobs")
+    if top is not None and not (isinstance(top, int) and not isinstance(top, bool) and 0 <= top <= MAX_TOP_LOGPROBS):
+        raise Refused(400, f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
+    if flag_of(members, "_debug_render_only", otherwise=False):
+        raise Refused(501, "_debug_render_only is not supported; POST /apply-template shows the rendered prompt")
+    if text_of(members, "template"):
+        raise Refused(501, "templates of Go are not supported; the model's own chat template is used")
+    logprobs: JsonObject = {}
+    if flag_of(members, "logprobs", otherwise=False):
+        logprobs = {"logprobs": True, "top_logprobs": top or 0}
+    return Asked(
+        name=model_of(members),
+        members=members,
+        streams=flag_of(members, "stream", otherwise=True),
+        keep_alive=keep_alive_of(members.get("keep_alive")),
+        options=object_of(members, "options"),
+        think=_think(members.get("think")),
+        logprobs=logprobs,
+        response_format=_format(members.get("format")),
+    )
+
+
+def _think(value: JSON) -> bool | str | None:
+    if value is None or isinstance(value, bool) or (isinstance(value, str) and value in LEVELS):
+        return value
+    shown = msgspec.json.encode(value).decode()
+    raise Refused(400, f'invalid think value: {shown} (must be "high", "medium", "low", "max", true, or false)')
+
+
+def _format(value: JSON) -> JsonObject | None:
+    match value:
+        case None | "":
+            return None
+        case "json":
+            return {"type": "json_object"}
+        case dict():
+            return {"type": "json_schema", "json_schema": {"name": "schema", "schema": value}}
+        case _:
+            shown = msgspec.json.encode(value).decode()
+            raise Refused(500, f'invalid format: {shown}; expected "json" or a valid JSON Schema object')
+
+
+def has_prompt(asked: Asked, *, chat: bool) -> bool:
+    """False for a request that only loads or unloads its model."""
+    if chat:
+        return bool(asked.members.get("messages"))
+    return any(asked.members.get(name) for name in ("prompt", "suffix", "images"))
+
+
+def chat_body(asked: Asked, model: str, preset: Preset, *, thinks: bool) -> bytes:
+    """Return the body for ``/v1/chat/completions``. ``thinks``: the model can. Raises Refused."""
+    given = asked.members.get("messages")
+    if not isinstance(given, list):
+        raise Refused(400, f"'messages' must be an array, not {_kind(given)}")
+    messages = [_object(message, "a message") for message in given]
+    return _chat(asked, model, preset, messages, thinks=thinks)
+
+
+def prompt_body(asked: Asked, model: str, preset: Preset, *, thinks: bool) -> bytes:
+    """Return the same for the prompt of ``/api/generate``, which is one message of the user. Raises Refused."""
+    if asked.members.get("context"):
+        raise Refused(501, "'context' is not supported; send the conversation as messages to /api/chat")
+    message: JsonObject = {"role": "user", "content": text_of(asked.members, "prompt")}
+    if images := asked.members.get("images"):
+        message["images"] = images
+    system = text_of(asked.members, "system")
+    before: list[JsonObject] = [{"role": "system", "content": system}] if system else []
+    return _chat(asked, model, preset, [*before, message], thinks=thinks)
+
+
+def raw_body(asked: Asked, model: str, preset: Preset) -> bytes:
+    """Return the body for ``/v1/completions``: the prompt as it is. Raises Refused."""
+    for name in ("template", "system", "context"):
+        if asked.members.get(name):
+            raise Refused(400, "raw mode does not support template, system, or context")
+    if asked.members.get("images"):
+        raise Refused(501, "images in raw mode are not supported; leave out raw, or use /api/chat")
+    sent: JsonObject = {"model": model, "prompt": text_of(asked.members, "prompt")}
+    sent |= _common(asked, preset)
+    if "top_logprobs" in sent:  # here one number says both
+        sent["logprobs"] = sent.pop("top_logprobs") or 1
+    return msgspec.json.encode(sent)
+
+
+def infill_body(asked: Asked, model: str, preset: Preset) -> bytes:
+    """Return the body for ``/infill``. Raises Refused."""
+    sent: JsonObject = {
+        "model": model,
+        "input_prefix": text_of(asked.members, "prompt"),
+        "input_suffix": text_of(asked.members, "suffix"),
+    }
+    sent |= {name: value for name, value in _common(asked, preset).items() if name != "stream_options"}
+    if "max_tokens" in sent:
+        sent["n_predict"] = sent.pop("max_tokens")
+    if sent.pop("logprobs", None):
+        sent["n_probs"] = sent.pop("top_logprobs", None) or 1
+    return msgspec.json.encode(sent)
+
+
+def _common(asked: Asked, preset: Preset) -> JsonObject:
+    sent: JsonObject = {"stream": asked.streams}
+    if asked.streams:
+        sent["stream_options"] = {"include_usage": True}
+    sent |= sampling_of({**preset.parameters, **asked.options})
+    sent |= asked.logprobs
+    if asked.response_format is not None:
+        sent["response_format"] = asked.response_format
+    return sent
+
+
+def _chat(asked: Asked, model: str, preset: Preset, given: Sequence[JsonObject], *, thinks: bool) -> bytes:
+    messages = [*preset.messages, *given]
+    if preset.system and not (messages and messages[0].get("role") == "system"):
+        messages.insert(0, {"role": "system", "content": preset.system})
+    sent: JsonObject = {"model": model, "messages": list(_messages(messages))}
+    if tools := asked.members.get("tools"):
+        sent["tools"] = tools
+    sent |= _common(asked, preset)
+    if thinks or asked.think:
+        kwargs: JsonObject = {"enable_thinking": asked.think is not False}
+        if isinstance(asked.think, str):
+            kwargs["reasoning_effort"] = asked.think
+        sent["chat_template_kwargs"] = kwargs
+    return msgspec.json.encode(sent)
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+def _messages(given: Sequence[JsonObject]) -> list[JsonObject]:
+    """Turn messages into OpenAI's. A result without the id of its call belongs to the oldest call without a result."""
+    sent: list[JsonObject] = []
+    open_calls: list[tuple[str, JSON]] = []  # id and name of each, in order
+    for message in given:
+        role = str(message.get("role") or "").lower()
+        one: JsonObject = {"role": role, "content": _content(message)}
+        if message.get("thinking"):
+            one["reasoning_content"] = message["thinking"]
+        if calls := message.get("tool_calls"):
+            named = _calls(calls, len(sent))
+            one["tool_calls"] = [call for call, _, _ in named]
+            open_calls += [(call_id, name) for _, call_id, name in named]
+        if role == "tool":
+            name = message.get("tool_name")
+            call_id = message.get("tool_call_id")
+            if not call_id:
+                same = [call for call in open_calls if name and call[1] == name] or open_calls
+                call_id = same[0][0] if same else None
+            open_calls = [call for call in open_calls if call[0] != call_id]
+            one |= {"name": name} if name else {}
+            one |= {"tool_call_id": call_id} if call_id else {}
+        sent.append(one)
+    return sent
+
+
+def _content(message: JsonObject) -> JSON:
+    text = message.get("content")
+    text = "" if text is None else text
+    images = message.get("images")
+    if not images:
+        return text
+    if not isinstance(images, list):
+        raise Refused(400, f"'images' must be an array, not {_kind(images)}")
+    parts: list[JSON] = list(text) if isinstance(text, list) else [{"type": "text", "text": text}] if text else []
+    return [*parts, *map(_medium, images)]
+
+
+_AUDIO = {b"RIFF": "wav", b"ID3": "mp3", b"\xff\xfb": "mp3", b"\xff\xf3": "mp3", b"\xff\xf2": "mp3"}
+_PICTURES = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
+
+
+def _medium(given: JSON) -> JsonObject:
+    """Return a part of a message for a picture or a sound; its content says which of them it is."""
+    if not isinstance(given, str):
+        raise Refused(400, f"'images' must hold strings of base64, not {_kind(given)}")
+    data = given.partition(",")[2] if given.startswith("data:") else given
+    try:
+        head = base64.b64decode(data[:64], validate=True)
+        if len(data) % 4:
+            raise binascii.Error
+    except (binascii.Error, ValueError):
+        raise Refused(
+            400, "illegal base64 data in images; send the bytes of the file in base64, with its padding"
+        ) from None
+    if head[:4] != b"RIFF" or head[8:12] == b"WAVE":
+        for mark, kind in _AUDIO.items():
+            if head.startswith(mark):
+                return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
+    picture = next((kind for mark, kind in _PICTURES.items() if head.startswith(mark)), "png")
+    return {"type": "image_url", "image_url": {"url": f"data:image/{picture};base64,{data}"}}
+
+
+def _calls(given: JSON, place: int) -> list[tuple[JsonObject, str, JSON]]:
+    """Return each call in OpenAI's form, with its id and its tool's name."""
+    if not isinstance(given, list):
+        raise Refused(400, f"'tool_calls' must be an array, not {_kind(given)}")
+    made: list[tuple[JsonObject, str, JSON]] = []
+    for number, one in enumerate(given):
+        call = _object(one, "a call of a tool")
+        function = _object(call.get("function"), "the function of a call")
+        arguments = function.get("arguments")
+        text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+        call_id = str(call.get("id") or f"call_{place}_{number}")
+        name = function.get("name")
+        told: JsonObject = {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+        made.append((told, call_id, name))
+    return made
+
+
+def _object(value: JSON, what: str) -> JsonObject:
+    if not isinstance(value, dict):
+        raise Refused(400, f"{what} must be an object, not {_kind(value)}")
+    return value

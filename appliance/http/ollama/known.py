@@ -1,0 +1,172 @@
+"""What Ollama's clients are told of models: from headers of files, from the configuration, from engines that run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import trio
+from msgspec import Struct
+
+from appliance.catalog.catalog import Catalog, Headers
+from appliance.core.models.gguf import GgufInfo
+from appliance.core.models.model import Model
+from appliance.core.ollama.asking import PLAIN, meanings
+from appliance.core.ollama.models import Derived, Facts, Props, Running
+from appliance.core.parts import decoded
+from appliance.errors import ModelNotFound, UpstreamFailed
+from appliance.fleet.owner import Fleet
+from appliance.traffic.targets import Targets, refresh
+from appliance.upstream.client import Exchange
+
+PROPS_TIME = 1.0
+"""Seconds that a running engine gets to say what it can do; the files say nearly as much."""
+MAX_PROPS = 1 << 20
+SHOWN = ("queued", "loading", "loaded", "sleeping", "stopping")
+
+
+class _Meta(Struct, frozen=True):
+    n_ctx: int | None = None
+
+
+class _Ready(Struct, frozen=True):
+    meta: _Meta = _Meta()
+
+
+class Known:
+    """Answers from memory, but for headers and properties that nobody has asked for before."""
+
+    def __init__(self, catalog: Catalog, fleet: Fleet, targets: Targets) -> None:
+        self._catalog = catalog
+        self._fleet = fleet
+        self._targets = targets
+        self._headers: dict[str, GgufInfo | None] = {}
+        self._props: dict[tuple[str, float | None], Props | None] = {}
+
+    async def find(self, name: str) -> Facts | None:
+        """What a name in a request means, None if it means nothing. Raises InvalidModelFile, and Busy of a selector."""
+        derived = self.derived(name)
+        try:
+            async with self._targets.chosen(name) as target:
+                model = target.model if target.selector is None else None
+        except ModelNotFound:
+            return None
+        if derived is None:
+            return await self._facts(name, model)
+        return await self._facts(name, model, derived)
+
+    def derived(self, name: str) -> Derived | None:
+        """The model that clients have derived under this name."""
+        return next((found for one in meanings(name) if (found := self._targets.derived.get(one.casefold()))), None)
+
+    async def listed(self) -> list[Facts]:
+        """Every model that may be asked for, under each of its names; reads the disk for new files, and asks nobody."""
+        await refresh(self._catalog)
+        await self._read_headers()
+        found: list[Facts] = []
+        for model in self._catalog.snapshot.models:
+            if not model.hidden and model.error is None:
+                found += [self._known(name, model) for name in (model.id, *model.aliases)]
+        there = {facts.name for facts in found}
+        found += [Facts(name=name) for name in self._targets.names() if name not in there and not self._find(name)]
+        for derived in self._targets.derived.values():
+            found.append(self._known(derived.name, self._find(derived.base), derived))
+        return found
+
+    async def running(self) -> list[Running]:
+        """Every model that is loaded or on its way, and what it takes."""
+        await self._read_headers()
+        found: list[Running] = []
+        for status in self._fleet.status():
+            model = self._find(status.model)
+            if status.state not in SHOWN or model is None:
+                continue
+            left = self._fleet.stays_for(status.model)
+            found.append(
+                Running(
+                    facts=self._known(model.id, model),
+                    memory=self._fleet.memory(status.model),
+                    left=left if left < 1e9 else None,
+                    queue=status.waiting,
+                    state=status.state,
+                )
+            )
+        return found
+
+    def _find(self, name: str) -> Model | None:
+        return self._catalog.snapshot.find(name)
+
+    async def _facts(self, name: str, model: Model | None, derived: Derived | None = None) -> Facts:
+        if model is None:
+            return Facts(name=name, preset=derived.preset if derived is not None else PLAIN)
+        await self._read_header(model)
+        await self._ask(model)
+        return self._known(name, model, derived)
+
+    def _known(self, name: str, model: Model | None, derived: Derived | None = None) -> Facts:
+        info = self._info(model) if model is not None else None
+        return Facts(
+            name=name,
+            model=model,
+            info=info,
+            props=self._props.get(self._key(model)) if model is not None else None,
+            preset=derived.preset if derived is not None else PLAIN,
+            base=derived.base if derived is not None else "",
+            made_at=derived.made_at if derived is not None else 0.0,
+            context=self.context(model) if model is not None else None,
+        )
+
+    # ---- headers of configured models --------------------------------------------------------------------------------
+
+    def _info(self, model: Model) -> GgufInfo | None:
+        return model.info or self._headers.get(_file_of(model) or "")
+
+    async def _read_header(self, model: Model) -> None:
+        path = _file_of(model)
+        if path is not None and model.info is None and path not in self._headers:
+            header = await trio.to_thread.run_sync(Headers().read, path)
+            self._headers[path] = header.info
+
+    async def _read_headers(self) -> None:
+        for model in self._catalog.snapshot.models:
+            await self._read_header(model)
+
+    # ---- running engines ---------------------------------------------------------------------------------------------
+
+    def _key(self, model: Model) -> tuple[str, float | None]:
+        status = self._fleet.known(model.id)
+        return model.id, status.started_at if status is not None else None
+
+    def context(self, model: Model) -> int | None:
+        """Tokens that a running engine has for one request; None where it does not say."""
+        status = self._fleet.known(model.id)
+        raw = status.ready_info if status is not None and status.state in ("loaded", "sleeping") else None
+        ready = decoded(_Ready, raw) if raw is not None else None
+        return ready.meta.n_ctx if ready is not None else None
+
+    async def _ask(self, model: Model) -> None:
+        """Ask a running engine once what it can do, if no header tells. One that is being loaded is not waited for."""
+        key = self._key(model)
+        status = self._fleet.known(model.id)
+        if self._info(model) is not None or key in self._props or status is None or status.state != "loaded":
+            return
+        ready = self._fleet.lease_nowait(model.id)
+        if ready is None:
+            return
+        for old in [known for known in self._props if known[0] == model.id]:
+            del self._props[old]
+        props: Props | None = None
+        with ready as address, trio.move_on_after(PROPS_TIME):
+            try:
+                async with Exchange(address, "GET", "/props") as response:
+                    if response.status == 200:
+                        props = decoded(Props, await response.read(MAX_PROPS))
+            except UpstreamFailed:
+                pass
+        self._props[key] = props
+
+
+def _file_of(model: Model) -> str | None:
+    """The file that a configured command names, as llama-server's options do."""
+    argv: Sequence[str] = model.config.argv if model.config is not None else ()
+    return next((value for flag, value in pairwise(argv) if flag in ("-m", "--model")), None)

@@ -1,0 +1,235 @@
+"""``/api/chat`` and ``/api/generate``: the request as a job for the pipeline, or an answer without one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import msgspec
+import trio
+from msgspec import Struct
+
+from appliance.core.ollama import asking, shortening
+from appliance.core.ollama.answering import Translator, error_body, full_name, idle_line
+from appliance.core.ollama.asking import Asked, Refused
+from appliance.core.ollama.models import COMPLETION, EMBEDDING, INSERT, THINKING, TOOLS, Facts
+from appliance.core.parts import decoded
+from appliance.core.runs.inward import Asker
+from appliance.fleet.owner import Fleet
+from appliance.http.ollama.known import Known
+from appliance.http.ollama.sink import JSON_TYPE, speak
+from appliance.http.way.job import Job
+from appliance.http.way.routes import own_path
+from appliance.http.way.visit import Visit
+from appliance.traffic.request import Headers, send_whole
+
+T = TypeVar("T")
+CHAT, CHATS = "/api/chat", "/v1/chat/completions"
+MAX_MEASURE = 64 << 20
+MAX_TOLD = 1000
+UNLOAD_TIME = 5.0
+"""Seconds that the answer to an unload waits for an idle model to be gone."""
+
+
+log = logging.getLogger(__name__)
+
+
+class Rendered(Struct):
+    """The answer of ``/apply-template``."""
+
+    prompt: str
+
+
+class Tokens(Struct):
+    """The answer of ``/tokenize``."""
+
+    tokens: list[int]
+
+
+class Stopwatch:
+    """The `core.ollama.answering.Clock` of one request, and the `Watch` that hears when its model is there."""
+
+    def __init__(self) -> None:
+        self._began = self._granted = time.perf_counter_ns()
+        self._second, self._shown = 0, ""
+
+    def now(self) -> str:
+        seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+        if seconds != self._second:  # many chunks come in one
+            self._second, self._shown = seconds, f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+        return f"{self._shown}.{nanoseconds:09}Z"
+
+    def total(self) -> int:
+        return time.perf_counter_ns() - self._began
+
+    def loading(self) -> int:
+        return self._granted - self._began
+
+    def granted(self, model: str | None) -> None:
+        self._granted = time.perf_counter_ns()
+
+    def connected(self) -> None:
+        pass
+
+    def received(self) -> None:
+        pass
+
+
+async def refuse(visit: Visit, refused: Refused) -> None:
+    """Answer with the text that Ollama's clients know."""
+    headers: Headers = (JSON_TYPE,) if visit.body.complete else (JSON_TYPE, (b"Connection", b"close"))
+    await send_whole(visit.sink, refused.status, headers, error_body(refused.text))
+
+
+class Reading:
+    """Reads requests of one server."""
+
+    def __init__(self, fleet: Fleet, known: Known, inward: Callable[[], Asker]) -> None:
+        self._fleet = fleet
+        self._known = known
+        self._inward = inward
+        self._told = set[tuple[str, int]]()
+
+    async def read(self, visit: Visit) -> Job | None:
+        """Return what the model is to be asked; None if the request has its answer. Raises as `Pipeline.answer`."""
+        watch = Stopwatch()
+        visit.record.watch = watch
+        visit.record.body = body = await visit.read_body()
+        chat = visit.request.path == CHAT
+        try:
+            asked = asking.read_asked(body)
+            visit.record.model = asked.name
+            speak(visit.sink, None, asked.name)
+            facts = await self._facts(asked, chat=chat)
+            if not asking.has_prompt(asked, chat=chat):
+                await self._load(visit, asked, facts, watch, chat=chat)
+                return None
+            path, sent = _translated(asked, facts, chat=chat)
+            self._tell_context(asked, facts)
+            if path == CHATS and asking.flag_of(asked.members, "truncate", otherwise=True):
+                sent = await self._cut(sent, asked.name, facts)
+        except Refused as refused:
+            await refuse(visit, refused)
+            return None
+        return Job(
+            request=visit.request,
+            route=own_path(path),
+            name=asked.name,
+            body=sent,
+            streams=asked.streams and path != "/infill",
+            path=path,
+            sink=visit.sink,
+            record=visit.record,
+            keep_alive=asked.keep_alive,
+            translator=Translator(asked.name, watch, chat=chat),
+        )
+
+    async def _facts(self, asked: Asked, *, chat: bool) -> Facts:
+        if not asked.name and chat:
+            raise Refused(400, "model is required")
+        facts = await self._known.find(asked.name) if asked.name and not asking.is_cloud(asked.name) else None
+        if facts is None and asked.name and not asking.is_expressible(asked.name):
+            raise Refused(400, "invalid model name")
+        if facts is None:
+            raise Refused(404, f"model '{asked.name}' not found")
+        return facts
+
+    def _tell_context(self, asked: Asked, facts: Facts) -> None:
+        """A wish for a longer context than the engine has changes nothing, and is told once."""
+        wanted, known = asking.context_of(asked.options), facts.context or facts.trained_context
+        if (
+            wanted
+            and known
+            and wanted > known
+            and (asked.name, wanted) not in self._told
+            and len(self._told) < MAX_TOLD
+        ):
+            self._told.add((asked.name, wanted))
+            log.info("model '%s' has a context of %d tokens; num_ctx %d does not enlarge it", asked.name, known, wanted)
+
+    async def _cut(self, body: bytes, name: str, facts: Facts) -> bytes:
+        """Drop the oldest messages of a chat that is too long for the context, as Ollama does; fewest of them."""
+        model = facts.model
+        if model is None or not shortening.may_be_too_long(body, facts.context or shortening.LEAST_CONTEXT):
+            return body
+        await self._fleet.load(model)
+        context = self._known.context(model)
+        if context is None or not shortening.may_be_too_long(body, context):
+            return body
+        fewest, most = 0, len(shortening.chat_messages(body))
+        while fewest < most:
+            middle = (fewest + most) // 2
+            size = await self._measure(shortening.without_oldest(body, middle), name)
+            if size is None:
+                return body
+            fewest, most = (fewest, middle) if size < context else (middle + 1, most)
+        return shortening.without_oldest(body, fewest) if fewest else body
+
+    async def _measure(self, body: bytes, name: str) -> int | None:
+        """Return the tokens of a chat as the engine renders it; None where it cannot tell."""
+        rendered = await self._ask("/apply-template", shortening.template_body(body), Rendered)
+        if rendered is None:
+            return None
+        content = msgspec.json.encode({"model": name, "content": rendered.prompt})
+        found = await self._ask("/tokenize", content, Tokens)
+        return len(found.tokens) + shortening.IMAGE_TOKENS * shortening.pictures(body) if found is not None else None
+
+    async def _ask(self, path: str, body: bytes, kind: type[T]) -> T | None:
+        async with self._inward().ask(path, body, origin="ollama") as reply:
+            content = await reply.read(MAX_MEASURE)
+        return decoded(kind, content) if reply.status == 200 else None
+
+    async def _load(self, visit: Visit, asked: Asked, facts: Facts, watch: Stopwatch, *, chat: bool) -> None:
+        """Load or unload, which is no generation and therefore nothing for the activity log."""
+        visit.record.admitted = False
+        model = facts.model
+        if asked.keep_alive == 0:
+            if model is not None:
+                self._fleet.keep(model, 0.0)
+                with trio.move_on_after(UNLOAD_TIME):
+                    while not self._fleet.stays_for(model.id) and not _is_used(self._fleet, model.id):
+                        await self._fleet.wait_gone(model.id)
+            reason = "unload"
+        else:
+            if model is not None:
+                await self._fleet.load(model)
+                if asked.keep_alive is not None:
+                    self._fleet.keep(model, asked.keep_alive)
+            reason = "load"
+        line = idle_line(asked.name, watch.now(), reason, chat=chat)
+        await send_whole(visit.sink, 200, (JSON_TYPE,), line)
+
+
+def _is_used(fleet: Fleet, model_id: str) -> bool:
+    status = fleet.known(model_id)
+    return status is not None and status.leases + status.waiting > 0
+
+
+def _translated(asked: Asked, facts: Facts, *, chat: bool) -> tuple[str, bytes]:
+    """Return the route of llama-server and its body. Raises Refused, in the order of Ollama's checks."""
+    what = "chat" if chat else "generate"
+    raw = not chat and asking.flag_of(asked.members, "raw", otherwise=False)
+    thinks = THINKING in facts.abilities
+    if facts.sure and COMPLETION not in facts.abilities:
+        raise Refused(400, f'"{asked.name}" does not support {what}')
+    if chat and asked.members.get("tools") and facts.lacks(TOOLS):
+        raise Refused(400, f"{full_name(asked.name)} does not support tools")
+    if asked.think and facts.lacks(THINKING):
+        raise Refused(400, f'"{asked.name}" does not support thinking')
+    if chat:
+        return CHATS, asking.chat_body(asked, asked.name, facts.preset, thinks=thinks)
+    if asked.members.get("suffix"):
+        if facts.lacks(INSERT):
+            raise Refused(400, f"{full_name(asked.name)} does not support insert")
+        return "/infill", asking.infill_body(asked, asked.name, facts.preset)
+    if raw:
+        return "/v1/completions", asking.raw_body(asked, asked.name, facts.preset)
+    return CHATS, asking.prompt_body(asked, asked.name, facts.preset, thinks=thinks)
+
+
+def embeds(facts: Facts) -> bool:
+    """False where it is known that the model makes no vectors."""
+    return not facts.sure or EMBEDDING in facts.abilities

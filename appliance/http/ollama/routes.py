@@ -1,0 +1,370 @@
+"""Ollama's routes beside chat and generate: lists, details, embeddings, downloads, derived models."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+import trio
+from msgspec import structs
+
+from appliance import __version__
+from appliance.catalog.download_status import FileProgress
+from appliance.catalog.downloads import Download
+from appliance.core.bodies.json_text import JSON, JsonObject
+from appliance.core.ollama import asking, models
+from appliance.core.ollama.answering import NDJSON, error_line, normalised, translated_error, vectors_of
+from appliance.core.ollama.asking import Refused
+from appliance.core.ollama.models import Derived, Facts
+from appliance.core.runs.inward import Asker
+from appliance.errors import ApplianceError
+from appliance.http import errors
+from appliance.http.ollama.known import Known
+from appliance.http.ollama.reading import CHAT, Stopwatch, embeds, refuse
+from appliance.http.ollama.sink import BLOBS, JSON_TYPE, USER_KEYS, is_ollamas
+from appliance.http.owners import Owners
+from appliance.http.way.visit import Visit
+from appliance.store.derived_models import DerivedModels
+from appliance.traffic.request import Request, send_whole
+from appliance.traffic.targets import Targets
+
+ALIVE = b"Ollama is running"
+TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
+VERSION_PATH = "/api/version"
+COPILOT = "GitHubCopilotChat/"
+MAX_VECTORS = 256 << 20
+PROGRESS_EVERY = 0.06
+"""Seconds between two records of a download, as in Ollama."""
+_TOO_LONG = ("too large", "context", "exceed", "too long")
+
+Answer = Callable[[Visit, JsonObject], Awaitable[None]]
+
+
+class OllamaRoutes:
+    """Answers the routes. `open` reads what clients have derived."""
+
+    def __init__(self, owners: Owners, targets: Targets, known: Known, inward: Asker) -> None:
+        self._owners = owners
+        self._targets = targets
+        self._known = known
+        self._inward = inward
+        self._followers: Counter[str] = Counter()
+        self._files = DerivedModels(owners.derived_models)
+        self._changing = trio.Lock()
+        posted: dict[str, Answer] = {
+            "show": self._show,
+            "embed": self._embed,
+            "embeddings": self._embed_one,
+            "pull": self._pull,
+            "copy": self._copy,
+            "create": self._create,
+        }
+        self._routes: Mapping[tuple[str, str], Answer] = {
+            **{("POST", f"/api/{name}"): answer for name, answer in posted.items()},
+            ("DELETE", "/api/delete"): self._delete,
+        }
+
+    def answers(self, request: Request) -> bool:
+        """Whether the request is for one of these routes."""
+        return is_ollamas(request) or (
+            request.method in ("GET", "HEAD") and (request.path == VERSION_PATH or _is_probe(request))
+        )
+
+    async def answer(self, visit: Visit) -> None:
+        """Raises ApplianceError and ClientLeft."""
+        request = visit.request
+        try:
+            if request.path == "/":
+                await send_whole(visit.sink, 200, (TEXT,), ALIVE)
+            elif request.method in ("GET", "HEAD"):
+                await self._list(visit)
+            elif (found := self._routes.get((request.method, request.path))) is not None:
+                await found(visit, asking.read_body(await visit.read_body()))
+            else:
+                raise _not_here(request.method, request.path, self._routes)
+        except Refused as refused:
+            await refuse(visit, refused)
+
+    # ---- lists -------------------------------------------------------------------------------------------------------
+
+    async def _list(self, visit: Visit) -> None:
+        told: JsonObject
+        match visit.request.path:
+            case "/api/tags":
+                told = models.tags(await self._known.listed())
+            case "/api/ps":
+                told = models.running(await self._known.running(), time.time())
+            case "/api/version":
+                told = {**models.VERSIONS, "llama_appliance": __version__}
+            case "/api/status":
+                told = {"cloud": {"disabled": True, "source": "config"}}
+            case "/api/experimental/model-recommendations":
+                told = {"recommendations": []}
+            case path:
+                raise _not_here(visit.request.method, path, self._routes)
+        await _send(visit, told)
+
+    async def _show(self, visit: Visit, members: JsonObject) -> None:
+        name = asking.model_of(members)
+        if not name:
+            raise Refused(400, "model is required")
+        facts = await self._require(name, f"model '{asking.shown_name(name)}' not found")
+        copilot = (visit.request.header(b"user-agent") or "").startswith(COPILOT)
+        await _send(visit, models.shown(facts, basename=name if copilot else ""))
+
+    async def _require(self, name: str, otherwise: str) -> Facts:
+        facts = await self._known.find(name) if name and not asking.is_cloud(name) else None
+        if facts is None:
+            raise Refused(404, otherwise)
+        return facts
+
+    # ---- embeddings --------------------------------------------------------------------------------------------------
+
+    async def _embed(self, visit: Visit, members: JsonObject) -> None:
+        watch, name = Stopwatch(), asking.model_of(members)
+        texts = _texts(members.get("input"))
+        dimensions = members.get("dimensions")
+        if dimensions is not None and not (isinstance(dimensions, int) and dimensions > 0):
+            raise Refused(400, "'dimensions' must be a number above 0")
+        truncates = asking.flag_of(members, "truncate", otherwise=True)
+        vectors, tokens = await self._vectors(name, members, texts, watch, truncates=truncates)
+        told: JsonObject = {
+            "model": name,
+            "embeddings": [list[JSON](normalised(vector, dimensions)) for vector in vectors],
+            "total_duration": watch.total(),
+            "load_duration": watch.loading(),
+        }
+        await _send(visit, {**told, "prompt_eval_count": tokens} if tokens else told)
+
+    async def _embed_one(self, visit: Visit, members: JsonObject) -> None:
+        prompt = asking.text_of(members, "prompt")
+        vectors, _ = await self._vectors(
+            asking.model_of(members), members, [prompt] if prompt else [], Stopwatch(), truncates=True
+        )
+        await _send(visit, {"embedding": list[JSON](vectors[0]) if vectors else []})
+
+    async def _vectors(
+        self, name: str, members: JsonObject, texts: list[str], watch: Stopwatch, *, truncates: bool
+    ) -> tuple[list[list[float]], int]:
+        """Raises Refused."""
+        keep_alive = asking.keep_alive_of(members.get("keep_alive"))
+        facts = await self._require(name, f'model "{name}" not found, try pulling it first')
+        if not embeds(facts):
+            raise Refused(400, f'"{name}" does not support embeddings')
+        found: tuple[list[list[float]], int] = ([], 0)
+        if texts:
+            found = await self._ask_vectors(name, texts, watch, truncates=truncates)
+        elif facts.model is not None:
+            await self._owners.fleet.load(facts.model)
+        if keep_alive is not None and facts.model is not None:
+            self._owners.fleet.keep(facts.model, keep_alive)
+        return found
+
+    async def _ask_vectors(
+        self, name: str, texts: list[str], watch: Stopwatch, *, truncates: bool
+    ) -> tuple[list[list[float]], int]:
+        """A text that is too long for the model is cut and asked for again, half as long until it fits."""
+        longest = max(map(len, texts))
+        while True:
+            body = msgspec.json.encode({"model": name, "input": texts, "encoding_format": "float"})
+            async with self._inward.ask("/v1/embeddings", body, origin="ollama", watch=watch) as reply:
+                content = await reply.read(MAX_VECTORS)
+            if reply.status == 200:
+                if (found := vectors_of(content)) is None:
+                    raise Refused(502, "the model's answer cannot be read")
+                return found
+            status, told = translated_error(reply.status, content, name)
+            text = str(msgspec.json.decode(told, type=dict[str, str])["error"])
+            if not any(mark in text for mark in _TOO_LONG):
+                raise Refused(400 if status < 500 or status == 501 else status, text)
+            if not truncates or longest < 2:
+                raise Refused(400, "the input length exceeds the context length")
+            longest //= 2
+            texts = [text[:longest] for text in texts]
+
+    # ---- derived models ----------------------------------------------------------------------------------------------
+
+    async def _copy(self, visit: Visit, members: JsonObject) -> None:
+        source, destination = models.read_copy(members)
+        await self._require(source, f'model "{source}" not found')
+        await self._derive(Derived(name=destination, base=source, made_at=time.time()))
+        await _send(visit, None)
+
+    async def _create(self, visit: Visit, members: JsonObject) -> None:
+        derived = models.read_create(members, time.time())
+        streams = asking.flag_of(members, "stream", otherwise=True)
+        await self._require(derived.base, f"model '{derived.base}' not found; pull it first")
+        await self._derive(derived)
+        done: JsonObject = {"status": "success"}
+        if streams:
+            records = ({"status": "using existing layer"}, {"status": "writing manifest"}, done)
+            await _send_lines(visit, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+        else:
+            await _send(visit, done)
+
+    async def _derive(self, derived: Derived) -> None:
+        """Keep it, below its own name: a name that a model on disk or of the configuration has stays that model's."""
+        if self._known.derived(derived.name) is None and await self._known.find(derived.name) is not None:
+            raise Refused(400, f"the name '{derived.name}' is taken by a model that was not made here; choose another")
+        below = self._known.derived(derived.base)
+        if below is not None:
+            derived = structs.replace(derived, base=below.base, preset=models.over(derived, below.preset))
+        else:
+            base = await self._known.find(derived.base)
+            derived = structs.replace(derived, base=base.model.id if base and base.model is not None else derived.base)
+        name = derived.name.removesuffix(asking.LATEST)
+        await self._change({**self._targets.derived, name.casefold(): structs.replace(derived, name=name)})
+
+    async def _change(self, derived: Mapping[str, Derived]) -> None:
+        async with self._changing:
+            try:
+                await trio.to_thread.run_sync(self._files.write, derived)
+            except OSError as error:
+                raise Refused(500, f"the list of derived models cannot be written: {error.strerror or error}") from None
+            self._targets.derived = derived
+
+    async def _delete(self, visit: Visit, members: JsonObject) -> None:
+        name = asking.model_of(members)
+        if not asking.is_expressible(name) and await self._known.find(name) is None:
+            raise Refused(400, f'name "{name}" is invalid')
+        if (derived := self._known.derived(name)) is not None:
+            left = {key: other for key, other in self._targets.derived.items() if other is not derived}
+            await self._change(left)
+        else:
+            facts = await self._require(name, f"model '{name}' not found")
+            if facts.model is None:
+                raise Refused(403, f"model '{name}' is not on this machine")
+            from appliance.http.control.model_routes import remove_model  # it brings Quart, which few need
+
+            await remove_model(self._owners, facts.model.id)
+        await _send(visit, None)
+
+    # ---- downloads ---------------------------------------------------------------------------------------------------
+
+    async def _pull(self, visit: Visit, members: JsonObject) -> None:
+        name = asking.model_of(members)
+        if not name:
+            raise Refused(400, "model is required")
+        streams = asking.flag_of(members, "stream", otherwise=True)
+        if streams:
+            _begin_lines(visit)
+            await visit.sink.write(_line(status="pulling manifest"))
+        try:
+            await self._fetch(visit, name, streams=streams)
+        except (ApplianceError, Refused) as error:
+            status, text = _told(error)
+            if not streams:
+                raise Refused(status, text) from None
+            await visit.sink.write(error_line(f"pull model manifest: {text}"))
+            await visit.sink.end()
+            return
+        if not streams:
+            await _send(visit, {"status": "success"})
+            return
+        for status in ("verifying sha256 digest", "writing manifest", "removing unused layers", "success"):
+            await visit.sink.write(_line(status=status))
+        await visit.sink.end()
+
+    async def _fetch(self, visit: Visit, name: str, *, streams: bool) -> None:
+        """Return when the model is here. Two who ask for one model share its download, which the last one ends."""
+        wanted = models.pull_name(name)
+        if wanted is None:
+            if await self._known.find(name) is None:
+                raise Refused(
+                    404,
+                    f"file does not exist: '{name}' is not on Hugging Face; name a model as hf.co/ORG/REPO:QUANT",
+                )
+            return
+        downloads = self._owners.require_downloads()
+        last = max((status.number for status in downloads.snapshot()), default=0)
+        download = await downloads.fetch(wanted)
+        told: dict[str, FileProgress] = {}
+        if download.number > last or self._followers[download.model]:  # else somebody else has begun it, and goes on
+            self._followers[download.model] += 1
+        try:
+            while not download.status.ended:
+                if streams:
+                    await _tell(visit, told, download)
+                with trio.move_on_after(PROGRESS_EVERY):
+                    await download.wait()
+        finally:
+            if self._followers[download.model]:
+                self._followers[download.model] -= 1
+                if not self._followers[download.model]:
+                    download.cancel()
+        if download.error is not None:
+            raise download.error.with_traceback(None)
+        if download.state == "cancelled":
+            raise Refused(500, "the download was cancelled")
+        if streams:
+            await _tell(visit, told, download)
+
+
+async def _tell(visit: Visit, told: dict[str, FileProgress], download: Download) -> None:
+    """What has come since the last time, file by file."""
+    now = download.status.files
+    for file in download.plan.files:
+        progress = now[file.url]
+        if told.get(file.url) != progress:
+            told[file.url] = progress
+            digest = models.layer_of(file.oid)
+            shown: JsonObject = {"status": f"pulling {digest[7:19]}", "digest": digest, "total": progress.total}
+            await visit.sink.write(_line(**shown, **({"completed": progress.done} if progress.done else {})))
+
+
+def _told(error: ApplianceError | Refused) -> tuple[int, str]:
+    if isinstance(error, Refused):
+        return error.status, error.text
+    info = errors.describe(error)
+    return info.code, info.message
+
+
+def _is_probe(request: Request) -> bool:
+    """Whether a request for ``/`` asks if anybody is there, as Ollama's clients do; browsers ask for HTML."""
+    return request.path == "/" and "text/html" not in (request.header(b"accept") or "")
+
+
+def _texts(given: JSON) -> list[str]:
+    match given:
+        case None | "" | []:
+            return []
+        case str():
+            return [given]
+        case list() if all(isinstance(one, str) for one in given):
+            return [one for one in given if isinstance(one, str)]
+        case _:
+            raise Refused(400, "invalid input type")
+
+
+def _line(**members: JSON) -> bytes:
+    return msgspec.json.encode(members) + b"\n"
+
+
+async def _send(visit: Visit, told: JsonObject | None) -> None:
+    await send_whole(visit.sink, 200, (JSON_TYPE,), msgspec.json.encode(told) if told is not None else b"")
+
+
+def _begin_lines(visit: Visit) -> None:
+    visit.sink.start(200, ((b"Content-Type", NDJSON), (b"X-Accel-Buffering", b"no")))
+
+
+async def _send_lines(visit: Visit, lines: bytes) -> None:
+    _begin_lines(visit)
+    await visit.sink.write(lines)
+    await visit.sink.end()
+
+
+def _not_here(method: str, path: str, routes: Mapping[tuple[str, str], Answer]) -> Refused:
+    if path == "/api/push":
+        return Refused(501, "models cannot be published from here")
+    if path.startswith(BLOBS):
+        return Refused(501, "uploads are not supported here; put the GGUF file into the models folder")
+    if path in ("/api/me", "/api/signout") or path.startswith(USER_KEYS):
+        return Refused(401, "unauthorized")
+    if path.startswith("/api/experimental/"):
+        return Refused(403, f"ollama cloud is disabled: {path.rpartition('/')[2]}")
+    allowed = sorted({other for other, there in routes if there == path})
+    allowed = allowed or (["POST"] if path in (CHAT, "/api/generate") else ["GET"])
+    return Refused(405, f"{method} is not allowed for {path}; use {' or '.join(allowed)}")

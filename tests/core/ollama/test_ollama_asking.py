@@ -1,0 +1,318 @@
+"""Ollama's requests in llama-server's words: names, durations, options, messages, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.core.ollama import asking
+from appliance.core.ollama.asking import PLAIN, Preset, Refused
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
+WAV = base64.b64encode(b"RIFF\0\0\0\0WAVEfmt ").decode()
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 40), 1 << 40)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+MEMBERS = st.dictionaries(
+    st.sampled_from(
+        ["model", "name", "stream", "options", "keep_alive", "format", "think", "messages", "prompt", "suffix",
+         "images", "logprobs", "top_logprobs", "tools", "raw", "system", "template", "context", "Model", "STREAM"]
+    ),
+    JSON,
+)  # fmt: skip
+
+
+def chat(messages: object = None, preset: Preset = PLAIN, *, thinks: bool = False, **members: object) -> dict:
+    said = [{"role": "user", "content": "hi"}] if messages is None else messages
+    asked = asking.read_asked(json.dumps({"model": "m", "messages": said, **members}).encode())
+    return json.loads(asking.chat_body(asked, "m", preset, thinks=thinks))
+
+
+def prompt(body=asking.prompt_body, preset: Preset = PLAIN, **members: object) -> dict:
+    asked = asking.read_asked(json.dumps({"model": "m", **members}).encode())
+    more = {"thinks": False} if body is asking.prompt_body else {}
+    return json.loads(body(asked, "m", preset, **more))
+
+
+def refused(**members: object) -> tuple[int, str]:
+    with pytest.raises(Refused) as caught:
+        chat(**members)
+    return caught.value.status, caught.value.text
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model_id", "shown"),
+    [
+        ("llama3", "llama3:latest"),
+        ("llama3:8b", "llama3:8b"),
+        ("org/repo:Q4_K_M", "org/repo:Q4_K_M"),
+        ("localhost:5000/repo", "localhost:5000/repo:latest"),
+        ("A model of ours", "A model of ours:latest"),
+    ],
+)
+def test_a_name_is_shown_with_its_tag(model_id: str, shown: str):
+    assert asking.shown_name(model_id) == shown
+    assert model_id in asking.meanings(shown)
+
+
+@given(st.text(min_size=1, max_size=60))
+def test_the_shown_name_of_a_model_means_the_model(model_id: str):
+    assert model_id in asking.meanings(asking.shown_name(model_id))
+    assert asking.meanings(model_id)[0] == model_id
+    assert asking.shown_name(asking.shown_name(model_id)) == asking.shown_name(model_id)
+
+
+def test_what_a_name_may_mean():
+    assert asking.meanings("hf.co/org/repo:Q8_0") == ("hf.co/org/repo:Q8_0", "org/repo:Q8_0")
+    assert "llama3" in asking.meanings("registry.ollama.ai/library/llama3:latest")
+    assert asking.meanings("llama3:local") == ("llama3:local", "llama3")
+    assert asking.is_cloud("gpt-oss:120b-cloud")
+    assert not asking.is_cloud("my-cloud")
+
+
+PART = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=20)
+
+
+@given(st.none() | PART, st.none() | PART, PART, st.none() | PART)
+def test_names_that_follow_the_rules_are_expressible(host: str | None, space: str | None, model: str, tag: str | None):
+    name = "/".join(part for part in (host, space, model) if part) + (f":{tag}" if tag else "")
+    assert asking.is_expressible(name)
+    for wrong in (f"{name}/", f"/{name}", f"{name}:", f"{name} x", f"{name}::a", "a/b/c/d", "", ".a", "a" * 81):
+        assert not asking.is_expressible(wrong)
+
+
+# ---- durations -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        (None, None),
+        (0, 0),
+        (1.5, 1.5),
+        (-1, math.inf),
+        (-0.5, math.inf),
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("300ms", 0.3),
+        ("1.5s", 1.5),
+        ("-1m", math.inf),
+        ("0", 0),
+        ("-0", 0),
+        (".5s", 0.5),
+    ],
+)
+def test_how_long_a_model_is_kept(given: object, seconds: float | None):
+    assert asking.keep_alive_of(given) == (pytest.approx(seconds) if seconds is not None else None)
+
+
+@pytest.mark.parametrize("given", ["-1", "5", "", "5 m", "m", "1d", "five", True, [], {}, "1e3s", "٣s"])
+def test_durations_that_are_refused(given: object):
+    with pytest.raises(Refused) as caught:
+        asking.keep_alive_of(given)
+    assert caught.value.status == 400
+
+
+def test_a_header_may_hold_a_number_or_a_duration():
+    assert asking.keep_alive_in(" 30 ") == 30
+    assert asking.keep_alive_in("-1") == math.inf
+    assert asking.keep_alive_in("5m") == 300
+    assert asking.keep_alive_in(" ") is None
+    for wrong in ("nan", "inf", "1e400", "soon"):
+        with pytest.raises(Refused):
+            asking.keep_alive_in(wrong)
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+
+def test_options_are_renamed_and_unknown_ones_left_out():
+    sent = chat(
+        options={
+            "num_predict": 7.9,
+            "temperature": 0,
+            "num_ctx": 8192,
+            "stop": "x",
+            "tfs_z": 1,
+            "mirostat": 2,
+            "top_k": None,
+        }
+    )
+    assert sent["max_tokens"] == 7
+    assert (sent["temperature"], sent["stop"], sent["mirostat"]) == (0, ["x"], 2)
+    assert not {"num_ctx", "num_predict", "tfs_z", "top_k"} & sent.keys()
+    assert "max_tokens" not in chat(options={"num_predict": -1})
+    assert asking.context_of({"num_ctx": 8192.0}) == 8192
+    assert asking.context_of({"num_ctx": None}) is None
+
+
+def test_without_options_the_models_own_sampling_applies():
+    assert chat().keys() == {"model", "messages", "stream", "stream_options"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("num_predict", "7", "integer"),
+        ("top_k", True, "integer"),
+        ("temperature", "hot", "float32"),
+        ("stop", [1], "array"),
+        ("use_mmap", 1, "boolean"),
+        ("num_ctx", [], "integer"),
+    ],
+)
+def test_an_option_of_a_wrong_type(name: str, value: object, kind: str):
+    assert refused(options={name: value}) == (500, f'option "{name}" must be of type {kind}')
+
+
+def test_a_derived_models_parameters_come_before_the_requests():
+    preset = Preset(
+        system="be brief", parameters={"temperature": 1, "top_k": 3}, messages=({"role": "user", "content": "a"},)
+    )
+    sent = chat(preset=preset, options={"temperature": 0})
+    assert (sent["temperature"], sent["top_k"]) == (0, 3)
+    assert [one["content"] for one in sent["messages"]] == ["be brief", "a", "hi"]
+    own = chat([{"role": "system", "content": "mine"}], preset=Preset(system="not this"))
+    assert [one["content"] for one in own["messages"]] == ["mine"]
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+def test_pictures_and_sounds_become_parts():
+    [message] = chat([{"role": "User", "content": "what is it", "images": [PNG, f"data:image/png;base64,{PNG}", WAV]}])[
+        "messages"
+    ]
+    text, first, second, sound = message["content"]
+    assert message["role"] == "user"
+    assert text == {"type": "text", "text": "what is it"}
+    assert first == second == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+    assert sound["input_audio"]["format"] == "wav"
+
+
+@pytest.mark.parametrize("images", [["not base64!"], [1], "x", [f"{PNG}="], ["äöü="]])
+def test_pictures_that_are_none(images: object):
+    assert refused(messages=[{"role": "user", "content": "", "images": images}])[0] == 400
+
+
+def test_results_of_tools_find_their_calls():
+    calls = [{"function": {"name": name, "arguments": {"x": 1}}} for name in ("a", "b", "a")]
+    results = [
+        {"role": "tool", "content": "1", "tool_name": "b"},
+        {"role": "tool", "content": "2"},
+        {"role": "tool", "content": "3", "tool_name": "a"},
+        {"role": "tool", "content": "4", "tool_call_id": "mine"},
+    ]
+    sent = chat([{"role": "assistant", "content": None, "thinking": "hm", "tool_calls": calls}, *results])["messages"]
+    ids = [call["id"] for call in sent[0]["tool_calls"]]
+    assert len(set(ids)) == 3
+    assert [one.get("tool_call_id") for one in sent[1:]] == [ids[1], ids[0], ids[2], "mine"]
+    assert json.loads(sent[0]["tool_calls"][0]["function"]["arguments"]) == {"x": 1}
+    assert (sent[0]["content"], sent[0]["reasoning_content"]) == ("", "hm")
+
+
+def test_arguments_may_be_text_already():
+    call = {"id": "c", "function": {"name": "f", "arguments": '{"x":1}'}}
+    [sent] = chat([{"role": "assistant", "tool_calls": [call]}])["messages"]
+    assert sent["tool_calls"] == [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}]
+
+
+# ---- the rest of a request -------------------------------------------------------------------------------------------
+
+
+def test_formats():
+    assert chat(format="json")["response_format"] == {"type": "json_object"}
+    schema = {"type": "object"}
+    assert chat(format=schema)["response_format"]["json_schema"] == {"name": "schema", "schema": schema}
+    assert "response_format" not in chat(format="")
+    status, text = refused(format="xml")
+    assert (status, text[:15]) == (500, "invalid format:")
+
+
+def test_thinking():
+    assert "chat_template_kwargs" not in chat()
+    assert chat(thinks=True)["chat_template_kwargs"] == {"enable_thinking": True}
+    assert chat(thinks=True, think=False)["chat_template_kwargs"] == {"enable_thinking": False}
+    assert chat(think="high")["chat_template_kwargs"] == {"enable_thinking": True, "reasoning_effort": "high"}
+    assert "chat_template_kwargs" not in chat(think=False)
+    assert refused(think="much")[0] == 400
+    assert refused(think=1)[0] == 400
+
+
+def test_log_probabilities():
+    sent = chat(logprobs=True, top_logprobs=2)
+    assert (sent["logprobs"], sent["top_logprobs"]) == (True, 2)
+    assert prompt(asking.raw_body, prompt="x", logprobs=True, top_logprobs=2)["logprobs"] == 2
+    assert prompt(asking.infill_body, prompt="x", suffix="y", logprobs=True)["n_probs"] == 1
+    assert refused(top_logprobs=21) == (400, "top_logprobs must be between 0 and 20")
+
+
+def test_prompts():
+    sent = prompt(prompt="hi", system="be brief", images=[PNG], stream=False)
+    assert [one["role"] for one in sent["messages"]] == ["system", "user"]
+    assert sent["stream"] is False
+    raw = prompt(asking.raw_body, prompt="as it is", options={"num_predict": 3})
+    assert (raw["prompt"], raw["max_tokens"]) == ("as it is", 3)
+    infill = prompt(asking.infill_body, prompt="a", suffix="b", options={"num_predict": 3})
+    assert (infill["input_prefix"], infill["input_suffix"], infill["n_predict"]) == ("a", "b", 3)
+
+
+@pytest.mark.parametrize(
+    ("body", "members", "status"),
+    [
+        (asking.raw_body, {"prompt": "x", "system": "y"}, 400),
+        (asking.raw_body, {"prompt": "x", "images": [PNG]}, 501),
+        (asking.prompt_body, {"prompt": "x", "context": [1]}, 501),
+        (asking.prompt_body, {"prompt": "x", "template": "{{ .Prompt }}"}, 501),
+    ],
+)
+def test_what_a_prompt_may_not_have(body: object, members: dict, status: int):
+    with pytest.raises(Refused) as caught:
+        prompt(body, **members)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize("body", [b"", b" \n", b"[]", b"{", b'"x"', b"\xff", b"[" * 5000])
+def test_bodies_that_are_none(body: bytes):
+    with pytest.raises(Refused) as caught:
+        asking.read_asked(body)
+    assert caught.value.status == 400
+
+
+def translations(members: dict) -> list[bytes]:
+    asked = asking.read_asked(json.dumps(members).encode())
+    given = isinstance(asked.members.get("messages"), list)
+    chats = [asking.chat_body(asked, "m", PLAIN, thinks=True)] if given else []
+    return [*chats, asking.prompt_body(asked, "m", PLAIN, thinks=False), asking.infill_body(asked, "m", PLAIN)]
+
+
+@given(MEMBERS)
+def test_any_request_is_translated_or_refused_with_a_text(members: dict):
+    refusal, bodies = None, []
+    try:
+        bodies = translations(members)
+    except Refused as caught:
+        refusal = caught
+    assert refusal is None or (refusal.status in (400, 500, 501) and refusal.text and "\n" not in refusal.text)
+    assert all(json.loads(body)["model"] == "m" for body in bodies)
+
+
+def test_members_are_found_in_any_case():
+    asked = asking.read_asked(b'{"Model":"m","STREAM":false}')
+    assert (asked.name, asked.streams) == ("m", False)
+    assert asking.read_asked(b'{"name":"n"}').name == "n"

@@ -1,0 +1,210 @@
+"""The official client of Ollama, pointed at the installed program with real engines, a hub of its own, and files."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import ollama
+import pytest
+from gguf_files import write_model
+from hub_process import FakeHub, fake_hub
+from program import STARTER_QUESTION, Server, StartServer, http
+from waiting import wait
+
+from appliance.engines.found import ENGINE_VARIABLE
+
+QUESTION = [{"role": "user", "content": STARTER_QUESTION}]
+STEADY = {"temperature": 0, "seed": 1}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+REPO = "acme/tiny-GGUF"
+OpenClient = Callable[[str], ollama.Client]
+
+
+@pytest.fixture
+def open_client() -> Generator[OpenClient]:
+    """Clients by address, which are closed afterwards."""
+    with ExitStack() as stack:
+        yield lambda url: stack.enter_context(ollama.Client(host=url, timeout=60))
+
+
+@pytest.fixture
+def client(server: Server, open_client: OpenClient) -> ollama.Client:
+    return open_client(server.url)
+
+
+def test_lists_and_details(client: ollama.Client) -> None:
+    [listed] = client.list().models
+    assert (listed.model, listed.details.quantization_level if listed.details else "") == ("starter:latest", "Q8_0")
+    shown = client.show("starter")
+    assert shown.capabilities == ["completion"]
+    assert shown.modelinfo is not None
+    assert shown.modelinfo["general.architecture"] == "llama"
+    assert shown.modelinfo["llama.context_length"] == 8192
+
+
+def test_chat_whole_and_streamed_say_the_same(client: ollama.Client) -> None:
+    whole = client.chat("starter", messages=QUESTION, options=STEADY)
+    text = whole.message.content
+    assert text
+    assert (whole.done, whole.done_reason) == (True, "stop")
+    assert whole.eval_count
+    assert whole.prompt_eval_count
+    assert whole.eval_duration
+    parts = list(client.chat("starter:latest", messages=QUESTION, options=STEADY, stream=True))
+    assert "".join(part.message.content or "" for part in parts) == text
+    assert [part.done for part in parts].index(True) == len(parts) - 1
+    assert parts[-1].eval_count == whole.eval_count
+    assert client.ps().models[0].context_length == 8192
+
+
+def test_generate_with_and_without_the_template(client: ollama.Client) -> None:
+    whole = client.generate("starter", prompt=STARTER_QUESTION, options=STEADY)
+    assert whole.response == client.chat("starter", messages=QUESTION, options=STEADY).message.content
+    parts = list(
+        client.generate("starter", prompt="Hello", raw=True, options={**STEADY, "num_predict": 4}, stream=True)
+    )
+    assert (parts[-1].done_reason, parts[-1].eval_count) == ("length", 4)
+    assert client.generate("starter").done_reason == "load"
+
+
+def test_formats_bind_the_answer(client: ollama.Client) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    answer = client.chat("starter", messages=QUESTION, format=schema, options={**STEADY, "num_predict": 200})
+    if answer.done_reason == "stop":
+        assert isinstance(json.loads(answer.message.content or "")["a"], bool)
+    else:
+        assert (answer.message.content or "").lstrip().startswith("{")
+
+
+def test_log_probabilities(client: ollama.Client) -> None:
+    answer = client.chat(
+        "starter", messages=QUESTION, options={**STEADY, "num_predict": 2}, logprobs=True, top_logprobs=2
+    )
+    assert answer.logprobs is not None
+    assert len(answer.logprobs) == 2
+    assert all(one.logprob <= 0 and len(one.top_logprobs or ()) == 2 for one in answer.logprobs)
+
+
+def test_errors_are_the_ones_that_clients_look_for(client: ollama.Client) -> None:
+    for ask, status, text in (
+        (lambda: client.chat("nope", messages=QUESTION), 404, "model 'nope' not found"),
+        (lambda: client.chat("starter", messages=QUESTION, tools=[TOOL]), 400, "does not support tools"),
+        (lambda: client.chat("starter", messages=QUESTION, think=True), 400, "does not support thinking"),
+        (lambda: client.embed("starter", "text"), 400, "does not support embeddings"),
+        (lambda: client.generate("starter", prompt="a", suffix="b"), 400, "does not support insert"),
+        (lambda: client.push("starter"), 501, "cannot be published"),
+    ):
+        with pytest.raises(ollama.ResponseError) as refused:
+            ask()
+        assert refused.value.status_code == status
+        assert text in refused.value.error
+
+
+async def _async(url: str) -> str:
+    text = ""
+    async with ollama.AsyncClient(host=url, timeout=60) as client:
+        async for part in await client.chat("starter", messages=QUESTION, options=STEADY, stream=True):
+            text += part.message.content or ""
+    return text
+
+
+def test_the_asynchronous_client(server: Server, client: ollama.Client) -> None:
+    import asyncio
+
+    assert asyncio.run(_async(server.url)) == client.chat("starter", messages=QUESTION, options=STEADY).message.content
+
+
+def test_a_model_stays_as_long_as_the_client_wishes(
+    start_server: StartServer, engine: str, open_client: OpenClient
+) -> None:
+    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--no-stores")
+    client = open_client(server.url)
+    client.generate("starter", keep_alive="1h")
+    [loaded] = client.ps().models
+    assert loaded.expires_at is not None
+    assert timedelta(minutes=50) < loaded.expires_at - datetime.now(UTC) <= timedelta(hours=1)
+    engines = {child.pid for child in server.children()}
+    for number in range(6):
+        options = {"num_ctx": 131_072 if number % 2 else 2048, "num_predict": 2}
+        client.chat("starter", messages=QUESTION, options=options)
+    assert {child.pid for child in server.children()} == engines
+    assert client.generate("starter", keep_alive=0).done_reason == "unload"
+    assert client.ps().models == []
+
+
+def test_derived_models_outlive_the_program(
+    start_server: StartServer, built_engine: str, open_client: OpenClient
+) -> None:
+    argv = ("serve", "--listen", "127.0.0.1:0", "--engine", built_engine, "--threads", "1", "--no-stores")
+    server = start_server(*argv)
+    client = open_client(server.url)
+    client.copy("starter", "mine")
+    assert client.create("poet", from_="mine", system="Be brief.", parameters={"num_predict": 3}).status == "success"
+    server.process.terminate()
+    assert server.wait(20) == 0
+    client = open_client(start_server(*argv).url)
+    assert {model.model for model in client.list().models} == {"starter:latest", "mine:latest", "poet:latest"}
+    assert client.chat("poet", messages=QUESTION).eval_count == 3
+    client.delete("poet")
+    with pytest.raises(ollama.ResponseError):
+        client.show("poet")
+
+
+def test_the_port_of_ollama_is_taken_only_if_it_is_free(
+    start_server: StartServer, fake_engine: Path, open_client: OpenClient
+) -> None:
+    environment = {ENGINE_VARIABLE: str(fake_engine)}
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        argv = ("serve", "--listen", "127.0.0.1:0", "--no-stores", "--ollama-port")
+        server = start_server(*argv, str(taken), env=environment)
+        assert f"cannot listen on 127.0.0.1:{taken}" in server.told()
+        assert http(server, "GET", "/api/tags").status == 200
+    with_port = start_server(*argv, str(taken), env=environment)
+    assert f"and http://127.0.0.1:{taken}" in with_port.told()
+    assert open_client(f"http://127.0.0.1:{taken}").list().models
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Generator[FakeHub]:
+    write_model(tmp_path / "hub" / REPO / "tiny-Q8_0.gguf", weights=6 << 20)
+    with fake_hub(tmp_path / "hub") as running:
+        yield running
+
+
+def test_a_pull_is_told_survives_a_kill_and_goes_on(
+    start_server: StartServer, fake_engine: Path, hub: FakeHub, tmp_path: Path, open_client: OpenClient
+) -> None:
+    environment = {"HF_HUB_CACHE": str(tmp_path / "cache"), "HF_ENDPOINT": hub.url, ENGINE_VARIABLE: str(fake_engine)}
+    argv = ("serve", "--listen", "127.0.0.1:0", "--no-stores", "--no-starter")
+    server = start_server(*argv, env=environment)
+    hub.behave(rate=4 << 20)
+    seen = 0
+    for progress in open_client(server.url).pull(f"hf.co/{REPO}:Q8_0", stream=True):
+        seen = progress.completed or 0
+        if seen > 10 << 20:
+            break
+    server.process.kill()
+    server.process.wait(20)
+    sent = hub.sent()
+    hub.behave()
+    client = open_client(start_server(*argv, env=environment).url)
+    told = list(client.pull(f"hf.co/{REPO}:Q8_0", stream=True))
+    assert (told[0].status, told[-1].status) == ("pulling manifest", "success")
+    total = (tmp_path / "hub" / REPO / "tiny-Q8_0.gguf").stat().st_size
+    assert hub.sent() - sent < total - (4 << 20)
+    wait(lambda: [model.model for model in client.list().models] == [f"{REPO}:Q8_0"])
+    with pytest.raises(ollama.ResponseError, match="there is no repository"):
+        client.pull("hf.co/acme/nothing")
+    client.delete(f"hf.co/{REPO}:Q8_0")
+    assert client.list().models == []

@@ -1,0 +1,531 @@
+"""Ollama's API over a real server and fake engines: answers, errors, how long models stay, derived models, pulls."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trio
+from gguf_files import write_model
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
+from hub_process import FakeHub, fake_hub
+from msgspec import structs
+from waiting import until
+
+from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.hub import HubAccess
+from appliance.core.models.gguf import GgufInfo, read_gguf
+from appliance.core.models.model import Model
+from appliance.core.settings import FleetSettings
+from appliance.store import partial_file
+
+STORY = "Once upon a time a small llama carried"
+"""What the fake says in its eight tokens."""
+ASK = {"model": "alpha", "messages": [{"role": "user", "content": "hi"}]}
+THINKS = "<think></think>{{ tools }}"
+ALPHA = "registry.ollama.ai/library/alpha:latest"
+RAW = "raw mode does not support template, system, or context"
+TAKEN = "the name 'vectors' is taken by a model that was not made here; choose another"
+QUANTIZE = "'quantize' is not supported here; derive models with from, system, parameters, messages"
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def info_of(path: Path, **keys: str | int | bool) -> GgufInfo:
+    data = write_model(path, **keys).read_bytes()
+    return read_gguf(lambda offset, count: data[offset : offset + count], len(data))
+
+
+def known(path: Path, model_id: str, *args: str, **keys: str | int | bool) -> Model:
+    """A model whose header is known."""
+    return structs.replace(model(path, model_id, args=args), info=info_of(path.with_name(f"{model_id}.gguf"), **keys))
+
+
+def lines(answer: Answer) -> list[dict]:
+    assert answer.header("content-type") == "application/x-ndjson"
+    assert answer.body.endswith(b"\n")
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
+def said(records: list[dict]) -> str:
+    return "".join(record["message"]["content"] for record in records)
+
+
+async def ask(server: Appliance, path: str, body: object, *headers: tuple[str, str]) -> Answer:
+    return await server.ask("POST", f"/api/{path}", body, headers)
+
+
+async def error(server: Appliance, path: str, body: object) -> tuple[int, str]:
+    answer = await ask(server, path, body)
+    assert (answer.header("content-type") or "").startswith("application/json")
+    assert answer.json.keys() == {"error"}
+    return answer.status, answer.json["error"]
+
+
+async def loaded(server: Appliance) -> dict[str, dict]:
+    return {entry["name"]: entry for entry in (await server.ask("GET", "/api/ps")).json["models"]}
+
+
+def left(entry: dict) -> timedelta:
+    return datetime.fromisoformat(entry["expires_at"]) - datetime.now(UTC)
+
+
+# ---- chat and generate -----------------------------------------------------------------------------------------------
+
+
+async def test_a_chat_is_lines_unless_it_says_otherwise(open_server: OpenServer):
+    async with open_server() as server:
+        records = lines(await ask(server, "chat", ASK))
+        assert said(records) == STORY
+        assert [record["done"] for record in records] == [False] * 8 + [True]
+        assert all(record["model"] == "alpha" for record in records)
+        last = records[-1]
+        assert last["done_reason"] in ("stop", "length")
+        for name in ("total_duration", "load_duration", "prompt_eval_count", "eval_count"):
+            assert last[name] > 0
+        assert last["total_duration"] > last["load_duration"]
+        whole = await ask(server, "chat", {**ASK, "stream": False})
+        assert whole.header("content-type") == "application/json; charset=utf-8"
+        assert whole.json["message"]["content"] == STORY
+        assert whole.json.keys() == last.keys()
+
+
+@pytest.mark.parametrize("raw", [False, True])
+async def test_generate(open_server: OpenServer, raw: bool):
+    async with open_server() as server:
+        body = {"model": "ALPHA:latest", "prompt": "hi", "raw": raw}
+        records = lines(await ask(server, "generate", body))
+        assert "".join(record["response"] for record in records) == STORY
+        assert {record["model"] for record in records} == {"ALPHA:latest"}
+        assert (await ask(server, "generate", {**body, "stream": False})).json["response"] == STORY
+
+
+async def test_reasoning_and_calls_of_tools(open_server: OpenServer, fake_model: Path):
+    script = [{"reasoning": "hm", "text": "Well.", "calls": [{"name": "f", "arguments": '{"x": 1}', "id": "c1"}]}]
+    clever = known(fake_model, "alpha", "--script", json.dumps(script), tokenizer__chat_template=THINKS)
+    async with open_server(models=[clever]) as server:
+        for body in ({**ASK, "tools": [TOOL], "think": True}, {**ASK, "tools": [TOOL], "stream": False}):
+            answer = await ask(server, "chat", body)
+            records = lines(answer) if body.get("stream", True) else [answer.json]
+            thought = "".join(record["message"].get("thinking", "") for record in records)
+            assert thought == ("hm" if body.get("stream", True) else "")  # the fake's whole answers have none
+            assert said(records) == "Well."
+            [calls] = [found for record in records if (found := record["message"].get("tool_calls"))]
+            assert calls == [{"id": "c1", "function": {"index": 0, "name": "f", "arguments": {"x": 1}}}]
+            assert records[-1]["done_reason"] == "stop"
+
+
+async def test_a_client_that_leaves_ends_its_generation(open_server: OpenServer):
+    slow = {
+        "models": None,
+        "fleet": FleetSettings(stop_timeout=2.0, engine_args=("--token-delay", "0.2", "--tokens", "500")),
+    }
+    async with open_server(**slow) as server:
+        async with server.connect() as client:
+            await client.send("POST", "/api/chat", json.dumps(ASK).encode())
+            assert json.loads((await client.data()) if await client.head() else b"")["done"] is False
+        await server.wait_idle("alpha", within=5)
+
+
+async def test_names(open_server: OpenServer, fake_model: Path):
+    models = [model(fake_model, name) for name in ("alpha", "Org/Repo:Q8_0", "with spaces :: and more")]
+    async with open_server(models=models) as server:
+        for name in ("alpha", "alpha:latest", "ALPHA", "hf.co/org/repo:q8_0", "with spaces :: and more"):
+            body = {**ASK, "model": name, "stream": False}
+            assert (await ask(server, "chat", body)).json["model"] == name
+            assert (await server.ask("POST", CHAT, {**body})).status == 200
+        tags = (await server.ask("GET", "/api/tags")).json["models"]
+        assert {entry["name"] for entry in tags} == {"alpha:latest", "Org/Repo:Q8_0", "with spaces :: and more"}
+        assert all(entry["name"] == entry["model"] and len(entry["digest"]) == 64 for entry in tags)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "text"),
+    [
+        ("chat", {}, 400, "model is required"),
+        ("chat", b"", 400, "missing request body"),
+        ("chat", {**ASK, "model": "nope"}, 404, "model 'nope' not found"),
+        ("chat", {**ASK, "model": "alpha:cloud"}, 404, "model 'alpha:cloud' not found"),
+        ("chat", {**ASK, "tools": [TOOL]}, 400, f"{ALPHA} does not support tools"),
+        ("chat", {**ASK, "think": True}, 400, '"alpha" does not support thinking'),
+        ("chat", {**ASK, "model": "vectors"}, 400, '"vectors" does not support chat'),
+        ("chat", {**ASK, "options": {"seed": "x"}}, 500, 'option "seed" must be of type integer'),
+        ("chat", {**ASK, "format": 1}, 500, 'invalid format: 1; expected "json" or a valid JSON Schema object'),
+        ("generate", {"prompt": "x"}, 404, "model '' not found"),
+        ("generate", {"model": "x y", "prompt": "x"}, 400, "invalid model name"),
+        ("generate", {"model": "vectors", "prompt": "x"}, 400, '"vectors" does not support generate'),
+        ("generate", {"model": "alpha", "prompt": "x", "raw": True, "system": "y"}, 400, RAW),
+        ("generate", {"model": "alpha", "prompt": "x", "suffix": "y"}, 400, f"{ALPHA} does not support insert"),
+        ("show", {}, 400, "model is required"),
+        ("show", {"name": "nope"}, 404, "model 'nope:latest' not found"),
+        ("embed", {"model": "nope", "input": "x"}, 404, 'model "nope" not found, try pulling it first'),
+        ("embed", {"model": "vectors", "input": [1]}, 400, "invalid input type"),
+        ("embed", {"model": "alpha", "input": "x"}, 400, '"alpha" does not support embeddings'),
+        ("copy", {"source": "nope", "destination": "x"}, 404, 'model "nope" not found'),
+        ("copy", {"source": "alpha", "destination": "x y"}, 400, 'destination "x y" is invalid'),
+        ("copy", {"source": "alpha", "destination": "vectors"}, 400, TAKEN),
+        ("create", {"model": "x"}, 400, "neither 'from' or 'files' was specified"),
+        ("create", {"model": "x y", "from": "alpha"}, 400, "invalid model name"),
+        ("create", {"model": "x", "from": "nope"}, 404, "model 'nope' not found; pull it first"),
+        ("create", {"model": "x", "from": "alpha", "quantize": "q4_0"}, 501, QUANTIZE),
+        ("push", {"model": "alpha"}, 501, "models cannot be published from here"),
+        ("blobs/sha256:0", b"x", 501, "uploads are not supported here; put the GGUF file into the models folder"),
+        ("me", None, 401, "unauthorized"),
+        ("tags", {}, 405, "POST is not allowed for /api/tags; use GET"),
+    ],
+)  # fmt: skip
+async def test_errors_in_ollamas_words(
+    open_server: OpenServer, fake_model: Path, path: str, body: object, status: int, text: str
+):
+    vectors = known(fake_model, "vectors", architecture="bert")
+    async with open_server(models=[known(fake_model, "alpha"), vectors]) as server:
+        assert await error(server, path, body) == (status, text)
+        assert (await loaded(server)) == {}
+
+
+async def test_what_an_engine_refuses_is_told_in_ollamas_shape(open_server: OpenServer):
+    async with open_server(fleet=FleetSettings(engine_args=("--error-record", "3"))) as server:
+        records = lines(await ask(server, "chat", ASK))
+        assert [record.get("done") for record in records] == [False] * 3 + [None]
+        assert records[-1].keys() == {"error"}
+    async with open_server(fleet=FleetSettings(engine_args=("--error-record", "0"))) as server:
+        for streams in (True, False):
+            assert (await error(server, "chat", {**ASK, "stream": streams}))[0] == 500
+    async with open_server(fleet=FleetSettings(engine_args=("--fail-to-load",))) as server:
+        assert (await error(server, "chat", ASK))[0] == 500
+        assert (await error(server, "generate", {"model": "alpha"}))[0] == 500
+
+
+# ---- who may ask -----------------------------------------------------------------------------------------------------
+
+
+async def test_keys_hosts_and_origins(open_server: OpenServer):
+    async with open_server(api_keys=("k",)) as server:
+        for method, path in (("GET", "/api/tags"), ("POST", "/api/chat"), ("POST", "/api/pull")):
+            refused = await server.ask(method, path, ASK if method == "POST" else None)
+            assert (refused.status, refused.json) == (401, {"error": "unauthorized"})
+        assert (await ask(server, "chat", ASK, ("Authorization", "Bearer k"))).status == 200
+        assert (await server.ask("GET", "/")).body == b"Ollama is running"
+    async with open_server() as server:
+        for header in (("Host", "evil.example"), ("Origin", "https://evil.example"), ("Origin", "null")):
+            refused = await ask(server, "chat", ASK, header)
+            assert refused.status == 403
+            assert refused.json.keys() == {"error"}
+        assert (await ask(server, "chat", ASK, ("Authorization", "Bearer anything"))).status == 200
+        for origin in ("app://obsidian.md", "vscode-webview://abc", "tauri://localhost", "http://localhost:3000"):
+            allowed = await ask(server, "chat", ASK, ("Origin", origin))
+            assert (allowed.status, allowed.header("access-control-allow-origin")) == (200, origin)
+
+
+async def test_somebody_is_there(open_server: OpenServer):
+    async with open_server() as server:
+        alive = await server.ask("GET", "/", headers=[("Accept", "*/*")])
+        assert (alive.status, alive.body, alive.header("content-type")) == (
+            200,
+            b"Ollama is running",
+            "text/plain; charset=utf-8",
+        )
+        assert b"<!doctype html>" in (await server.ask("GET", "/", headers=[("Accept", "text/html")])).body
+        for path in ("/", "/api/version", "/api/tags"):
+            head = await server.ask("HEAD", path)
+            assert (head.status, head.body) == (200, b"")
+        version = (await server.ask("GET", "/api/version")).json["version"]
+        assert [int(part) for part in version.split(".")] >= [0, 6, 4]
+        assert (await server.ask("GET", "/api/status")).json["cloud"]["disabled"] is True
+
+
+# ---- how long models stay --------------------------------------------------------------------------------------------
+
+
+async def test_a_model_is_loaded_kept_and_unloaded_by_wish(open_server: OpenServer):
+    async with open_server() as server:
+        load = await ask(server, "generate", {"model": "alpha"})
+        assert load.header("content-type") == "application/json; charset=utf-8"
+        assert (load.json["response"], load.json["done"], load.json["done_reason"]) == ("", True, "load")
+        assert left((await loaded(server))["alpha:latest"]) > timedelta(days=100_000)
+        await ask(server, "chat", {**ASK, "keep_alive": "30s"})
+        assert timedelta(seconds=20) < left((await loaded(server))["alpha:latest"]) <= timedelta(seconds=30)
+        await ask(server, "chat", ASK)  # the wish stays with the model
+        assert left((await loaded(server))["alpha:latest"]) <= timedelta(seconds=30)
+        await server.ask("POST", CHAT, chat(), [("X-Keep-Alive", "2m")])
+        assert timedelta(seconds=100) < left((await loaded(server))["alpha:latest"]) <= timedelta(minutes=2)
+        await ask(server, "chat", {**ASK, "keep_alive": -1})
+        assert left((await loaded(server))["alpha:latest"]) > timedelta(days=100_000)
+        unload = await ask(server, "chat", {"model": "alpha", "messages": [], "keep_alive": 0})
+        assert (unload.json["message"], unload.json["done_reason"]) == ({"role": "assistant", "content": ""}, "unload")
+        assert await loaded(server) == {}
+        assert (await error(server, "chat", {**ASK, "keep_alive": "-1"}))[0] == 400
+        assert (await server.ask("POST", CHAT, chat(), [("X-Keep-Alive", "soon")])).status == 400
+        rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+        assert {row["req_path"] for row in rows} == {"/api/chat", CHAT}  # to load is no generation
+
+
+async def test_a_model_goes_when_its_time_is_over(open_server: OpenServer):
+    async with open_server() as server:
+        await ask(server, "chat", {**ASK, "keep_alive": 0})
+        await until(lambda: server.state("alpha"), lambda state: state == "unloaded")
+        await ask(server, "chat", {**ASK, "keep_alive": 0.3})
+        assert "alpha:latest" in await loaded(server)
+        await until(lambda: server.state("alpha"), lambda state: state == "unloaded")
+
+
+async def test_an_unload_lets_a_generation_end(open_server: OpenServer):
+    slow = FleetSettings(stop_timeout=2.0, engine_args=("--token-delay", "0.1", "--tokens", "12"))
+    async with open_server(fleet=slow) as server, server.connect() as client:
+        await client.send("POST", "/api/chat", json.dumps(ASK).encode())
+        await client.head()
+        first = await client.data()
+        assert (await ask(server, "generate", {"model": "alpha", "keep_alive": 0})).json["done_reason"] == "unload"
+        rest = first
+        while more := await client.data():
+            rest += more
+        assert json.loads(rest.splitlines()[-1])["done"] is True
+        await until(lambda: server.state("alpha"), lambda state: state == "unloaded")
+
+
+async def test_clients_that_wish_for_other_contexts_share_an_engine(open_server: OpenServer):
+    async with open_server() as server:
+        engines = set[int | None]()
+        for number in range(20):
+            options = {"num_ctx": 8192 if number % 2 else 131_072, "num_gpu": number, "num_thread": 1}
+            assert (await ask(server, "chat", {**ASK, "stream": False, "options": options})).status == 200
+            status = server.fleet.known("alpha")
+            engines.add(status.pid if status is not None else None)
+        assert len(engines) == 1
+
+
+async def test_a_chat_that_is_too_long_loses_its_oldest_messages(open_server: OpenServer, fake_model: Path):
+    """The fake has 4096 tokens, and takes a byte for one."""
+    echo = model(fake_model, "alpha", args=("--script", '[{"echo": true}]'))
+    texts = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"{n % 10}" * 500} for n in range(11)]
+    body = {"model": "alpha", "stream": False, "messages": [{"role": "system", "content": "be brief"}, *texts]}
+    async with open_server(models=[echo]) as server:
+        for _ in range(2):  # before and after it is loaded
+            sent = json.loads((await ask(server, "chat", body)).json["message"]["content"])["messages"]
+            assert [sent[0], *sent[-7:]] == [{"role": "system", "content": "be brief"}, *texts[-7:]]
+            assert len(sent) == 8
+        whole = json.loads((await ask(server, "chat", {**body, "truncate": False})).json["message"]["content"])
+        assert len(whole["messages"]) == 12
+
+
+async def test_lists_answer_while_a_model_loads(open_server: OpenServer):
+    async with (
+        open_server(fleet=FleetSettings(engine_args=("--load-delay", "3"))) as server,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(ask, server, "generate", {"model": "alpha"})
+        await until(lambda: server.state("alpha"), lambda state: state == "loading")
+        for path in ("tags", "version", "ps") * 20:
+            with trio.fail_after(1):
+                assert (await server.ask("GET", f"/api/{path}")).status == 200
+        assert server.state("alpha") == "loading"
+        assert (await loaded(server))["alpha:latest"]["state"] == "loading"
+        nursery.cancel_scope.cancel()
+
+
+# ---- streams that last -----------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_with_an_id_is_kept_as_lines(open_server: OpenServer):
+    async with open_server() as server:
+        whole = await ask(server, "chat", ASK, ("X-Conversation-Id", "c"))
+        assert said(lines(whole)) == STORY
+        again = await server.ask("GET", "/v1/stream?conv_id=c&from=0")
+        assert (again.body, again.header("content-type")) == (whole.body, "application/x-ndjson")
+        at = len(whole.body.splitlines(keepends=True)[0])
+        assert (await server.ask("GET", f"/v1/stream?conv_id=c&from={at}")).body == whole.body[at:]
+        assert (await server.ask("GET", "/v1/stream?conv_id=c&from=0&sse_ids=1")).status == 400
+        plain = await ask(server, "chat", {**ASK, "stream": False}, ("X-Conversation-Id", "d"))
+        assert plain.json["message"]["content"] == STORY
+        missing = await ask(server, "chat", {**ASK, "model": "nope"}, ("X-Conversation-Id", "e"))
+        assert (missing.status, missing.json) == (404, {"error": "model 'nope' not found"})
+
+
+async def test_a_stream_goes_on_without_its_client(open_server: OpenServer):
+    slow = FleetSettings(stop_timeout=2.0, engine_args=("--token-delay", "0.1", "--tokens", "8"))
+    async with open_server(fleet=slow) as server:
+        async with server.connect() as client:
+            await client.send("POST", "/api/chat", json.dumps(ASK).encode(), [("X-Conversation-Id", "c")])
+            await client.head()
+            await client.data()
+        records = lines(await server.ask("GET", "/v1/stream?conv_id=c&from=0"))
+        assert (said(records), records[-1]["done"]) == (STORY, True)
+
+
+# ---- lists, details, derived models ----------------------------------------------------------------------------------
+
+
+async def test_details_of_a_model(open_server: OpenServer, fake_model: Path):
+    keys = {"tokenizer__chat_template": THINKS, "llama__context_length": 4096, "tokenizer__ggml__fim_pre_token_id": 1}
+    async with open_server(models=[known(fake_model, "alpha", **keys)]) as server:
+        shown = (await ask(server, "show", {"model": "alpha"})).json
+        assert shown["capabilities"] == ["completion", "tools", "thinking", "insert"]
+        assert shown["model_info"]["general.architecture"] == "llama"
+        assert shown["model_info"]["llama.context_length"] == 4096
+        assert shown["template"].startswith(THINKS)
+        assert ".Suffix" in shown["template"]
+        assert all(
+            isinstance(shown["details"][name], str) for name in ("family", "parameter_size", "quantization_level")
+        )
+        assert "/" not in shown["modelfile"]
+        copilot = await ask(server, "show", {"name": "alpha"}, ("User-Agent", "GitHubCopilotChat/0.1"))
+        assert copilot.json["model_info"]["general.basename"] == "alpha"
+        [tag] = (await server.ask("GET", "/api/tags")).json["models"]
+        assert tag["capabilities"] == shown["capabilities"]
+
+
+async def test_derived_models(open_server: OpenServer, fake_model: Path):
+    async with open_server(models=[known(fake_model, "alpha")]) as server:
+        assert (await ask(server, "copy", {"source": "alpha", "destination": "mine"})).body == b""
+        made = {
+            "model": "poet",
+            "from": "mine",
+            "system": "rhyme",
+            "parameters": {"temperature": 0, "stop": ["x", "y"]},
+        }
+        assert lines(await ask(server, "create", made))[-1] == {"status": "success"}
+        assert (await ask(server, "create", {**made, "model": "poet2", "stream": False})).json == {"status": "success"}
+        tags = {entry["name"] for entry in (await server.ask("GET", "/api/tags")).json["models"]}
+        assert tags == {"alpha:latest", "mine:latest", "poet:latest", "poet2:latest"}
+        shown = (await ask(server, "show", {"model": "Poet"})).json
+        assert (shown["system"], shown["details"]["parent_model"]) == ("rhyme", "alpha")
+        assert shown["parameters"].splitlines()[-2:] == [f'{"stop":<30} "x"', f'{"stop":<30} "y"']
+        assert (await server.ask("POST", CHAT, {**chat(), "model": "mine"})).status == 200
+        assert (await server.ask("DELETE", "/api/delete", {"model": "mine"})).status == 200
+        assert await error(server, "show", {"model": "mine"}) == (404, "model 'mine:latest' not found")
+        refused = await server.ask("DELETE", "/api/delete", {"model": "alpha"})
+        assert (refused.status, refused.json.keys()) == (403, {"error"})
+        missing = await server.ask("DELETE", "/api/delete", {"name": "nope"})
+        assert (missing.status, missing.json) == (404, {"error": "model 'nope' not found"})
+
+
+async def test_what_a_derived_model_adds_reaches_the_engine(open_server: OpenServer, fake_model: Path):
+    async with open_server(models=[model(fake_model, "alpha", args=("--script", '[{"echo": true}]'))]) as server:
+        made = {
+            "model": "poet",
+            "from": "alpha",
+            "system": "rhyme",
+            "parameters": {"temperature": 0.25},
+            "stream": False,
+        }
+        await ask(server, "create", made)
+        answer = (await ask(server, "chat", {**ASK, "model": "poet", "stream": False})).json
+        sent = json.loads(answer["message"]["content"])
+        assert sent["messages"] == [{"role": "system", "content": "rhyme"}, {"role": "user", "content": "hi"}]
+        assert sent["temperature"] == 0.25
+
+
+async def test_vectors(open_server: OpenServer, fake_model: Path):
+    vectors = known(fake_model, "vectors", architecture="bert")
+    async with open_server(models=[vectors]) as server:
+        found = (await ask(server, "embed", {"model": "vectors", "input": ["a", "b"], "keep_alive": "1m"})).json
+        assert len(found["embeddings"]) == 2
+        assert sum(x * x for x in found["embeddings"][0]) == pytest.approx(1)
+        assert left((await loaded(server))["vectors:latest"]) <= timedelta(minutes=1)
+        cut = (await ask(server, "embed", {"model": "vectors", "input": "a", "dimensions": 2})).json["embeddings"]
+        assert [len(vector) for vector in cut] == [2]
+        assert (await ask(server, "embed", {"model": "vectors", "input": ""})).json["embeddings"] == []
+        assert len((await ask(server, "embeddings", {"model": "vectors", "prompt": "a"})).json["embedding"]) > 2
+        assert (await ask(server, "embeddings", {"model": "vectors"})).json == {"embedding": []}
+
+
+# ---- downloads -------------------------------------------------------------------------------------------------------
+
+REPO = "acme/tiny-GGUF"
+NAME = f"hf.co/{REPO}:Q8_0"
+SIZE = 1 << 20
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    monkeypatch.setattr(partial_file, "CHUNK", 1 << 18)
+    path = write_model(tmp_path / "hub" / REPO / "tiny-Q8_0.gguf", weights=SIZE // 4)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    with fake_hub(tmp_path / "hub") as running:
+        yield running
+
+
+@pytest.fixture
+def downloads(hub: FakeHub, tmp_path: Path) -> DownloadSettings:
+    return DownloadSettings(
+        cache=tmp_path / "cache", hub=HubAccess(endpoint=hub.url), spare=0, retry_delay=lambda attempt, asked: 0.01
+    )
+
+
+async def test_a_pull_tells_how_far_it_is_and_can_be_removed(
+    open_server: OpenServer, hub: FakeHub, downloads: DownloadSettings
+):
+    hub.behave(rate=SIZE * 2)
+    async with open_server(downloads=downloads) as server:
+        records = lines(await ask(server, "pull", {"model": NAME, "insecure": True}))
+        assert records[0] == {"status": "pulling manifest"}
+        assert [record["status"] for record in records[-4:]] == [
+            "verifying sha256 digest", "writing manifest", "removing unused layers", "success"
+        ]  # fmt: skip
+        layers = [record for record in records if "digest" in record]
+        assert len(layers) > 3
+        done = [record.get("completed", 0) for record in layers]
+        assert done == sorted(done)
+        assert done[-1] == layers[-1]["total"]
+        assert layers[0]["status"] == f"pulling {layers[0]['digest'][7:19]}"
+        assert (await ask(server, "pull", {"name": NAME, "stream": False})).json == {"status": "success"}
+        assert said(lines(await ask(server, "chat", {**ASK, "model": NAME}))) == STORY
+        assert (await server.ask("DELETE", "/api/delete", {"model": NAME})).status == 200
+        assert (await server.ask("GET", "/api/tags")).json["models"] == []
+
+
+async def test_a_pull_that_is_left_ends_and_resumes(open_server: OpenServer, hub: FakeHub, downloads: DownloadSettings):
+    hub.behave(rate=SIZE // 2)
+    async with open_server(downloads=downloads) as server:
+        async with server.connect() as client:
+            await client.send("POST", "/api/pull", json.dumps({"model": NAME}).encode())
+            await client.head()
+            seen = b""
+            while seen.count(b"completed") < 8:
+                seen += await client.data()
+        downloading = server.opened.owners.require_downloads()
+        download = downloading.find(f"{REPO}:Q8_0")
+        assert download is not None
+        with trio.fail_after(5):
+            assert (await download.wait()).state == "cancelled"
+        sent, kept = hub.sent(), download.status.done
+        assert kept > 0
+        hub.behave()
+        assert (await ask(server, "pull", {"model": NAME, "stream": False})).status == 200
+        assert hub.sent() - sent < SIZE + 8192
+
+
+async def test_two_share_a_pull_and_the_first_that_leaves_does_not_end_it(
+    open_server: OpenServer, hub: FakeHub, downloads: DownloadSettings
+):
+    hub.behave(rate=SIZE)
+    async with open_server(downloads=downloads) as server, trio.open_nursery() as nursery:
+        async with server.connect() as client:
+            await client.send("POST", "/api/pull", json.dumps({"model": NAME}).encode())
+            await client.head()
+            await client.data()
+            answers: list[Answer] = []
+
+            async def other() -> None:
+                answers.append(await ask(server, "pull", {"model": NAME}))
+
+            nursery.start_soon(other)
+            await client.data()
+        await until(lambda: len(answers), lambda count: count == 1)
+        assert lines(answers[0])[-1] == {"status": "success"}
+
+
+async def test_pulls_that_fail(open_server: OpenServer, downloads: DownloadSettings):
+    async with open_server(downloads=downloads) as server:
+        failed = lines(await ask(server, "pull", {"model": "hf.co/acme/nothing"}))
+        assert failed[-1]["error"].startswith("pull model manifest: there is no repository acme/nothing")
+        status, text = await error(server, "pull", {"model": "llama3", "stream": False})
+        assert (status, text[:20]) == (404, "file does not exist:")
+        assert (await error(server, "pull", {}))[0] == 400
