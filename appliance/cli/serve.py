@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from appliance.catalog.configuration import Files
 from appliance.cli.options import (
+    Choice,
     ListenAddress,
     Seconds,
     Size,
@@ -26,8 +27,6 @@ from appliance.cli.options import (
     no_plugins_option,
     plugin_option,
     source_options,
-    sources_beside,
-    sources_of,
     tool_options,
     web_options,
     with_mcp_server,
@@ -262,10 +261,7 @@ def serve(
     watch_config: bool,
     plugins: tuple[Path, ...],
     no_plugins: bool,
-    models: tuple[str, ...],
-    models_dir: str | None,
-    no_starter: bool,
-    stores: bool,
+    choice: Choice,
     models_preset: Path | None,
     models_max: int | None,
     preload: tuple[str, ...],
@@ -322,10 +318,7 @@ def serve(
     if not allow_unauthenticated:
         refuse_open_door(http, config.api_keys if config is not None else ())
     http = with_mcp_server(http, config, mcp_server, mcp_server_tools, allow_unauthenticated=allow_unauthenticated)
-    if config is None:
-        sources = sources_of(models, models_dir, no_starter, stores)
-    else:
-        sources = sources_beside(config, models, models_dir, no_starter, stores)
+    sources = choice.beside(config)
     if models_preset is not None:
         from appliance.cli.llama_server.router import presets_of  # with another front's command line
 
