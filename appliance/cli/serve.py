@@ -6,11 +6,11 @@ import os
 import tempfile
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, structs
 
-from appliance.catalog.configuration import Files
 from appliance.cli.options import (
     Choice,
     ListenAddress,
@@ -50,6 +50,9 @@ from appliance.errors import UsageError
 from appliance.fleet.command import OWNED
 from appliance.platform.console import say, say_as_json
 from appliance.settings import AppSettings
+
+if TYPE_CHECKING:
+    from appliance.catalog.configuration import Files
 
 HOME = {
     "XDG_DATA_HOME": "data",
@@ -297,6 +300,8 @@ def serve(
       llama-appliance serve -- --ctx-size 16384 --n-gpu-layers 99
     """
     embed.settle()
+    from appliance.catalog.configuration import Files  # with trio, which --help does without
+
     files = Files(config=config_file, config_dir=config_dir) if config_file or config_dir else None
     if watch_config and files is None and models_preset is None:
         raise UsageError("--watch-config needs something to watch: --config, --config-dir or --models-preset")
