@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from appliance.catalog.configuration import Files
 from appliance.catalog.sources import Sources
 from appliance.core.config.nodes import NO_PORTS
 from appliance.core.config.types import Config
 from appliance.core.settings import Embedding, FleetSettings, HttpSettings, ToolSettings
+
+if TYPE_CHECKING:
+    from appliance.catalog.configuration import Files  # with trio, which --help does without
 
 
 class AppSettings(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.sources import Sources
-from appliance.cli.options import catalog_options, sources_of
+from appliance.cli.options import Choice, catalog_options
 from appliance.cli.remote import (
     ANSWER_TIME,
     NOT_RUNNING,
@@ -115,10 +115,7 @@ def load(
     no_wait: bool,
     dry_run: bool,
     as_json: bool,
-    models: tuple[str, ...],
-    models_dir: str | None,
-    no_starter: bool,
-    stores: bool,
+    choice: Choice,
 ) -> AsyncCommand:
     """Load MODEL into the running server, and wait until it is ready.
 
@@ -131,7 +128,7 @@ def load(
       llama-appliance load starter --dry-run
     """
     if dry_run:
-        return partial(_foretell, sources_of(models, models_dir, no_starter, stores), model, as_json)
+        return partial(_foretell, choice.sources(), model, as_json)
     return partial(_load, parse_server(url, api_key), model, no_wait, as_json)
 
 

@@ -21,7 +21,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.catalog.configuration import Files, config_paths
 from appliance.catalog.sources import STARTER, Sources, default_models_dir
 from appliance.cli.engines.sources import own_shelf
-from appliance.cli.options import sources_beside
+from appliance.cli.options import Choice
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, ask_raw
 from appliance.core.config.types import Config
 from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact, Running, ServerFact
@@ -167,7 +167,7 @@ async def examine(wish: Wish) -> DoctorFacts:
         named_fault=await trio.to_thread.run_sync(_named_fault),
     )
     trouble: dict[str, str] = {}
-    sources = sources_beside((config[1] if config is not None else None) or Config(), (), wish.models_dir, False, True)
+    sources = Choice(models_dir=wish.models_dir).beside(config[1] if config is not None else None)
     server = await _tried("the server", trouble, partial(ask_server, wish.server))
     port = None
     if server is not None and server.answer != "answers" and is_loopback(wish.server.address.host):

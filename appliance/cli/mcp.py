@@ -230,10 +230,8 @@ def _understood(line: bytes) -> _Said | None:
 
 
 def _agreed(result: Raw) -> bytes:
-    try:
-        return msgspec.json.decode(result, type=_Begun).protocolVersion.encode("ascii")
-    except (msgspec.MsgspecError, UnicodeError):
-        return b""
+    begun = decoded(_Begun, result)
+    return begun.protocolVersion.encode() if begun is not None and begun.protocolVersion.isascii() else b""
 
 
 CONNECT_TIME = 10

@@ -14,7 +14,7 @@ from msgspec import Struct
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.download_file import remove_model
 from appliance.catalog.sources import STARTER, Sources, default_models_dir
-from appliance.cli.options import catalog_options, sources_of
+from appliance.cli.options import Choice, catalog_options
 from appliance.cli.remote import (
     NOT_RUNNING,
     ModelList,
@@ -107,9 +107,7 @@ def rm(
       llama-appliance rm ggml-org/gemma-3-4b-it-GGUF:Q4_K_M
       llama-appliance rm my-model --yes
     """
-    return partial(
-        _rm, sources_of((), models_dir, no_starter=False, stores=True), parse_server(url, api_key), model, yes, as_json
-    )
+    return partial(_rm, Choice(models_dir=models_dir).sources(), parse_server(url, api_key), model, yes, as_json)
 
 
 async def _rm(sources: Sources, server: Server, name: str, yes: bool, as_json: bool) -> int:
@@ -191,10 +189,7 @@ class Listing(Struct, frozen=True, kw_only=True):
 @server_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ls(
-    models: tuple[str, ...],
-    models_dir: str | None,
-    no_starter: bool,
-    stores: bool,
+    choice: Choice,
     url: str | None,
     api_key: str | None,
     as_json: bool,
@@ -206,7 +201,7 @@ def ls(
       llama-appliance ls
       llama-appliance ls --models-dir ~/models --json
     """
-    return partial(_ls, sources_of(models, models_dir, no_starter, stores), parse_server(url, api_key), as_json)
+    return partial(_ls, choice.sources(), parse_server(url, api_key), as_json)
 
 
 async def _ls(sources: Sources, server: Server, as_json: bool) -> int:

@@ -29,6 +29,65 @@ from appliance.core.tools.specs import ALL, NAMES, chosen_tools
 from appliance.errors import UsageError
 from appliance.platform.console import say
 
+T = TypeVar("T")
+
+
+def gathered(
+    name: str, kind: type[Struct], *options: Callable[[Callable[..., T]], Callable[..., T]]
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Give a command these options as one ``kind``, its argument ``name``. An option's parameter is a field of it."""
+
+    def add(command: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(command)
+        def with_options(**given: object) -> T:
+            found = {field: given.pop(field) for field in kind.__struct_fields__}
+            return command(**given, **{name: kind(**found)})
+
+        return reduce(lambda made, option: option(made), reversed(options), with_options)
+
+    return add
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """The options that say which models are used."""
+
+    models: tuple[str, ...] = ()
+    models_dir: str | None = None
+    no_starter: bool = False
+    stores: bool = True
+
+    def sources(self) -> Sources:
+        """Return where to look for models. Raises UsageError for a missing file or folder."""
+        return resolve_sources(
+            models=self.models,
+            models_dir=self.models_dir,
+            environ=os.environ,
+            home=Path.home(),
+            starter=None if self.no_starter else STARTER,
+            stores=self.stores,
+        )
+
+    def beside(self, config: Config | None) -> Sources:
+        """The same beside a configuration: models named here are added to the configuration's own."""
+        if config is None or not config.models:
+            return self.sources()
+        found = structs.replace(self, stores=False).sources()
+        return structs.replace(
+            found, models_dir=found.models_dir if self.models_dir else None, cache=None, starter=None
+        )
+
+
+catalog_options = gathered(
+    "choice",
+    Choice,
+    click.option(
+        "--model", "models", multiple=True, metavar="[ID=]PATH", help="A model file. May be given several times."
+    ),
+    click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one."),
+    click.option("--no-starter", is_flag=True, help="Leave out the starter model that ships with the program."),
+    click.option("--stores/--no-stores", default=True, help="Also use the models of LM Studio and Ollama, in place."),
+)
+
 
 def source_options(command: Callable[..., T]) -> Callable[..., T]:
     """``--config`` and ``--config-dir``: where a configuration is read from."""
@@ -42,44 +101,6 @@ def source_options(command: Callable[..., T]) -> Callable[..., T]:
     ):
         command = option(command)
     return command
-
-
-def catalog_options(command: Callable[..., T]) -> Callable[..., T]:
-    """``--model``, ``--models-dir``, ``--stores`` and ``--no-starter``: the arguments of `sources_of`."""
-    for option in (
-        click.option(
-            "--stores/--no-stores", default=True, help="Also use the models of LM Studio and Ollama, in place."
-        ),
-        click.option("--no-starter", is_flag=True, help="Leave out the starter model that ships with the program."),
-        click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one."),
-        click.option(
-            "--model", "models", multiple=True, metavar="[ID=]PATH", help="A model file. May be given several times."
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def sources_beside(
-    config: Config, models: tuple[str, ...], models_dir: str | None, no_starter: bool, stores: bool
-) -> Sources:
-    """The same beside a configuration: models named here are added to the configuration's own."""
-    if not config.models:
-        return sources_of(models, models_dir, no_starter, stores)
-    found = sources_of(models, models_dir, no_starter, stores=False)
-    return structs.replace(found, models_dir=found.models_dir if models_dir else None, cache=None, starter=None)
-
-
-def sources_of(models: tuple[str, ...], models_dir: str | None, no_starter: bool, stores: bool) -> Sources:
-    """Return where these options look for models. Raises UsageError for a missing file or folder."""
-    return resolve_sources(
-        models=models,
-        models_dir=models_dir,
-        environ=os.environ,
-        home=Path.home(),
-        starter=None if no_starter else STARTER,
-        stores=stores,
-    )
 
 
 def plugin_option(command: Callable[..., T]) -> Callable[..., T]:
@@ -224,25 +245,6 @@ def ui_settings(option: str, text: str, *, is_file: bool = False) -> bytes:
         return msgspec.json.encode(msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
         raise UsageError(f'{where} is not a JSON object such as {{"theme": "dark"}}: {error}') from None
-
-
-T = TypeVar("T")
-
-
-def gathered(
-    name: str, kind: type[Struct], *options: Callable[[Callable[..., T]], Callable[..., T]]
-) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a command these options as one ``kind``, its argument ``name``. An option's parameter is a field of it."""
-
-    def add(command: Callable[..., T]) -> Callable[..., T]:
-        @functools.wraps(command)
-        def with_options(**given: object) -> T:
-            found = {field: given.pop(field) for field in kind.__struct_fields__}
-            return command(**given, **{name: kind(**found)})
-
-        return reduce(lambda made, option: option(made), reversed(options), with_options)
-
-    return add
 
 
 class WebOptions(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog
 from appliance.catalog.sources import STARTER, Sources
-from appliance.cli.options import catalog_options, sources_of
+from appliance.cli.options import Choice, catalog_options
 from appliance.cli.remote import (
     CHAT_PATH,
     JSON_HEADERS,
@@ -92,10 +92,7 @@ def run_model(
     url: str | None,
     api_key: str | None,
     engine: str | None,
-    models: tuple[str, ...],
-    models_dir: str | None,
-    no_starter: bool,
-    stores: bool,
+    choice: Choice,
 ) -> AsyncCommand:
     """Ask MODEL one question, or chat with it when there is no PROMPT. PROMPT - reads standard input.
 
@@ -115,7 +112,7 @@ def run_model(
         max_tokens=max_tokens,
         as_json=as_json,
         engine=engine,
-        sources=sources_of(models, models_dir, no_starter, stores),
+        sources=choice.sources(),
     )
     server = parse_server(url, api_key)
     question = _question(prompt)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.sources import STARTER
-from appliance.cli.options import sources_of
+from appliance.cli.options import Choice
 from appliance.cli.remote import (
     CHAT_PATH,
     JSON_HEADERS,
@@ -113,7 +113,7 @@ def selftest(engine: str | None, model: str | None, as_json: bool) -> AsyncComma
 async def _selftest(engine_named: str | None, model_named: str, as_json: bool) -> int:
     engine = await _chosen(engine_named)
     is_file = model_named.endswith(".gguf")
-    sources = sources_of((model_named,) if is_file else (), None, False, stores=not is_file)
+    sources = Choice(models=(model_named,) if is_file else (), stores=not is_file).sources()
     snapshot = await trio.to_thread.run_sync(Catalog(sources).scan)
     model = next(m for m in snapshot.models if m.source == "path") if is_file else snapshot.require(model_named)
     trial = Trial(model, quiet=as_json)

@@ -6,12 +6,13 @@ import os
 import tempfile
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, structs
 
-from appliance.catalog.configuration import Files
 from appliance.cli.options import (
+    Choice,
     ListenAddress,
     Seconds,
     Size,
@@ -26,8 +27,6 @@ from appliance.cli.options import (
     no_plugins_option,
     plugin_option,
     source_options,
-    sources_beside,
-    sources_of,
     tool_options,
     web_options,
     with_mcp_server,
@@ -51,6 +50,9 @@ from appliance.errors import UsageError
 from appliance.fleet.command import OWNED
 from appliance.platform.console import say, say_as_json
 from appliance.settings import AppSettings
+
+if TYPE_CHECKING:
+    from appliance.catalog.configuration import Files
 
 HOME = {
     "XDG_DATA_HOME": "data",
@@ -269,10 +271,7 @@ def serve(
     watch_config: bool,
     plugins: tuple[Path, ...],
     no_plugins: bool,
-    models: tuple[str, ...],
-    models_dir: str | None,
-    no_starter: bool,
-    stores: bool,
+    choice: Choice,
     models_preset: Path | None,
     models_max: int | None,
     preload: tuple[str, ...],
@@ -308,6 +307,8 @@ def serve(
       llama-appliance serve -- --ctx-size 16384 --n-gpu-layers 99
     """
     embed.settle()
+    from appliance.catalog.configuration import Files  # with trio, which --help does without
+
     files = Files(config=config_file, config_dir=config_dir) if config_file or config_dir else None
     if watch_config and files is None and models_preset is None:
         raise UsageError("--watch-config needs something to watch: --config, --config-dir or --models-preset")
@@ -330,10 +331,7 @@ def serve(
     if not allow_unauthenticated:
         refuse_open_door(http, config.api_keys if config is not None else ())
     http = with_mcp_server(http, config, mcp_server, mcp_server_tools, allow_unauthenticated=allow_unauthenticated)
-    if config is None:
-        sources = sources_of(models, models_dir, no_starter, stores)
-    else:
-        sources = sources_beside(config, models, models_dir, no_starter, stores)
+    sources = choice.beside(config)
     if models_preset is not None:
         from appliance.cli.llama_server.router import presets_of  # with another front's command line
 

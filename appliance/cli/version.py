@@ -15,8 +15,7 @@ from appliance import __version__
 from appliance.cli.show import print_json
 from appliance.engines.found import ENGINE_HELP, Engine, find_engine, list_engines
 from appliance.errors import EngineNotFound
-from appliance.platform.children import is_frozen
-from appliance.platform.console import PROGRAM
+from appliance.platform.console import PROGRAM, is_frozen
 
 LIST = "payload.json"
 SIGNATURE = "payload.json.sig"

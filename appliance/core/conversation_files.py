@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
+from appliance.core.parts import UNREADABLE
 from appliance.errors import BadRequest
 from appliance.wire import Attachment, Conversation, Message, Role, Whole
 
@@ -26,7 +27,6 @@ MAX_UNPACKED = 256 << 20
 """Bytes of all files of a ZIP."""
 MAX_NAME = 255
 _DATA_URL = re.compile(r"data:([\w.+/-]{1,127})(?:;[\w=-]+)*;base64,", re.ASCII)
-_TOLERANT = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
 Files = Mapping[str, tuple[str, bytes]]
@@ -141,17 +141,17 @@ def _read(data: bytes) -> list[_Pair]:
     try:
         if msgspec.json.decode(first, type=_Line).type == "session":
             return _lines(data)
-    except _TOLERANT:
+    except UNREADABLE:
         pass
     for shape in (_Pair, list[_Pair]):
         try:
             read = msgspec.json.decode(data, type=shape)
-        except _TOLERANT:
+        except UNREADABLE:
             continue
         return read if isinstance(read, list) else [read]
     try:
         return [_of_open_web_ui(each) for each in msgspec.json.decode(data, type=list[_OpenExport])]
-    except _TOLERANT as error:
+    except UNREADABLE as error:
         raise BadRequest(
             f"the file is not an export of conversations from llama-appliance, llama.cpp or Open WebUI: {error}"
         ) from None
@@ -170,7 +170,7 @@ def _lines(data: bytes) -> list[_Pair]:
                 if not pairs:
                     raise BadRequest(f"line {number} is a message before any conversation")
                 pairs[-1].messages.append(read.message)
-        except _TOLERANT as error:
+        except UNREADABLE as error:
             raise BadRequest(f"line {number} cannot be read: {error}") from None
     return pairs
 
@@ -282,7 +282,7 @@ def _calls(raw: Raw) -> tuple[Raw, ...]:
     try:
         text = msgspec.json.decode(raw, type=str) if bytes(raw).startswith(b'"') else bytes(raw)
         return tuple(msgspec.json.decode(text or b"[]", type=list[Raw] | None) or ())
-    except _TOLERANT:
+    except UNREADABLE:
         return ()
 
 

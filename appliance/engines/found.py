@@ -26,7 +26,7 @@ from msgspec import Struct
 from appliance.core.engines.builds import MANIFEST, Build, FileSum, numbers_of, platform_of
 from appliance.engines import embedded
 from appliance.errors import EngineNotFound, UsageError
-from appliance.platform.children import is_frozen
+from appliance.platform.console import is_frozen
 
 MAX_MANIFEST = 1 << 20
 """A manifest has some 150 bytes for each file; anything longer than this is something else."""

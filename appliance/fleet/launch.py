@@ -24,7 +24,8 @@ from appliance.engines.found import Engine
 from appliance.errors import ModelFailedToStart
 from appliance.fleet.command import model_command
 from appliance.fleet.ports import listens_itself
-from appliance.platform.children import inherited_env, is_frozen, own_env
+from appliance.platform.children import inherited_env, own_env
+from appliance.platform.console import is_frozen
 from appliance.platform.ports import LOOPBACK, free_port
 from appliance.upstream.address import address_of
 from appliance.upstream.client import Address

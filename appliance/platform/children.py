@@ -6,13 +6,15 @@ import os
 import sys
 from collections.abc import Mapping
 
+from appliance.platform.console import is_frozen
+
 if sys.platform == "win32":
     from appliance.platform.windows import REAP_TIME, Child, Children, open_children
 else:
     from appliance.platform.posix import REAP_TIME, Child, Children, open_children
 
 __all__ = [
-    "REAP_TIME", "Child", "Children", "child_env", "describe_status", "inherited_env", "is_frozen", "open_children",
+    "REAP_TIME", "Child", "Children", "child_env", "describe_status", "inherited_env", "open_children",
     "own_env",
 ]  # fmt: skip
 
@@ -59,11 +61,6 @@ not every ``LLAMA_*``: ``LLAMA_MEDIA_MARKER`` must reach the child.
 """
 
 LOADER_PATHS = ("LD_LIBRARY_PATH", "LIBPATH", "DYLD_LIBRARY_PATH")
-
-
-def is_frozen() -> bool:
-    """True if PyInstaller's bootloader has started this program."""
-    return bool(getattr(sys, "frozen", False))
 
 
 def inherited_env() -> dict[str, str]:

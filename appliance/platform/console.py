@@ -105,3 +105,8 @@ def said_at_once(line: bytes) -> bool:
         return (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)) and os.write(error, line) == len(line)
     except (OSError, ValueError):
         return False
+
+
+def is_frozen() -> bool:
+    """True if PyInstaller's bootloader has started this program."""
+    return bool(getattr(sys, "frozen", False))

@@ -35,6 +35,8 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from appliance.core.parts import decoded
+
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
@@ -237,9 +239,7 @@ class Folder:
         if completed_at + FORGOTTEN_AFTER < now:
             return None
         with path.open("rb") as file:
-            try:
-                about = msgspec.json.decode(file.readline(MAX_ABOUT), type=About)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            if (about := decoded(About, file.readline(MAX_ABOUT))) is None:
                 return None
             data = file.read()
         if path.suffix == PART:

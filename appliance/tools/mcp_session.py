@@ -19,7 +19,6 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import msgspec
 import trio
 from msgspec import Raw, Struct
 from trio.abc import SendStream
@@ -38,7 +37,7 @@ from appliance.core.mcp.messages import (
     reply,
     request,
 )
-from appliance.core.parts import Headers, field
+from appliance.core.parts import Headers, decoded, field
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import Command, Ending, end, open_process
@@ -356,10 +355,7 @@ class HttpSession:
         await self._deliver(notification(method, params))
 
     def begun(self, result: Raw) -> None:
-        try:
-            agreed = msgspec.json.decode(result, type=_Begun).protocolVersion
-        except (msgspec.MsgspecError, UnicodeError):
-            agreed = VERSION
+        agreed = (decoded(_Begun, result) or _Begun()).protocolVersion
         self._agreed = (agreed if _REVISION.fullmatch(agreed) else VERSION).encode("ascii")
 
     def end(self, *, busy: bool = False) -> None:

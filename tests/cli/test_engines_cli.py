@@ -14,7 +14,7 @@ from appliance.catalog.catalog import Catalog
 from appliance.cli.engines.changes import working
 from appliance.cli.engines.commands import engines
 from appliance.cli.engines.update import Row, models_to_try, most_used
-from appliance.cli.options import sources_of
+from appliance.cli.options import Choice
 from appliance.cli.remote import parse_server
 from appliance.core.config.types import Config, StoreConfig
 from appliance.core.engines.choice import Ranked, Seat, Standing
@@ -65,7 +65,7 @@ async def test_the_most_used_model_is_looked_up_in_the_activity_log_of_the_confi
     folder = tmp_path / "data" / "llama-appliance" / "models"
     folder.mkdir(parents=True)
     write_model(folder / "mine-Q8_0.gguf")
-    (mine,) = [model.id for model in Catalog(sources_of((), None, True, False)).scan().models]
+    (mine,) = [model.id for model in Catalog(Choice(no_starter=True, stores=False).sources()).scan().models]
     async with open_activity(tmp_path / "log.db", 1000) as activity:
         for name in (mine, "starter", mine, "gone", "gone", "gone"):
             row = ActivityRow(

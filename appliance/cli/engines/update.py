@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from appliance.catalog.catalog import STARTER_ID, Catalog, Snapshot
 from appliance.catalog.sources import STARTER
-from appliance.cli import options as model_options
 from appliance.cli.config import loaded
 from appliance.cli.engines.sources import (
     FROM_HELP,
@@ -31,7 +30,7 @@ from appliance.cli.engines.sources import (
     sources_of,
     tell_server,
 )
-from appliance.cli.options import source_options
+from appliance.cli.options import Choice, source_options
 from appliance.cli.remote import ModelList, NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
 from appliance.cli.show import human_size
 from appliance.core.config.types import Config
@@ -68,7 +67,7 @@ class Rows(Struct, frozen=True):
 
 async def models_to_try(server: Server, config: Config | None, named: str | None) -> list[Candidate]:
     """Return models with a file on this machine, best first. ``named`` goes before all; raises ModelNotFound for it."""
-    snapshot = await trio.to_thread.run_sync(Catalog(model_options.sources_of((), None, False, True)).scan)
+    snapshot = await trio.to_thread.run_sync(Catalog(Choice().sources()).scan)
     if named is not None:
         model = snapshot.require(named)
         return [Candidate(model.id, Path(model.path))] if model.path else []

@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, OBJECT, Edit, JsonObject, Path, Step, apply_edits
 from appliance.core.bodies.sse import Decoder, RecordTooLong
+from appliance.core.parts import decoded
 from appliance.core.runs.slash import Family
 
 MAX_TEXT = 1 << 20
 """Characters of text and reasoning; a longer answer is not continued."""
 DONE = "[DONE]"
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _PLAIN = re.compile(rb"(?:event: (?P<name>[^\n]*)\n)?data: (?P<data>[^\n]*)")
 _BLOCKS = ("text", "thinking")
 _SEVERAL = "it is one of several answers"
@@ -106,9 +106,7 @@ class SoFar:
         if data.strip() == DONE.encode():
             self._done = True
             return
-        try:
-            record = OBJECT.decode(data)
-        except _UNREADABLE:
+        if (record := decoded(OBJECT, data)) is None:
             self._why = "its stream has a record that is not a JSON object"
             return
         self._begun = True
@@ -253,9 +251,7 @@ _APPENDED = Step(b"-1", -1)
 
 def continued_body(body: bytes, partial: Partial) -> bytes | Refusal:
     """Return the same request, now asking for the rest; unchanged members keep their bytes."""
-    try:
-        asked = OBJECT.decode(body)
-    except _UNREADABLE:
+    if (asked := decoded(OBJECT, body)) is None:
         return Refusal("the request is not a JSON object")
     if why := _obstacle(asked, partial):
         return Refusal(why)

@@ -14,9 +14,9 @@ from msgspec import Struct
 from appliance.core.answers.continuation import DONE, Partial, object_of, objects_of
 from appliance.core.bodies.json_text import JSON, OBJECT, JsonObject
 from appliance.core.bodies.sse import Decoder, Event, RecordTooLong, encode
+from appliance.core.parts import decoded
 from appliance.core.runs.slash import Family
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _SURE = 16
 """From so many characters on, a first delta that begins with all earlier text can only repeat it."""
 
@@ -91,9 +91,7 @@ class Splicer:
         if event.data.strip() == DONE:
             self._done = True
             return encode(event)
-        try:
-            record = OBJECT.decode(event.data)
-        except _UNREADABLE:
+        if (record := decoded(OBJECT, event.data)) is None:
             return encode(event)
         if record.get("error") is not None or event.name == "error":
             return encode(event)

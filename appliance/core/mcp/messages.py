@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance.core.parts import UNREADABLE, decoded
 from appliance.core.tools.specs import NO_PARAMETERS, ToolOutcome, ToolSpec
 
 MAX_LINE = 8 << 20
@@ -78,9 +79,7 @@ _MESSAGE = msgspec.json.Decoder(_Message)
 
 def read_message(data: bytes) -> Answer | Asked | Told | None:
     """Read a message; None for anything that is not one."""
-    try:
-        found = _MESSAGE.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    if (found := decoded(_MESSAGE, data)) is None:
         return None
     params = None if found.params is UNSET else found.params
     if isinstance(found.method, str):
@@ -222,7 +221,6 @@ _TOOL = msgspec.json.Decoder(_Tool)
 _RESULT = msgspec.json.Decoder(_Result)
 _PART = msgspec.json.Decoder(_Part)
 _SCHEMA = msgspec.json.Decoder(_Schema)
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def initialize_params(version: str = PROTOCOL) -> dict[str, object]:
@@ -231,9 +229,7 @@ def initialize_params(version: str = PROTOCOL) -> dict[str, object]:
 
 def read_tools(server: str, answer: Raw) -> ToolPage | None:
     """Return None if the answer is not a list of tools. An unreadable tool is left out, with a warning."""
-    try:
-        page = _PAGE.decode(answer)
-    except _UNREADABLE:
+    if (page := decoded(_PAGE, answer)) is None:
         return None
     specs: list[ToolSpec] = []
     names: list[str] = []
@@ -241,7 +237,7 @@ def read_tools(server: str, answer: Raw) -> ToolPage | None:
     for raw in page.tools[: MAX_TOOLS + 1]:
         try:
             tool = _TOOL.decode(raw)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             warnings.append(f"a tool of MCP server '{server}' is left out: {error}")
             continue
         if not tool.name:
@@ -272,7 +268,7 @@ def _parameters(schema: Raw | UnsetType) -> Raw:
         if found.type == "object" and found.properties is not None:
             return Raw(bytes(schema))
         members = msgspec.json.decode(schema, type=dict[str, Raw])
-    except _UNREADABLE:
+    except UNREADABLE:
         return NO_PARAMETERS
     added = {"type": Raw(b'"object"')} | ({} if found.properties is not None else {"properties": Raw(b"{}")})
     return Raw(msgspec.json.encode(members | added))
@@ -284,7 +280,7 @@ def call_params(tool: str, arguments: bytes) -> dict[str, object]:
         arguments.decode()
         compact = msgspec.json.format(arguments or b"{}", indent=-1)  # a line break would end the message
         msgspec.json.decode(compact, type=dict[str, Raw])
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise ValueError(f"the arguments are not a JSON object: {error}") from None
     return {"name": tool, "arguments": Raw(compact)}
 
@@ -296,7 +292,7 @@ def outcome(answer: Answer) -> ToolOutcome:
     try:
         found = _RESULT.decode(answer.result or b"{}")
         text = _text(found)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         return failed(f"the MCP server's answer cannot be read: {error}")
     if found.isError:
         return failed(text or _NO_TEXT)

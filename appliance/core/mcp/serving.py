@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.mcp.messages import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Id, RpcError
+from appliance.core.parts import UNREADABLE, decoded
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN_VERSIONS = ("2026-07-28",)
@@ -93,7 +94,6 @@ class _Params(Struct):
 _REQUEST = msgspec.json.Decoder(_Request)
 _PARAMS = msgspec.json.Decoder(_Params)
 _TOKEN = msgspec.json.Decoder(str | int)
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Mapping[str, str]) -> Reading:
@@ -112,7 +112,7 @@ def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Ma
         return _refuse(None, INVALID_REQUEST, "the id of a request is a text or a number", 400)
     try:
         params = _PARAMS.decode(found.params) if found.params is not UNSET else _Params()
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         return _refuse(found.id, INVALID_PARAMS, f"the params cannot be used: {error}", 400)
     fields = _Fields(headers)
     meta = params.meta if isinstance(params.meta, dict) else {}
@@ -175,9 +175,7 @@ def _mistake_of_modern(
     for name in (META_VERSION, META_CAPABILITIES):
         if name not in meta:
             return _refuse(number, INVALID_PARAMS, f"params._meta has no '{name}'", 400)
-    try:
-        version = msgspec.json.decode(meta[META_VERSION], type=str)
-    except _UNREADABLE:
+    if (version := decoded(str, meta[META_VERSION])) is None:
         return _refuse(number, INVALID_PARAMS, f"'{META_VERSION}' is not a text", 400)
     if twice := fields.twice():
         return _refuse(number, HEADER_MISMATCH, f"the header {twice} appears twice", 400)
@@ -202,7 +200,7 @@ def _call(number: Id, params: _Params, meta: Mapping[str, Raw], *, modern: bool)
         if "progressToken" in meta:
             token = _TOKEN.decode(meta["progressToken"])
         msgspec.json.decode(arguments, type=dict[str, Raw])
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         return _refuse(number, INVALID_PARAMS, f"the params cannot be used: {error}", 400 if modern else 200)
     return Call(id=number, name=params.name, arguments=arguments, modern=modern, token=token)
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.bodies.sse import Decoder, Event, RecordTooLong, encode
+from appliance.core.parts import UNREADABLE
 from appliance.core.runs.messages import (
     Call,
     CallDelta,
@@ -84,7 +85,6 @@ class _Error(Struct):
 
 
 _NOTHING = Raw(b"null")
-_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _chunk = msgspec.json.Decoder(_Chunk).decode
 _error = msgspec.json.Decoder(_Error).decode
 _string = msgspec.json.Decoder(str).decode
@@ -124,7 +124,7 @@ class ChatEvents:
         events: list[RunEvent] = []
         try:
             chunk = _chunk(body)
-        except _UNREADABLE:
+        except UNREADABLE:
             chunk = _Chunk()
         self._take(chunk, events)
         if not chunk.choices:
@@ -143,7 +143,7 @@ class ChatEvents:
             return
         try:
             chunk = _chunk(event.data)
-        except _UNREADABLE:
+        except UNREADABLE:
             self._garbage += 1
             if self._garbage > MAX_GARBAGE:
                 self._end(events, _failure(f"the engine's stream cannot be read: {event.data[:SHOWN]!r}"))
@@ -166,7 +166,7 @@ def refusal(status: int, body: bytes) -> TurnFailed:
     """Return the event for a request that the engine refused."""
     try:
         said = _message_of(bytes(_chunk(body).error))
-    except _UNREADABLE:
+    except UNREADABLE:
         said = _quoted(body)
     return _failure(f"the engine answered {status}: {said or 'without a reason'}")
 
@@ -186,7 +186,7 @@ def _message_of(error: bytes) -> str:
             return "" if error == b"null" else _string(error)
         inner = _chunk(error).error
         return _message_of(bytes(inner)) if inner != _NOTHING else _error(error).message
-    except _UNREADABLE:
+    except UNREADABLE:
         return _quoted(error)
 
 
@@ -264,7 +264,7 @@ def _arguments(raw: bytes) -> str:
         return ""
     try:
         return _string(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return raw.decode("utf-8", "replace")
 
 

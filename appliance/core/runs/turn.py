@@ -22,6 +22,7 @@ from itertools import groupby
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance.core.parts import UNREADABLE
 from appliance.core.runs.messages import AskClient, Call, CallDelta, RunCommand, RunTools, Task, Tool, Usage
 from appliance.core.tools.schema_check import ArgumentCheck
 
@@ -112,7 +113,7 @@ class DirectiveReader:
             body_end, end = (closing.start(), closing.end()) if closing else (len(raw), len(raw))
             try:
                 written = _decode(raw[opening.end() : body_end].encode())
-            except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            except UNREADABLE as error:
                 what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
                 return Reading(text=raw, raw=raw, problem=f"a call written as text cannot be read: {what}")
             arguments = bytes(written.arguments).decode()

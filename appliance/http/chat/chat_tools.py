@@ -23,6 +23,7 @@ from msgspec import Meta, Raw, Struct, structs
 from appliance.agents.record import MAX_PARALLEL, use_tool
 from appliance.core.bodies.head import EXTENSION
 from appliance.core.bodies.json_text import Edit, Path, Step, apply_edits
+from appliance.core.parts import UNREADABLE
 from appliance.core.runs.chat import ChatAnswer, ChatEvents, ToolActivity, refusal
 from appliance.core.runs.messages import (
     MAX_ITERATIONS,
@@ -112,7 +113,7 @@ def read_tool_chat(body: bytes, route: str, toolbox: Toolbox, *, honoured: bool)
         return body, None
     try:
         members = _members(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except UNREADABLE:
         return body, None  # the engine says what is wrong with it
     if EXTENSION not in members:
         return body, None

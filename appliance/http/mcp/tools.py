@@ -16,6 +16,7 @@ from appliance.agents.owner import Agents
 from appliance.agents.record import result_of
 from appliance.agents.run import Asked, Run
 from appliance.core.bodies.sse import Decoder, Event, RecordTooLong
+from appliance.core.parts import UNREADABLE, decoded
 from appliance.core.runs.inward import Asker, Reply
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.http.control.run_request import read_run
@@ -87,7 +88,6 @@ class _Vectors(Struct):
 
 _COMPLETION = msgspec.json.Decoder(_Completion)
 _VECTORS = msgspec.json.Decoder(_Vectors)
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _OWNED = ("model", "messages", "stream", "tools", "appliance")
 
 CHAT_SCHEMA: Mapping[str, object] = {
@@ -163,7 +163,7 @@ async def embed(asker: Asker, arguments: Embed) -> Result:
         await _refuse(reply)
         try:
             found = _VECTORS.decode(await reply.read(MAX_ANSWER))
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise UpstreamFailed(arguments.model or "", f"its embeddings cannot be read ({error})") from None
     vectors = [vector.embedding for vector in found.data]
     return json_result({"model": found.model, "embeddings": vectors, "usage": found.usage or {}})
@@ -231,7 +231,7 @@ def _parts(decoder: Decoder, data: bytes, model: str) -> list[_Completion]:
 def _decoded(body: bytes) -> _Completion:
     try:
         found = _COMPLETION.decode(body)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise UpstreamFailed("", f"its answer cannot be read ({error})") from None
     if found.error is not None:
         raise EngineRefused(_words_of_error(found.error) or "the engine reported an error")
@@ -245,19 +245,13 @@ class EngineRefused(Exception):
 async def _refuse(reply: Reply) -> None:
     if reply.status < 400:
         return
-    body = await reply.read(MAX_REFUSAL)
-    try:
-        error = _COMPLETION.decode(body).error
-    except _UNREADABLE:
-        error = None
-    raise EngineRefused((_words_of_error(error) if error else "") or f"the engine answered with status {reply.status}")
+    said = decoded(_COMPLETION, await reply.read(MAX_REFUSAL))
+    words = _words_of_error(said.error) if said is not None and said.error else ""
+    raise EngineRefused(words or f"the engine answered with status {reply.status}")
 
 
 def _words_of_error(error: Mapping[str, Raw]) -> str:
-    try:
-        return msgspec.json.decode(error["message"], type=str)
-    except (KeyError, *_UNREADABLE):
-        return ""
+    return decoded(str, error.get("message", b"")) or ""
 
 
 DESCRIPTION = "Lets a language model on this machine work on a task with tools, and waits for what comes of it."
