@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+from msgspec import structs
 
 from appliance import __version__
 from appliance.catalog.catalog import STARTER_ID, Catalog
@@ -34,6 +35,7 @@ from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.store.runs import check_store
 from appliance.streams.owner import check_streams
+from appliance.trio_parts import lacking, persist
 from appliance.upkeep import (
     echoing_engine_log,
     following_files,
@@ -62,12 +64,15 @@ async def run_server(settings: AppSettings) -> int:
         check_streams(settings.config.streams)
         if settings.config.store is not None:
             check_store(Path(settings.config.store.path))
-    raise_open_files()
+    settings = structs.replace(settings, http=structs.replace(settings.http, clients=raise_open_files()))
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:
             await _run(settings, engines, catalog, stop)
             return 0
     except ExceptionGroup as group:
+        if why := lacking(group):  # of the start, or of what nobody can do without
+            say(f"{PROGRAM} cannot go on: {why}; let it have more (ulimit -n, ulimit -u, --pids-limit)")
+            return EXIT_OURS
         told = "".join(traceback.TracebackException.from_exception(group, max_group_depth=NEST).format())
         logging.getLogger(__name__).critical("this is a bug in llama-appliance\n%s", told.rstrip())
         return EXIT_BUG
@@ -224,7 +229,7 @@ async def _scanning(catalog: Catalog) -> AsyncGenerator[trio.Event]:
         scanned.set()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(scan)
+        nursery.start_soon(persist, "looking for models", scan)
         with trio.move_on_after(SCAN_HEAD_START):
             await scanned.wait()
         yield scanned

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 import trio
@@ -19,6 +20,7 @@ from appliance.catalog.config_files import Files
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
 from appliance.errors import ApplianceError, Conflict, InvalidConfig
+from appliance.trio_parts import persist
 
 WATCH_EVERY = 1.0
 """Seconds between two looks at the files."""
@@ -219,8 +221,9 @@ class Reloads:
         """Reload whenever a file has changed; never returns."""
         async with trio.open_nursery() as nursery:
             if self._configuration is not None:
-                nursery.start_soon(self._configuration.watch, self._reload_configuration_quietly)
-            nursery.start_soon(self._watch_presets)
+                watch = partial(self._configuration.watch, self._reload_configuration_quietly)
+                nursery.start_soon(persist, "watching the configuration", watch)
+            nursery.start_soon(persist, "watching the presets", self._watch_presets)
 
     async def _reload_configuration_quietly(self) -> None:
         if self._configuration is not None:

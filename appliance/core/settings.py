@@ -63,6 +63,8 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     """A body without progress for this long is refused."""
     write_stall: float = 120.0
     """A client that reads nothing for this long is disconnected."""
+    clients: int = 4000
+    """Connections at once; each that uses a model costs two file descriptors and about 20 KiB."""
     grace: float = 10.0
     """How long requests under way may continue after the first stop signal."""
     ping_after: float = 15.0

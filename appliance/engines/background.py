@@ -16,6 +16,7 @@ import trio
 from appliance.core.engines.choice import Seat
 from appliance.engines.owner import Engines
 from appliance.platform.machine import Suspends
+from appliance.trio_parts import persist
 
 QUIET = 3.0
 """Seconds without a request before something is tried: a proof measures speed, and takes a core."""
@@ -45,7 +46,8 @@ async def keeping_up(
     that the machine was asleep; without one, its own clocks do.
     """
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_Background(engines, busy, settled, quiet, every, suspends or Suspends()).run)
+        background = _Background(engines, busy, settled, quiet, every, suspends or Suspends())
+        nursery.start_soon(persist, "finding out about engines", background.run)
         yield
         nursery.cancel_scope.cancel()
 

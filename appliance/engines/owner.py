@@ -32,6 +32,7 @@ from appliance.platform.children import Children, open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here
 from appliance.store.engine_state import StateFile
+from appliance.trio_parts import persist
 
 RANKED_FOR = 1.0
 """Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
@@ -365,7 +366,7 @@ async def open_engines(
     engines = Engines(find, file, starter, only=only)
     await engines.refresh()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(engines.keep_writing)
+        nursery.start_soon(persist, "remembering results about engines", engines.keep_writing)
         yield engines
         nursery.cancel_scope.cancel()
     with trio.move_on_after(LAST_WRITE, shield=True):

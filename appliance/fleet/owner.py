@@ -36,7 +36,7 @@ from appliance.fleet.status import ChildStatus, Observer, progress_of, status_of
 from appliance.fleet.terms import policy_for
 from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.platform.drivers import Gpus
-from appliance.trio_parts import Changed
+from appliance.trio_parts import Changed, persist
 from appliance.upstream.client import Address
 
 NOTICE_TIME = 1.1
@@ -417,7 +417,7 @@ class Fleet:
         error: ApplianceError = ModelUnloaded(model_id)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._measure, run)
+                nursery.start_soon(persist, f"measuring model '{model_id}'", partial(self._measure, run))
                 ended = await run.run(self._children, on_ready=partial(self._on_ready, run, began))
                 nursery.cancel_scope.cancel()
             if ended.crashed:

@@ -19,6 +19,7 @@ from appliance.fleet.launch import Launch, with_ending
 from appliance.fleet.logs import Logs
 from appliance.fleet.ports import is_taken, will_listen
 from appliance.platform.children import Children, describe_status
+from appliance.trio_parts import lacking
 from appliance.upstream.client import Address
 
 RPC_TAIL = 200
@@ -144,6 +145,10 @@ class ModelRun:
             return self._not_started(launch, cause.why)
         except ApplianceError as cause:
             return Ended(how="failed", error=cause, argv=launch.argv if launch else (), why=str(cause))
+        except Exception as cause:
+            if not (why := lacking(cause)):
+                raise
+            return self._not_started(launch, f"the system is out of resources ({why})")
 
     async def _run_once(self, launch: Launch, children: Children, on_ready: Callable[[], None]) -> Exited | None:
         """None when it was told to stop before there was a process."""

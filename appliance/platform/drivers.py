@@ -42,7 +42,7 @@ from appliance.platform.env import inherited_env
 from appliance.platform.libraries import has_nvml
 from appliance.platform.process import Command, Lines, before_end, open_process
 from appliance.platform.throwaway import Ran, run_to_end
-from appliance.trio_parts import Changed
+from appliance.trio_parts import Changed, persist
 
 LIMIT = 30.0 if sys.platform == "win32" else 10.0
 """Seconds for one process; a driver that is asked for the first time may take three to wake a card."""
@@ -201,10 +201,17 @@ async def open_gpus() -> AsyncGenerator[Gpus]:
 
 async def _answer_all(questions: trio.MemoryReceiveChannel[Ask]) -> None:
     """Ask one question after the other; children are opened with the first."""
-    with questions, suppress(trio.EndOfChannel):
+
+    async def answer() -> None:
         question, reply = await questions.receive()
-        async with open_children() as children:
-            await _Link(children, questions, question, reply).keep()
+        try:
+            async with open_children() as children:
+                await _Link(children, questions, question, reply).keep()
+        finally:
+            reply.there.set()
+
+    with questions, suppress(trio.EndOfChannel):
+        await persist("asking NVIDIA's driver", answer)
 
 
 class _Link:

@@ -32,6 +32,7 @@ from appliance.plugins.folders import (
 )
 from appliance.plugins.hooks import Plugin
 from appliance.plugins.manifest import Checked, Choice, Source, check_settings
+from appliance.trio_parts import persist
 
 WATCH_EVERY = 1.0
 """Seconds between two looks at the folders when changes are followed."""
@@ -270,7 +271,7 @@ async def open_plugins(choice: Choice, data: Path, *, watch: bool = False) -> As
     With ``watch`` the folders are searched again when their files change.
     """
     async with trio.open_nursery() as nursery:
-        plugins = Plugins(choice, lambda entry: nursery.start_soon(entry.load), data)
+        plugins = Plugins(choice, lambda entry: nursery.start_soon(persist, "loading a plugin", entry.load), data)
         looked = trio.Event()
 
         async def look() -> None:
@@ -279,7 +280,7 @@ async def open_plugins(choice: Choice, data: Path, *, watch: bool = False) -> As
             if watch:
                 await plugins.watch()
 
-        nursery.start_soon(look)
+        nursery.start_soon(persist, "looking for plugins", look)
         with trio.move_on_after(FIRST_LOOK):
             await looked.wait()
         yield plugins

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import Struct
 from appliance.core.settings import Embedding
 from appliance.errors import UsageError
 from appliance.platform.stopping import STOP_SIGNALS
+from appliance.trio_parts import persist
 
 LOOK_EVERY = 0.5
 """Seconds between two looks for the parent, where the system does not tell of its end."""
@@ -59,7 +61,7 @@ async def open_parent(settings: Embedding) -> AsyncGenerator[Parent]:
     try:
         async with trio.open_nursery() as nursery:
             if settings.parent_pid is not None:
-                nursery.start_soon(_follow, settings.parent_pid)
+                nursery.start_soon(persist, "watching the parent", partial(_follow, settings.parent_pid))
             yield Parent(file)
             nursery.cancel_scope.cancel()
     finally:

@@ -21,6 +21,7 @@ from appliance.core.records.activity import Query
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, open_file, open_memory, unusable
 from appliance.store.activity_table import ActivityTable
+from appliance.trio_parts import persist
 from appliance.wire.activity import Page, Row, Stats
 
 log = logging.getLogger(__name__)
@@ -192,7 +193,7 @@ async def open_activity(path: Path | None, keep: int) -> AsyncGenerator[Activity
     activity = Activity(*await trio.to_thread.run_sync(_open, path, keep), path, keep)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(activity.write)
+            nursery.start_soon(persist, "writing the activity log", activity.write)
             yield activity
             nursery.cancel_scope.cancel()
     finally:

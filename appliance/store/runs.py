@@ -16,6 +16,7 @@ import trio
 
 from appliance.store.activity import check_activity
 from appliance.store.activity_schema import unusable
+from appliance.trio_parts import persist
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ async def open_run_store(path: Path | None) -> AsyncGenerator[RunStore | None]:
     store = RunStore(*await trio.to_thread.run_sync(_open, path), path)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.write)
+            nursery.start_soon(persist, "writing runs down", store.write)
             yield store
             nursery.cancel_scope.cancel()
     finally:

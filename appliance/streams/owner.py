@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import About, Stored, StreamFiles, open_stream_files
 from appliance.store.stream_folder import check_folder
 from appliance.streams.generation import EVENTS, End, Generation, Head, RingSink, never
-from appliance.trio_parts import Changed
+from appliance.trio_parts import Changed, persist
 
 
 class StreamStatus(Struct, frozen=True, kw_only=True):
@@ -393,7 +394,7 @@ async def open_streams(settings: StreamsConfig, audience: Audience | None = None
     async with open_stream_files(Path(settings.path), *limits) as (files, stored), trio.open_nursery() as nursery:
         streams = Streams(settings, nursery, files, audience)
         streams.adopt_stored(stored)
-        nursery.start_soon(files.write, streams.adopt_stored)
+        nursery.start_soon(persist, "writing streams down", partial(files.write, streams.adopt_stored))
         nursery.start_soon(streams.expire)
         yield streams
         nursery.cancel_scope.cancel()

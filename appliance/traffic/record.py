@@ -26,6 +26,7 @@ from appliance.store.activity import Activity
 from appliance.traffic.inflight import Entry
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.request import Headers, Passing, Request, Sink
+from appliance.trio_parts import persist
 from appliance.wire.activity import NO_TOKENS, Capture, Page, Row, Stats
 
 PACKING_PAUSE = 0.5
@@ -352,7 +353,7 @@ class Recorder:
     async def run(self) -> None:
         """Write down what ends, a moment later, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._packer.run)
+            nursery.start_soon(persist, "compressing captures", self._packer.run)
             while True:
                 await self._wake.wait()
                 self._wake = trio.Event()

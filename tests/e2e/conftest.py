@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import NoReturn
 
@@ -97,8 +97,13 @@ def start_server(tmp_path: Path) -> Generator[StartServer]:
     """Start ``serve`` or another verb that listens; everything is ended afterwards."""
     servers: list[Server] = []
 
-    def start(*argv: str, env: dict[str, str] | None = None, listening: bool = True) -> Server:
-        server = Server(argv, tmp_path, env)
+    def start(
+        *argv: str,
+        env: dict[str, str] | None = None,
+        listening: bool = True,
+        limited: Callable[[], object] | None = None,
+    ) -> Server:
+        server = Server(argv, tmp_path, env, limited)
         servers.append(server)
         return server.wait_listening() if listening else server
 

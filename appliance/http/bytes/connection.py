@@ -32,6 +32,8 @@ from appliance.platform.poller import Poller
 
 HEAD_TIMEOUT = 15.0
 """Seconds for a request head to arrive, from the connection's start or the head's first bytes."""
+LAST_HEAD = 1.0
+"""The same for one that was accepted when the server began to end."""
 IDLE_TIMEOUT = 75.0
 """Seconds that a connection may wait for its next request; nginx's default."""
 LINGER = 5.0
@@ -95,6 +97,7 @@ class Connection:
         self._unsent = b""
         self._idle = True
         self._overdue = False
+        self._last = False  # one request is taken although it is ending
         self._owed = False  # the client may still be sending what was not read
         self._expects = False  # it waits to be told that it may send the body
 
@@ -116,7 +119,7 @@ class Connection:
         return self._idle or self._owed
 
     async def _serve(self) -> None:
-        self.due = trio.current_time() + HEAD_TIMEOUT
+        self.due = trio.current_time() + (LAST_HEAD if self._last else HEAD_TIMEOUT)
         first = True
         try:
             while raw := await self._next_head(first=first):
@@ -137,7 +140,7 @@ class Connection:
     async def _next_head(self, *, first: bool) -> bytes:
         """Up to and with the empty line; b"" when no request comes any more. Raises RequestError and Overdue."""
         searched = 0
-        while not self.ending:
+        while not self.ending or self._last:
             buffer = self._buffer
             if buffer[:1] in b"\r\n":
                 buffer = _without_empty_lines(buffer)
@@ -146,7 +149,7 @@ class Connection:
             if end > 3:
                 if end > MAX_HEAD:
                     raise TOO_LONG
-                self._buffer, self._idle, self.due = buffer[end:], False, math.inf
+                self._buffer, self._idle, self._last, self.due = buffer[end:], False, False, math.inf
                 return buffer[:end]
             if len(buffer) > MAX_HEAD:
                 raise TOO_LONG
@@ -298,6 +301,10 @@ class Connection:
         await self.write(whole_answer(error.status, (JSON_TYPE, (b"Connection", b"close")), content))
 
     # ---- ending ------------------------------------------------------------------------------------------------------
+
+    def take_one(self) -> None:
+        """The server ends, and this client has connected before that: its request is answered, if it comes soon."""
+        self.ending = self._last = True
 
     def hang_up(self) -> None:
         """Close at once if no request is under way; else the end of the request closes."""

@@ -6,12 +6,13 @@ import logging
 import secrets
 
 from appliance.core.bodies.sse import ErrorInfo, error_record
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, Busy
 from appliance.http import errors
 from appliance.http.bytes.body import ClientLeft
 from appliance.http.way.routes import dialect_of
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import Headers, Sink, send_whole
+from appliance.trio_parts import lacking
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +21,8 @@ async def explain(visit: Visit, error: Exception) -> None:
     """Tell an error in the form that the answer's state still allows. A bug is logged, and has a number in both."""
     request, sink = visit.request, visit.sink
     dialect = dialect_of(request.path)
+    if why := lacking(error):
+        error = Busy(f"the system is out of resources ({why})")
     match error:
         case ClientLeft():
             visit.left = True
