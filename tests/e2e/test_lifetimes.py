@@ -311,12 +311,12 @@ def test_who_has_connected_before_the_end_is_answered(start_server: StartServer,
     server.signal(signal.SIGSTOP)
     with contextlib.ExitStack() as stack:
         clients = [
-            stack.enter_context(socket.create_connection((server.host, server.port), timeout=5)) for _ in range(100)
+            stack.enter_context(socket.create_connection((server.host, server.port), timeout=5)) for _ in range(250)
         ]
         for client in clients:
             client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         server.signal(signal.SIGTERM)
         server.signal(signal.SIGCONT)
         answers = [client.recv(4096) for client in clients]
-    assert {answer.partition(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 200 OK"}
+    assert {answer[:12] for answer in answers} == {b"HTTP/1.1 200"}
     assert server.wait(5) == 0

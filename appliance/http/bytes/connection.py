@@ -33,7 +33,7 @@ from appliance.platform.poller import Poller
 HEAD_TIMEOUT = 15.0
 """Seconds for a request head to arrive, from the connection's start or the head's first bytes."""
 LAST_HEAD = 1.0
-"""The same for one that was accepted when the server began to end."""
+"""The same when the server has begun to end."""
 IDLE_TIMEOUT = 75.0
 """Seconds that a connection may wait for its next request; nginx's default."""
 LINGER = 5.0
@@ -307,11 +307,20 @@ class Connection:
         self.ending = self._last = True
 
     def hang_up(self) -> None:
-        """Close at once if no request is under way; else the end of the request closes."""
+        """Close at once if no request is under way or has just come; else the end of the request closes."""
         self.ending = True
-        if self._idle or self._owed:
+        if self._idle and self._has_news():
+            self._last, self.due = True, trio.current_time() + LAST_HEAD
+        elif self._idle or self._owed:
             self.due = math.inf
             self.interrupt()
+
+    def _has_news(self) -> bool:
+        """Whether the client has sent something that was not received yet. With TLS nobody knows."""
+        try:
+            return isinstance(self.socket, socket.socket) and bool(self.socket.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
 
     def abort(self) -> None:
         """Close with RST, whatever is under way: the client cannot take what it has for a complete answer."""
