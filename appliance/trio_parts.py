@@ -97,7 +97,7 @@ def lacking(error: BaseException) -> str:
     """
     match error:
         case BaseExceptionGroup():
-            told = [lacking(each) for each in _within(cast("BaseExceptionGroup[BaseException]", error))]
+            told = [lacking(each) for each in _within(error)]
             return told[0] if all(told) else ""
         case OSError():
             return error.strerror or str(error) if error.errno in SHORT else ""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from appliance.core.config.types import HangsConfig
 from appliance.core.mcp.config import McpServers
 from appliance.core.units import MIB
 from appliance.errors import OpenDoor
@@ -143,6 +144,8 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     load_timeout: float = 600.0
     stop_timeout: float = 10.0
     queue_timeout: float = 600.0
+    hangs: HangsConfig = HangsConfig()
+    """These apply without a configuration."""
     queue_limit: int = 1000
     """Number of requests that may wait at once, for all models together."""
     patience: float = 10.0

@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
 import trio
+from msgspec import Raw
 
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, Busy
-from appliance.fleet.place import Place
 from appliance.upstream.client import Address
+
+
+class Place:
+    """Handed to `Fleet.lease`, which fills it in; safe to ask at any time."""
+
+    def __init__(self) -> None:
+        self._position: Callable[[], int | None] | None = None
+        self._progress: Callable[[], Raw | None] | None = None
+
+    def take(self, position: Callable[[], int | None], progress: Callable[[], Raw | None]) -> None:
+        self._position, self._progress = position, progress
+
+    def leave(self) -> None:
+        self._position = self._progress = None
+
+    def position(self) -> int | None:
+        """The place in the queue, counted from 1; None when it waits for a load, or for nothing."""
+        return self._position() if self._position else None
+
+    def progress(self) -> Raw | None:
+        """What the engine says of its loading, JSON; None where it says nothing."""
+        return self._progress() if self._progress else None
+
+
+class Counted(Protocol):
+    """An answer of which it is counted what has come."""
+
+    received: int
 
 
 class Lender(Protocol):
@@ -53,7 +82,7 @@ class Lease:
     here how far this one came.
     """
 
-    __slots__ = ("_address", "_answered", "_error", "_lender", "model", "place", "ticket")
+    __slots__ = ("_answered", "_error", "_lender", "address", "answer_under_way", "model", "place", "ticket")
 
     def __init__(self, lender: Lender, ticket: int, model: Model, place: Place | None) -> None:
         self.ticket = ticket
@@ -61,13 +90,17 @@ class Lease:
         """As the configuration in force says, from `Lender.lend` on."""
         self.place = place
         self._lender = lender
+        self.address: Address | None = None
+        """Where the process is reached; None before it is lent."""
+        self.answer_under_way: Counted | None = None
+        """Set by the holder as soon as there is one."""
         self._answered: trio.Event | None = None
-        self._address: Address | None = None
         self._error: ApplianceError | None = None
 
     async def __aenter__(self) -> Address:
         try:
-            return self._lender.lend(self) or await self._wait()
+            self.address = self._lender.lend(self) or await self._wait()
+            return self.address
         except BaseException as error:
             self._lender.take_back(self, client_left=isinstance(error, trio.Cancelled))
             raise
@@ -77,12 +110,17 @@ class Lease:
     ) -> None:
         self._lender.take_back(self, client_left=isinstance(error, trio.Cancelled))
 
+    @property
+    def passed(self) -> int:
+        """Bytes that have come for it."""
+        return self.answer_under_way.received if self.answer_under_way is not None else 0
+
     def answer(self, answer: Address | ApplianceError) -> None:
         """The model is lent, or never will be."""
         if isinstance(answer, ApplianceError):
             self._error = answer
         else:
-            self._address = answer
+            self.address = answer
         if self._answered is not None:
             self._answered.set()
 
@@ -92,13 +130,13 @@ class Lease:
         await lender.supply_for(self)
         asked_at = trio.current_time()
         lender.ask(self)
-        if self._address is None and self._error is None:
+        if self.address is None and self._error is None:
             self._answered = trio.Event()
             with trio.move_on_after(lender.queue_timeout):
                 await self._answered.wait()
         if self._error is not None:
             raise self._error.with_traceback(None)
-        if self._address is None:
+        if self.address is None:
             raise Busy(f"model '{self.model.id}' waited {lender.queue_timeout:g} s for its turn", retry_after=5)
         lender.waited(self, trio.current_time() - asked_at)
-        return self._address
+        return self.address

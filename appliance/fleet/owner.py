@@ -22,15 +22,12 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.chooser import Chooser, OneEngine
 from appliance.engines.found import NO_GPUS, Engine, same_start
 from appliance.errors import ApplianceError, ModelNotFound, ModelUnloaded
-from appliance.fleet.budgets import Budgets
-from appliance.fleet.launch import (
-    same_launch,
-)
+from appliance.fleet.budgets import Budgets, keep_measuring
+from appliance.fleet.hangs import Hangs
+from appliance.fleet.launch import same_launch
 from appliance.fleet.launches import Launches
-from appliance.fleet.lease import Lease
+from appliance.fleet.lease import Lease, Place
 from appliance.fleet.logs import Echo, Logs
-from appliance.fleet.measure import keep_measuring
-from appliance.fleet.place import Place
 from appliance.fleet.run import Ended, ModelRun
 from appliance.fleet.status import ChildStatus, Observer, progress_of, status_of, tell_end
 from appliance.fleet.terms import policy_for
@@ -208,6 +205,9 @@ class Fleet:
         if lease.place is not None:
             lease.place.leave()
         self._asked.pop(lease.ticket, None)
+        if lease.address is not None and (run := self._runs.get(lease.model.id)) is not None:
+            run.passed += lease.passed
+            run.leases_ended += 1
         self._perform(self._schedule.release(lease.ticket, now))
 
     def _in_force(self, model: Model) -> Model:
@@ -295,16 +295,16 @@ class Fleet:
             self._perform(self._schedule.retire(model_id, terms, _now()))
             self._nursery.start_soon(self._load_quietly, run.model)
 
-    def condemn(self, model_id: str, why: str) -> bool:
+    def condemn(self, model_id: str, why: str, *, crashed: bool = False) -> bool:
         """End a process that is of no use any more (it hangs), at once and under its leases; ``why`` is logged.
 
-        Who waits for the model gets the next process; who used this one finds its connection broken. False: there is
-        none, or it is going already.
+        Who waits for the model gets the next process; who used this one finds its connection broken. ``crashed``: its
+        seat is to blame, and its requests go to the next one. False: there is none, or it is being stopped already.
         """
         run = self._runs.get(model_id)
-        if run is None or self._schedule.state(model_id) in GOING:
+        if run is None or self._schedule.state(model_id) is State.STOPPING:
             return False
-        run.condemn(why)
+        run.condemn(why, crashed=crashed)
         terms = self._terms(run.model)
         self._perform([*self._schedule.retire(model_id, terms, _now()), *self._schedule.expire(model_id)])
         return True
@@ -402,6 +402,24 @@ class Fleet:
             with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
                 await trio.sleep_forever()
             self._perform(self._schedule.tick(_now()))
+
+    async def find_hangs(self) -> None:
+        """End processes that hang at work, until cancelled; run by `open_fleet`."""
+        hangs = Hangs(
+            lambda: self._settings.hangs if self._config is None else self._config.hangs,
+            self._working,
+            lambda: self._schedule.queued() > 0,
+            lambda run, why: self._runs.get(run.model.id) is run and self.condemn(run.model.id, why, crashed=True),
+        )
+        await hangs.watch(self.wait_changed)
+
+    def _working(self) -> Mapping[ModelRun, int]:
+        """Processes with requests under way, and the bytes that have come from each."""
+        passed: dict[ModelRun, int] = {}
+        for lease in self._asked.values():
+            if lease.address is not None and (run := self._runs.get(lease.model.id)) is not None:
+                passed[run] = passed.get(run, run.passed) + lease.passed
+        return passed
 
     def _terms(self, model: Model) -> Terms:
         return self._budgets.terms(model, self._launches.choose(model) if model.config is None else None)
@@ -509,5 +527,6 @@ async def open_fleet(
         gpus = gpus or Gpus(None)
         fleet = Fleet(settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo, gpus=gpus)
         nursery.start_soon(fleet.keep_time)
+        nursery.start_soon(fleet.find_hangs)
         yield fleet
         nursery.cancel_scope.deadline = _now() + fleet.close()

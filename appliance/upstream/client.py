@@ -58,6 +58,8 @@ class Response:
         self._begun = begun
         self._body = body_of(method, head.status, head.headers)
         self.status = head.status
+        self.received = 0
+        """Bytes behind the head so far, however they are framed."""
         self.headers: list[tuple[bytes, bytes]] = []
         self.streaming = False
         self._stays = head.version == b"1.1"
@@ -85,6 +87,7 @@ class Response:
                     return content
             while not body.complete:
                 data = await self._wire.receive()
+                self.received += len(data)
                 if self._progress is not None:
                     self._progress.received()
                 if not data:
@@ -106,6 +109,7 @@ class Response:
         body = self._body
 
         def heard(data: bytes) -> bool:
+            self.received += len(data)
             if self._progress is not None:
                 self._progress.received()
             if not data:

@@ -11,8 +11,8 @@ from msgspec import Raw, Struct
 from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
 from appliance.errors import ModelLoading, ModelNotLoaded, UpstreamFailed
+from appliance.fleet.lease import Place
 from appliance.fleet.owner import Fleet
-from appliance.fleet.place import Place
 from appliance.http.way.fallback import Course
 from appliance.http.way.guard import Guard
 from appliance.http.way.job import Job
@@ -63,12 +63,13 @@ class Asking:
         watch = job.record.watch
         while True:
             place = Place()
+            lease = self._fleet.lease(model, place)
             loading = self._loading_stream(job, model, place) if waits and course.falls == 0 else None
             ping = self._pings.begin(aside(job.sink)) if waits and loading is None else None
             try:
                 async with (
                     told_meanwhile(loading) if loading is not None else nullcontext() as told,
-                    self._fleet.lease(model, place) as address,
+                    lease as address,
                 ):
                     if loading is not None:
                         loading.ready()
@@ -80,6 +81,7 @@ class Asking:
                     async with Exchange(
                         there, request.method, path, headers, course.body, progress=watch, pool=self._pool
                     ) as response:
+                        lease.answer_under_way = response
                         if told is not None:
                             await told()
                         elif ping is not None:
