@@ -26,6 +26,10 @@ class Chooser(Protocol):
         """The model could not be started on the engine, or its process died at work."""
         ...
 
+    def pardoned(self, seat: str, model: str) -> None:
+        """The seat failed because of a request under which another one failed as well."""
+        ...
+
     @property
     def look(self) -> Look | None:
         """The machine; None while nobody has looked."""
@@ -47,6 +51,9 @@ class OneEngine:
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
         """There is nothing else to be used meanwhile."""
+
+    def pardoned(self, seat: str, model: str) -> None:
+        """It was never accused."""
 
     @property
     def look(self) -> Look | None:

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from appliance.core.engines.cards import drivers_of, identify, memory_names
 from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, device_flags, rank, seats_of
-from appliance.core.engines.events import Failed, Learnt, Seen, Trusted, reduce
+from appliance.core.engines.events import Failed, Learnt, Pardoned, Seen, Trusted, reduce
 from appliance.core.engines.listing import Device, cpu_device
 from appliance.core.engines.machine import VISIBILITY, Look
 from appliance.core.engines.proofs import Proof
@@ -131,6 +131,10 @@ class Engines:
         if any(seat.id == engine.seat and seat.devices for seat in self._seats):
             self._suspects.add(engine.seat)
             self._suspected.set()
+
+    def pardoned(self, seat: str, model: str) -> None:
+        """See `Chooser.pardoned`."""
+        self.tell(Pardoned(seat, model))
 
     async def check(self, engine: Engine, *, read_all: bool = False) -> str:
         """See `Chooser.check`. ``read_all``: a look at every byte, not at sizes and times."""

@@ -66,7 +66,7 @@ class Lender(Protocol):
         """Its holder goes on, after so long."""
         ...
 
-    def take_back(self, lease: Lease, *, client_left: bool) -> None:
+    def take_back(self, lease: Lease, error: BaseException | None) -> None:
         """The ticket is over. Total over all of its states, also that nobody asked for it."""
         ...
 
@@ -82,7 +82,7 @@ class Lease:
     here how far this one came.
     """
 
-    __slots__ = ("_answered", "_error", "_lender", "address", "answer_under_way", "model", "place", "ticket")
+    __slots__ = ("_answered", "_error", "_lender", "address", "answer_under_way", "asks", "model", "place", "ticket")
 
     def __init__(self, lender: Lender, ticket: int, model: Model, place: Place | None) -> None:
         self.ticket = ticket
@@ -94,6 +94,8 @@ class Lease:
         """Where the process is reached; None before it is lent."""
         self.answer_under_way: Counted | None = None
         """Set by the holder as soon as there is one."""
+        self.asks: tuple[str, bytes] | None = None
+        """The path and the body that go to the process; None for what is no request."""
         self._answered: trio.Event | None = None
         self._error: ApplianceError | None = None
 
@@ -102,13 +104,18 @@ class Lease:
             self.address = self._lender.lend(self) or await self._wait()
             return self.address
         except BaseException as error:
-            self._lender.take_back(self, client_left=isinstance(error, trio.Cancelled))
+            self._lender.take_back(self, error)
             raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._lender.take_back(self, client_left=isinstance(error, trio.Cancelled))
+        self._lender.take_back(self, error)
+
+    @property
+    def request(self) -> int:
+        """The same for the same request to the same model; 0 for none."""
+        return hash((self.model.id, *self.asks)) if self.asks is not None else 0
 
     @property
     def passed(self) -> int:

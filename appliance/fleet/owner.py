@@ -16,12 +16,13 @@ from appliance.core.fit.budgets import GpuMemory
 from appliance.core.fit.plan import Plan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
+from appliance.core.scheduling.judging import Suspects
 from appliance.core.scheduling.policy import FreePolicy
 from appliance.core.scheduling.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.chooser import Chooser, OneEngine
 from appliance.engines.found import NO_GPUS, Engine, same_start
-from appliance.errors import ApplianceError, ModelNotFound, ModelUnloaded
+from appliance.errors import ApplianceError, KillsEngines, ModelNotFound, ModelUnloaded, ShuttingDown, UpstreamFailed
 from appliance.fleet.budgets import Budgets, keep_measuring
 from appliance.fleet.hangs import Hangs
 from appliance.fleet.launch import same_launch
@@ -29,7 +30,7 @@ from appliance.fleet.launches import Launches
 from appliance.fleet.lease import Lease, Place
 from appliance.fleet.logs import Echo, Logs
 from appliance.fleet.run import Ended, ModelRun
-from appliance.fleet.status import ChildStatus, Observer, progress_of, status_of, tell_end
+from appliance.fleet.status import Broken, ChildStatus, Observer, progress_of, status_of, tell_end
 from appliance.fleet.terms import policy_for
 from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.platform.drivers import Gpus
@@ -91,6 +92,7 @@ class Fleet:
         self._runs: dict[str, ModelRun] = {}
         self._last: dict[str, Ended] = {}
         self._left_at: dict[str, float] = {}
+        self._suspects = Suspects()
         self._changed = Changed()
 
     @property
@@ -156,6 +158,8 @@ class Fleet:
     def lend(self, lease: Lease) -> Address | None:
         """See `Lender`."""
         model = lease.model = self._in_force(lease.model)
+        if self._suspects and self._suspects.refuses(lease.request, _now()):
+            raise KillsEngines(model.id, "it has come again")
         run = self._runs.get(model.id)
         address = run.address if run is not None else None
         if address is None:
@@ -197,10 +201,10 @@ class Fleet:
         if self.observer is not None:
             self.observer.waited(lease.model.id, seconds)
 
-    def take_back(self, lease: Lease, *, client_left: bool) -> None:
+    def take_back(self, lease: Lease, error: BaseException | None) -> None:
         """See `Lender`."""
         now = _now()
-        if client_left:
+        if isinstance(error, trio.Cancelled):
             self._left_at[lease.model.id] = now
         if lease.place is not None:
             lease.place.leave()
@@ -208,6 +212,10 @@ class Fleet:
         if lease.address is not None and (run := self._runs.get(lease.model.id)) is not None:
             run.passed += lease.passed
             run.leases_ended += 1
+            if isinstance(error, UpstreamFailed):
+                run.broken.append((lease, now))
+            elif error is None and self._suspects:
+                self._suspects.answered(lease.request)
         self._perform(self._schedule.release(lease.ticket, now))
 
     def _in_force(self, model: Model) -> Model:
@@ -339,22 +347,28 @@ class Fleet:
         process = self._runs[model_id].process
         return bool(process and process.launch.crew.workers) or self._launches.choose(model, (seat,)) is not None
 
-    async def fell_back(self, model_id: str, address: Address) -> str | None:
-        """A connection to this process of the model broke: the seat on which the model is started next.
-
-        Waits for a moment until the process's end is known. None when it did not crash, or there is no other seat.
-        """
+    async def broke(self, model_id: str, address: Address, request: int = 0) -> Broken:
+        """A connection to this process of the model broke; this waits for a moment until its end is known."""
         with trio.move_on_after(END_NOTICED):
-            while (run := self._runs.get(model_id)) is not None and run.address is address:
+            while (run := self._runs.get(model_id)) is not None and run.address is address and not run.told_to_stop:
                 await self.wait_changed()
-        ended, model = self._last.get(model_id), self._models.get(model_id)
-        if ended is None or model is None or not ended.crashed or ended.launch is None or ended.engine is None:
-            return None
-        if ended.launch.address is not address:
-            return None
+        run, ended, model = self._runs.get(model_id), self._last.get(model_id), self._models.get(model_id)
+        if run is not None and run.address is address:
+            return Broken(error=self._unloaded(model_id) if run.told_to_stop else None)
+        if ended is None or ended.launch is None or ended.launch.address is not address:
+            return Broken()
+        if ended.how == "stopped":
+            return Broken(error=self._unloaded(model_id))
+        if request and self._suspects.convicted(request):
+            return Broken(error=KillsEngines(model_id, ended.why or "it crashed"))
+        if model is None or not ended.crashed or ended.engine is None:
+            return Broken(ended.why)
         following = self._launches.choose(model)
         elsewhere = following is not None and (following.seat != ended.engine.seat or ended.lost_worker)
-        return following.seat if following is not None and elsewhere else None
+        return Broken(ended.why, following.seat if following is not None and elsewhere else None)
+
+    def _unloaded(self, model_id: str) -> ApplianceError:
+        return ShuttingDown() if self.closing else ModelUnloaded(model_id)
 
     async def wait_changed(self) -> None:
         """Wait until anything in `status` has changed; every lease is a change."""
@@ -396,22 +410,21 @@ class Fleet:
         self._changed.wake()
 
     async def keep_time(self) -> None:
-        """Tell the schedule of the time until all has ended; run by `open_fleet`."""
-        while not self._ended:
-            self._alarm_at = self._schedule.deadline(_now())
-            with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
-                await trio.sleep_forever()
-            self._perform(self._schedule.tick(_now()))
-
-    async def find_hangs(self) -> None:
-        """End processes that hang at work, until cancelled; run by `open_fleet`."""
+        """Tell the schedule of the time, and end processes that hang, until all has ended; run by `open_fleet`."""
         hangs = Hangs(
             lambda: self._settings.hangs if self._config is None else self._config.hangs,
             self._working,
             lambda: self._schedule.queued() > 0,
             lambda run, why: self._runs.get(run.model.id) is run and self.condemn(run.model.id, why, crashed=True),
         )
-        await hangs.watch(self.wait_changed)
+        async with trio.open_nursery() as watching:
+            watching.start_soon(hangs.watch, self.wait_changed)
+            while not self._ended:
+                self._alarm_at = self._schedule.deadline(_now())
+                with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
+                    await trio.sleep_forever()
+                self._perform(self._schedule.tick(_now()))
+            watching.cancel_scope.cancel()
 
     def _working(self) -> Mapping[ModelRun, int]:
         """Processes with requests under way, and the bytes that have come from each."""
@@ -439,7 +452,7 @@ class Fleet:
                 ended = await run.run(self._children, on_ready=partial(self._on_ready, run, began))
                 nursery.cancel_scope.cancel()
             if ended.crashed:
-                self._launches.blame(model_id, ended)
+                self._judge(run, ended)
             self._last[model_id], error = ended, ended.error
             tell_end(model_id, ended, self.observer)
         finally:
@@ -447,6 +460,21 @@ class Fleet:
             self._launches.release_workers(model_id)
             self._perform(self._schedule.exited(model_id, error, _now()))
             run.gone.set()
+
+    def _judge(self, run: ModelRun, ended: Ended) -> None:
+        """Blame the seat on which a process crashed, unless it was the request's fault that it answered."""
+        model_id, now = run.model.id, _now()
+        seat = ended.engine.seat if ended.engine is not None else ""
+        live = [lease for lease in self._asked.values() if lease.address is not None and lease.address is run.address]
+        broken = [lease for lease, at in run.broken if now < at + END_NOTICED]
+        requests = {lease.request for lease in (*live, *broken) if lease.asks is not None}
+        cleared = self._suspects.died(requests, seat, now) if not ended.lost_worker else {}
+        for seats in cleared.values():
+            log.warning("model '%s': a request has ended two processes; no engine is to blame for that", model_id)
+            for one in dict.fromkeys(seats):
+                self._launches.pardon(model_id, one)
+        if not cleared:
+            self._launches.blame(model_id, ended)
 
     def _on_ready(self, run: ModelRun, began: float) -> None:
         model_id, seconds = run.model.id, _now() - began
@@ -527,6 +555,5 @@ async def open_fleet(
         gpus = gpus or Gpus(None)
         fleet = Fleet(settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo, gpus=gpus)
         nursery.start_soon(fleet.keep_time)
-        nursery.start_soon(fleet.find_hangs)
         yield fleet
         nursery.cancel_scope.deadline = _now() + fleet.close()

@@ -16,6 +16,7 @@ from appliance.engines.found import Engine
 from appliance.errors import ApplianceError, ModelFailedToStart, ModelUnloaded
 from appliance.fleet.child import Exited, ModelProcess
 from appliance.fleet.launch import Launch, with_ending
+from appliance.fleet.lease import Lease
 from appliance.fleet.logs import Logs
 from appliance.fleet.ports import is_taken, will_listen
 from appliance.platform.children import Children, describe_status
@@ -82,6 +83,8 @@ class ModelRun:
         self.passed = 0
         """Bytes that came to the leases that have ended."""
         self.leases_ended = 0
+        self.broken: list[tuple[Lease, float]] = []
+        """Leases that ended with a broken connection, and when."""
         self.answered_at_work = False
         """It has answered its check endpoint while requests were under way."""
         self._prepare = prepare
@@ -113,6 +116,11 @@ class ModelRun:
         """It is known to answer `question` while it computes."""
         launch = self.process.launch if self.process is not None else None
         return self.answered_at_work or (launch is not None and (launch.protocol or launch.engine is not None))
+
+    @property
+    def told_to_stop(self) -> bool:
+        """It ends because somebody has asked for that, and not because it is of no use."""
+        return self._stop.is_set() and self._condemned is None
 
     def stop(self, *, politely: bool = True) -> None:
         """Ask for the end, see `ModelProcess.stop`; before there is a process, there will be none."""

@@ -107,6 +107,7 @@ class Record:
         "began",
         "body",
         "entry",
+        "fault",
         "first_byte_at",
         "known",
         "metadata",
@@ -131,6 +132,8 @@ class Record:
         self.entry: Entry | None = None
         self.watch: Watch = UNWATCHED
         """Hears how far it is: who asks from inside the program."""
+        self.fault: str | None = None
+        """Why the answer broke off after its head had gone out."""
         self.outlives = False
         """Its generation goes on without its client, and is written down when that ends."""
         self.began = time.perf_counter()
@@ -221,6 +224,8 @@ class RecordingSink(Passing):
         if status == CLIENT_LEFT:
             error = "the client left before the answer was complete"
         record = self._record
+        if record.fault is not None:
+            error = record.fault
         return Row(
             timestamp=datetime.fromtimestamp(ended, UTC),
             model=record.model,

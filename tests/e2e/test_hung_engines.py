@@ -46,10 +46,9 @@ def test_a_stopped_engine_holds_nobody_up(start_server: StartServer, engine: str
         refused = [each.result() for each in plain]
     for client in clients:
         with client:
-            told = bytearray()
-            while chunk := client.recv(65536):
-                told += chunk
-        assert b"it hangs" in told[-2000:]
+            told = b""
+            while b"it hangs" not in told:
+                told = told[-100:] + client.recv(65536)
     assert {each.status for each in refused} <= {200, 502}, [each.body for each in refused]
     assert "it hangs: next to nothing has come from it" in server.told()
     rows = http(server, "GET", "/api/metrics/activity").json()["data"]
@@ -58,10 +57,10 @@ def test_a_stopped_engine_holds_nobody_up(start_server: StartServer, engine: str
 
 @posix_only
 def test_an_engine_at_work_is_asked_and_left_alone(start_server: StartServer, engine: str, tmp_path: Path) -> None:
-    """Four long answers that are no streams: nothing comes for longer than ``after``, and it says that it lives."""
+    """Two long answers that are no streams: nothing comes for longer than ``after``, and it says that it lives."""
     server = serve(start_server, engine, tmp_path, {"after": 1, "awaited": 1, "answer": 5}, "--", "--ctx-size", "32768")
     before = model_process(server).pid
-    story = {**ENDLESS, "stream": False}
+    story = {**ENDLESS, "stream": False, "n_predict": 4000}
 
     def ask(_: int) -> tuple[float, Answer]:
         began = time.monotonic()
@@ -69,7 +68,7 @@ def test_an_engine_at_work_is_asked_and_left_alone(start_server: StartServer, en
         return time.monotonic() - began, answer
 
     with ThreadPoolExecutor() as pool:
-        done = list(pool.map(ask, range(4)))
+        done = list(pool.map(ask, range(2)))
     assert all(answer.status == 200 for _, answer in done), [answer.body[:300] for _, answer in done]
     if max(seconds for seconds, _ in done) < 3:
         pytest.skip("this machine is too fast for the question to be asked")

@@ -331,6 +331,14 @@ class Connection:
                 pass  # it is closed already
         self.close()
 
+    def cut(self, *, reset: bool) -> None:
+        """End in the middle of an answer. That is not the client's doing, and ends no request as if it had left."""
+        self.leaving = None
+        if reset:
+            self.abort()
+        else:
+            self.close()
+
     def owe(self) -> None:
         """Part of a request was not read: the client may still be sending it."""
         self._owed = True

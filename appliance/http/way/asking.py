@@ -64,6 +64,7 @@ class Asking:
         while True:
             place = Place()
             lease = self._fleet.lease(model, place)
+            lease.asks = path, job.body
             loading = self._loading_stream(job, model, place) if waits and course.falls == 0 else None
             ping = self._pings.begin(aside(job.sink)) if waits and loading is None else None
             try:
@@ -76,7 +77,7 @@ class Asking:
                     watch.granted(model.id)
                     if self._settings.held_for:
                         await trio.sleep(self._settings.held_for)
-                    course.begin(address)
+                    course.begin(lease, address)
                     there = reached(address, model, request)
                     async with Exchange(
                         there, request.method, path, headers, course.body, progress=watch, pool=self._pool

@@ -34,6 +34,8 @@ async def explain(visit: Visit, error: Exception) -> None:
             bug = secrets.token_hex(4)
             log.error("internal error %s at %s %r; this is a bug", bug, request.method, request.path, exc_info=error)
             info, headers = errors.describe_bug(bug, dialect), errors.headers(None, close=True)
+    if sink.status is not None:
+        visit.fault, visit.record.fault = info.code, info.message
     if sink.ended:
         return
     if sink.status is None:

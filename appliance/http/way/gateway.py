@@ -90,6 +90,8 @@ class Gateway:
                 connection.owe()
             metrics.under_way -= 1
             status = CLIENT_LEFT if visit.left or own.status is None else own.status
+            if visit.fault is not None and not own.event_stream:
+                status = visit.fault
             metrics.count(route.name if route else OWN, status, own.sent)
             if isinstance(sink, RecordingSink) and route is not None and record.admitted and not record.outlives:
                 recorder.finish(record, sink, route.name, status)
