@@ -16,15 +16,14 @@ from appliance.core.fit.budgets import GpuMemory
 from appliance.core.fit.plan import Plan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
-from appliance.core.scheduling.judging import Suspects
 from appliance.core.scheduling.policy import FreePolicy
 from appliance.core.scheduling.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.chooser import Chooser, OneEngine
 from appliance.engines.found import NO_GPUS, Engine, same_start
-from appliance.errors import ApplianceError, KillsEngines, ModelNotFound, ModelUnloaded, ShuttingDown, UpstreamFailed
+from appliance.errors import ApplianceError, KillsEngines, ModelNotFound, ModelUnloaded, ShuttingDown
 from appliance.fleet.budgets import Budgets, keep_measuring
-from appliance.fleet.hangs import Hangs
+from appliance.fleet.failures import END_NOTICED, Failures, Hangs
 from appliance.fleet.launch import same_launch
 from appliance.fleet.launches import Launches
 from appliance.fleet.lease import Lease, Place
@@ -39,13 +38,11 @@ from appliance.upstream.client import Address
 
 NOTICE_TIME = 1.1
 """llama-server's second between two looks, and a little."""
-END_NOTICED = 0.25
-"""Seconds that are given to notice why a connection broke; a child's exit is seen within milliseconds."""
 LAST_GRACE = 3.0
 """Seconds that engines get to end by themselves when the program ends; their requests are over by then."""
 
+_now = trio.current_time
 log = logging.getLogger(__name__)
-
 
 Supply = Callable[[Model], Awaitable[Model]]
 """The same model as it is when all of its files are here."""
@@ -91,8 +88,7 @@ class Fleet:
         self._models: dict[str, Model] = {}
         self._runs: dict[str, ModelRun] = {}
         self._last: dict[str, Ended] = {}
-        self._left_at: dict[str, float] = {}
-        self._suspects = Suspects()
+        self._failures = Failures(self._runs, self._asked, self._launches)
         self._changed = Changed()
 
     @property
@@ -158,8 +154,7 @@ class Fleet:
     def lend(self, lease: Lease) -> Address | None:
         """See `Lender`."""
         model = lease.model = self._in_force(lease.model)
-        if self._suspects and self._suspects.refuses(lease.request, _now()):
-            raise KillsEngines(model.id, "it has come again")
+        self._failures.check(lease, _now())
         run = self._runs.get(model.id)
         address = run.address if run is not None else None
         if address is None:
@@ -204,18 +199,10 @@ class Fleet:
     def take_back(self, lease: Lease, error: BaseException | None) -> None:
         """See `Lender`."""
         now = _now()
-        if isinstance(error, trio.Cancelled):
-            self._left_at[lease.model.id] = now
         if lease.place is not None:
             lease.place.leave()
         self._asked.pop(lease.ticket, None)
-        if lease.address is not None and (run := self._runs.get(lease.model.id)) is not None:
-            run.passed += lease.passed
-            run.leases_ended += 1
-            if isinstance(error, UpstreamFailed):
-                run.broken.append((lease, now))
-            elif error is None and self._suspects:
-                self._suspects.answered(lease.request)
+        self._failures.over(lease, error, now)
         self._perform(self._schedule.release(lease.ticket, now))
 
     def _in_force(self, model: Model) -> Model:
@@ -247,8 +234,8 @@ class Fleet:
         llama-server (b11434) looks for that only after a second without a result for anybody, and the answer to a
         question about its slots is such a result: asked every 20 ms, it went on generating for a client long gone.
         """
-        left_at = self._left_at.get(model_id, -math.inf)
-        await trio.sleep_until(max(trio.current_time(), left_at + NOTICE_TIME))
+        left_at = self._failures.left_at.get(model_id, -math.inf)
+        await trio.sleep_until(max(_now(), left_at + NOTICE_TIME))
 
     async def load(self, model: Model, *, wait: bool = True) -> None:
         """Load the model as a request for it would. Without ``wait``, return when the request for it is placed."""
@@ -359,7 +346,7 @@ class Fleet:
             return Broken()
         if ended.how == "stopped":
             return Broken(error=self._unloaded(model_id))
-        if request and self._suspects.convicted(request):
+        if request and self._failures.suspects.convicted(request):
             return Broken(error=KillsEngines(model_id, ended.why or "it crashed"))
         if model is None or not ended.crashed or ended.engine is None:
             return Broken(ended.why)
@@ -411,28 +398,15 @@ class Fleet:
 
     async def keep_time(self) -> None:
         """Tell the schedule of the time, and end processes that hang, until all has ended; run by `open_fleet`."""
-        hangs = Hangs(
-            lambda: self._settings.hangs if self._config is None else self._config.hangs,
-            self._working,
-            lambda: self._schedule.queued() > 0,
-            lambda run, why: self._runs.get(run.model.id) is run and self.condemn(run.model.id, why, crashed=True),
-        )
+        hangs = Hangs(self._failures, lambda: self._settings.hangs if self._config is None else self._config.hangs)
         async with trio.open_nursery() as watching:
-            watching.start_soon(hangs.watch, self.wait_changed)
+            watching.start_soon(hangs.watch, self)
             while not self._ended:
                 self._alarm_at = self._schedule.deadline(_now())
                 with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
                     await trio.sleep_forever()
                 self._perform(self._schedule.tick(_now()))
             watching.cancel_scope.cancel()
-
-    def _working(self) -> Mapping[ModelRun, int]:
-        """Processes with requests under way, and the bytes that have come from each."""
-        passed: dict[ModelRun, int] = {}
-        for lease in self._asked.values():
-            if lease.address is not None and (run := self._runs.get(lease.model.id)) is not None:
-                passed[run] = passed.get(run, run.passed) + lease.passed
-        return passed
 
     def _terms(self, model: Model) -> Terms:
         return self._budgets.terms(model, self._launches.choose(model) if model.config is None else None)
@@ -452,7 +426,7 @@ class Fleet:
                 ended = await run.run(self._children, on_ready=partial(self._on_ready, run, began))
                 nursery.cancel_scope.cancel()
             if ended.crashed:
-                self._judge(run, ended)
+                self._failures.judge(run, ended, _now())
             self._last[model_id], error = ended, ended.error
             tell_end(model_id, ended, self.observer)
         finally:
@@ -460,21 +434,6 @@ class Fleet:
             self._launches.release_workers(model_id)
             self._perform(self._schedule.exited(model_id, error, _now()))
             run.gone.set()
-
-    def _judge(self, run: ModelRun, ended: Ended) -> None:
-        """Blame the seat on which a process crashed, unless it was the request's fault that it answered."""
-        model_id, now = run.model.id, _now()
-        seat = ended.engine.seat if ended.engine is not None else ""
-        live = [lease for lease in self._asked.values() if lease.address is not None and lease.address is run.address]
-        broken = [lease for lease, at in run.broken if now < at + END_NOTICED]
-        requests = {lease.request for lease in (*live, *broken) if lease.asks is not None}
-        cleared = self._suspects.died(requests, seat, now) if not ended.lost_worker else {}
-        for seats in cleared.values():
-            log.warning("model '%s': a request has ended two processes; no engine is to blame for that", model_id)
-            for one in dict.fromkeys(seats):
-                self._launches.pardon(model_id, one)
-        if not cleared:
-            self._launches.blame(model_id, ended)
 
     def _on_ready(self, run: ModelRun, began: float) -> None:
         model_id, seconds = run.model.id, _now() - began
@@ -528,10 +487,6 @@ class Fleet:
         for model_id in list(self._schedule.models()):
             self._perform(self._schedule.unload(model_id, _now()))
         return grace + REAP_TIME
-
-
-def _now() -> float:
-    return trio.current_time()
 
 
 @asynccontextmanager
