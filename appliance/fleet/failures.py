@@ -26,6 +26,8 @@ from appliance.fleet.readiness import unanswered
 from appliance.fleet.run import Ended, ModelRun
 from appliance.trio_parts import persist
 
+NOTICE_TIME = 1.1
+"""llama-server's second between two looks, and a little."""
 END_NOTICED = 0.25
 """Seconds that are given to notice why a connection broke; a child's exit is seen within milliseconds."""
 LOOK_EVERY = 0.5
@@ -41,8 +43,8 @@ class Failures:
 
     def __init__(self, runs: Mapping[str, ModelRun], leases: Mapping[int, Lease], launches: Launches) -> None:
         self.suspects = Suspects()
-        self.left_at: dict[str, float] = {}
-        """When a client of each model left it last."""
+        self.quiet_at: dict[str, float] = {}
+        """When each model's process has noticed that its last client to leave is gone."""
         self._runs = runs
         self._leases = leases
         self._launches = launches
@@ -55,7 +57,7 @@ class Failures:
     def over(self, lease: Lease, error: BaseException | None, now: float) -> None:
         """A lease has ended, with this error."""
         if isinstance(error, trio.Cancelled):
-            self.left_at[lease.model.id] = now
+            self.quiet_at[lease.model.id] = now + NOTICE_TIME
         if lease.address is None or (run := self._runs.get(lease.model.id)) is None:
             return
         run.passed += lease.passed

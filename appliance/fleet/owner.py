@@ -36,8 +36,6 @@ from appliance.platform.drivers import Gpus
 from appliance.trio_parts import Changed, persist
 from appliance.upstream.client import Address
 
-NOTICE_TIME = 1.1
-"""llama-server's second between two looks, and a little."""
 LAST_GRACE = 3.0
 """Seconds that engines get to end by themselves when the program ends; their requests are over by then."""
 
@@ -69,14 +67,12 @@ class Fleet:
         self.logs = Logs(echo)
         self.closing = False
         self.observer = observer
-        self._supply = supply
-        self._gpus = gpus
+        self._supply, self._gpus = supply, gpus
         self._config: Config | None = None
         self._settings = settings
         self._budgets = Budgets(settings)
         self._launches = Launches(chooser, settings, self.logs, self._staying, self._budgets.plan)
-        self._children = children
-        self._nursery = nursery
+        self._children, self._nursery = children, nursery
         self._schedule = Schedule(self._budgets.limits(None), FreePolicy())
         self._alarm = trio.CancelScope()
         self._alarm_at = -math.inf
@@ -155,11 +151,8 @@ class Fleet:
         """See `Lender`."""
         model = lease.model = self._in_force(lease.model)
         self._failures.check(lease, _now())
-        run = self._runs.get(model.id)
-        address = run.address if run is not None else None
-        if address is None:
-            return None
-        if not self._schedule.take(lease.ticket, model.id, _now()):
+        address = run.address if (run := self._runs.get(model.id)) is not None else None
+        if address is None or not self._schedule.take(lease.ticket, model.id, _now()):
             return None
         self._models[model.id] = model
         self._asked[lease.ticket] = lease
@@ -234,8 +227,7 @@ class Fleet:
         llama-server (b11434) looks for that only after a second without a result for anybody, and the answer to a
         question about its slots is such a result: asked every 20 ms, it went on generating for a client long gone.
         """
-        left_at = self._failures.left_at.get(model_id, -math.inf)
-        await trio.sleep_until(max(_now(), left_at + NOTICE_TIME))
+        await trio.sleep_until(max(_now(), self._failures.quiet_at.get(model_id, -math.inf)))
 
     async def load(self, model: Model, *, wait: bool = True) -> None:
         """Load the model as a request for it would. Without ``wait``, return when the request for it is placed."""
@@ -267,8 +259,7 @@ class Fleet:
 
     def see_machine(self) -> None:
         """More may be known of the machine than before: its budgets apply, and idle models move to the best seat."""
-        look = self._launches.look
-        if look is not None and look is not self._budgets.look:
+        if (look := self._launches.look) is not None and look is not self._budgets.look:
             self._budgets.look = look
             self._perform(self._schedule.adopt(self._budgets.limits(self._config), policy_for(self._config), _now()))
         self.reseat()
@@ -286,8 +277,7 @@ class Fleet:
             if engine is None or following is None or same_start(engine, following):
                 continue
             log.info("model '%s' moves from engine %s to %s", model_id, engine.seat, following.seat)
-            terms = self._terms(run.model)
-            self._perform(self._schedule.retire(model_id, terms, _now()))
+            self._perform(self._schedule.retire(model_id, self._terms(run.model), _now()))
             self._nursery.start_soon(self._load_quietly, run.model)
 
     def condemn(self, model_id: str, why: str, *, crashed: bool = False) -> bool:
@@ -300,8 +290,8 @@ class Fleet:
         if run is None or self._schedule.state(model_id) is State.STOPPING:
             return False
         run.condemn(why, crashed=crashed)
-        terms = self._terms(run.model)
-        self._perform([*self._schedule.retire(model_id, terms, _now()), *self._schedule.expire(model_id)])
+        retired = self._schedule.retire(model_id, self._terms(run.model), _now())
+        self._perform([*retired, *self._schedule.expire(model_id)])
         return True
 
     # ---- looking -----------------------------------------------------------------------------------------------------
@@ -312,13 +302,14 @@ class Fleet:
 
     def status(self) -> list[ChildStatus]:
         """Every model that has a process, waits for one, or had one before; sorted by id."""
-        return [self._status(model_id) for model_id in sorted({*self._schedule.models(), *self._last})]
+        ids = sorted({*self._schedule.models(), *self._last})
+        return [status for model_id in ids if (status := self.known(model_id)) is not None]
 
     def known(self, model_id: str) -> ChildStatus | None:
         """The status of one model, None when it never ran."""
-        if model_id in self._last or model_id in self._runs or self._schedule.waiting(model_id):
-            return self._status(model_id)
-        return None
+        there = model_id in self._last or model_id in self._runs or self._schedule.waiting(model_id)
+        run, last = self._runs.get(model_id), self._last.get(model_id)
+        return status_of(model_id, self._schedule, run, last) if there else None
 
     def seat_of(self, model_id: str) -> str | None:
         """The seat of the engine that the model's process runs on; None without one."""
@@ -340,12 +331,13 @@ class Fleet:
             while (run := self._runs.get(model_id)) is not None and run.address is address and not run.told_to_stop:
                 await self.wait_changed()
         run, ended, model = self._runs.get(model_id), self._last.get(model_id), self._models.get(model_id)
+        unloaded = ShuttingDown() if self.closing else ModelUnloaded(model_id)
         if run is not None and run.address is address:
-            return Broken(error=self._unloaded(model_id) if run.told_to_stop else None)
+            return Broken(error=unloaded if run.told_to_stop else None)
         if ended is None or ended.launch is None or ended.launch.address is not address:
             return Broken()
         if ended.how == "stopped":
-            return Broken(error=self._unloaded(model_id))
+            return Broken(error=unloaded)
         if request and self._failures.suspects.convicted(request):
             return Broken(error=KillsEngines(model_id, ended.why or "it crashed"))
         if model is None or not ended.crashed or ended.engine is None:
@@ -353,9 +345,6 @@ class Fleet:
         following = self._launches.choose(model)
         elsewhere = following is not None and (following.seat != ended.engine.seat or ended.lost_worker)
         return Broken(ended.why, following.seat if following is not None and elsewhere else None)
-
-    def _unloaded(self, model_id: str) -> ApplianceError:
-        return ShuttingDown() if self.closing else ModelUnloaded(model_id)
 
     async def wait_changed(self) -> None:
         """Wait until anything in `status` has changed; every lease is a change."""
@@ -365,9 +354,6 @@ class Fleet:
         """Wait until the process that the model has now is gone; at once where it has none."""
         if (run := self._runs.get(model_id)) is not None:
             await run.gone.wait()
-
-    def _status(self, model_id: str) -> ChildStatus:
-        return status_of(model_id, self._schedule, self._runs.get(model_id), self._last.get(model_id))
 
     # ---- carrying out ------------------------------------------------------------------------------------------------
 
@@ -413,8 +399,8 @@ class Fleet:
 
     def _staying(self) -> Mapping[str, Address]:
         """Where the models are reached that nobody has asked to go."""
-        staying = {m: run.address for m, run in self._runs.items() if self._schedule.state(m) not in GOING}
-        return {m: address for m, address in staying.items() if address is not None}
+        staying = (m for m in self._runs if self._schedule.state(m) not in GOING)
+        return {m: address for m in staying if (address := self._runs[m].address) is not None}
 
     async def _own(self, run: ModelRun) -> None:
         """The one task that owns a model's process, from its start to the schedule's knowledge of its end."""
@@ -449,12 +435,11 @@ class Fleet:
         while not self.is_ready(model.id) or (process := run.process) is None or process.pid is None:
             await self._changed.wait()
         engine = process.launch.engine
-        names = engine.gpus if engine is not None else NO_GPUS
 
         def tell(taken: Mapping[str, int]) -> None:
             if self.is_ready(model.id):
-                memory = self._budgets.taken(model, engine, taken, process.buffers.by_device(names))
-                self._schedule.measured(model.id, memory)
+                buffers = process.buffers.by_device(engine.gpus if engine is not None else NO_GPUS)
+                self._schedule.measured(model.id, self._budgets.taken(model, engine, taken, buffers))
                 self._perform(self._schedule.tick(_now()))  # there may be room now for somebody who waits
 
         await keep_measuring(process.pid, lambda: self._schedule.limits.memory.keys(), self._gpus, tell)
