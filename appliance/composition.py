@@ -22,15 +22,14 @@ from appliance.conversations.owner import open_conversations
 from appliance.core.config.nodes import Problem
 from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
-from appliance.core.fit.budgets import GpuMemory
+from appliance.core.fit.plan import GpuMemory
 from appliance.core.machine import Sample
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import refuse_open_door
 from appliance.core.units import MIB
 from appliance.engines.background import keeping_up
-from appliance.engines.chooser import Chooser
 from appliance.engines.found import Finder
-from appliance.engines.owner import open_engines
+from appliance.engines.owner import Chooser, open_engines
 from appliance.fleet.logs import Echo
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.http.bytes.body import Bodies
@@ -134,13 +133,14 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
         tools = places.toolbox or own_tools
         traffic = Traffic(recorder, catalog, fleet, peers, lambda: catalog.snapshot.config)
         bodies, pings, guard = Bodies(http), Pings(http.ping_after), Guard(http, listening.bound)
+        asking = Asking(http, guard, traffic.targets, fleet, peers, pool, pings)
         pipeline = Pipeline(
             http,
             traffic,
             bodies,
             catalog,
             fleet,
-            Asking(http, guard, traffic.targets, fleet, peers, pool, pings),
+            asking,
             Lasting(streams, traffic, bodies, fleet),
             plugins,
             ToolChats(tools, lambda: (catalog.snapshot.config or places.defaults).runs.tool_timeout, http.ping_after),
@@ -181,7 +181,7 @@ async def open_appliance(settings: AppSettings, places: Places) -> AsyncGenerato
 
             def gateway() -> Gateway:
                 own_routes = OwnRoutes(http, listening.bound, guard, traffic, bodies, owners, pipeline.inward)
-                return Gateway(http, guard, traffic, bodies, owners, pipeline, own_routes)
+                return Gateway(http, guard, traffic, bodies, owners, pipeline, own_routes, asking, pool)
 
             async def quiet() -> None:
                 """Agents and kept streams, whose clients may be away, have finished."""

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -16,8 +17,8 @@ from msgspec import structs
 from appliance import __version__
 from appliance.catalog.catalog import STARTER_ID, Catalog
 from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
-from appliance.catalog.hub_cache import cache_directory
 from appliance.composition import Appliance, Places, open_appliance
 from appliance.core.config.types import Config
 from appliance.engines.found import Engine, Finder, finder, installed_folder, list_engines
@@ -26,16 +27,15 @@ from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, Usa
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
 from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, say
-from appliance.platform.limits import raise_open_files
+from appliance.platform.machine import raise_open_files
 from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
-from appliance.service.parent import check_parent, open_parent
-from appliance.service.systemd_notify import open_service_manager
+from appliance.service.parent import check_parent, open_parent, open_service_manager
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.store.runs import check_store
 from appliance.streams.owner import check_streams
-from appliance.trio_parts import lacking, persist
+from appliance.trio_parts import beside, lacking, persist
 from appliance.upkeep import (
     echoing_engine_log,
     following_files,
@@ -228,12 +228,10 @@ async def _scanning(catalog: Catalog) -> AsyncGenerator[trio.Event]:
         await trio.to_thread.run_sync(catalog.scan, abandon_on_cancel=True)
         scanned.set()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(persist, "looking for models", scan)
+    async with beside(partial(persist, "looking for models", scan)):
         with trio.move_on_after(SCAN_HEAD_START):
             await scanned.wait()
         yield scanned
-        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -244,7 +242,6 @@ async def _until(event: trio.Event) -> AsyncGenerator[None]:
         await event.wait()
         scope.cancel()
 
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         nursery.start_soon(cut, nursery.cancel_scope)
         yield
-        nursery.cancel_scope.cancel()

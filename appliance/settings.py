@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.catalog.config_files import Files
+from appliance.catalog.configuration import Files
 from appliance.catalog.sources import Sources
 from appliance.core.config.nodes import NO_PORTS
 from appliance.core.config.types import Config

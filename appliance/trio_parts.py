@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import TypeVar, cast
+from typing import Never, TypeVar, cast
 
 import trio
 
@@ -17,6 +17,11 @@ EPISODE = 60.0
 """Seconds after which the same lack is told anew."""
 SHORT = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS))
 NO_THREAD = "can't start new thread"
+
+WATCH_EVERY = 1.0
+"""Seconds between two looks at what is watched."""
+SETTLED = 0.25
+"""A file that has not changed for so many seconds is written: half a configuration would be one with fewer models."""
 
 T = TypeVar("T")
 
@@ -46,6 +51,67 @@ class plain_nursery:
         if single is error:
             return False  # the block's own goes on as if there were no nursery
         raise single  # outside of the handler, where its context does not become the group
+
+
+class beside(plain_nursery):
+    """Runs tasks beside the block, and cancels them at its end. Further ones may be started in the nursery."""
+
+    def __init__(self, *tasks: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self._tasks = tasks
+        self._scope = trio.CancelScope()
+
+    async def __aenter__(self) -> trio.Nursery:
+        nursery = await super().__aenter__()
+        for task in self._tasks:
+            nursery.start_soon(task)
+        self._scope = nursery.cancel_scope
+        return nursery
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            self._scope.cancel()
+        return await super().__aexit__(kind, error, trace)
+
+
+async def wait_any(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Return when the first of these has ended; the others are cancelled."""
+    async with plain_nursery() as nursery:
+
+        async def wait(first: Callable[[], Awaitable[object]]) -> None:
+            await first()
+            nursery.cancel_scope.cancel()
+
+        for one in waits:
+            nursery.start_soon(wait, one)
+
+
+async def every(seconds: float, act: Callable[[], Awaitable[object] | None]) -> Never:
+    """Act every so many seconds, first after that time: a sign of life, a line of progress."""
+    while True:
+        await trio.sleep(seconds)
+        if (acting := act()) is not None:
+            await acting
+
+
+async def watch(
+    look: Callable[[], Awaitable[T | None]], act: Callable[[], Awaitable[object]], *, seen: T | None = None
+) -> Never:
+    """Act whenever ``look`` returns something else than before, and the same again `SETTLED` later.
+
+    What cannot be seen (None) is waited for.
+    """
+    while True:
+        now = await look()
+        if now is None or now == seen:
+            await trio.sleep(WATCH_EVERY)
+            continue
+        await trio.sleep(SETTLED)
+        if await look() == now:
+            seen = now
+            await act()
 
 
 def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:

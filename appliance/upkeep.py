@@ -16,7 +16,7 @@ from appliance.platform.console import print_through, said_at_once, say
 from appliance.platform.stopping import on_hangup
 from appliance.settings import AppSettings
 from appliance.traffic.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
-from appliance.trio_parts import persist
+from appliance.trio_parts import beside, persist
 
 ROOT = "appliance"
 """The logger above all of the program's own."""
@@ -32,12 +32,11 @@ async def following_files(reloads: Reloads, *, watch: bool) -> AsyncGenerator[No
     if not reloads.anything:
         yield
         return
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         if watch:
             nursery.start_soon(reloads.watch)
         nursery.start_soon(on_hangup, partial(persist, "reading the configuration", reloads.reload_quietly))
         yield
-        nursery.cancel_scope.cancel()
 
 
 @contextmanager
@@ -107,10 +106,8 @@ async def echoing_engine_log(settings: AppSettings) -> AsyncGenerator[Echo | Non
     def say_line(model: str, text: str) -> None:
         echo.say(text if settings.http.single is not None else f"[{model}] {text}")
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(persist, "writing to standard error", echo.catch_up)
+    async with beside(partial(persist, "writing to standard error", echo.catch_up)):
         yield say_line
-        nursery.cancel_scope.cancel()
 
 
 class _Echo:

@@ -33,8 +33,7 @@ from speed_cases import (
 )
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.config_files import Files
-from appliance.catalog.configuration import Configuration
+from appliance.catalog.configuration import Configuration, Files
 from appliance.catalog.sources import Sources
 from appliance.core.config.types import Config
 from appliance.core.scheduling.routing import Router

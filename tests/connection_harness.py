@@ -31,6 +31,9 @@ class Gateway:
 
     bodies = BODIES
 
+    def begin(self, connection: Connection, data: bytes) -> None:
+        """Nothing is carried."""
+
     async def answer(self, connection: Connection, head: Head) -> bool:
         request = read_request(head, "", connection.peer)
         if head.upgrade == b"websocket":

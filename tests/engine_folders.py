@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field, structs
 
 from appliance.core.engines.builds import MANIFEST, Build, FileSum, platform_of
-from appliance.engines.known import KNOWN
+from appliance.core.engines.trials import KNOWN
 
 LYING_ENGINE = Path(__file__).parent / "fakes" / "lying_engine.py"
 LIES = "lies.json"

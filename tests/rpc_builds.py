@@ -16,12 +16,12 @@ import trio
 from hollow_models import dense, encode
 from waiting import until
 
-from appliance.core.engines.stands_for import NO_DEBUGGER
+from appliance.core.engines.workers import NO_DEBUGGER
 from appliance.engines.found import Engine, list_engines
-from appliance.engines.rpc import look_at_worker
+from appliance.engines.probing import look_at_worker
 from appliance.errors import UsageError
 from appliance.fleet.rpc_server import server_program
-from appliance.platform.env import inherited_env
+from appliance.platform.children import inherited_env
 from appliance.platform.ports import free_port
 
 LOOPBACK = "127.0.0.1"

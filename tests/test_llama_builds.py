@@ -24,7 +24,7 @@ import pytest
 from waiting import wait
 
 from appliance.core.engines.builds import MACHINES, SYSTEMS, Build, platform_of
-from appliance.engines.integrity import check_build
+from appliance.engines.found import check_build
 
 BUILDS = Path(__file__).resolve().parents[1] / "llama-builds"
 WINDOWS = sys.platform == "win32"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from appliance.trio_parts import Changed, plain_nursery
+from appliance.trio_parts import SETTLED, WATCH_EVERY, Changed, beside, every, plain_nursery, wait_any, watch
 
 
 async def test_a_change_wakes_all_who_wait_and_those_who_come_later_wait_for_the_next() -> None:
@@ -95,3 +97,79 @@ async def test_an_exception_goes_before_cancelling_and_cancelling_alone_stays_wh
             raise
     assert scope.cancelled_caught
     assert len(seen) == 1, "what handles cancelling need not know of groups"
+
+
+async def test_what_runs_beside_a_block_ends_with_it_and_its_failure_ends_the_block() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append("work")
+
+    async with beside(work) as nursery:
+        nursery.start_soon(work)
+        await wait_all_tasks_blocked()
+        assert ended == []
+    assert ended == ["work", "work"]
+    with pytest.raises(KeyError, match="mine"):
+        async with beside(work):
+            await fail(KeyError("mine"))
+    with pytest.raises(KeyError, match="task's"):
+        async with beside(lambda: fail(KeyError("task's"))):
+            await trio.sleep_forever()
+
+
+async def test_the_first_to_end_ends_the_wait(autojump_clock: MockClock) -> None:
+    began = trio.current_time()
+    await wait_any(trio.sleep_forever, partial(trio.sleep, 3), partial(trio.sleep, 5))
+    assert trio.current_time() == began + 3
+
+
+async def test_a_sign_of_life_is_given_every_so_many_seconds(autojump_clock: MockClock) -> None:
+    began, given = trio.current_time(), list[float]()
+
+    async def give() -> None:
+        await trio.sleep(1)
+        given.append(trio.current_time() - began)
+
+    with trio.move_on_after(10):
+        await every(2, lambda: given.append(trio.current_time() - began))
+    assert given == [2, 4, 6, 8]
+    given.clear()
+    began = trio.current_time()
+    with trio.move_on_after(10):
+        await every(2, give)
+    assert given == [3, 6, 9]
+
+
+async def test_a_change_counts_once_it_has_stayed_for_a_while(autojump_clock: MockClock) -> None:
+    there: list[str | None] = ["first"]
+    seen: list[str | None] = []
+
+    async def look() -> str | None:
+        return there[0]
+
+    async def act() -> None:
+        seen.append(there[0])
+
+    async with beside(lambda: watch(look, act, seen="first")):
+        await trio.sleep(2 * WATCH_EVERY)
+        assert seen == []  # it is what was known
+        for half in ("a", "ab", "abc", "abcd"):  # it is being written
+            there[0] = half
+            await trio.sleep(WATCH_EVERY - SETTLED / 2 if half == "a" else SETTLED * 0.9)
+        assert "ab" not in seen
+        assert "abc" not in seen
+        await trio.sleep(2 * WATCH_EVERY)
+        assert seen[-1] == "abcd"
+        told = len(seen)
+        there[0] = None  # it is away, and then there again as it was
+        await trio.sleep(2 * WATCH_EVERY)
+        there[0] = "abcd"
+        await trio.sleep(2 * WATCH_EVERY)
+        assert len(seen) == told
+        there[0] = "other"
+        await trio.sleep(WATCH_EVERY + 2 * SETTLED)
+        assert seen[told:] == ["other"]

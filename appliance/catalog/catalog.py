@@ -12,12 +12,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from appliance.catalog.files import NotRegular, open_regular, stat_regular, why
-from appliance.catalog.found import Found, all_shards, scan_folder
-from appliance.catalog.hub_cache import scan_cache
-from appliance.catalog.other_stores import scan_lm_studio, scan_ollama
+from appliance.catalog.found import (
+    Found,
+    NotRegular,
+    all_shards,
+    open_regular,
+    scan_cache,
+    scan_folder,
+    stat_regular,
+    why,
+)
 from appliance.catalog.presets import with_presets
-from appliance.catalog.sources import Sources
+from appliance.catalog.sources import Sources, scan_lm_studio, scan_ollama
 from appliance.core.config.nodes import Problem
 from appliance.core.config.types import Config
 from appliance.core.models.gguf import GgufInfo, merge_shards, read_gguf
@@ -46,9 +52,7 @@ class Headers:
         self._used: dict[str, Header] = {}
 
     def read(self, path: str) -> Header:
-        """Never raises for the content of the disk: the reason is in ``error``. File-system errors are not
-        remembered.
-        """
+        """Never raises for the content of the disk: see ``error``. File-system errors are not remembered."""
         try:
             found = stat_regular(path)
             known = self._known.get(path)
@@ -218,6 +222,10 @@ class Catalog:
         mmproj = self._companion(found.id, found.mmproj, notes)
         draft = self._companion(found.id, found.draft, notes)
         definition = found.definition
+        modalities = ("text",)
+        if mmproj is not None:
+            heard = ("audio",) if mmproj.audio else ()
+            modalities += (("image",) if mmproj.vision or not mmproj.audio else ()) + heard
         return Model(
             id=found.id,
             aliases=found.aliases,
@@ -232,7 +240,7 @@ class Catalog:
             args=found.args,
             hf_repo=found.repo,
             tag=found.tag,
-            input_modalities=_modalities(mmproj),
+            input_modalities=modalities,
             tags=definition.tags,
             hidden=found.hidden,
             load_on_startup=definition.load_on_startup,
@@ -317,11 +325,3 @@ def _sum_up(found: Found, headers: list[Header]) -> tuple[GgufInfo | None, str |
     if not info.tensor_count:
         return info, "it holds a vocabulary and no weights"
     return info, None
-
-
-def _modalities(projector: GgufInfo | None) -> tuple[str, ...]:
-    if projector is None:
-        return ("text",)
-    heard = ("audio",) if projector.audio else ()
-    seen = ("image",) if projector.vision or not projector.audio else ()
-    return ("text", *seen, *heard)

@@ -1,31 +1,151 @@
 """The configuration in force: read from its files at the start, and again when it is asked for or they change.
 
-`Reloads` are all the parts that can be read again while the program runs: the configuration, and presets. Either may be
-missing.
+`Files` reads them. `Reloads` are all the parts that can be read again while the program runs: the configuration, and
+presets. Either may be missing.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.catalog.config_files import Files
-from appliance.core.config.nodes import Problem
+from appliance.core.config.nodes import NO_PORTS, Loaded, Problem, Source
 from appliance.core.config.types import Config
-from appliance.errors import ApplianceError, Conflict, InvalidConfig
-from appliance.trio_parts import persist
+from appliance.errors import ApplianceError, Conflict, InvalidConfig, UsageError
+from appliance.trio_parts import persist, watch
 
-WATCH_EVERY = 1.0
-"""Seconds between two looks at the files."""
-SETTLED = 0.25
-"""A file that has not changed for so long is written: half of a configuration would be one with fewer models."""
+ENDINGS = (".yml", ".yaml")
+LARGEST = 16 << 20
+"""Bytes of one file; a configuration of a thousand models is about one MiB."""
+
+
+def read_sources(config: Path | None, config_dir: Path | None) -> list[Source]:
+    """``config`` first, then the folder's .yml and .yaml by name, as they are merged. Raises UsageError."""
+    children = _children(config_dir) if config_dir is not None else []
+    if config is not None and config_dir is not None:
+        _refuse_twice(config, config_dir, children)
+    paths = [*([config] if config is not None else []), *children]
+    if not paths:
+        where = f" in {config_dir}" if config_dir is not None else ""
+        advice = (
+            f"add one that ends in {' or '.join(ENDINGS)}" if config_dir is not None else "name one with --config FILE"
+        )
+        raise UsageError(f"there is no configuration file{where}; {advice}")
+    return [_read(path) for path in paths]
+
+
+def config_paths(config: Path | None, config_dir: Path | None) -> list[Path]:
+    """The files that `read_sources` would read now, to look for changes. ``config`` need not exist; never raises."""
+    try:
+        children = _children(config_dir) if config_dir is not None else []
+    except UsageError:
+        children = []
+    return [*([config] if config is not None else []), *children]
+
+
+def _children(folder: Path) -> list[Path]:
+    """The folder's configuration files by name; folders in it are not entered."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.name.endswith(ENDINGS) and not path.is_dir())
+    except NotADirectoryError:
+        raise UsageError(f"{folder} is not a folder; name a file with --config") from None
+    except FileNotFoundError:
+        raise UsageError(f"there is no folder {folder}; check --config-dir") from None
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror or error}") from None
+
+
+def _refuse_twice(config: Path, folder: Path, children: list[Path]) -> None:
+    for child in children:
+        try:
+            same = child.samefile(config)
+        except OSError:
+            continue  # a missing file is reported when it is read
+        if same:
+            raise UsageError(f"{config} is in {folder}, and would be read twice; leave out --config, or move the file")
+
+
+def _read(path: Path) -> Source:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}; check the path of the configuration") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder; name a file, or use --config-dir") from None
+    except OSError as error:
+        # Windows refuses to open a folder as a matter of permission.
+        if isinstance(error, PermissionError) and path.is_dir():
+            raise UsageError(f"{path} is a folder; name a file, or use --config-dir") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    if len(data) > LARGEST:
+        raise UsageError(f"{path} is larger than {LARGEST >> 20} MiB, which no configuration is; check the path")
+    try:
+        return Source(str(path), data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}:{line}: is not UTF-8 text; save the file as UTF-8") from None
+
+
+class _Reading(Struct, frozen=True):
+    """One reading, with all inputs that decide its meaning."""
+
+    sources: list[Source]
+    environ: Mapping[str, str]
+    loaded: Loaded
+
+    def holds(self, sources: list[Source], environ: Mapping[str, str], ports: Mapping[str, int]) -> bool:
+        """Return whether reading ``sources`` would give the same: each model keeps the port of that reading."""
+        kept = self.loaded.ports.items() <= ports.items()
+        return kept and sources == self.sources and environ == self.environ
+
+
+class Files:
+    """A configuration's sources, at least one. The last good reading is kept, so that it is not understood again."""
+
+    def __init__(self, *, config: Path | None = None, config_dir: Path | None = None) -> None:
+        self.config = config
+        self.config_dir = config_dir
+        self._last: _Reading | None = None
+
+    def read(self, ports: Mapping[str, int] = NO_PORTS) -> Loaded:
+        """Read and understand the files. ``ports``: what models have now and keep. Raises UsageError."""
+        # Reading is thirty modules, which a program without a configuration saves.
+        from appliance.core.config.load import load
+
+        sources, environ = read_sources(self.config, self.config_dir), dict(os.environ)
+        if self._last is not None and self._last.holds(sources, environ, ports):
+            return self._last.loaded
+        loaded = load(sources, environ, windows=sys.platform == "win32", ports=dict(ports))
+        self._last = _Reading(sources, environ, loaded) if loaded.config is not None else None
+        return loaded
+
+    def signature(self) -> tuple[tuple[str, int, int, int], ...] | None:
+        """Changes when a file does; None while there is none, as when an editor puts a new one into place."""
+        found: list[tuple[str, int, int, int]] = []
+        try:
+            paths = config_paths(self.config, self.config_dir)
+        except UsageError:
+            return None
+        for path in paths:
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            found.append((str(path), status.st_ino, status.st_mtime_ns, status.st_size))
+        return tuple(found) or None
+
+
 FIXED: tuple[tuple[str, Callable[[Config], object]], ...] = (
     ("store", lambda config: config.store),
     ("metricsMaxInMemory", lambda config: config.metrics_max_in_memory),
@@ -92,21 +212,8 @@ class Configuration:
             await self.reload()
 
     async def watch(self, reload: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Reload whenever the files have changed, also since they were read first; never returns.
-
-        ``reload`` is what to do if there is more to it. Files that vanish are waited for.
-        """
-        reload = reload or self.reload_quietly
-        seen = None
-        while True:
-            now = await trio.to_thread.run_sync(self._files.signature)
-            if not now or now == seen:
-                await trio.sleep(WATCH_EVERY)
-                continue
-            await trio.sleep(SETTLED)
-            if await trio.to_thread.run_sync(self._files.signature) == now:
-                seen = now
-                await reload()
+        """Reload, or more, whenever the files have changed, also since they were read first; never returns."""
+        await watch(partial(trio.to_thread.run_sync, self._files.signature), reload or self.reload_quietly)
 
     async def _reload(self) -> Reloaded:
         loaded = await trio.to_thread.run_sync(self._files.read, self._ports)
@@ -114,7 +221,9 @@ class Configuration:
         if config.start_port != self.current.start_port:  # somebody wants other ports
             loaded = await trio.to_thread.run_sync(self._files.read)
             config = loaded.require()
-        warnings = (*loaded.warnings, *_too_late(self._first, config))
+        message = "cannot change while the program runs; restart it for this to apply"
+        fixed = (path for path, of in FIXED if of(self._first) != of(config))
+        warnings = (*loaded.warnings, *(Problem(message=message, path=path, level="warning") for path in fixed))
         if _same(config, self.current):
             log.debug("the configuration was read again, and says what it said")
             return Reloaded(warnings=warnings, changed=())
@@ -134,12 +243,6 @@ class Configuration:
 def _same(one: Config, other: Config) -> bool:
     """The order of keys counts, too: that of a matrix decides between sets that are equally good."""
     return one is other or msgspec.json.encode(one) == msgspec.json.encode(other)
-
-
-def _too_late(first: Config, now: Config) -> list[Problem]:
-    """Report changes in the files that the running program cannot follow."""
-    message = "cannot change while the program runs; restart it for this to apply"
-    return [Problem(message=message, path=path, level="warning") for path, of in FIXED if of(first) != of(now)]
 
 
 def _tell(error: ApplianceError, outcome: str) -> None:
@@ -180,11 +283,7 @@ class Reloads:
         return self.presets or self._configuration is not None
 
     async def reload(self) -> Reloaded:
-        """Read everything again, including the folders with models.
-
-        Raises InvalidConfig, UsageError for files that cannot be read, and Conflict while the configuration is being
-        read.
-        """
+        """Read everything again, the folders with models too. Raises InvalidConfig, UsageError and Conflict."""
         done = Reloaded(warnings=(), changed=())
         if self._configuration is not None:
             done = await self._configuration.reload()
@@ -195,9 +294,7 @@ class Reloads:
         return Reloaded(warnings=(*done.warnings, *await self._look_beside()), changed=done.changed)
 
     async def reload_presets(self) -> Reloaded:
-        """Read the presets again. Processes of unchanged models continue. A mistake is also logged, and changes
-        nothing.
-        """
+        """Read the presets again; unchanged models' processes go on. A mistake is also logged, and changes nothing."""
         try:
             snapshot = await trio.to_thread.run_sync(self._catalog.scan)
         except ApplianceError as error:
@@ -221,9 +318,12 @@ class Reloads:
         """Reload whenever a file has changed; never returns."""
         async with trio.open_nursery() as nursery:
             if self._configuration is not None:
-                watch = partial(self._configuration.watch, self._reload_configuration_quietly)
-                nursery.start_soon(persist, "watching the configuration", watch)
-            nursery.start_soon(persist, "watching the presets", self._watch_presets)
+                following = partial(self._configuration.watch, self._reload_configuration_quietly)
+                nursery.start_soon(persist, "watching the configuration", following)
+            if (presets := self._catalog.sources.presets) is not None:
+                look = partial(trio.to_thread.run_sync, presets.signature)
+                following = partial(watch, look, self._reload_presets_quietly)
+                nursery.start_soon(persist, "watching the presets", following)
 
     async def _reload_configuration_quietly(self) -> None:
         if self._configuration is not None:
@@ -232,19 +332,6 @@ class Reloads:
 
     async def _look_beside(self) -> list[Problem]:
         return [*await self._beside()] if self._beside is not None else []
-
-    async def _watch_presets(self) -> None:
-        presets = self._catalog.sources.presets
-        seen = None
-        while presets is not None:
-            now = await trio.to_thread.run_sync(presets.signature)
-            if now is None or now == seen:
-                await trio.sleep(WATCH_EVERY)
-                continue
-            await trio.sleep(SETTLED)
-            if await trio.to_thread.run_sync(presets.signature) == now:
-                seen = now
-                await self._reload_presets_quietly()
 
     async def _reload_presets_quietly(self) -> None:
         with suppress(ApplianceError):

@@ -7,10 +7,10 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from appliance.catalog.download_status import NotEnoughSpace
-from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
+from appliance.catalog.found import UnsafeName, current_snapshot, join_inside, list_folder
 from appliance.catalog.hub import Hub
 from appliance.core.models.download import PRESET_FILE, Choice, RemoteFile, Wanted, pick
-from appliance.core.models.names import folder_of, is_commit, repo_of, stem_of, tag_of
+from appliance.core.models.names import folder_of, repo_of, stem_of, tag_of
 from appliance.errors import NotFound
 from appliance.store.model_files import free_bytes, link, share, write_whole
 from appliance.store.partial_file import JOURNAL, discard, journaled
@@ -27,6 +27,12 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
     blob: Path
     entry: Path
     lock: Path
+
+    @staticmethod
+    def in_repo(url: str, path: str, oid: str, size: int, entry: Path, folder: Path) -> PlannedFile:
+        """A file of the repository in this folder of the cache."""
+        lock = folder.parent / ".locks" / folder.name / f"{oid}.lock"
+        return PlannedFile(url=url, path=path, oid=oid, size=size, blob=folder / "blobs" / oid, entry=entry, lock=lock)
 
     def here(self) -> bool:
         """True if it is in the cache, complete: nothing gets either name before."""
@@ -72,9 +78,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return {file.url: file.size if file.here() else file.begun() for file in self.files}
 
     def check_space(self, reserved: int) -> None:
-        """Raise NotEnoughSpace if the disk cannot take the rest beside ``reserved`` bytes: those that other downloads
-        will take, and those that shall stay free.
-        """
+        """Raise NotEnoughSpace if the disk cannot take the rest beside ``reserved`` bytes."""
         missing = self.total - sum(self.have().values())
         free = free_bytes(self.folder)
         if missing and missing + reserved > free:
@@ -170,28 +174,12 @@ def unfinished_in(cache: Path) -> list[Unfinished]:
     return found
 
 
-def current_snapshot(folder: Path) -> Path | None:
-    """Return the snapshot that ``refs/main`` names; it may not exist."""
-    try:
-        commit = read_start(folder / "refs" / "main", 64).decode("ascii", "replace").strip()
-    except OSError:
-        return None
-    return folder / "snapshots" / commit if is_commit(commit) else None
-
-
 def _planned(hub: Hub, repo: str, commit: str, folder: Path, file: RemoteFile) -> PlannedFile:
     entry = _inside(folder / "snapshots" / commit, file.path)
     if entry is None:
         raise NotFound(f"{repo} has a file whose name cannot be used here: {file.path!r}")
-    return PlannedFile(
-        url=hub.url_of(repo, f"{commit}/{file.path}"),
-        path=file.path,
-        oid=file.oid,
-        size=file.size or 0,
-        blob=folder / "blobs" / file.oid,
-        entry=entry,
-        lock=folder.parent / ".locks" / folder.name / f"{file.oid}.lock",
-    )
+    url = hub.url_of(repo, f"{commit}/{file.path}")
+    return PlannedFile.in_repo(url, file.path, file.oid, file.size or 0, entry, folder)
 
 
 def _inside(folder: Path, path: str) -> Path | None:

@@ -19,13 +19,12 @@ from msgspec import structs
 
 from appliance.catalog.download_plan import Plan, PlannedFile, plan_download
 from appliance.catalog.download_status import HubFailed
-from appliance.catalog.files import UnsafeName, join_inside, list_folder, read_start
+from appliance.catalog.found import Cached, UnsafeName, current_snapshot, in_cache, join_inside, list_folder
 from appliance.catalog.hub import Answer, Hub, HubAccess
-from appliance.catalog.hub_cache import Cached, in_cache
 from appliance.core.decoding import decoded
 from appliance.core.models.download import Wanted
 from appliance.core.models.elsewhere import Image, Location, Remote, shown_url
-from appliance.core.models.names import is_commit, is_projector, stem_of
+from appliance.core.models.names import is_projector, stem_of
 from appliance.errors import ApplianceError, NotFound
 from appliance.wire.download import Grant, Layer, Manifest
 
@@ -48,12 +47,6 @@ async def plan_location(hub: Hub, location: Location, cache: Path) -> Plan:
         files=tuple(files),
         unchanged=(),
     )
-
-
-def location_in_cache(cache: Path, location: Location) -> Cached | None:
-    """Return the files, if all of them are here: they get their names when they are complete."""
-    paths = paths_of(location, cache)
-    return Cached(files=tuple(map(str, paths)), mmproj=None, tag=None) if all(map(Path.is_file, paths)) else None
 
 
 def paths_of(location: Location, cache: Path) -> list[Path]:
@@ -85,7 +78,6 @@ async def _headers(hub: Hub, url: str) -> tuple[int, str]:
 ACCEPTED = b"application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
 PROJECTOR = "mmproj"
 """In the type of a layer: it is a projector; ``gguf`` is a model."""
-MAX_MANIFEST = 4 << 20
 GRANT_LIFE = 120.0
 """Seconds after which to request another token; Docker's are valid for five minutes."""
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
@@ -143,17 +135,11 @@ class Registry(Hub):
 
     async def _read(self, url: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
         """Return a whole JSON answer. Raises HubFailed, and the errors of `refusal`."""
-        body = bytearray()
         async with self.open("GET", url, headers) as answer:
-            if answer.status != 200:
-                raise self.refusal(answer, self._image.repo)
-            while data := await answer.receive():
-                body += data
-                if len(body) > MAX_MANIFEST:
-                    raise HubFailed(answer.host, "its answer is too long", passing=False)
+            body = await self._whole(answer, self._image.repo)
         if decoded(dict[str, msgspec.Raw], body) is None:
             raise HubFailed(self.host, "its answer is not that of a registry", passing=False)
-        return bytes(body)
+        return body
 
 
 async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:
@@ -185,10 +171,10 @@ async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:
 def image_in_cache(cache: Path, image: Image) -> Cached | None:
     """Return the model, if all of it is here."""
     try:
-        folder = join_inside(cache, image.folder)
-        commit = read_start(join_inside(folder, "refs", image.tag), 64).decode("ascii", "replace").strip()
-        snapshot = join_inside(folder, "snapshots", commit)
-        names = list_folder(snapshot)[0] if is_commit(commit) else []
+        snapshot = current_snapshot(join_inside(cache, image.folder), image.tag)
+        if snapshot is None:
+            return None
+        names, _ = list_folder(snapshot)
     except (OSError, UnsafeName):
         return None
     found = [snapshot / name for name in names if stem_of(name) is not None and (snapshot / name).is_file()]
@@ -199,16 +185,8 @@ def image_in_cache(cache: Path, image: Image) -> Cached | None:
 
 def _planned(registry: Registry, image: Image, entry: Path, layer: Layer) -> PlannedFile:
     oid = _hash_of(registry, layer)
-    folder = entry.parent.parent.parent
-    return PlannedFile(
-        url=f"{image.endpoint}/v2/{image.repo}/blobs/{layer.digest}",
-        path=entry.name,
-        oid=oid,
-        size=layer.size,
-        blob=folder / "blobs" / oid,
-        entry=entry,
-        lock=folder.parent / ".locks" / folder.name / f"{oid}.lock",
-    )
+    url = f"{image.endpoint}/v2/{image.repo}/blobs/{layer.digest}"
+    return PlannedFile.in_repo(url, entry.name, oid, layer.size, entry, entry.parent.parent.parent)
 
 
 def _hash_of(registry: Registry, layer: Layer) -> str:
@@ -226,7 +204,10 @@ def here(cache: Path, wanted: Remote) -> Cached | None:
         case Image():
             return image_in_cache(cache, wanted)
         case Location():
-            return location_in_cache(cache, wanted)
+            paths = paths_of(wanted, cache)  # files get these names when they are complete
+            return (
+                Cached(files=tuple(map(str, paths)), mmproj=None, tag=None) if all(map(Path.is_file, paths)) else None
+            )
 
 
 async def plan_of(wanted: Remote, access: HubAccess, cache: Path) -> tuple[Hub, Plan]:

@@ -17,8 +17,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.download_delete import Removed, discard_begun, remove_model
-from appliance.catalog.download_file import Transfer, fetch
+from appliance.catalog.download_file import Removed, Transfer, discard_begun, fetch, remove_model
 from appliance.catalog.download_plan import Plan, PlannedFile
 from appliance.catalog.download_source import plan_of
 from appliance.catalog.download_status import (
@@ -35,7 +34,7 @@ from appliance.core.models.download import Throttle, Wanted, parse_reference, re
 from appliance.core.models.elsewhere import Image, Remote
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, CallerError, ModelUnloaded
-from appliance.trio_parts import Changed
+from appliance.trio_parts import Changed, beside
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +64,7 @@ class DownloadSettings(Struct, frozen=True, kw_only=True):
 
 
 class Turns:
-    """The queue for fetching: a limited number of files at once, in the order of arrival, and none twice at the same
-    time.
-    """
+    """The queue for fetching: so many files at once, in the order of arrival, and none twice at the same time."""
 
     def __init__(self, parallel: int) -> None:
         self._slots = trio.CapacityLimiter(parallel)
@@ -258,7 +255,9 @@ class Downloads:
         download = Download(plan, have, self._tell, next(self._numbers))
         self._known.pop(plan.model_id, None)
         self._known[plan.model_id] = download
-        self._forget_old()
+        ended = [model for model, known in self._known.items() if known.state in ENDED]
+        for model in ended[: max(0, len(ended) - REMEMBERED)]:
+            del self._known[model]
         transfer = Transfer(hub=hub, throttle=self._throttle, delay=self._settings.retry_delay)
         self._nursery.start_soon(download.run, transfer, self._turns, lambda: self._settle(plan))
         self._tell(True)
@@ -294,10 +293,7 @@ class Downloads:
             self._tell(True)
 
     async def delete(self, model: Model) -> Removed:
-        """Remove a model from the cache or the models folder; its download, if any, is cancelled first.
-
-        The caller has stopped its process. Raises Forbidden for a model from anywhere else, OSError.
-        """
+        """Remove a stopped model; its download is cancelled first. Raises Forbidden (from elsewhere), OSError."""
         await self._cancel(model.id)
         settings = self._settings
         removed = await trio.to_thread.run_sync(remove_model, model, settings.cache, settings.models_dir)
@@ -333,11 +329,6 @@ class Downloads:
             self._state_changed.set()
             self._state_changed = trio.Event()
 
-    def _forget_old(self) -> None:
-        ended = [model for model, download in self._known.items() if download.state in ENDED]
-        for model in ended[: max(0, len(ended) - REMEMBERED)]:
-            del self._known[model]
-
 
 def _disk_failed(what: str, error: OSError) -> DownloadFailed:
     where = f" ({error.filename})" if error.filename else ""
@@ -349,9 +340,8 @@ async def open_downloads(
     settings: DownloadSettings, rescan: Callable[[], object] = lambda: None
 ) -> AsyncGenerator[Downloads]:
     """Leaving the block cancels running downloads; their parts stay. ``rescan`` is called in a thread."""
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         yield Downloads(settings, nursery, rescan)
-        nursery.cancel_scope.cancel()
 
 
 class Supply:
@@ -362,10 +352,7 @@ class Supply:
         self._downloads = downloads
 
     async def __call__(self, model: Model) -> Model:
-        """Wait for the downloads, which continue if the caller leaves, and which all callers share.
-
-        Raises ModelUnloaded when one of them is cancelled, and any other error of a download.
-        """
+        """Wait for the downloads, which callers share. Raises ModelUnloaded for a cancelled one, and their errors."""
         known = self._catalog.snapshot.find(model.id)
         if known is not None and not known.fetch and not known.error:
             return known  # it came while this request was on its way here

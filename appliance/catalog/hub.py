@@ -6,7 +6,7 @@ huggingface_hub (2.4) does what it does well: it finds the token, so that ``hf a
 - Lists of files: three calls of the API, 45 lines on top of the client that the transfer needs anyway. The library
   brings a second HTTP client with its own errors and redirects, and costs the server 22 MB for good and 200 ms
   (measured).
-- Names and cache: see `catalog.hub_cache`.
+- Names and cache: see `catalog.found`.
 
 Connections are direct: a proxy (HTTPS_PROXY, a system setting) is not used, and a failure says so where one is set.
 """
@@ -59,10 +59,7 @@ class HubAccess(Struct, frozen=True, kw_only=True):
 
 
 def hub_access(environ: Mapping[str, str], *, token: str | None = None, offline: bool = False) -> HubAccess:
-    """Read llama-server's and huggingface_hub's variables. Raises UsageError for an endpoint that is not an address.
-
-    ``token`` goes before the user's own, which is looked up when a hub is opened.
-    """
+    """Read llama-server's and huggingface_hub's variables; ``token`` goes first. Raises UsageError for an endpoint."""
     endpoint = environ.get("MODEL_ENDPOINT") or environ.get("HF_ENDPOINT") or ENDPOINT
     _at(endpoint)
     off = (environ.get("HF_HUB_OFFLINE") or environ.get("TRANSFORMERS_OFFLINE") or "").lower() in TRUE
@@ -204,25 +201,27 @@ class Hub:
 
     async def _ask(self, repo: str, url: str, kind: type[T]) -> tuple[T, str | None]:
         """Return the decoded answer, and the address of the next page."""
-        async with self.open("GET", urljoin(f"{self._access.endpoint}/", url)) as answer:
-            if answer.status != 200:
-                raise self.refusal(answer, repo)
-            body = bytearray()
-            while data := await answer.receive():
-                body += data
-                if len(body) > MAX_ANSWER:
-                    raise HubFailed(answer.host, "its answer is too long", passing=False)
-            page = decoded(kind, body)
+        url = urljoin(f"{self._access.endpoint}/", url)
+        async with self.open("GET", url) as answer:
+            page = decoded(kind, await self._whole(answer, repo))
             if page is None:
                 raise HubFailed(answer.host, "its answer is not that of a model hub", passing=False)
-            return page, self._next_page(url, answer)
-
-    def _next_page(self, url: str, answer: Answer) -> str | None:
         for link in answer.headers.get(b"link", b"").decode("latin-1").split(","):
             address, _, rest = link.partition(";")
             if 'rel="next"' in rest:
-                return urljoin(urljoin(f"{self._access.endpoint}/", url), address.strip().strip("<>"))
-        return None
+                return page, urljoin(url, address.strip().strip("<>"))
+        return page, None
+
+    async def _whole(self, answer: Answer, repo: str) -> bytes:
+        """Return the content of a good answer. Raises HubFailed, and the errors of `refusal`."""
+        if answer.status != 200:
+            raise self.refusal(answer, repo)
+        body = bytearray()
+        while data := await answer.receive():
+            body += data
+            if len(body) > MAX_ANSWER:
+                raise HubFailed(answer.host, "its answer is too long", passing=False)
+        return bytes(body)
 
     @asynccontextmanager
     async def _exchange(
@@ -264,9 +263,7 @@ def _origin(url: str) -> tuple[str, str, int]:
 
 
 def _at(url: str) -> tuple[Address, str]:
-    """Return where to ask for a URL, and the request's target; path and query stay unchanged, because a signature
-    covers them.
-    """
+    """Return where to ask for a URL, and the request's target: path and query unchanged, as signatures cover them."""
     scheme, _, rest = url.partition("://")
     authority = rest.partition("/")[0].partition("?")[0]
     parts = urlsplit(url)

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.files import read_start
-from appliance.catalog.found import Found, all_shards
-from appliance.catalog.hub_cache import Cached, in_cache
+from appliance.catalog.found import Cached, Found, all_shards, in_cache, read_start
 from appliance.core.config.nodes import Problem
 from appliance.core.llama.preset_file import NONE, Choice, Choices, from_words
 from appliance.core.llama.presets import (
@@ -77,10 +75,7 @@ def placed(model: Found, definition: Definition, cache: Path | None) -> Found:
 def _model(
     model: Found, definition: Definition, cache: Path | None
 ) -> tuple[Found, str, list[tuple[Remote, list[str]]]]:
-    """Return the model with its own files, its projector, and missing ones with the options that name them.
-
-    As in llama-server a repository goes before an image, and that before an address.
-    """
+    """Return the model with its own files and projector, and options for missing ones: repository, image, address."""
     projector = definition.mmproj
     if not definition.repo and (definition.image or definition.url):
         return _from_elsewhere(model, definition, cache)
@@ -230,10 +225,7 @@ def read_ini(file: Path, *, named_by: str = "--models-preset") -> str:
 
 
 def with_presets(found: Sequence[Found], layers: Layers, notes: list[str], cache: Path | None = None) -> list[Found]:
-    """Return the found models with the presets applied, and those that only presets name. Ids are unique.
-
-    Repositories are looked for in ``cache``, and otherwise fetched later.
-    """
+    """Return the found models with the presets applied, and those that only presets name. Ids are unique."""
     cached = [model for model in found if model.source == "cache"]
     layers = _by_id(layers, found)
     sections = layers.presets.sections

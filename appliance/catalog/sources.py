@@ -1,19 +1,310 @@
-"""The places of models, checked once at the start so that the user sees mistakes on the command line."""
+"""The places of models, checked once at the start so that the user sees mistakes on the command line.
+
+Two of them are stores of other programs, used in place. LM Studio: ``<publisher>/<repository>/*.gguf``, a projector
+beside its model. The ids are those that the same repository has in a Hugging Face cache,
+``<publisher>/<repository>:<TAG>``, so that a model in both is listed once.
+
+Ollama: ``manifests/<registry>/<namespace>/<model>/<tag>`` is a JSON manifest whose layers name files
+``blobs/sha256-<digest>``: the weights, a projector, adapters, parameters. Its template and system layers are not used:
+the chat template is the one inside the weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
+import msgspec
 from msgspec import Struct
 from platformdirs import user_data_path
 
-from appliance.catalog.files import stat_regular, why
-from appliance.catalog.hub_cache import cache_directory
-from appliance.catalog.other_stores import lm_studio_directories, ollama_directories
+from appliance.catalog.found import (
+    Found,
+    UnsafeName,
+    cache_directory,
+    join_inside,
+    list_folder,
+    model_files,
+    pick_projector,
+    read_start,
+    stat_regular,
+    why,
+)
 from appliance.catalog.presets import PresetSource
-from appliance.core.models.names import is_speakable, model_name, split_named_path, stem_of
+from appliance.core.decoding import decoded
+from appliance.core.models.names import (
+    is_companion,
+    is_projector,
+    is_speakable,
+    model_name,
+    split_named_path,
+    stem_of,
+    tag_of,
+)
 from appliance.errors import UsageError
+
+HOME_POINTER = ".lmstudio-home-pointer"
+"""The file with the place of LM Studio's own folder, if it was moved."""
+HOMES = ((".lmstudio",), (".cache", "lm-studio"))
+"""Its folder below the user's, today and before 2025."""
+MAX_SETTINGS = 1 << 20
+
+
+class _Settings(Struct, rename="camel"):
+    """A part of ``settings.json``: the folder for downloads, if the user has chosen one."""
+
+    downloads_folder: str = ""
+
+
+def lm_studio_directories(home: Path) -> tuple[Path, ...]:
+    """Return folders that may hold models of LM Studio, for the user whose folder is ``home``. Raises nothing."""
+    homes = [home.joinpath(*parts) for parts in HOMES]
+    if pointed := _text(home / HOME_POINTER).strip():
+        homes.insert(0, Path(pointed))
+    found: list[Path] = []
+    for folder in homes:
+        settings = decoded(_Settings, _text(folder / "settings.json"))
+        found += [Path(settings.downloads_folder)] if settings is not None and settings.downloads_folder else []
+        found.append(folder / "models")
+    return tuple(dict.fromkeys(path for path in found if path.is_absolute()))
+
+
+def scan_lm_studio(root: Path, notes: list[str]) -> Iterator[Found]:
+    """Scan a folder. Raises OSError if the folder itself cannot be read; unreadable parts below it are in ``notes``."""
+    for publisher in list_folder(root)[1]:
+        for repo in _listed(root / publisher, notes, "LM Studio")[1]:
+            yield from _models(publisher, repo, root / publisher / repo, notes)
+
+
+def _models(publisher: str, repo: str, folder: Path, notes: list[str]) -> Iterator[Found]:
+    everything = model_files(_listed(folder, notes, "LM Studio")[0])
+    models = [model for model in everything if not is_companion(model.stem, anywhere=True)]
+    projector = pick_projector([model.names[0] for model in everything if is_projector(model.stem)])
+    tags = Counter(tag_of(model.stem) for model in models)
+    for model in models:
+        tag = tag_of(model.stem)
+        known = tag if tag is not None and tags[tag] == 1 else None
+        yield Found(
+            id=f"{publisher}/{repo}:{known or model.stem}",
+            aliases=(model.stem,),
+            source="lm_studio",
+            files=model.paths(folder),
+            mmproj=str(folder / projector) if projector else None,
+            repo=f"{publisher}/{repo}",
+            tag=known,
+        )
+
+
+def _listed(folder: Path, notes: list[str], program: str) -> tuple[list[str], list[str]]:
+    try:
+        return list_folder(folder)
+    except OSError as error:
+        notes.append(f"the models of {program} in {folder} cannot be listed: {why(error)}")
+        return [], []
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_start(path, MAX_SETTINGS).decode("utf-8", "replace")
+    except (OSError, ValueError):  # ValueError: a NUL in a path that a file named
+        return ""
+
+
+DEFAULT_REGISTRY = "registry.ollama.ai"
+DEFAULT_NAMESPACE = "library"
+DEFAULT_TAG = "latest"
+"""Parts of a name that are the default and may be left out."""
+SERVICE_HOME = Path("/usr/share/ollama")
+"""Home of the user that Ollama's installer for Linux makes."""
+MAX_MANIFESTS = 5000
+MAX_TEXT = 1 << 20
+"""Largest manifest or parameters file in bytes; they have a few hundred."""
+LAYER = "application/vnd.ollama.image."
+_DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
+
+T = TypeVar("T")
+
+
+class Layer(Struct, rename="camel"):
+    media_type: str = ""
+    digest: str = ""
+    size: int = 0
+
+
+class Manifest(Struct):
+    layers: list[Layer] = []
+
+    def of(self, kind: str) -> list[Layer]:
+        return [layer for layer in self.layers if layer.media_type == LAYER + kind]
+
+
+class _Number(NamedTuple):
+    """A parameter of the same meaning in llama-server, and the values with the same meaning."""
+
+    flag: str
+    least: float
+    most: float
+    whole: bool = False
+
+
+PARAMETERS = {
+    "num_ctx": _Number("--ctx-size", 1, 1 << 30, whole=True),
+    "num_predict": _Number("--n-predict", 1, 1 << 30, whole=True),
+    "seed": _Number("--seed", 1, (1 << 31) - 1, whole=True),
+    "temperature": _Number("--temp", 0, 100),
+    "top_k": _Number("--top-k", 0, 1 << 30, whole=True),
+    "top_p": _Number("--top-p", 0, 1),
+    "min_p": _Number("--min-p", 0, 1),
+    "typical_p": _Number("--typical", 0, 1),
+    "repeat_last_n": _Number("--repeat-last-n", -1, 1 << 30, whole=True),
+    "repeat_penalty": _Number("--repeat-penalty", 0, 100),
+    "presence_penalty": _Number("--presence-penalty", -100, 100),
+    "frequency_penalty": _Number("--frequency-penalty", -100, 100),
+}
+"""https://docs.ollama.com/modelfile. Left out is what is not the same there (``stop`` has no flag, and -2 of
+``num_predict`` no meaning) and what belongs to the machine rather than to the model (``num_gpu``, ``num_thread``)."""
+
+
+class _Unusable(Exception):
+    """The reason why a manifest's model is skipped, as part of a sentence."""
+
+
+def ollama_directories(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+    """Return folders that may hold models of Ollama: of its variable, else the user's and the one of its service."""
+    if chosen := environ.get("OLLAMA_MODELS"):
+        return (Path(chosen).absolute(),)
+    homes = [home, SERVICE_HOME] if sys.platform == "linux" else [home]
+    return tuple(folder / ".ollama" / "models" for folder in homes)
+
+
+def scan_ollama(root: Path, notes: list[str]) -> Iterator[Found]:
+    """Scan a store. Raises OSError if the store itself cannot be read; broken parts are in ``notes``."""
+    same: dict[tuple[object, ...], list[Found]] = {}
+    for number, (name, path) in enumerate(_manifests(root / "manifests", notes)):
+        if number == MAX_MANIFESTS:
+            notes.append(f"only the first {MAX_MANIFESTS} models of Ollama in {root} were read")
+            break
+        try:
+            found = _model(root, name, path, notes)
+        except _Unusable as error:
+            notes.append(f"the model '{name}' of Ollama was skipped: {error} ({path})")
+        else:
+            same.setdefault((found.files, found.mmproj, found.args), []).append(found)
+    for tags in same.values():
+        yield _named_by_all(tags)
+
+
+def read_manifest(content: bytes) -> Manifest | None:
+    """Parse a manifest; None for anything else. Raises nothing."""
+    return decoded(Manifest, content)
+
+
+def engine_args(content: bytes) -> tuple[str, ...]:
+    """Return the llama-server flags for a parameters layer, if that is certain. Raises nothing."""
+    values = decoded(dict[str, object], content) or {}
+    flags: list[str] = []
+    for name, number in PARAMETERS.items():
+        value = values.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            continue
+        if number.least <= value <= number.most and not (number.whole and value != int(value)):
+            flags += [number.flag, str(int(value) if number.whole else value)]
+    return tuple(flags)
+
+
+def blob_name(digest: str) -> str | None:
+    """Return the file's name for a digest, None for text that is not one: it decides about a path."""
+    match = _DIGEST.fullmatch(digest)
+    return match and f"sha256-{match['hex']}"
+
+
+def _manifests(root: Path, notes: list[str]) -> Iterator[tuple[str, Path]]:
+    """Yield every model's name, as Ollama shows it, and its manifest."""
+    for registry in list_folder(root)[1]:
+        for namespace in _listed(root / registry, notes, "Ollama")[1]:
+            for model in _listed(root / registry / namespace, notes, "Ollama")[1]:
+                folder = root / registry / namespace / model
+                for tag in _listed(folder, notes, "Ollama")[0]:
+                    if not tag.startswith("."):
+                        yield _shown(registry, namespace, f"{model}:{tag}"), folder / tag
+
+
+def _shown(registry: str, namespace: str, model: str) -> str:
+    if registry != DEFAULT_REGISTRY:
+        return f"{registry}/{namespace}/{model}"
+    return model if namespace == DEFAULT_NAMESPACE else f"{namespace}/{model}"
+
+
+def _model(root: Path, name: str, path: Path, notes: list[str]) -> Found:
+    """Raises _Unusable."""
+    manifest = read_manifest(_read(path, "its manifest"))
+    if manifest is None:
+        raise _Unusable("its manifest cannot be understood; pull it again")
+    weights = manifest.of("model")
+    if not weights:
+        raise _Unusable("it has no GGUF weights here; it runs elsewhere, or is in another format")
+    if len(weights) > 1:
+        raise _Unusable("its weights are in several parts, which the engine cannot open under these names")
+    args: list[str] = []
+    for layer in manifest.of("params")[:1]:
+        args += engine_args(_read(_blob(root, layer), "its parameters"))
+    for layer in manifest.of("adapter"):
+        args += ["--lora", str(_blob(root, layer))]
+    return Found(
+        id=name,
+        source="ollama",
+        files=(str(_blob(root, weights[0])),),
+        mmproj=_projector(root, name, manifest, notes),
+        args=tuple(args),
+    )
+
+
+def _projector(root: Path, name: str, manifest: Manifest, notes: list[str]) -> str | None:
+    """A model works without its projector."""
+    for layer in manifest.of("projector"):
+        try:
+            return str(_blob(root, layer))
+        except _Unusable as error:
+            notes.append(f"the model '{name}' of Ollama is used without its projector: {error}")
+    return None
+
+
+def _blob(root: Path, layer: Layer) -> Path:
+    """Return the file of a layer, complete as far as its size tells. Raises _Unusable."""
+    name = blob_name(layer.digest)
+    if name is None:
+        raise _Unusable("its manifest names a file that cannot be one; pull it again")
+    try:
+        path = join_inside(root, "blobs", name)
+        size = stat_regular(str(path)).st_size
+    except UnsafeName:
+        raise _Unusable("its manifest names a file that cannot be one; pull it again") from None
+    except OSError as error:
+        raise _Unusable(f"its file {name} cannot be used: {why(error)}") from None
+    if layer.size > 0 and size != layer.size:
+        raise _Unusable(f"its file {name} has {size} bytes instead of {layer.size}; pull it again")
+    return path
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return read_start(path, MAX_TEXT)
+    except OSError as error:
+        raise _Unusable(f"{what} cannot be read: {why(error)}") from None
+
+
+def _named_by_all(tags: list[Found]) -> Found:
+    """Join several tags for the same files and parameters into one model; ``NAME`` also means ``NAME:latest``."""
+    default = f":{DEFAULT_TAG}"
+    first, *others = sorted(tags, key=lambda found: (found.id.endswith(default), len(found.id), found.id))
+    short = [found.id.removesuffix(default) for found in tags if found.id.endswith(default)]
+    return msgspec.structs.replace(first, aliases=(*(found.id for found in others), *short))
+
 
 STARTER = Path(__file__).parent / "starter" / "llama-appliance-starter-Q8_0.gguf"
 """The small model that ships with the program; also found when the program is frozen."""

@@ -147,7 +147,7 @@ def _import_verb(name: str) -> click.Command | None:
         case "config":
             from appliance.cli.config import config as command
         case "rpc-worker":
-            from appliance.cli.engines.rpc_worker import rpc_worker as command
+            from appliance.cli.engines.commands import rpc_worker as command
         case "service":
             from appliance.cli.service import service as command
         case "selftest":

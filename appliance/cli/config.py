@@ -11,7 +11,7 @@ from typing import TypeVar
 import click
 from msgspec import Struct
 
-from appliance.catalog.config_files import read_sources
+from appliance.catalog.configuration import read_sources
 from appliance.cli.show import print_json
 from appliance.cli.source_options import source_options
 from appliance.core.config.load import load

@@ -22,17 +22,16 @@ import trio
 from msgspec import Struct
 
 from appliance import __version__
-from appliance.catalog.config_files import Files
+from appliance.catalog.configuration import Files
 from appliance.catalog.download_status import LoginUnusable
 from appliance.catalog.hub import find_token
 from appliance.cli.doctor_facts import Wish, examine, log_of
 from appliance.cli.remote import parse_server, server_options
 from appliance.cli.show import human_size, print_json, print_table
 from appliance.core.config.types import Config
-from appliance.core.doctor.bundle import Versions, numbered, report_of
+from appliance.core.doctor.bundle import Versions, numbered, report_of, secret_values, without_secrets
 from appliance.core.doctor.diagnose import diagnose, headlines
 from appliance.core.doctor.facts import DoctorFacts, Finding, is_wrong
-from appliance.core.doctor.texts import secret_values, without_secrets
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_OURS, PROGRAM, harmless, say
 from appliance.settings import AsyncCommand

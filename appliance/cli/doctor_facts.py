@@ -18,22 +18,20 @@ from msgspec import Struct, structs
 
 from appliance import __version__
 from appliance.catalog.catalog import Catalog
-from appliance.catalog.config_files import Files, config_paths
+from appliance.catalog.configuration import Files, config_paths
 from appliance.catalog.sources import STARTER, Sources, default_models_dir
-from appliance.cli.engines.place import own_shelf
+from appliance.cli.engines.sources import own_shelf
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, ask_raw
 from appliance.cli.source_options import sources_beside
 from appliance.core.config.types import Config
 from appliance.core.doctor.facts import Checkup, ConfigFact, DoctorFacts, Installed, ModelFact, Running, ServerFact
 from appliance.core.engines.builds import Needs
 from appliance.core.engines.machine import Look
-from appliance.core.fit.buffers import OFFLOADED
-from appliance.core.fit.estimate import RAM
+from appliance.core.fit.estimate import OFFLOADED, RAM
 from appliance.core.fit.plan import Plan
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, is_loopback
-from appliance.engines.found import ENGINE_VARIABLE, Engine, Places, find_engine, list_engines
-from appliance.engines.integrity import read_build
+from appliance.engines.found import ENGINE_VARIABLE, Engine, Places, find_engine, list_engines, read_build
 from appliance.engines.owner import open_engines
 from appliance.engines.table import Table
 from appliance.errors import ApplianceError

@@ -9,9 +9,8 @@ import click
 
 from appliance.catalog.sources import STARTER
 from appliance.cli.show import human_size, print_table
-from appliance.core.fit.budgets import room_of
 from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import Plan
+from appliance.core.fit.plan import Plan, room_of
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.core.words import did_you_mean
@@ -21,7 +20,7 @@ from appliance.errors import EngineNotFound, UsageError
 from appliance.fleet.terms import plan_of
 from appliance.platform.children import open_children
 from appliance.platform.drivers import look
-from appliance.platform.memory import free_memory
+from appliance.platform.machine import free_memory
 from appliance.store.engine_state import StateFile
 
 

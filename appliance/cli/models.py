@@ -10,7 +10,7 @@ import trio
 from msgspec import Struct
 
 from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.catalog.download_delete import remove_model
+from appliance.catalog.download_file import remove_model
 from appliance.catalog.sources import Sources, default_models_dir
 from appliance.cli.control import NOT_RUNNING, ModelList
 from appliance.cli.fit import machine_room

@@ -20,15 +20,15 @@ import trio
 from appliance.catalog.download_plan import Unfinished, unfinished_in
 from appliance.catalog.download_status import DownloadStatus
 from appliance.catalog.downloads import PARALLEL, Download, Downloads, DownloadSettings, open_downloads
+from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
-from appliance.catalog.hub_cache import cache_directory
 from appliance.cli.show import human_size
 from appliance.cli.values import Size
 from appliance.core.models.download import Reference, parse_reference
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import AsyncCommand
-from appliance.trio_parts import plain_nursery
+from appliance.trio_parts import beside
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 DRAW_EVERY = 0.1
@@ -49,11 +49,9 @@ async def followed(begin: Callable[[], Awaitable[Download]]) -> DownloadStatus:
     """
     async with stopping(begin) as download:
         say_plan(download.status)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(draw_progress if sys.stderr.isatty() else _say_progress, download)
-            status = await download.wait()
-            nursery.cancel_scope.cancel()
-    return status
+        async with beside(partial(draw_progress if sys.stderr.isatty() else _say_progress, download)):
+            await download.wait()
+    return download.status
 
 
 @asynccontextmanager
@@ -73,10 +71,8 @@ async def stopping(begin: Callable[[], Awaitable[Download]]) -> AsyncGenerator[D
 async def _watched(signals: AsyncIterator[int], begun: list[Download]) -> AsyncGenerator[trio.CancelScope]:
     """Let a failure leave the block unchanged, and not inside a group."""
     asking = trio.CancelScope()
-    async with plain_nursery() as nursery:
-        nursery.start_soon(_watch_signals, signals, begun, asking)
+    async with beside(partial(_watch_signals, signals, begun, asking)):
         yield asking
-        nursery.cancel_scope.cancel()
 
 
 async def _watch_signals(signals: AsyncIterator[int], begun: list[Download], asking: trio.CancelScope) -> None:
@@ -203,11 +199,9 @@ async def _download(downloads: Downloads, wanted: Reference, as_json: bool) -> D
             return await followed(begin)
         async with stopping(begin) as download:
             _print_plan(download.status)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_print_progress, download)
-                status = await download.wait()
-                nursery.cancel_scope.cancel()
-        return status
+            async with beside(partial(_print_progress, download)):
+                await download.wait()
+        return download.status
     except ApplianceError as error:
         return error
     except Stopped:

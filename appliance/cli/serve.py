@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from msgspec import structs
 
-from appliance.catalog.config_files import Files
+from appliance.catalog.configuration import Files
 from appliance.cli.embed_options import EmbedOptions, embed_options
 from appliance.cli.server_options import (
     ToolOptions,

@@ -13,8 +13,8 @@ import click
 from appliance.cli.show import print_json
 from appliance.core.systemd import SYSUSERS
 from appliance.errors import UsageError
+from appliance.platform.children import is_frozen
 from appliance.platform.console import PROGRAM, say
-from appliance.platform.env import is_frozen
 from appliance.settings import AsyncCommand
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from appliance.cli.show import print_json
 from appliance.core.payload import LIST, Payload, digest_of, read_payload
 from appliance.engines.found import ENGINE_HELP, Engine, find_engine, list_engines
 from appliance.errors import EngineNotFound
+from appliance.platform.children import is_frozen
 from appliance.platform.console import PROGRAM
-from appliance.platform.env import is_frozen
 
 
 class Facts(Struct, frozen=True, kw_only=True):

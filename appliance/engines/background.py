@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
+from msgspec import Struct
 
 from appliance.core.engines.choice import Seat
 from appliance.engines.owner import Engines
 from appliance.platform.machine import Suspends
-from appliance.trio_parts import persist
+from appliance.trio_parts import beside, persist
 
 QUIET = 3.0
 """Seconds without a request before something is tried: a proof measures speed, and takes a core."""
@@ -45,60 +47,48 @@ async def keeping_up(
     ``settled`` is called now and then while none is: the best seat may be another one than before. ``suspends`` notices
     that the machine was asleep; without one, its own clocks do.
     """
-    async with trio.open_nursery() as nursery:
-        background = _Background(engines, busy, settled, quiet, every, suspends or Suspends())
-        nursery.start_soon(persist, "finding out about engines", background.run)
+    background = _Background(engines, busy, settled, quiet, every, suspends or Suspends())
+    async with beside(partial(persist, "finding out about engines", background.run)):
         yield
-        nursery.cancel_scope.cancel()
 
 
-class _Background:
+class _Background(Struct):
     """The task."""
 
-    def __init__(
-        self,
-        engines: Engines,
-        busy: Callable[[], bool],
-        settled: Callable[[], None],
-        quiet: float,
-        every: float,
-        suspends: Suspends,
-    ) -> None:
-        self._engines = engines
-        self._busy = busy
-        self._settled = settled
-        self._quiet = quiet
-        self._every = every
-        self._suspends = suspends
+    engines: Engines
+    busy: Callable[[], bool]
+    settled: Callable[[], None]
+    quiet: float
+    every: float
+    suspends: Suspends
 
     async def run(self) -> None:
-        engines = self._engines
         while True:
             await self._wait_quiet()
-            if engines.look is None or engines.unlisted:
-                await engines.probe()
-            for seat in engines.in_doubt():
+            if self.engines.look is None or self.engines.unlisted:
+                await self.engines.probe()
+            for seat in self.engines.in_doubt():
                 await self._prove_in_peace(seat)
-            self._settled()
+            self.settled()
             await self._wait_for_doubt()
 
     async def _wait_for_doubt(self) -> None:
         """Return when there is something to find out."""
         while True:
-            with trio.move_on_after(self._every):
-                await self._engines.wait_suspect()
+            with trio.move_on_after(self.every):
+                await self.engines.wait_suspect()
                 return
-            if self._suspends.happened():
+            if self.suspends.happened():
                 log.info("the machine was asleep; its devices are looked at again")
-                self._engines.doubt()
+                self.engines.doubt()
                 return
-            if self._engines.has_changed():
+            if self.engines.has_changed():
                 log.info("a driver or a card has changed; the devices are looked at again")
                 return
-            if not self._busy():
-                await self._engines.refresh()  # another program may have installed a build, or chosen one
-                self._settled()
-                if self._engines.in_doubt():
+            if not self.busy():
+                await self.engines.refresh()  # another program may have installed a build, or chosen one
+                self.settled()
+                if self.engines.in_doubt():
                     return
 
     async def _prove_in_peace(self, seat: Seat) -> None:
@@ -108,21 +98,20 @@ class _Background:
         while not proven:
             with trio.move_on_at(until):
                 await self._wait_quiet()
-            async with trio.open_nursery() as nursery:
+            async with beside() as nursery:
                 if trio.current_time() < until:
                     nursery.start_soon(self._cancel_when_busy, nursery.cancel_scope)
-                await self._engines.prove([seat])
+                await self.engines.prove([seat])
                 proven = True
-                nursery.cancel_scope.cancel()
 
     async def _cancel_when_busy(self, scope: trio.CancelScope) -> None:
-        while not self._busy():  # noqa: ASYNC110  what is looked at has no event, and is looked at while it is quiet
+        while not self.busy():  # noqa: ASYNC110  what is looked at has no event, and is looked at while it is quiet
             await trio.sleep(LOOK)
         scope.cancel()
 
     async def _wait_quiet(self) -> None:
         quiet_since = trio.current_time()
-        while trio.current_time() < quiet_since + self._quiet:
-            await trio.sleep(min(LOOK, self._quiet))
-            if self._busy():
+        while trio.current_time() < quiet_since + self.quiet:
+            await trio.sleep(min(LOOK, self.quiet))
+            if self.busy():
                 quiet_since = trio.current_time()

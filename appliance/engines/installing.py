@@ -20,8 +20,7 @@ import trio
 from msgspec import Struct, structs
 
 from appliance.core.engines.builds import MANIFEST, Archive, Build, Entry, FileSum, Wants, check_entry
-from appliance.engines.found import EXECUTABLE
-from appliance.engines.integrity import MAX_MANIFEST, build_of, check_build, read_build
+from appliance.engines.found import EXECUTABLE, MAX_MANIFEST, build_of, check_build, read_build
 from appliance.engines.shelf import Shelf
 from appliance.engines.unpacking import BadArchive, check_links, read_member, unpack
 from appliance.errors import UsageError
@@ -59,10 +58,7 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 async def stage(shelf: Shelf, sources: Sources, fetch: Fetch) -> Path:
-    """The build, whole and verified, among the staged ones.
-
-    Cancelled or killed, it keeps what was downloaded. Raises CannotInstall, UsageError, OSError, and as ``fetch``.
-    """
+    """Stage the build, whole and verified; cut short, its downloads stay. Raises CannotInstall, UsageError, OSError."""
     entry = sources.entry
     await trio.to_thread.run_sync(_check_room, shelf, sources)
     files = list(sources.files)
@@ -145,7 +141,10 @@ def _made_in(
         raise CannotInstall(f"there is no {EXECUTABLE} in {folder or files[0]}, or there are several")
     told = _told(build)
     if told is not None:
-        _check_told(told, entry)
+        for what in ("platform", "backend", "build"):
+            is_there, wanted = getattr(told, what), getattr(entry, what)
+            if is_there and is_there != wanted:
+                raise UsageError(f"its {MANIFEST} says {what} {is_there}, and {wanted} was asked for")
         if damage := check_build(build, read_all=True):
             raise CannotInstall(f"it is not what its {MANIFEST} says: {damage}")
     for number in range(1, len(files)):
@@ -187,13 +186,6 @@ def _told(folder: Path) -> Build | None:
         return read_build(folder)
     except ValueError as cause:
         raise CannotInstall(f"its {MANIFEST} is damaged: {cause}") from None
-
-
-def _check_told(told: Build, entry: Entry) -> None:
-    named = (("platform", told.platform, entry.platform), ("backend", told.backend, entry.backend))
-    for what, is_there, wanted in (*named, ("build", told.build, entry.build)):
-        if is_there and is_there != wanted:
-            raise UsageError(f"its {MANIFEST} says {what} {is_there}, and {wanted} was asked for")
 
 
 def _move_beside(unpacked: Path, build: Path) -> None:

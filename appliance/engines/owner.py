@@ -14,25 +14,78 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequ
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import trio
 from msgspec import structs
 
-from appliance.core.engines.cards import drivers_of, identify, memory_names
 from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, device_flags, rank, seats_of
 from appliance.core.engines.events import Failed, Learnt, Pardoned, Seen, Trusted, reduce
-from appliance.core.engines.listing import Device, cpu_device
+from appliance.core.engines.listing import Device, cpu_device, drivers_of, identify, memory_names
 from appliance.core.engines.machine import VISIBILITY, Look
 from appliance.core.engines.proofs import Proof
 from appliance.core.engines.state import Listed, State, key_of
-from appliance.engines.found import NO_GPUS, Engine
-from appliance.engines.integrity import check_build
+from appliance.engines.found import NO_GPUS, Engine, check_build
 from appliance.engines.probing import list_devices
 from appliance.platform.children import Children, open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here
 from appliance.store.engine_state import StateFile
-from appliance.trio_parts import persist
+from appliance.trio_parts import beside, persist
+
+
+class Chooser(Protocol):
+    """Answers at once, without a look at the disk."""
+
+    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+        """The engine for the model, with its seat, which is none of those ``tried``; None when there is no other.
+
+        ``word`` is what the model's own configuration asks for, as `Wanted.word`. Without a model: what a model gets
+        of which nothing is known.
+        """
+        ...
+
+    def failed(self, engine: Engine, model: str, why: str) -> None:
+        """The model could not be started on the engine, or its process died at work."""
+        ...
+
+    def pardoned(self, seat: str, model: str) -> None:
+        """The seat failed because of a request under which another one failed as well."""
+        ...
+
+    @property
+    def look(self) -> Look | None:
+        """The machine; None while nobody has looked."""
+        ...
+
+    async def check(self, engine: Engine) -> str:
+        """What is wrong with the engine's files, right before it is started; empty: nothing."""
+        ...
+
+
+class OneEngine:
+    """One engine that somebody named: nothing else will do."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = structs.replace(engine, seat=engine.seat or f"{engine.id or engine.name}:")
+
+    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+        return None if self._engine.seat in tried else self._engine
+
+    def failed(self, engine: Engine, model: str, why: str) -> None:
+        """There is nothing else to be used meanwhile."""
+
+    def pardoned(self, seat: str, model: str) -> None:
+        """It was never accused."""
+
+    @property
+    def look(self) -> Look | None:
+        """Nobody looks for the sake of one engine."""
+        return None
+
+    async def check(self, engine: Engine) -> str:
+        return engine.damage
+
 
 RANKED_FOR = 1.0
 """Seconds for which an order is taken as it was: time ends probations and what failed proofs say, and nothing else."""
@@ -85,14 +138,11 @@ class Engines:
         now = time.time()
         known = self._ranked.get((model, word))
         if known is None or abs(now - known[0]) > RANKED_FOR:
-            known = self._ranked[model, word] = now, self._rank(model, word, now)
+            proofs = {seat.id: self.state.proofs_of(seat, now) for seat in self._seats}
+            wanted = self._wanted(model, word)
+            ranked = rank(self._seats, proofs, self.state.probations, wanted=wanted, model=model, now=now)
+            known = self._ranked[model, word] = now, self.state.arrange(ranked)
         return known[1]
-
-    def _rank(self, model: str, word: str, now: float) -> list[Ranked]:
-        proofs = {seat.id: self.state.proofs_of(seat, now) for seat in self._seats}
-        wanted = self._wanted(model, word)
-        ranked = rank(self._seats, proofs, self.state.probations, wanted=wanted, model=model, now=now)
-        return self.state.arrange(ranked)
 
     def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
         """See `Chooser.choose`."""
@@ -155,10 +205,7 @@ class Engines:
         self._arrange()
 
     async def sync(self) -> None:
-        """Put into the file what it does not have yet, and take from it what other programs have put there.
-
-        A disk that does not take it changes nothing here: it is tried again with the next event.
-        """
+        """Exchange events with the file, and other programs. A disk that refuses is tried with the next event."""
         async with self._writing:
             try:
                 state: State | None = None
@@ -167,19 +214,16 @@ class Engines:
                     del self._events[: len(events)]
                 state = state or await trio.to_thread.run_sync(self._file.read)
             except OSError as cause:
-                self._warn(cause)
+                if not self._is_unwritable:
+                    path, why = self._file.path, cause.strerror or cause
+                    log.warning("%s cannot be used (%s): what is learnt of engines is lost at the end", path, why)
+                self._is_unwritable = True
                 return
             self._is_unwritable = False
             for event in self._events:
                 state, _ = reduce(state, event)
             self.state = state
         self._arrange()
-
-    def _warn(self, cause: OSError) -> None:
-        if not self._is_unwritable:
-            path, why = self._file.path, cause.strerror or cause
-            log.warning("%s cannot be used (%s): results about engines are forgotten when the program ends", path, why)
-        self._is_unwritable = True
 
     @property
     def is_saved(self) -> bool:
@@ -369,9 +413,7 @@ async def open_engines(
     """
     engines = Engines(find, file, starter, only=only)
     await engines.refresh()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(persist, "remembering results about engines", engines.keep_writing)
+    async with beside(partial(persist, "remembering results about engines", engines.keep_writing)):
         yield engines
-        nursery.cancel_scope.cancel()
     with trio.move_on_after(LAST_WRITE, shield=True):
         await engines.sync()

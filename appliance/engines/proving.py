@@ -11,24 +11,10 @@ import platformdirs
 import trio
 from msgspec import Struct
 
-from appliance.core.engines import trial_log
-from appliance.core.engines.ballast import (
-    BLOCK,
-    BLOCK_BYTES,
-    LAYERS,
-    LETTERS,
-    PREFIX,
-    SUFFIX,
-    file_name,
-    header,
-    layers_for,
-    weights_of,
-    weights_size,
-)
+from appliance.core.engines import trials
 from appliance.core.engines.listing import CPU, Device, printable
 from appliance.core.engines.proofs import Proof, ProofKey, Speeds, Timings, next_request, speeds_of
 from appliance.engines.found import Engine
-from appliance.engines.known import KNOWN, Known
 from appliance.engines.trial import Trial, TrialFailed, open_trial
 from appliance.platform.children import Children
 from appliance.store.model_files import write_sparse
@@ -124,21 +110,18 @@ async def prove(
 async def _known_answers(
     engine: Engine, device: Device, model: Path, children: Children, until: float
 ) -> tuple[Speeds | None, str | None]:
-    """Ask everything that is known. What the starter's speed lets one expect, and the card's place where it is told.
-
-    Raises TrialFailed.
-    """
+    """Ask what is known; the speed that the starter lets one expect, and the card's place. Raises TrialFailed."""
     done: list[Timings] = []
     async with open_trial(engine, device_args(device), model, children, seconds=_left(until)) as trial:
-        for known in KNOWN:
+        for known in trials.KNOWN:
             done.append(await _ask_known(trial, known, _left(until)))
         lines = trial.lines()
-    if device.name != CPU and trial_log.only_on_processor(lines):
+    if device.name != CPU and trials.only_on_processor(lines):
         raise TrialFailed("load", f"it computed on the processor instead of {device.name}")
-    return speeds_of(done, _weight(model)), trial_log.pci_of(device.name, lines)
+    return speeds_of(done, _weight(model)), trials.pci_of(device.name, lines)
 
 
-async def _ask_known(trial: Trial, known: Known, seconds: float) -> Timings:
+async def _ask_known(trial: Trial, known: trials.Known, seconds: float) -> Timings:
     question = Completion(prompt=known.prompt, n_predict=len(known.tokens))
     said = _said(await trial.ask("/completion", question, seconds=seconds))
     right = tuple(said.tokens) == known.tokens if said.tokens else said.content == known.content
@@ -151,10 +134,7 @@ async def _ask_known(trial: Trial, known: Known, seconds: float) -> Timings:
 async def _measured(
     engine: Engine, device: Device, children: Children, until: float, folder: Path | None
 ) -> Speeds | None:
-    """Its speeds with the measuring model; None where that could not be had: no room, no time, or it will not load it.
-
-    Raises TrialFailed when it dies at work.
-    """
+    """Its speeds with the measuring model; None without room or time. Raises TrialFailed when it dies at work."""
     memory = None if device.name == CPU else device.free
     limit = min(until, trio.current_time() + MEASURING_TIME)
     try:
@@ -176,7 +156,7 @@ async def _measure(trial: Trial, until: float) -> list[Timings]:
     done: list[Timings] = []
     began = 0.0
     while (size := next_request(done, trio.current_time() - began)) is not None:
-        prompt = [at * STRIDE % LETTERS for at in range(size[0])]
+        prompt = [at * STRIDE % trials.LETTERS for at in range(size[0])]
         question = Completion(prompt=prompt, n_predict=size[1], ignore_eos=True)
         done.append(_said(await trial.ask("/completion", question, seconds=_left(until))).timings)
         if len(done) == 1:
@@ -186,7 +166,7 @@ async def _measure(trial: Trial, until: float) -> list[Timings]:
 
 def _weight(model: Path) -> float:
     """How much of the whole measuring model the starter is; both are Q8_0, so that bytes tell."""
-    return model.stat().st_size / (weights_of(LAYERS) * BLOCK_BYTES / BLOCK)
+    return model.stat().st_size / (trials.weights_of(trials.LAYERS) * trials.BLOCK_BYTES / trials.BLOCK)
 
 
 def _said(answer: bytes) -> Said:
@@ -223,15 +203,15 @@ def write_ballast(folder: Path, device_memory: int | None = None) -> Ballast:
     import psutil  # seven milliseconds, which a program that measures no engine saves
 
     free = psutil.virtual_memory().available
-    layers = layers_for(free if device_memory is None else min(free, device_memory))
-    path = folder / file_name(layers)
-    head = header(layers)
-    size = len(head) + weights_size(layers)
+    layers = trials.layers_for(free if device_memory is None else min(free, device_memory))
+    path = folder / trials.file_name(layers)
+    head = trials.header(layers)
+    size = len(head) + trials.weights_size(layers)
     if not path.is_file() or path.stat().st_size != size:
         write_sparse(path, head, size - len(head))
-    known = {file_name(count) for count in range(1, LAYERS + 1)}
-    for other in folder.glob(f"{PREFIX}*{SUFFIX}"):
+    known = {trials.file_name(count) for count in range(1, trials.LAYERS + 1)}
+    for other in folder.glob(f"{trials.PREFIX}*{trials.SUFFIX}"):
         if other.name not in known:
             with contextlib.suppress(OSError):  # somebody measures with it; the next time will do
                 other.unlink()
-    return Ballast(path=path, part=layers / LAYERS)
+    return Ballast(path=path, part=layers / trials.LAYERS)

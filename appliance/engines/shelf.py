@@ -129,10 +129,7 @@ class Shelf:
             _, effects = self.state.tell([StepDone(time.time())])
 
     def recover(self) -> None:
-        """Clean up, or complete, what a killed program has left; nothing if another one is at work now.
-
-        For every start, before engines are looked for.
-        """
+        """Clean up, or complete, what a killed program has left, at every start; nothing while another is at work."""
         if not any((self.root / name).exists() for name in (STAGED, WORK)) and self.state.read().journal is None:
             return
         try:
@@ -189,10 +186,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 @asynccontextmanager
 async def alone(shelf: Shelf) -> AsyncGenerator[None]:
-    """Let nobody else install, update or remove meanwhile; what was cut short is cleared up first.
-
-    Raises Conflict, and OSError that says what to do.
-    """
+    """Let nobody else change the shelf meanwhile; what was cut short is cleared up first. Raises Conflict, OSError."""
     try:
         await trio.to_thread.run_sync(shelf.recover)
         lock = await trio.to_thread.run_sync(claim, shelf.lock)

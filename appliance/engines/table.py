@@ -96,7 +96,9 @@ def table(
                 damage=next((one.seat.damage for one in ranked if one.seat.build == engine.id), engine.damage),
                 role=state.role(engine.id),
                 withdrawn=state.withdrawn.get(engine.id, ""),
-                seats=tuple(row(one) for one in ranked if _is_of(one.seat, engine)),
+                seats=tuple(
+                    row(one) for one in ranked if one.seat.build == engine.id and one.seat.digest == engine.digest
+                ),
             )
             for engine in engines
         ),
@@ -130,10 +132,6 @@ def reason(ranked: Sequence[Ranked], state: State) -> str:
             return f"{asked}a first choice: nothing is proven here yet ('engines prove' does it now)"
         case _:
             return f"{asked}nothing better is left: {used.why}"
-
-
-def _is_of(seat: Seat, engine: Engine) -> bool:
-    return (seat.build, seat.digest) == (engine.id, engine.digest)
 
 
 def _device(seat: Seat, index: int) -> str:

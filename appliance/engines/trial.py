@@ -12,15 +12,14 @@ from pathlib import Path
 import msgspec
 import trio
 
-from appliance.core.engines import trial_log
+from appliance.core.engines import trials
 from appliance.core.engines.listing import printable
 from appliance.core.engines.proofs import Fault
-from appliance.core.engines.stands_for import NO_DEBUGGER
+from appliance.core.engines.workers import NO_DEBUGGER
 from appliance.engines.found import Engine
 from appliance.errors import Busy, UpstreamFailed
-from appliance.platform.children import Child, Children, describe_status
-from appliance.platform.cpu import engine_threads
-from appliance.platform.env import inherited_env
+from appliance.platform.children import Child, Children, describe_status, inherited_env
+from appliance.platform.machine import engine_threads
 from appliance.platform.ports import LOOPBACK, free_port
 from appliance.platform.process import Command, Lines, before_end, open_process, text_of
 from appliance.upstream.client import Address, Exchange
@@ -94,7 +93,7 @@ class Trial:
         if status is None:
             return TrialFailed("crash", f"it runs, but {cause.why if isinstance(cause, UpstreamFailed) else cause}")
         await self._output.wait_rest()
-        return TrialFailed(trial_log.fault_of_death(self._last_lines()), self._end(status, "at work"))
+        return TrialFailed(trials.fault_of_death(self._last_lines()), self._end(status, "at work"))
 
     async def wait_ready(self) -> None:
         """Return when it answers, or raise TrialFailed when it ends before."""
@@ -102,7 +101,7 @@ class Trial:
             return
         status = await self._child.wait()
         await self._output.wait_rest()
-        fault = trial_log.fault_of_start(describe_status(status), status not in NOT_EXECUTED, self.lines())
+        fault = trials.fault_of_start(describe_status(status), status not in NOT_EXECUTED, self.lines())
         raise TrialFailed(fault, self._end(status, "while it loaded"))
 
     async def _look_again_and_again(self) -> bool:
@@ -124,7 +123,7 @@ class Trial:
 
     def _end(self, status: int, when: str) -> str:
         """How it ended, in words."""
-        told = trial_log.explanation(self._last_lines())
+        told = trials.explanation(self._last_lines())
         return f"{describe_status(status)} {when}" + (f": {told}" if told else "")
 
 
@@ -178,25 +177,21 @@ async def open_trial(
         try:
             async with open_process(children, command, output.read, rest=PIPE_TIME) as child:
                 trial = Trial(Address(LOOPBACK, port, key, engine.name), child, output)
-                await _wait_ready(trial, seconds)
+                try:
+                    with trio.fail_after(seconds):
+                        await trial.wait_ready()
+                except trio.TooSlowError:
+                    raise TrialFailed("hang", f"it was not ready within {seconds:.0f} s") from None
                 begun = True
                 yield trial
                 return
         except TrialFailed:
-            if begun or not attempts_left or not trial_log.lost_its_port(output.lines()):
+            if begun or not attempts_left or not trials.lost_its_port(output.lines()):
                 raise
         except (OSError, ValueError) as cause:
             if begun:
                 raise
             raise TrialFailed("damaged", f"it cannot be started: {cause}") from None
-
-
-async def _wait_ready(trial: Trial, seconds: float) -> None:
-    try:
-        with trio.fail_after(seconds):
-            await trial.wait_ready()
-    except trio.TooSlowError:
-        raise TrialFailed("hang", f"it was not ready within {seconds:.0f} s") from None
 
 
 def _command(engine: Engine, args: Sequence[str], model: Path, port: int, key: str) -> Command:

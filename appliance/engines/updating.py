@@ -47,10 +47,7 @@ class Steps(Struct, frozen=True, kw_only=True):
 
 
 async def run_update(shelf: Shelf, build: str, old: str, steps: Steps, held: Collection[str] = ()) -> str:
-    """Go over from ``old`` to ``build``; why not, or empty. Whoever calls it is `alone` with the shelf.
-
-    Raises what the steps raise, and then nothing has changed.
-    """
+    """Go from ``old`` to ``build``; why not, or empty. The caller is `alone`. A step that raises changes nothing."""
     effects = await _tell(shelf, UpdateBegun(build=build, old=old, at=time.time(), held=tuple(held)), steps)
     done = False
     try:
@@ -102,10 +99,7 @@ def devices_of(ranked: Sequence[Ranked], build: str) -> dict[str, str]:
 async def prove_staged(
     folder: Path, file: StateFile, starter: Path, needed: Mapping[str, str], tell: Callable[[Proof], None]
 ) -> tuple[str, Engine | None]:
-    """Why the build will not do, or empty; and its engine on the devices of its best seat.
-
-    What is found out is remembered: it holds for the build wherever it lies.
-    """
+    """Why the build will not do, or empty; and its engine on its best seat's devices. What is learnt is remembered."""
     engine = find_engine(str(folder))
     async with open_engines(lambda: [engine], file, starter=starter, only=True) as engines:
         await engines.probe()

@@ -9,17 +9,16 @@ from msgspec import structs
 
 from appliance.core.config.types import Config, ModelConfig
 from appliance.core.engines.machine import Look
-from appliance.core.fit.budgets import GpuMemory, squeezed
 from appliance.core.fit.estimate import RAM
-from appliance.core.fit.plan import RESERVE, Plan
+from appliance.core.fit.plan import RESERVE, GpuMemory, Plan, squeezed
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import Terms
 from appliance.core.scheduling.policy import NO_MEMORY, Limits
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.fleet.terms import in_bytes, limits_of, plan_of, terms_of
-from appliance.platform.drivers import Gpus
-from appliance.platform.memory import free_memory, process_memory
+from appliance.platform.drivers import Gpus, process_memory
+from appliance.platform.machine import free_memory
 
 SAMPLES: Mapping[str, GpuMemory] = {}
 AFTER = 1.0

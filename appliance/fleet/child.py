@@ -8,11 +8,11 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.core.fit.buffers import Buffers
+from appliance.core.fit.estimate import Buffers
 from appliance.fleet.launch import Launch
 from appliance.fleet.readiness import Readiness
 from appliance.platform.children import Child, Children, describe_status
-from appliance.platform.port_holders import foreign_holder, listens
+from appliance.platform.ports import foreign_holder, listens
 from appliance.platform.process import Command, Lines, open_process, text_of
 
 STATE_PREFIX = b"cmd_child_to_router:state:"

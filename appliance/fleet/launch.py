@@ -16,15 +16,14 @@ from urllib.parse import quote, urlsplit
 from msgspec import Struct, structs
 
 from appliance.core.config.types import ModelConfig
-from appliance.core.engines.stands_for import NO_DEBUGGER, command_on, workers_named
-from appliance.core.engines.workers import Crew, Worker
+from appliance.core.engines.workers import NO_DEBUGGER, Crew, Worker, command_on, workers_named
 from appliance.core.models.model import Model, engine_flags, started_with
 from appliance.core.settings import FleetSettings
 from appliance.core.words import split_command
 from appliance.engines.found import Engine
 from appliance.errors import ModelFailedToStart
 from appliance.fleet.ports import listens_itself
-from appliance.platform.env import inherited_env, is_frozen, own_env
+from appliance.platform.children import inherited_env, is_frozen, own_env
 from appliance.platform.ports import LOOPBACK, free_port
 from appliance.upstream.address import address_of
 from appliance.upstream.client import Address

@@ -13,15 +13,15 @@ from appliance.core.fit.plan import Plan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings
-from appliance.engines.chooser import Chooser
 from appliance.engines.found import Engine
-from appliance.engines.rpc import workers_for
+from appliance.engines.owner import Chooser
+from appliance.engines.probing import workers_for
 from appliance.errors import EngineNotFound, ModelFailedToStart
 from appliance.fleet.launch import NOBODY, Launch, configured_launch, engine_argv, engine_launch, worker_endpoints
 from appliance.fleet.logs import Logs
 from appliance.fleet.ports import neighbour_at, will_listen
 from appliance.fleet.run import Ended
-from appliance.platform.cpu import engine_threads
+from appliance.platform.machine import engine_threads
 from appliance.upstream.client import Address
 
 log = logging.getLogger(__name__)

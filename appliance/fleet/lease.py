@@ -99,9 +99,20 @@ class Lease:
         self._answered: trio.Event | None = None
         self._error: ApplianceError | None = None
 
+    def take(self) -> Address | None:
+        """Take the lease at once, where the model is ready for one more; None changes nothing. Raises ModelNotFound.
+
+        `give_back` ends it, or an ``async with`` that begins with it.
+        """
+        self.address = self._lender.lend(self)
+        return self.address
+
+    def give_back(self) -> None:
+        self._lender.take_back(self, None)
+
     async def __aenter__(self) -> Address:
         try:
-            self.address = self._lender.lend(self) or await self._wait()
+            self.address = self.address or self._lender.lend(self) or await self._wait()
             return self.address
         except BaseException as error:
             self._lender.take_back(self, error)

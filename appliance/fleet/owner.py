@@ -12,15 +12,14 @@ from functools import partial
 import trio
 
 from appliance.core.config.types import Config
-from appliance.core.fit.budgets import GpuMemory
-from appliance.core.fit.plan import Plan
+from appliance.core.fit.plan import GpuMemory, Plan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
 from appliance.core.scheduling.policy import FreePolicy
 from appliance.core.scheduling.schedule import Schedule
 from appliance.core.settings import FleetSettings
-from appliance.engines.chooser import Chooser, OneEngine
 from appliance.engines.found import NO_GPUS, Engine, same_start
+from appliance.engines.owner import Chooser, OneEngine
 from appliance.errors import ApplianceError, KillsEngines, ModelNotFound, ModelUnloaded, ShuttingDown
 from appliance.fleet.budgets import Budgets, keep_measuring
 from appliance.fleet.failures import END_NOTICED, Failures, Hangs
@@ -218,8 +217,12 @@ class Fleet:
 
     def lease_nowait(self, model_id: str) -> AbstractContextManager[Address] | None:
         """The address of a model that is loaded now, without counting as a use: for introspection. Never loads."""
-        address = self._runs[model_id].address if self.is_ready(model_id) else None
+        address = self.address(model_id)
         return nullcontext(address) if address is not None else None
+
+    def address(self, model_id: str) -> Address | None:
+        """Where the model is reached, if it is loaded now."""
+        return self._runs[model_id].address if self.is_ready(model_id) else None
 
     async def wait_quiet(self, model_id: str) -> None:
         """Wait, before asking a process about itself, until it has noticed that a client has left.

@@ -14,13 +14,11 @@ import trio
 from msgspec import Struct
 
 from appliance.core.engines.listing import LINE
-from appliance.core.engines.stands_for import NO_DEBUGGER
-from appliance.core.engines.workers import Worker
+from appliance.core.engines.workers import NO_DEBUGGER, Worker
 from appliance.engines.found import Engine
-from appliance.engines.rpc import look_at_worker
+from appliance.engines.probing import look_at_worker
 from appliance.errors import UsageError
-from appliance.platform.children import Child, Children, describe_status
-from appliance.platform.env import inherited_env
+from appliance.platform.children import Child, Children, describe_status, inherited_env
 from appliance.platform.process import Command, Ending, Lines, before_end, open_process, text_of
 from appliance.trio_parts import Changed
 

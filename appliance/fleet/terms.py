@@ -9,9 +9,8 @@ from functools import lru_cache
 from appliance.catalog.catalog import Headers
 from appliance.core.config.types import Config, Memory
 from appliance.core.engines.machine import Look
-from appliance.core.fit.budgets import budgets_of
 from appliance.core.fit.estimate import RAM, estimate
-from appliance.core.fit.plan import RESERVE, Plan, asked_of, plan
+from appliance.core.fit.plan import RESERVE, Plan, asked_of, budgets_of, plan
 from appliance.core.fit.shape import Shape
 from appliance.core.models.model import Model, engine_flags
 from appliance.core.scheduling.effects import Terms

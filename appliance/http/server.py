@@ -15,6 +15,7 @@ from appliance.http.bytes.tls import Certificates
 from appliance.http.way.pings import Pings
 from appliance.platform.poller import Poller
 from appliance.traffic.traffic import Lifetime
+from appliance.trio_parts import beside
 
 
 class Listening:
@@ -70,8 +71,7 @@ class Server:
         ``started`` is called with the bound addresses. Raises before what ``answers`` raises of settings.
         """
         clients = Clients(self._answers(), self._poller, self._settings, self._listening.certificates)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._pings.run)
+        async with beside(self._pings.run):
             await serve_clients(
                 self._listening.listeners,
                 clients,
@@ -81,4 +81,3 @@ class Server:
                 others=self._others,
                 task_status=task_status,
             )
-            nursery.cancel_scope.cancel()

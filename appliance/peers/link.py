@@ -8,11 +8,14 @@ after every change; a ``ping`` shows that the sender is alive. Other types are f
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 import msgspec
 import trio
 from msgspec import Struct
+
+from appliance.trio_parts import every
 
 MAX_MODELS = 10_000
 LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
@@ -107,7 +110,7 @@ async def exchange_states(
     """Tell and listen until the link ends; returns why. ``heard`` gets every state of the other side, in order."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_tell, channel, local_state, wait_changed)
-        nursery.start_soon(_ping, channel)
+        nursery.start_soon(every, PING_EVERY, partial(channel.send, PING))
         why = await _listen(channel, heard)
         nursery.cancel_scope.cancel()
     return why
@@ -122,12 +125,6 @@ async def _tell(channel: Channel, local_state: LocalState, wait_changed: WaitCha
             await channel.send(msgspec.json.encode(_Models(state)).decode())
             told = state
             await trio.sleep(PAUSE)
-
-
-async def _ping(channel: Channel) -> None:
-    while True:
-        await trio.sleep(PING_EVERY)
-        await channel.send(PING)
 
 
 async def _listen(channel: Channel, heard: Callable[[Sequence[ModelState]], None]) -> str:

@@ -61,9 +61,7 @@ def find_cards(root: Path = ROOT) -> list[Card]:
 
 
 def sample(card: Card, index: int, now: datetime) -> GpuSample:
-    """Take one sample. A question would wake a GPU that is powered down, so for such a GPU only the name is
-    reported.
-    """
+    """Take one sample. A question would wake a GPU that is powered down, so only its name is reported."""
     if read_text(card.device / "power" / "runtime_status") == "suspended":
         return GpuSample(timestamp=now, id=index, name=card.name, uuid=card.uuid)
     used, total = (read_number(card.device / f"mem_info_vram_{which}") for which in ("used", "total"))
@@ -105,21 +103,16 @@ def _card(device: Path) -> Card | None:
     vendor = VENDORS[number]
     hwmon = next(iter(entries(device / "hwmon")), None)
     model = (read_text(device / "device") or "").removeprefix("0x")
+    named = [path for path in entries(hwmon) if path.match("temp*_label")] if hwmon is not None else []
+    labels = [(path, read_text(path)) for path in named]
     return Card(
         device=device,
         vendor=vendor,
         name=read_text(device / "product_name") or f"{vendor} GPU {model}".strip(),
         uuid=read_text(device / "unique_id"),
         hwmon=hwmon,
-        sensors=_sensors(hwmon),
+        sensors={label: path.with_name(path.name.replace("_label", "_input")) for path, label in labels if label},
     )
-
-
-def _sensors(hwmon: Path | None) -> dict[str, Path]:
-    if hwmon is None:
-        return {}
-    labels = ((path, read_text(path)) for path in entries(hwmon) if path.match("temp*_label"))
-    return {label: path.with_name(path.name.replace("_label", "_input")) for path, label in labels if label is not None}
 
 
 def _degrees(card: Card, *labels: str) -> int | None:
@@ -199,9 +192,7 @@ def nvidia_version(root: Path = ROOT) -> str:
 
 
 def amd(root: Path = ROOT) -> list[Gpu]:
-    """Return AMD's cards, with the capabilities that KFD reports. A sleeping card is not woken: its memory stays
-    unknown.
-    """
+    """Return AMD's cards, with KFD's capabilities. A sleeping card is not woken: its memory stays unknown."""
     targets = _kfd(root)
     return [_amd(slot, targets.get(slot.pci, _NO_NODE), root) for slot in slots(root) if slot.vendor == AMD]
 
@@ -274,9 +265,7 @@ def _kfd(root: Path) -> Mapping[str, _Node]:
 
 
 def _gfx(version: int) -> str | None:
-    """Convert ``110000`` to ``gfx1100``, ``90010`` to ``gfx90a``: two decimal digits each, the last two parts
-    hexadecimal.
-    """
+    """Convert ``110000`` to ``gfx1100``, ``90010`` to ``gfx90a``: two digits each, the last two parts hexadecimal."""
     major, minor, step = version // 10000, version // 100 % 100, version % 100
     return f"gfx{major}{minor:x}{step:x}" if version else None
 
@@ -308,9 +297,7 @@ def _module_version(driver: str, root: Path) -> str:
 
 
 def read_text(path: Path) -> str | None:
-    """Return the text of one small file; None if it is empty, absent, or cannot be read at the moment (EBUSY,
-    EPERM).
-    """
+    """Return the text of one small file; None if it is empty, absent, or cannot be read now (EBUSY, EPERM)."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:

@@ -40,10 +40,7 @@ _as_json = False
 
 
 def say_as_json() -> None:
-    """Make every message, and every record of the log on standard error, a JSON object in one line, from now on.
-
-    It holds ``time`` (seconds since 1970), ``level`` and ``message``.
-    """
+    """From now on a message or log record on standard error is one JSON object: ``time``, ``level``, ``message``."""
     global _as_json
     _as_json = True
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)

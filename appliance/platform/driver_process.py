@@ -9,7 +9,7 @@ the server imports the words below.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -77,7 +77,7 @@ def main() -> None:
                 _say(Seen(see(msgspec.json.decode(rest, type=Order), lambda name: _say(Stage(name)))))
                 continue
             if nvml is None:
-                nvml = opened.enter_context(open_nvml(load_library(), _complain))
+                nvml = opened.enter_context(open_nvml(load_library(), lambda why: print(why, file=sys.stderr)))
             if nvml is None:
                 sys.exit(NO_DRIVER)
             _say(answer(nvml, question, rest))
@@ -97,6 +97,7 @@ def answer(nvml: Nvml, question: str, rest: str) -> object:
 
 def see(order: Order, begin: Callable[[str], None] = lambda name: None) -> Look:
     """Look at everything; ``begin`` hears of each stage that is about to be done."""
+    import os
     import platform
     from pathlib import Path
 
@@ -142,7 +143,7 @@ def see(order: Order, begin: Callable[[str], None] = lambda name: None) -> Look:
         memory_available=available,
         gpus=tuple(gpus),
         loaders=loaders,
-        hidden=dict(_hidden()),
+        hidden={name: os.environ[name] for name in VISIBILITY if name in os.environ},
         problems=tuple(dict.fromkeys(problems)),
     )
 
@@ -156,31 +157,16 @@ def _through_nvml(root: Path, problems: list[str]) -> list[Gpu]:
         return []
 
     def refused(why: str) -> None:
-        problems.append(_in_words(why))
+        updated = "was updated and the old one runs (driver/library version mismatch): restart the machine"
+        problems.append(f"NVIDIA's driver {updated if MISMATCH in why.lower() else f'does not answer: {why}'}")
 
     with open_nvml(load_library(), refused) as nvml:
         return [] if nvml is None else nvml.gpus()
 
 
-def _in_words(why: str) -> str:
-    if MISMATCH in why.lower():
-        return "NVIDIA's driver was updated and the old one runs (driver/library version mismatch): restart the machine"
-    return f"NVIDIA's driver does not answer: {why}"
-
-
-def _hidden() -> Iterator[tuple[str, str]]:
-    import os
-
-    return ((name, os.environ[name]) for name in VISIBILITY if name in os.environ)
-
-
 def _say(told: object) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
     sys.stdout.buffer.flush()
-
-
-def _complain(why: str) -> None:
-    sys.stderr.write(f"{why}\n")
 
 
 if __name__ == "__main__":

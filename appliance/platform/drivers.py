@@ -12,7 +12,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TypeVar
@@ -25,7 +25,7 @@ from appliance.core.engines.builds import platform_of
 from appliance.core.engines.listing import printable
 from appliance.core.engines.machine import Look
 from appliance.core.machine import Accelerator, GpuSample
-from appliance.platform.children import Child, Children, describe_status, open_children
+from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children
 from appliance.platform.driver_process import (
     ACCELERATORS,
     LOOK,
@@ -38,11 +38,10 @@ from appliance.platform.driver_process import (
     Told,
     command,
 )
-from appliance.platform.env import inherited_env
 from appliance.platform.libraries import has_nvml
-from appliance.platform.process import Command, Lines, before_end, open_process
-from appliance.platform.throwaway import Ran, run_to_end
-from appliance.trio_parts import Changed, persist
+from appliance.platform.machine import resident_bytes
+from appliance.platform.process import Command, Lines, Ran, before_end, open_process, run_to_end
+from appliance.trio_parts import Changed, beside, persist
 
 LIMIT = 30.0 if sys.platform == "win32" else 10.0
 """Seconds for one process; a driver that is asked for the first time may take three to wake a card."""
@@ -190,13 +189,11 @@ async def open_gpus() -> AsyncGenerator[Gpus]:
         return
     send, receive = trio.open_memory_channel[Ask](0)
     gpus = Gpus(send)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_answer_all, receive)
+    async with beside(partial(_answer_all, receive)):
         try:
             yield gpus
         finally:
             send.close()
-        nursery.cancel_scope.cancel()
 
 
 async def _answer_all(questions: trio.MemoryReceiveChannel[Ask]) -> None:
@@ -294,3 +291,38 @@ async def _exchange(child: Child, question: str, said: _LastLine) -> bytes:
     while not said.line:
         await said.changed.wait()
     return said.line
+
+
+# ---- the memory of processes -----------------------------------------------------------------------------------------
+
+
+async def process_memory(pid: int, devices: Collection[str], gpus: Gpus) -> Mapping[str, int]:
+    """Bytes by device, for those of ``devices`` (``ram``, ``gpu0`` ...) that can be told. It takes milliseconds."""
+    family = await trio.to_thread.run_sync(_family, pid)
+    taken: dict[str, int] = {}
+    if "ram" in devices and (resident := sum(family.values())):
+        taken["ram"] = resident  # nothing at all is what a process has that has just ended
+    for device in devices:
+        if device.startswith("gpu") and device[3:].isdigit():
+            found = _of(family, await gpus.processes(int(device[3:])) or ())
+            if found is not None:
+                taken[device] = found
+    return taken
+
+
+def _family(pid: int) -> dict[int, int]:
+    """The process and those that it has started, with the bytes that each has in RAM."""
+    import psutil  # seven milliseconds, which a server that has started no model saves
+
+    try:
+        members = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.Error:
+        return {}
+    return {member: resident_bytes(member) or 0 for member in members}
+
+
+def _of(family: Collection[int], running: Iterable[tuple[int, int | None]]) -> int | None:
+    """None without a driver, or where it does not tell who takes what (containers, Windows in WDDM mode)."""
+    taken = [size for pid, size in running if pid in family]
+    known = [size for size in taken if size is not None]
+    return sum(known) if known and len(known) == len(taken) else None

@@ -39,10 +39,7 @@ log = logging.getLogger(__name__)
 
 
 async def detect(budget: float = BUDGET) -> Hardware | None:
-    """Look, in a thread, and at NVIDIA's cards in a separate process, which ends with the look.
-
-    None when the system does not tell, or not within ``budget`` seconds.
-    """
+    """Look, in a thread; None when the system does not tell, or not within ``budget`` seconds."""
     with trio.move_on_after(budget):
         try:
             async with open_gpus() as gpus:
@@ -56,10 +53,7 @@ async def detect(budget: float = BUDGET) -> Hardware | None:
 
 
 def look(nvidia: Sequence[Accelerator] = ()) -> Hardware:
-    """Return the result of `detect`; blocks. NVIDIA's cards come first, in the order of the GPU samples.
-
-    Raises OSError or psutil.Error when not even the memory's size is known.
-    """
+    """Return the result of `detect`; blocks. NVIDIA's cards come first. Raises OSError or psutil.Error."""
     cpu = here.cpu_names()
     return Hardware(
         captured_at=datetime.now(UTC),
@@ -93,14 +87,16 @@ def checkup(folders: Mapping[str, Path], root: Path = Path("/")) -> Checkup:
         cores=psutil.cpu_count(logical=True) or 0,
         memory=psutil.virtual_memory().total,
         cards=tuple(Card(pci=slot.pci, vendor=VENDORS[slot.vendor], driver=slot.driver) for slot in slots(root)),
-        device_files=tuple(_device_files(root)),
+        device_files=tuple(
+            DeviceFile(path=str(path), usable=os.access(path, os.R_OK | os.W_OK), group=_group(path))
+            for pattern in DEVICE_FILES
+            for path in sorted(root.glob(pattern))
+        ),
     )
 
 
 def port_owner(port: int) -> PortOwner | None:
-    """Return the process that listens on a TCP port here; without a name if the system does not report it. None: none
-    does.
-    """
+    """Return the process that listens on a TCP port here, without a name if the system hides it. None: none does."""
     try:
         connections = psutil.net_connections("tcp")
     except (psutil.Error, OSError):
@@ -150,12 +146,6 @@ def _open_files() -> int | None:
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if hard == resource.RLIM_INFINITY else hard
-
-
-def _device_files(root: Path) -> Iterator[DeviceFile]:
-    for pattern in DEVICE_FILES:
-        for path in sorted(root.glob(pattern)):
-            yield DeviceFile(path=str(path), usable=os.access(path, os.R_OK | os.W_OK), group=_group(path))
 
 
 def _group(path: Path) -> str:

@@ -1,9 +1,11 @@
-"""This system's own module, `here`, which describes the machine; and a watch for times when the machine was asleep."""
+"""This system's own module, `here`, which describes the machine; what of it is free; whether it was asleep."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from functools import cache
 
 if sys.platform == "darwin":
     from appliance.platform import machine_macos as here
@@ -12,7 +14,7 @@ elif sys.platform == "win32":
 else:
     from appliance.platform import machine_linux as here
 
-__all__ = ["SLEPT", "Suspends", "here"]
+__all__ = ["SLEPT", "Suspends", "engine_threads", "free_memory", "here", "raise_open_files", "resident_bytes"]
 
 SLEPT = 5.0
 """Seconds by which the clocks must differ: a smaller difference is a corrected clock."""
@@ -31,3 +33,61 @@ class Suspends:
         """True if it was asleep for `SLEPT` seconds or more. A wall clock that was set forward looks the same."""
         before, self._behind = self._behind, self._always() - self._running()
         return self._behind - before >= SLEPT
+
+
+@cache
+def engine_threads() -> int:
+    """Threads for one CPU model process: every core but one, at least one.
+
+    With all cores taken by an engine's spinning threads, relaying one token took over a second (measured on 2 cores).
+    """
+    import psutil  # seven milliseconds, which a server that has started no model saves
+
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
+    cores = min(usable, psutil.cpu_count(logical=False) or usable)
+    return max(1, cores - 1)
+
+
+MOST_CLIENTS = 4000
+OWN_FILES = 192
+"""Descriptors for everything but clients: model processes (three each), the stores, the log, tools, peers. A program
+that may have less than twice as many keeps half."""
+PER_CLIENT = 2
+"""A client, and its connection to a model process."""
+WANTED_FILES = OWN_FILES + PER_CLIENT * MOST_CLIENTS
+
+
+def raise_open_files() -> int:
+    """Raise the soft limit of open files to what the hard limit allows. Return how many clients that leaves room for.
+
+    On Windows sockets have no such limit.
+    """
+    if sys.platform == "win32":
+        return MOST_CLIENTS
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):
+            wanted = soft  # macOS may allow less than it says
+    return min(MOST_CLIENTS, max(1, (wanted - min(OWN_FILES, wanted // 2)) // PER_CLIENT))
+
+
+def free_memory() -> int:
+    """Bytes that a new program could have: what the system has left, or the container."""
+    import psutil  # seven milliseconds, which a server that has started no model saves
+
+    return min(psutil.virtual_memory().available, here.memory_left())
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Memory that a process has in RAM, pages shared with others included. None when it is gone or not ours to see."""
+    import psutil  # as for `engine_threads`
+
+    try:
+        return psutil.Process(pid).memory_info().rss
+    except psutil.Error:
+        return None

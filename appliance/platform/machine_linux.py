@@ -120,9 +120,7 @@ def system() -> str:
 
 
 def environment(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Environment:
-    """Return the kind of system around this process, the innermost one: a container in a virtual machine is a
-    container.
-    """
+    """Return the innermost kind of system around this process: a container in a virtual machine is a container."""
     release = read_text(root / "proc/sys/kernel/osrelease") or ""
     if container := _container(root, environ):
         return container
@@ -176,9 +174,7 @@ def memory(root: Path = ROOT) -> tuple[int, int]:
 
 
 def memory_limit(root: Path = ROOT) -> int:
-    """Return the bytes that this process and its neighbours in the group may have in all; `sys.maxsize` without a
-    limit.
-    """
+    """Return the bytes that this process and its group may have in all; `sys.maxsize` without a limit."""
     return min((limit for _, limit in _memory(root)), default=sys.maxsize)
 
 
@@ -188,9 +184,7 @@ def memory_left(root: Path = ROOT) -> int:
 
 
 def cores(root: Path = ROOT) -> int:
-    """Return the processors that this process may use at once: its affinity and the quotas of its groups, at least
-    one.
-    """
+    """Return the processors that this process may use at once, by affinity and its groups' quotas; at least one."""
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
     return max(1, min([usable, *(math.ceil(quota) for quota in _quotas(root))]))
 

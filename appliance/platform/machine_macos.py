@@ -52,9 +52,7 @@ def system() -> str:
 
 
 def accelerators(first: int) -> list[Accelerator]:
-    """Return the GPU that is part of every Apple processor and shares its memory. Those of Intel Macs are not
-    reported.
-    """
+    """Return the GPU of Apple's processors, which shares their memory. Those of Intel Macs are not reported."""
     if not is_apple():
         return []
     memory = AcceleratorMemory(kind="unified", capacity_bytes=_number("hw.memsize"))

@@ -209,9 +209,7 @@ class Nvml:
         )
 
     def _memory(self, device: Device) -> Memory | None:
-        """Return the memory as ``nvidia-smi`` counts it (without the driver's own reserve) if the driver is new enough
-        (510).
-        """
+        """Return the memory as ``nvidia-smi`` counts it, without the driver's own reserve, if the driver can (510)."""
         library = self._library
         newer = self._try(library.nvmlDeviceGetMemoryInfo, device, version=library.nvmlMemory_v2)
         return newer or self._try(library.nvmlDeviceGetMemoryInfo, device)
@@ -232,10 +230,7 @@ class Nvml:
 
 @contextmanager
 def open_nvml(library: Library | None, refused: Callable[[str], None] = lambda why: None) -> Generator[Nvml | None]:
-    """Initialise the library for the length of the block.
-
-    None without one, or without a working driver; ``refused`` then gets NVML's own message.
-    """
+    """Initialise the library for the block. None without a working driver; ``refused`` then gets NVML's message."""
     if library is None:
         yield None
         return

@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager, suppress
 import trio
 from trio.abc import ReceiveStream, SendStream
 
-from appliance.trio_parts import AGAIN, lacking, plain_nursery
+from appliance.trio_parts import AGAIN, beside, lacking
 
 WARDEN = """
 trap '' HUP INT QUIT TERM PIPE
@@ -60,10 +60,7 @@ LOOKS_FOR_ZOMBIES = 10
 
 
 class Child:
-    """A running child in its own process group. ``output`` is its standard output and error on one pipe.
-
-    ``errors`` is its standard error, where it was spawned with a pipe of its own for that.
-    """
+    """A running child in its own process group. ``output``: both outputs, but for ``errors`` where it has one."""
 
     def __init__(self, process: trio.Process, stdin: SendStream, output: ReceiveStream, warden: Warden) -> None:
         self._process = process
@@ -81,10 +78,7 @@ class Child:
         return self._process.returncode
 
     async def wait(self) -> int:
-        """Wait for the child's end, take what is left of its process group down, and return the exit status.
-
-        A negative status is the number of the signal that ended it.
-        """
+        """Wait for its end, take the rest of its group down, return the exit status; minus a signal's number."""
         status = await self.wait_exit()
         self.take_down()
         return status
@@ -306,7 +300,6 @@ class Children:
 async def open_children() -> AsyncGenerator[Children]:
     """Own the warden for as long as children may run. They must be gone before the block is left."""
     warden = Warden()
-    async with plain_nursery() as nursery:
+    async with beside() as nursery:
         await nursery.start(warden.keep)
         yield Children(warden)
-        nursery.cancel_scope.cancel()

@@ -48,10 +48,7 @@ KILL = Ending()
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """One command to execute. ``stdin`` is all of its input; None: its input stays open for others to write to.
-
-    ``own_errors``: its standard error is not part of its output.
-    """
+    """One command. ``stdin``: all of its input; None: it stays open. ``own_errors``: not part of its output."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -109,9 +106,7 @@ async def open_process(
 async def run(
     children: Children, command: Command, output: Sink, *, errors: Sink = ignore, seconds: float, rest: float = 1.0
 ) -> Ended:
-    """Run a command for at most ``seconds``, in `open_process`, which tells the rest. It may end earlier than it would
-    by itself, if a sink wants no more.
-    """
+    """Run a command in `open_process` for at most ``seconds``; a sink that wants no more ends it earlier."""
     async with open_process(children, command, output, errors=errors, rest=rest) as child:
         with trio.move_on_after(seconds) as time:
             await child.wait()
@@ -211,12 +206,49 @@ def text_of(line: bytes) -> str:
 
 
 def into(kept: CappedOutput, *, flood: bool = True) -> Sink:
-    """Return a sink that keeps the beginning of the output. ``flood``: output beyond that is dropped, else it ends the
-    process.
-    """
+    """Return a sink that keeps the beginning. ``flood``: output beyond that is dropped, else it ends the process."""
 
     async def take(piece: bytes) -> bool:
         kept.feed(piece)
         return flood or not kept.truncated
 
     return take
+
+
+MOST = 1 << 20
+"""Bytes of each output that are kept; a program that prints more is ended."""
+
+
+class Ran(Struct, frozen=True, kw_only=True):
+    """The end of the program. ``status`` None: this process ended it, because its time or its output was used up."""
+
+    status: int | None
+    output: bytes
+    errors: bytes
+    flooded: bool
+    """It printed more than it may."""
+    seconds: float
+
+
+async def run_to_end(
+    children: Children,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    seconds: float,
+    stdin: bytes = b"",
+    most: int = MOST,
+) -> Ran:
+    """Run ``argv`` to its end, at most so long. Raises OSError, ValueError; a missing program ends with status 127."""
+    begun = trio.current_time()
+    output, errors = CappedOutput(most), CappedOutput(most)
+    command = Command(argv=argv, env=env, stdin=stdin, own_errors=True)
+    ended = await run(children, command, into(output, flood=False), errors=into(errors, flood=False), seconds=seconds)
+    flooded = output.truncated or errors.truncated
+    return Ran(
+        status=None if flooded or ended.timed_out else ended.status,
+        output=output.kept,
+        errors=errors.kept,
+        flooded=flooded,
+        seconds=trio.current_time() - begun,
+    )

@@ -29,10 +29,7 @@ class Sampler:
         self._busy_before = _processor_times()
 
     def take(self, now: datetime, nvidia: Sequence[GpuSample] = ()) -> Sample:
-        """One look at everything but NVIDIA's GPUs, of which samples are given.
-
-        Raises OSError or psutil.Error when the system does not even tell its memory.
-        """
+        """One look at everything but NVIDIA's GPUs, of which samples are given. Raises OSError or psutil.Error."""
         gpus = [structs.replace(gpu, timestamp=now) for gpu in nvidia]
         gpus += [cards_linux.sample(card, index, now) for index, card in enumerate(self._cards, start=len(gpus))]
         return Sample(system=self._system(now), gpus=tuple(gpus))

@@ -14,10 +14,10 @@ import trio
 
 from appliance.core.machine import Performance, Sample
 from appliance.platform.drivers import Gpus
-from appliance.trio_parts import persist
+from appliance.trio_parts import beside, persist
 
 if TYPE_CHECKING:
-    from appliance.platform.sampler import Sampler
+    pass
 
 KEPT = 3600.0
 """Seconds of samples that are kept."""
@@ -60,22 +60,20 @@ class Samples:
 async def open_samples(
     gpus: Gpus, every: float | None, tell: Callable[[Sample], None] | None = None
 ) -> AsyncGenerator[Samples]:
-    """Own the one task that samples every so many seconds, for the length of the block. None: no samples at all.
-
-    ``tell`` hears every new sample; ``gpus`` is how NVIDIA's driver is asked.
-    """
+    """Own the task that samples every so many seconds, never for None. ``tell`` hears every new sample."""
     samples = Samples(every, tell)
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         if every is not None:
             nursery.start_soon(persist, "sampling the machine", partial(_fill, samples, every, gpus))
         yield samples
-        nursery.cancel_scope.cancel()
 
 
 async def _fill(samples: Samples, every: float, gpus: Gpus) -> None:
     due = trio.current_time() + min(FIRST, every)
     await trio.sleep(min(FIRST, every) / 2)  # whoever has started the program waits for it to listen, not for this
-    sampler = await trio.to_thread.run_sync(_new_sampler, abandon_on_cancel=True)
+    from appliance.platform.sampler import new_sampler  # with psutil, seven milliseconds of the start
+
+    sampler = await trio.to_thread.run_sync(new_sampler, abandon_on_cancel=True)
     while True:
         await trio.sleep_until(due)
         nvidia = await gpus.samples()
@@ -83,9 +81,3 @@ async def _fill(samples: Samples, every: float, gpus: Gpus) -> None:
         if sample is not None:
             samples.add(sample)
         due = max(due + every, trio.current_time())  # after the machine has slept, one sample and not many
-
-
-def _new_sampler() -> Sampler:
-    from appliance.platform.sampler import new_sampler  # with psutil, seven milliseconds of the start
-
-    return new_sampler()

@@ -23,9 +23,7 @@ WATCHDOG_MARGIN = 5.0
 
 
 class Stop:
-    """The meaning of the user's signals: the first one asks for an orderly end, the second one for an end without
-    waiting.
-    """
+    """The meaning of the user's signals: the first asks for an orderly end, the second for one without waiting."""
 
     def __init__(self) -> None:
         self.asked = trio.Event()

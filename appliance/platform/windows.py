@@ -77,10 +77,7 @@ class _Job:
 
 
 class Child:
-    """A running child, with its descendants, in a job of its own. ``output`` is both of its outputs on one pipe.
-
-    ``errors`` is its standard error, where it was spawned with a pipe of its own for that.
-    """
+    """A running child, with its descendants, in a job. ``output``: both outputs, but for ``errors`` if it has one."""
 
     def __init__(self, process: trio.Process, stdin: SendStream, output: ReceiveStream, job: _Job) -> None:
         self._process = process

@@ -32,12 +32,8 @@ from appliance.plugins.folders import (
 )
 from appliance.plugins.hooks import Plugin
 from appliance.plugins.manifest import Checked, Choice, Source, check_settings
-from appliance.trio_parts import persist
+from appliance.trio_parts import persist, watch
 
-WATCH_EVERY = 1.0
-"""Seconds between two looks at the folders when changes are followed."""
-SETTLED = 0.25
-"""A file that has not changed for this long is completely written."""
 FIRST_LOOK = 1.0
 """Seconds by which the first look at the folders may delay the start of the program; on a slow disk it continues
 after.
@@ -244,13 +240,7 @@ class Plugins:
 
     async def watch(self) -> None:
         """Look again whenever files of plugins have changed; never returns."""
-        while True:
-            await trio.sleep(WATCH_EVERY)
-            if (now := await self._files()) == self._scan.files():
-                continue
-            await trio.sleep(SETTLED)
-            if await self._files() == now:
-                await self.look()
+        await watch(self._files, self.look, seen=self._scan.files())
 
     async def _files(self) -> Files:
         found = await trio.to_thread.run_sync(scan, self.choice, abandon_on_cancel=True)

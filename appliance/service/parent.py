@@ -1,9 +1,13 @@
-"""The application that started the program as a part of itself: it learns the address, and the program ends with it."""
+"""What started the program hears how it fares: an application that it is a part of, or systemd (sd_notify(3)).
+
+The application learns the address, and the program ends with it.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -15,9 +19,10 @@ import trio
 from msgspec import Struct
 
 from appliance.core.settings import Embedding
+from appliance.core.systemd import Watch, message, watch_of
 from appliance.errors import UsageError
 from appliance.platform.stopping import STOP_SIGNALS
-from appliance.trio_parts import persist
+from appliance.trio_parts import beside, every, persist
 
 LOOK_EVERY = 0.5
 """Seconds between two looks for the parent, where the system does not tell of its end."""
@@ -59,11 +64,10 @@ async def open_parent(settings: Embedding) -> AsyncGenerator[Parent]:
     file = Path(settings.ready_file) if settings.ready_file is not None else None
     _remove(file)
     try:
-        async with trio.open_nursery() as nursery:
+        async with beside() as nursery:
             if settings.parent_pid is not None:
                 nursery.start_soon(persist, "watching the parent", partial(_follow, settings.parent_pid))
             yield Parent(file)
-            nursery.cancel_scope.cancel()
     finally:
         _remove(file)
 
@@ -115,3 +119,58 @@ def _write(file: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+ASKED = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
+class ServiceManager:
+    """The socket of the service manager. Without one, every word is lost, and nothing fails."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.every = watch.every
+        self._address = "\0" + watch.address[1:] if watch.address.startswith("@") else watch.address
+        self._socket: socket.socket | None = None
+        if watch.address:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+
+    def say(self, **words: str | int) -> None:
+        """Send one message, without waiting. A manager that has gone, or does not read, misses it."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.sendto(message(**words), self._address)
+
+    def close(self) -> None:
+        """Close the socket; twice is once."""
+        if self._socket is not None:
+            self._socket.close()
+
+
+@asynccontextmanager
+async def open_service_manager(stopping: trio.Event) -> AsyncGenerator[ServiceManager]:
+    """Speak to the service manager that started this process; there may be none.
+
+    Signs of life come from a task of the event loop, so that they end when the loop hangs. The variables that name the
+    socket are taken out of the environment: no child may speak for this program.
+    """
+    watch = watch_of(os.environ, os.getpid()) if hasattr(socket, "AF_UNIX") else Watch()
+    for name in ASKED:
+        os.environ.pop(name, None)
+    manager = ServiceManager(watch)
+    try:
+        async with beside() as nursery:
+            if manager.every is not None:
+                manager.say(WATCHDOG=1)
+                nursery.start_soon(every, manager.every, lambda: manager.say(WATCHDOG=1))
+            if watch.address:
+                # A reload by systemd must not end a program that has nothing to read again.
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+                nursery.start_soon(_tell_stopping, manager, stopping)
+            yield manager
+    finally:
+        manager.close()
+
+
+async def _tell_stopping(manager: ServiceManager, stopping: trio.Event) -> None:
+    await stopping.wait()
+    manager.say(STOPPING=1, STATUS="requests under way may finish")

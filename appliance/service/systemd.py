@@ -10,9 +10,8 @@ from msgspec import Struct
 
 from appliance.core.systemd import CACHE, HIDDEN, NAME, STATE, SYSUSERS, UNIT, system_unit, user_unit
 from appliance.errors import ApplianceError, UsageError
-from appliance.platform.children import open_children
-from appliance.platform.env import inherited_env
-from appliance.platform.throwaway import Ran, run_to_end
+from appliance.platform.children import inherited_env, open_children
+from appliance.platform.process import Ran, run_to_end
 
 PACKAGED = Path("/usr/lib/systemd/system") / UNIT
 """The unit of a package, which installs and removes it."""

@@ -14,8 +14,7 @@ import trio
 from appliance.core.tools.places import Container, Image
 from appliance.core.tools.texts import CappedOutput
 from appliance.core.tools.tool import ToolProblem
-from appliance.platform.children import REAP_TIME, Child, Children
-from appliance.platform.env import inherited_env
+from appliance.platform.children import REAP_TIME, Child, Children, inherited_env
 from appliance.platform.process import Command, Ending, before_end, ignore, into, open_process, run
 from appliance.trio_parts import plain_nursery
 

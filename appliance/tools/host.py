@@ -15,8 +15,7 @@ from appliance.core.tools.places import BadPath, check_path, expanded
 from appliance.core.tools.search import BUDGET, Grep, Job, Kind, Search, Wanted
 from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
 from appliance.core.tools.texts import CappedOutput, readable
-from appliance.platform.children import Children
-from appliance.platform.env import inherited_env
+from appliance.platform.children import Children, inherited_env
 from appliance.platform.process import Command, into
 from appliance.tools.files import home_folder, open_folder, open_regular, resolved
 from appliance.tools.place import FileProblem, Listing, Matches, TooLarge

@@ -18,8 +18,7 @@ from trio.abc import SendStream
 
 from appliance.core.mcp.config import StdioServer
 from appliance.core.mcp.messages import PROTOCOL, Answer, Asked, Lines, notification, read_message, reply, request
-from appliance.platform.children import Children, describe_status
-from appliance.platform.env import inherited_env
+from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.process import Command, Ending, end, open_process
 from appliance.tools.mcp_session import SessionLost
 

@@ -12,8 +12,7 @@ from appliance.core.tools.search import BUDGET, GrepLines, Job, Kind, Search, Wa
 from appliance.core.tools.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
 from appliance.core.tools.texts import CappedOutput
 from appliance.core.tools.tool import ToolProblem
-from appliance.platform.children import Children
-from appliance.platform.env import inherited_env
+from appliance.platform.children import Children, inherited_env
 from appliance.platform.process import KILL, Command, Ending, Sink, into
 from appliance.tools.place import FileProblem, Listing, Matches, TooLarge
 from appliance.tools.processes import WITH_INPUT, Ended, run

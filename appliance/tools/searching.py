@@ -7,8 +7,7 @@ from msgspec import Struct
 
 from appliance.core.tools.search import End, Entry, Found, Job, Text
 from appliance.core.tools.tool import ToolProblem
-from appliance.platform.children import Children
-from appliance.platform.env import inherited_env
+from appliance.platform.children import Children, inherited_env
 from appliance.platform.process import Command
 from appliance.tools import search_process
 from appliance.tools.place import FileProblem

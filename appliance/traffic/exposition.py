@@ -14,7 +14,7 @@ from appliance import __version__
 from appliance.core.machine import GpuSample, Sample, SystemSample
 from appliance.core.units import MIB
 from appliance.fleet.owner import ChildStatus
-from appliance.platform.memory import resident_bytes
+from appliance.platform.machine import resident_bytes
 from appliance.traffic.metrics import BUCKETS, Durations, Metrics, ModelCounts
 
 STATES = ("queued", "loading", "loaded", "sleeping", "stopping")

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -25,7 +26,7 @@ from appliance.core.records.log_lines import (
 )
 from appliance.fleet.logs import Line
 from appliance.traffic.request import Request
-from appliance.trio_parts import Changed
+from appliance.trio_parts import Changed, wait_any
 
 LIMIT = 100 * 1024
 """Characters of the program's own log that are kept, more or less: lines of requests are estimated; llama-swap's
@@ -233,18 +234,11 @@ class LogReader:
 
     async def wait(self) -> None:
         """Wait until `take` has something new, or probably."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._wait_own, nursery.cancel_scope)
-            nursery.start_soon(self._wait_processes, nursery.cancel_scope)
+        feeds = self._feeds
+        await wait_any(
+            partial(feeds.own.wait_news, self._own_line), partial(feeds.processes.wait_news, self._process_line)
+        )
         await trio.sleep(GATHER)
-
-    async def _wait_own(self, waiting: trio.CancelScope) -> None:
-        await self._feeds.own.wait_news(self._own_line)
-        waiting.cancel()
-
-    async def _wait_processes(self, waiting: trio.CancelScope) -> None:
-        await self._feeds.processes.wait_news(self._process_line)
-        waiting.cancel()
 
     def _render(self, line: Line) -> str:
         return line.text if self._model is not None else f"[{line.model}] {line.text}"

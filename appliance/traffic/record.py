@@ -26,15 +26,16 @@ from appliance.store.activity import Activity
 from appliance.traffic.inflight import Entry
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.request import Headers, Passing, Request, Sink
-from appliance.trio_parts import persist
+from appliance.trio_parts import beside, persist
 from appliance.wire.activity import NO_TOKENS, Capture, Page, Row, Stats
 
 PACKING_PAUSE = 0.5
 """Seconds before the first batch: under load most captures are gone by then, and were not worth compressing."""
 PACKING_BATCH = 1 << 20
 """Bytes compressed in one go; some ten milliseconds in a thread of its own."""
-SHARE = 10
-"""One part in so many of a core's time goes into compressing, however much there is of it."""
+SHARE = 40
+"""One part in so many of a core's time goes into compressing, however much there is of it. Under load most captures are
+gone before it is their turn."""
 
 
 class Packer:
@@ -60,8 +61,10 @@ class Packer:
             await self._wake.wait()
             self._wake = trio.Event()
             await trio.sleep(PACKING_PAUSE)
-            while batch := self.batch():
+            while True:
                 began = time.monotonic()
+                if not (batch := self.batch()):
+                    break
                 packed = await trio.to_thread.run_sync(_pack, batch, abandon_on_cancel=True)
                 for packing, result in zip(batch, packed, strict=True):
                     packing.put(result)
@@ -390,9 +393,7 @@ async def open_recorder(activity: Activity) -> AsyncGenerator[Recorder]:
     """Leaving the block writes down what is waiting."""
     recorder = Recorder(activity)
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(recorder.run)
+        async with beside(recorder.run):
             yield recorder
-            nursery.cancel_scope.cancel()
     finally:
         recorder.settle()

@@ -8,6 +8,7 @@ in good order is used again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import trio
@@ -100,36 +101,48 @@ class Response:
         except OSError:
             raise UpstreamFailed(self._address.label, "it broke the connection") from None
 
+    @property
+    def complete(self) -> bool:
+        """The body has ended."""
+        return self._body.complete
+
     async def each(self, take: Callable[[bytes], bool]) -> bool:
         """Call ``take`` with the bytes of the body as they come; True when that was all of it.
 
         ``take`` never waits; where it returns False, so does this, for the caller to wait for what ``take`` lacks and
         call again. Raises as `receive`, and what ``take`` raises.
         """
-        body = self._body
+        try:
+            if self._begun:
+                begun, self._begun = self._begun, b""
+                if not self.hear(take, begun):
+                    return self._body.complete
+            if not self._body.complete:
+                await self._wire.each(partial(self._hear_watched if self._progress is not None else self.hear, take))
+        except OSError:
+            raise UpstreamFailed(self._address.label, "it broke the connection") from None
+        return self._body.complete
 
-        def heard(data: bytes) -> bool:
-            self.received += len(data)
-            if self._progress is not None:
-                self._progress.received()
+    def hear(self, take: Callable[[bytes], bool], data: bytes) -> bool:
+        """Bytes from the wire, b"" at its end: ``take`` gets those of the body. True while it goes on.
+
+        False: it is `complete`, or ``take`` returned False. Raises UpstreamFailed when it is cut short or garbled.
+        """
+        body = self._body
+        self.received += len(data)
+        try:
             if not data:
                 body.end()
                 return False
             content = body.feed(data)
-            return (not content or take(content)) and not body.complete
-
-        try:
-            if self._begun:
-                begun, self._begun = self._begun, b""
-                if (content := body.feed(begun)) and not take(content):
-                    return False
-            if not body.complete:
-                await self._wire.each(heard)
         except BodyError as cause:
             raise self._garbled(cause) from None
-        except OSError:
-            raise UpstreamFailed(self._address.label, "it broke the connection") from None
-        return body.complete
+        return (not content or take(content)) and not body.complete
+
+    def _hear_watched(self, take: Callable[[bytes], bool], data: bytes) -> bool:
+        assert self._progress is not None
+        self._progress.received()
+        return self.hear(take, data)
 
     async def read(self, limit: int) -> bytes:
         """The whole body; UpstreamFailed when it is longer than ``limit`` bytes."""
@@ -144,6 +157,37 @@ class Response:
         return UpstreamFailed(self._address.label, f"its answer ended early or is garbled: {cause}")
 
 
+class Begun:
+    """An exchange on a wire that nothing has been awaited for yet: see `Exchange`.
+
+    ``unsent`` is left of the request, ``received`` has come of the answer's head; ``response`` is there once that has.
+    """
+
+    __slots__ = ("received", "response", "unsent", "wire")
+
+    def __init__(self, wire: PlainWire, unsent: bytes) -> None:
+        self.wire = wire
+        self.unsent = unsent
+        self.received = b""
+        self.response: Response | None = None
+
+    def hear_head(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
+        """More of the answer: its head, when that is whole, and what came behind it.
+
+        Raises HeadError, also for one that is not final: `read_head` reads on. Whatever happens, ``received`` has all.
+        """
+        self.received = received = self.received + data if self.received else data
+        end = received.find(b"\r\n\r\n") + 4
+        if end < 4:
+            if len(received) > MAX_HEAD:
+                raise HeadError("its head is too long")
+            return None
+        head = read_response(received[:end])
+        if head.status < 200:
+            raise HeadError("it is not final")
+        return head, received[end:]
+
+
 class Exchange:
     """``async with`` sends one request and gives the `Response` as soon as its head is here.
 
@@ -151,6 +195,7 @@ class Exchange:
     of the request has left, UpstreamFailed for a connection that broke later and for anything that is not HTTP, Busy
     when this process or the system has no sockets left. There is no time limit but those of the address: put a cancel
     scope around it. ``progress`` hears how far it is. ``pool`` has connections to use, and gets this one back.
+    ``begun`` goes on with what has been sent on a wire, and takes that over.
     """
 
     def __init__(
@@ -163,8 +208,10 @@ class Exchange:
         *,
         progress: Progress | None = None,
         pool: Pool | None = None,
+        begun: Begun | None = None,
     ) -> None:
         self._address = address
+        self._begun = begun
         self._method = method
         self._body = body
         self._progress = progress
@@ -177,14 +224,20 @@ class Exchange:
             raise UpstreamFailed(address.label, f"it cannot be asked: {cause}") from None
 
     async def __aenter__(self) -> Response:
-        address, pool = self._address, self._pool
-        wire: Wire | None = pool.take(address) if pool is not None else None
+        address, pool, begun = self._address, self._pool, self._begun
+        wire: Wire | None = begun.wire if begun is not None else pool.take(address) if pool is not None else None
         used_before = wire is not None
         try:
             self._wire = wire = wire or await connect(address, pool.poller if pool is not None else None)
+            if begun is not None and begun.response is not None:
+                self._response = begun.response
+                return begun.response
             if self._progress is not None:
                 self._progress.connected()
-            found = await _ask(wire, address, self._head, self._body, quiet=used_before)
+            if begun is not None:
+                found = await _ask(wire, address, begun.unsent, b"", received=begun.received, quiet=True)
+            else:
+                found = await _ask(wire, address, self._head, self._body, quiet=used_before)
             if found is None and used_before and pool is not None:
                 # It was closed in the very moment in which it was taken: no byte of an answer has come.
                 wire.close()
@@ -214,6 +267,17 @@ class Exchange:
             wire.close()
 
 
+def split_head(address: Address, method: str, target: str, headers: Headers) -> tuple[bytes, bytes] | None:
+    """The head of an `Exchange`: the body's length goes between the two parts. None for one that cannot be sent."""
+    mark = b"\r\nContent-Length: "
+    try:
+        head = _head(address, method, target, headers, b"?", stays=True)
+    except HeadError:
+        return None
+    before, _, behind = head.partition(mark + b"1")
+    return before + mark, behind
+
+
 def own_headers(address: Address) -> list[tuple[bytes, bytes]]:
     """Host, and what proves who we are."""
     own = [(b"Host", address.host_header or address.authority), *address.key_headers]
@@ -231,7 +295,9 @@ def _head(address: Address, method: str, target: str, headers: Headers, body: by
     return write_request(method, address.target(target), [*own, *headers])
 
 
-async def _ask(wire: Wire, address: Address, head: bytes, body: bytes, *, quiet: bool = False) -> Found | None:
+async def _ask(
+    wire: Wire, address: Address, head: bytes, body: bytes, *, received: bytes = b"", quiet: bool = False
+) -> Found | None:
     """Send the request and read the head of its answer; None when the connection is closed before it.
 
     Raises HeadError, OSError and UpstreamFailed. ``quiet``: a connection that breaks first counts as closed.
@@ -246,7 +312,7 @@ async def _ask(wire: Wire, address: Address, head: bytes, body: bytes, *, quiet:
         pass  # it stopped reading: its answer, or the lack of one, is read next and tells why
     try:
         if address.header_timeout is None:
-            return await read_head(wire)
+            return await read_head(wire, received)
         return await _read_head_in_time(wire, address, address.header_timeout)
     except ConnectionError:
         if quiet:
@@ -269,14 +335,12 @@ async def _read_head_in_time(wire: Wire, address: Address, seconds: float) -> Fo
     raise UpstreamFailed(address.label, why)
 
 
-async def read_head(wire: Wire, *, upgrade: bool = False) -> Found | None:
+async def read_head(wire: Wire, received: bytes = b"", *, upgrade: bool = False) -> Found | None:
     """The final head, which may be a 101 after an ``upgrade``; None when the connection is closed before it.
 
-    Raises HeadError and OSError.
+    ``received`` has come already. Raises HeadError and OSError.
     """
-    received = b""
-    while data := await wire.receive():
-        received += data
+    while True:
         while (end := received.find(b"\r\n\r\n")) >= 0:
             raw, received = received[: end + 4], received[end + 4 :]
             head = read_response(raw)
@@ -284,6 +348,10 @@ async def read_head(wire: Wire, *, upgrade: bool = False) -> Found | None:
                 return Found(head, raw, received)
         if len(received) > MAX_HEAD:
             raise HeadError("its head is too long")
+        data = await wire.receive()
+        if not data:
+            break
+        received += data
     if received:
         raise HeadError("it ends in the middle of the head")
     return None

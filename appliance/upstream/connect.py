@@ -40,7 +40,7 @@ class Wire(Protocol):
         """Return the bytes that have come, b"" at the end."""
         ...
 
-    def each(self, heard: Callable[[bytes], bool]) -> Awaitable[None]:
+    def each(self, heard: Callable[[bytes], bool]) -> Awaitable[object]:
         """Call ``heard`` with all that comes, b"" at the end, until it returns False; raises what it raises."""
         ...
 
@@ -75,6 +75,14 @@ class PlainWire:
                 except trio.ClosedResourceError:
                     raise _closed() from None
 
+    def push(self, data: bytes) -> bytes:
+        """Send what the system takes at once, and return the rest. Raises OSError."""
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            return data
+        return data[sent:]
+
     async def receive(self) -> bytes:
         try:
             if self._receiver is not None:
@@ -83,11 +91,21 @@ class PlainWire:
         except trio.ClosedResourceError:
             raise _closed() from None
 
-    def each(self, heard: Callable[[bytes], bool]) -> Awaitable[None]:
+    def each(self, heard: Callable[[bytes], bool]) -> Awaitable[object]:
         """See `Wire`; no coroutine of its own, since each streamed chunk would pass through it."""
         if self._fd < 0:
             raise _closed()
         return each_received(self, heard) if self._receiver is None else self._receiver.each(heard)
+
+    def listen(self, heard: Callable[[bytes], bool]) -> None:
+        """See `Receiver.listen`; only with a poller."""
+        assert self._receiver is not None
+        self._receiver.listen(heard)
+
+    def silence(self) -> None:
+        """End `listen`. Twice is once."""
+        if self._receiver is not None:
+            self._receiver.silence()
 
     def rest(self, lost: Callable[[], None]) -> None:
         """Nobody uses it now: ``lost`` is called when its other side closes it, now or while it is used again."""
@@ -229,6 +247,28 @@ async def connect(address: Address, poller: Poller | None = None) -> Wire:
     return await secure(sock, address) if address.tls else PlainWire(sock, poller)
 
 
+def connect_now(address: Address, poller: Poller) -> PlainWire | None:
+    """Connect to a server on this machine, which needs no waiting. None where it cannot be done so: `connect` does it,
+    or says why not.
+    """
+    fixed = (address.resolved,) if address.resolved is not None else _fixed(address.host)
+    if address.tls or len(fixed) != 1 or not ip_address(fixed[0]).is_loopback:
+        return None
+    try:
+        sock = socket.socket(socket.AF_INET6 if ":" in fixed[0] else socket.AF_INET)
+    except OSError:
+        return None
+    try:
+        if _begin(sock, fixed[0], address.port) in UNDER_WAY and _is_connected(sock):
+            if address.keepalive is not None:
+                _keep_alive(sock, address.keepalive)
+            return PlainWire(sock, poller)
+    except OSError:
+        pass
+    sock.close()
+    return None
+
+
 async def _connect(address: Address) -> socket.socket:
     """Raises OSError, also when it takes too long."""
     seconds = address.connect_timeout or math.inf
@@ -259,9 +299,7 @@ def _fixed(host: str) -> tuple[str, ...]:
 async def _connect_to(host: str, port: int, seconds: float) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        code = sock.connect_ex((host, port))
+        code = _begin(sock, host, port)
         if code in UNDER_WAY and not _is_connected(sock):
             with trio.move_on_after(seconds) as limit:
                 await trio.lowlevel.wait_writable(sock)
@@ -274,6 +312,12 @@ async def _connect_to(host: str, port: int, seconds: float) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _begin(sock: socket.socket, host: str, port: int) -> int:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock.connect_ex((host, port))
 
 
 def _is_connected(sock: socket.socket) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.catalog.config_files import LARGEST, config_paths, read_sources
+from appliance.catalog.configuration import LARGEST, config_paths, read_sources
 from appliance.errors import UsageError
 
 

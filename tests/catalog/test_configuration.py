@@ -11,10 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.catalog.config_files import Files
-from appliance.catalog.configuration import SETTLED, WATCH_EVERY, Configuration
+from appliance.catalog.configuration import Configuration, Files
 from appliance.core.config.types import Config
 from appliance.errors import Conflict, InvalidConfig, UsageError
+from appliance.trio_parts import SETTLED, WATCH_EVERY
 
 NOTICED = WATCH_EVERY + 2 * SETTLED + 2
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.catalog.files import UnsafeName, join_inside
+from appliance.catalog.found import UnsafeName, join_inside
 
 
 @pytest.mark.parametrize(

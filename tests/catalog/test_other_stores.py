@@ -17,14 +17,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.catalog.other_stores import (
+from appliance.catalog.sources import (
+    Sources,
     blob_name,
     engine_args,
     lm_studio_directories,
     ollama_directories,
     read_manifest,
+    resolve_sources,
 )
-from appliance.catalog.sources import Sources, resolve_sources
 from appliance.core.models.model import FOREIGN, Model, engine_flags
 
 POSIX = sys.platform != "win32"

@@ -14,8 +14,7 @@ import pytest
 import trio
 from waiting import wait
 
-from appliance.platform.children import describe_status, open_children
-from appliance.platform.env import child_env, own_env
+from appliance.platform.children import child_env, describe_status, open_children, own_env
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups and the warden are POSIX")
 
@@ -155,7 +154,7 @@ def test_child_env_scrubs_settings_and_loader_paths() -> None:
 
 
 def test_the_soft_limit_of_open_files_is_raised() -> None:
-    show = "from appliance.platform.limits import raise_open_files as r; import resource; r()"
+    show = "from appliance.platform.machine import raise_open_files as r; import resource; r()"
     show += "; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
     script = f"ulimit -Sn 200 && exec {sys.executable} -c '{show}'"
     done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)

@@ -22,11 +22,10 @@ from command_line import Command
 from engine_folders import make_build
 from rpc_builds import build_with_rpc, llama_server, tokens
 
-from appliance.cli.engines.rpc_worker import rpc_worker
-from appliance.core.engines.stands_for import command_on
-from appliance.core.engines.workers import Worker
+from appliance.cli.engines.commands import rpc_worker
+from appliance.core.engines.workers import Worker, command_on
 from appliance.engines.found import Engine
-from appliance.engines.rpc import look_at_worker
+from appliance.engines.probing import look_at_worker
 from appliance.fleet.rpc_server import PROGRAM, Serving
 
 COMMAND = Path(sysconfig.get_path("scripts")) / ("llama-appliance.exe" if os.name == "nt" else "llama-appliance")

@@ -15,8 +15,8 @@ from msgspec import structs
 from program import Server, http, run_command
 
 from appliance.core.engines.builds import MANIFEST
-from appliance.engines.integrity import read_build
-from appliance.engines.known import KNOWN
+from appliance.core.engines.trials import KNOWN
+from appliance.engines.found import read_build
 
 PROOFS_TIME = 400.0
 """Seconds for ``engines prove``; with a cold shader cache a software renderer takes one minute, and two on a busy

@@ -17,7 +17,7 @@ ON_DEMAND = (
     "email", "prometheus_client", "asyncio", "difflib", "ruamel.yaml", "appliance.core.config.yaml_library",
     "appliance.core.config.env", "appliance.http.control.app", "appliance.http.mcp.server",
     "appliance.core.mcp.serving", "appliance.tools.builtins", "appliance.tools.mcp_owner", "appliance.tools.mcp_client",
-    "appliance.engines.embedded.process", "re2",
+    "appliance.engines.embedded.start", "re2",
 )  # fmt: skip
 UNSAMPLED = ("psutil", "appliance.platform.sampler")
 """What the first sample of the machine needs, which is not taken where samples are off."""

@@ -10,7 +10,7 @@ import pytest
 import trio
 from engine_runs import PROCESSOR
 
-from appliance.core.engines.ballast import LAYERS, file_name, weights_size
+from appliance.core.engines.trials import LAYERS, file_name, weights_size
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED, find_engine
 from appliance.engines.proving import device_args, write_ballast

@@ -413,7 +413,7 @@ def test_nobody_waits_for_modules_that_loading_a_model_does_not_need() -> None:
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert done.returncode == 1, done.stderr
-    assert {"json", "appliance.engines.embedded.process"} <= imported
+    assert {"json", "appliance.engines.embedded.start"} <= imported
     needless = {
         "msgspec",
         "pathlib",

@@ -22,8 +22,7 @@ from appliance.core.engines.builds import MANIFEST
 from appliance.core.engines.choice import Ranked
 from appliance.core.engines.events import Chosen, StepDone, UpdateBegun
 from appliance.engines.background import keeping_up
-from appliance.engines.found import Engine, Places, list_engines
-from appliance.engines.integrity import read_build
+from appliance.engines.found import Engine, Places, list_engines, read_build
 from appliance.engines.owner import Engines, open_engines
 from appliance.platform.machine import Suspends
 from appliance.store.engine_state import FILE, StateFile

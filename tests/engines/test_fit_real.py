@@ -14,8 +14,7 @@ import pytest
 from hollow_models import Hollow, bert, dense, experts, gemma, latent, mamba, write_hollow
 from msgspec import Struct, structs
 
-from appliance.core.fit.buffers import Buffers
-from appliance.core.fit.estimate import RAM, Estimate, estimate
+from appliance.core.fit.estimate import RAM, Buffers, Estimate, estimate
 from appliance.core.fit.plan import asked_of
 from appliance.core.models.gguf import read_gguf
 from appliance.engines.embedded import available, command

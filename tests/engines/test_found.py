@@ -21,11 +21,11 @@ from appliance.engines.found import (
     EXECUTABLE,
     FOLDER_VARIABLE,
     Places,
+    check_build,
     find_engine,
     here,
     list_engines,
 )
-from appliance.engines.integrity import check_build
 from appliance.errors import EngineNotFound, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,9 +21,8 @@ from engine_folders import make_build
 from appliance.cli.engines.sources import sources_of
 from appliance.core.engines.builds import BACKENDS, Archive, Build, Entry, Wants, find_entry, parse_asked
 from appliance.engines import installing
-from appliance.engines.found import EXECUTABLE, Engine, Places, list_engines
+from appliance.engines.found import EXECUTABLE, Engine, Places, check_build, list_engines
 from appliance.engines.installing import CannotInstall, Sources, described, install, manifest_file, read_manifest, stage
-from appliance.engines.integrity import check_build
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
 

@@ -1,6 +1,7 @@
 """What the starter is known to say is what it says, by far: measured with a real engine.
 
-When the starter is trained anew, this fails and shows the exchanges as they are now, for `appliance/engines/known.py`.
+When the starter is trained anew, this fails and shows the exchanges as they are now, for
+`appliance/core/engines/trials.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import trio
 from engine_runs import PROCESSOR
 from msgspec import Struct
 
+from appliance.core.engines.trials import KNOWN, LEAST_MARGIN, Known
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED, find_engine
-from appliance.engines.known import KNOWN, LEAST_MARGIN, Known
 from appliance.engines.proving import device_args
 from appliance.engines.trial import Trial, open_trial
 from appliance.platform.children import open_children

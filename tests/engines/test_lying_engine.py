@@ -13,10 +13,9 @@ from engine_folders import Lie, Listed, lie_of, make_build, tell
 from engine_runs import engine_in
 
 from appliance.core.engines.builds import MANIFEST, Build
-from appliance.engines.known import KNOWN
+from appliance.core.engines.trials import KNOWN
 from appliance.engines.trial import TrialFailed, open_trial
-from appliance.platform.children import Children, open_children
-from appliance.platform.env import inherited_env
+from appliance.platform.children import Children, inherited_env, open_children
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the lying engine is a shell script")
 CARDS = (Listed(name="CUDA0", total=8192, free=8000), Listed(name="Vulkan1", description="A (B), C"))

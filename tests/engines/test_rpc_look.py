@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from appliance.core.engines.workers import Worker
-from appliance.engines.rpc import look_at_worker, workers_for
+from appliance.engines.probing import look_at_worker, workers_for
 from appliance.errors import ModelFailedToStart, UsageError
 
 HELLO = struct.pack("<Q", 28) + bytes((7, 0, 0)) + bytes(25)

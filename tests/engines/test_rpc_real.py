@@ -13,10 +13,9 @@ import pytest
 import trio
 from rpc_builds import LOOPBACK, bare_worker, build_with_rpc, llama_server, process, tokens, write_noise
 
-from appliance.core.engines.stands_for import command_on
-from appliance.core.engines.workers import Worker, lost_worker, room_of
+from appliance.core.engines.workers import Worker, command_on, lost_worker, room_of
 from appliance.engines.found import Engine
-from appliance.engines.rpc import look_at_worker, workers_for
+from appliance.engines.probing import look_at_worker, workers_for
 from appliance.errors import ModelFailedToStart
 
 PROMPT = [1, *range(300, 330)]

@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.catalog.config_files import Files
+from appliance.catalog.configuration import Files
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.sources import Sources
 from appliance.composition import Appliance as Opened
@@ -22,8 +22,8 @@ from appliance.core.config.load import Loaded
 from appliance.core.config.types import Config, RunsConfig, StreamsConfig
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
-from appliance.engines.chooser import Chooser
 from appliance.engines.found import Engine, Finder
+from appliance.engines.owner import Chooser
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.tools.box import Toolbox

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import trio
 from http_harness import CHAT, OpenServer, chat
@@ -17,9 +19,15 @@ MOST = 12
 """Frames of ours in which a waiting stream may stand."""
 
 
-def told() -> list[str]:
-    """The functions that the document lists, in order."""
-    return re.findall(r"^\d+\. `([\w.]+)`", ARCHITECTURE, re.MULTILINE)
+def told() -> tuple[list[str], list[str]]:
+    """The functions that the document lists, in order: without a task, and where a task waits."""
+    carried, _, waiting = ARCHITECTURE.partition("Everything else is answered by the connection's task")
+    functions = re.compile(r"^\d+\. ((?:`[\w.]+`(?:, )?)+)", re.MULTILINE)
+    first, second = (
+        [name for names in functions.findall(part) for name in re.findall(r"[\w.]+", names)]
+        for part in (carried, waiting)
+    )
+    return first, second
 
 
 def tasks(task: Task) -> Iterator[Task]:
@@ -37,7 +45,7 @@ def standing() -> list[list[str]]:
     for task in tasks(root):
         frames = [frame for frame, _ in task.iter_await_frames()]
         names = [frame.f_code.co_qualname for frame in frames if "/trio/" not in frame.f_code.co_filename]
-        if names and names[0] == "Clients._serve_one" and "relay" in names:
+        if names and names[0] == "Clients._serve_one" and "Relay.run" in names:
             stacks.append(names)
     return stacks
 
@@ -47,8 +55,30 @@ async def test_a_waiting_stream_stands_where_the_document_says(open_server: Open
         await client.send("POST", CHAT, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
         await client.head()
         await client.data()
-        assert await until(standing, within=5) == [told()]
-        assert len(told()) <= MOST
+        assert await until(standing, within=5) == [told()[1]]
+        assert len(told()[1]) <= MOST
+
+
+async def test_a_carried_stream_goes_through_the_functions_that_the_document_lists(open_server: OpenServer):
+    calls: set[tuple[str, str]] = set()
+
+    def heard(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_back is not None:
+            calls.add((frame.f_back.f_code.co_qualname, frame.f_code.co_qualname))
+
+    async with open_server() as server, server.connect() as client:
+        for _ in range(2):
+            assert (await server.ask("POST", CHAT, chat(stream=True))).status == 200
+        body = json.dumps(chat(stream=True, token_delay=0.01)).encode()
+        sys.setprofile(heard)
+        try:
+            await client.send("POST", CHAT, body)
+            assert (await client.answer()).status == 200
+        finally:
+            sys.setprofile(None)
+    carried = told()[0]
+    for at, name in enumerate(carried[1:], 1):
+        assert any((above, name) in calls for above in carried[:at]), f"nothing above {name} has called it"
 
 
 async def test_a_plain_request_opens_no_nursery(open_server: OpenServer):

@@ -16,8 +16,7 @@ from appliance.http.sockets.handshake import Handshake
 from appliance.http.sockets.sockets import serve_link
 from appliance.http.way.visit import Visit
 from appliance.peers.link import ModelState
-from appliance.peers.owner import Peers, open_peers
-from appliance.peers.peer import PeerStatus
+from appliance.peers.owner import Peers, PeerStatus, open_peers
 from appliance.traffic.request import Request, send_whole
 
 

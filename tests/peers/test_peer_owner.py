@@ -12,8 +12,7 @@ from waiting import until
 from appliance.core.config.types import Config, Peer
 from appliance.errors import PeerFailed, UsageError
 from appliance.peers.link import ModelState, read_listing
-from appliance.peers.owner import Peers, open_peers
-from appliance.peers.peer import PeerStatus
+from appliance.peers.owner import Peers, PeerStatus, open_peers
 
 Ready = Callable[[dict[str, PeerStatus]], bool]
 

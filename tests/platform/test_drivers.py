@@ -14,9 +14,8 @@ from fake_nvml_library import build
 from waiting import until
 
 from appliance.platform import drivers as module
-from appliance.platform.drivers import Gpus, open_gpus
+from appliance.platform.drivers import Gpus, open_gpus, process_memory
 from appliance.platform.hardware import detect
-from appliance.platform.memory import process_memory
 from appliance.platform.samples import open_samples
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="libraries as Linux has them")

@@ -12,9 +12,8 @@ import trio
 from fake_nvml_library import build
 
 from appliance.core.engines.machine import Look
-from appliance.platform.children import open_children
+from appliance.platform.children import inherited_env, open_children
 from appliance.platform.drivers import look
-from appliance.platform.env import inherited_env
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="libraries and files as Linux has them")
 XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Gold 6430\nflags\t\t: sse2 pni cx16 popcnt ssse3 sse4_1 sse4_2\n"

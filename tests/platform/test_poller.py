@@ -185,7 +185,9 @@ async def test_an_interrupted_wait_loses_nothing():
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(("send", "flood", "close", "cancel", "stop", "each", "receive", "turn", "turn")),
+        st.sampled_from(
+            ("send", "flood", "close", "cancel", "stop", "each", "receive", "listen", "silence", "turn", "turn")
+        ),
         st.integers(0, PAIRS - 1),
     ),
     max_size=40,
@@ -203,6 +205,7 @@ class End:
         self.closed = False
         self.over = False
         self.waits = False
+        self.listens = False
         self.stops = False
         self.scope = trio.CancelScope()
         self.left = 0
@@ -215,6 +218,21 @@ class End:
         assert self.waits
         self._take(data)
         return not self.stops
+
+    def listen(self) -> None:
+        self.listens, self.stops = True, False
+        self.receiver.listen(self.hear_alone)
+
+    def hear_alone(self, data: bytes) -> bool:
+        assert self.listens
+        self.listens = bool(data) and not self.stops
+        if data:  # the end is left for whoever receives
+            self._take(data)
+        return self.listens
+
+    def silence(self) -> None:
+        self.listens = False
+        self.receiver.silence()
 
     def _take(self, data: bytes) -> None:
         assert not self.over, "something came behind the end"
@@ -233,7 +251,7 @@ class End:
 
 @given(steps=STEPS)
 async def test_any_order_of_events(steps: list[tuple[str, int]]):
-    """Whoever waits gets everything that the far end has sent since the last wait, in order, and then its end."""
+    """Whoever waits or listens gets everything that the far end has sent, in order, and then its end."""
     async with open_poller() as poller:
         with pairs(PAIRS) as made:
             ends = [End(poller, near, far) for near, far in made]
@@ -251,7 +269,11 @@ async def test_any_order_of_events(steps: list[tuple[str, int]]):
                             end.scope.cancel()
                         case "stop":
                             end.stops = True
-                        case "each" | "receive" if not end.waits and not end.over:
+                        case "listen" if not end.waits and not end.over:
+                            end.listen()
+                        case "silence":
+                            end.silence()
+                        case "each" | "receive" if not end.waits and not end.over and not end.listens:
                             nursery.start_soon(end.wait, step)
                             await trio.lowlevel.checkpoint()
                         case "turn":
@@ -262,6 +284,9 @@ async def test_any_order_of_events(steps: list[tuple[str, int]]):
                 for end in ends:
                     assert end.left == end.closed
                     assert end.sent.startswith(end.got)
+                    if end.listens:
+                        assert end.got == end.sent
+                        end.silence()
                     if not end.waits and not end.over:
                         nursery.start_soon(end.wait, "each")
                 await wait_all_tasks_blocked()

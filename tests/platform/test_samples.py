@@ -15,7 +15,7 @@ from waiting import until
 from appliance.core.machine import GpuSample, Sample, SystemSample
 from appliance.core.units import MIB
 from appliance.platform.drivers import Gpus
-from appliance.platform.memory import resident_bytes
+from appliance.platform.machine import resident_bytes
 from appliance.platform.sampler import MAX_INTERFACES, new_sampler
 from appliance.platform.samples import Samples, open_samples
 

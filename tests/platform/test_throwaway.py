@@ -9,9 +9,8 @@ import psutil
 import pytest
 import trio
 
-from appliance.platform.children import open_children
-from appliance.platform.env import inherited_env
-from appliance.platform.throwaway import Ran, run_to_end
+from appliance.platform.children import inherited_env, open_children
+from appliance.platform.process import Ran, run_to_end
 
 ECHO = "import sys; data = sys.stdin.read(); sys.stdout.write(data.upper()); sys.stderr.write('said'); sys.exit(3)"
 

@@ -1,6 +1,4 @@
-"""``engines install``, ``use``, ``pin``, ``remove`` and ``rollback``: the user decides which builds there are and
-serve.
-"""
+"""``engines install``, ``use``, ``pin``, ``remove``, ``rollback``: the user decides which builds there are and serve"""
 
 from __future__ import annotations
 
@@ -11,17 +9,26 @@ from typing import TypeVar
 import click
 import trio
 
-from appliance.cli.engines.place import keep, opened, own_shelf, say_proof, server_table, tell_server
-from appliance.cli.engines.sources import FROM_HELP, check_needs, fetch_archive, sources_of
+from appliance.cli.engines.sources import (
+    FROM_HELP,
+    check_needs,
+    fetch_archive,
+    keep,
+    opened,
+    own_shelf,
+    say_proof,
+    server_table,
+    sources_of,
+    tell_server,
+)
 from appliance.cli.remote import Server, parse_server, server_options
 from appliance.core.engines.builds import Entry
 from appliance.core.engines.choice import Ranked, Wanted
 from appliance.core.engines.events import Chosen, Removed, RolledBack
 from appliance.core.engines.state import check_removable, lines_to_roll_back
-from appliance.engines.found import here
+from appliance.engines.found import check_build, here
 from appliance.engines.installing import CannotInstall
 from appliance.engines.installing import install as put
-from appliance.engines.integrity import check_build
 from appliance.engines.owner import Engines
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import UsageError

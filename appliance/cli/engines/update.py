@@ -21,8 +21,17 @@ from appliance.catalog.sources import STARTER
 from appliance.cli import source_options as model_options
 from appliance.cli.config import loaded
 from appliance.cli.control import ModelList
-from appliance.cli.engines.place import in_use, opened, own_shelf, say_proof, tell_server
-from appliance.cli.engines.sources import FROM_HELP, check_needs, fetch_archive, sources_of
+from appliance.cli.engines.sources import (
+    FROM_HELP,
+    check_needs,
+    fetch_archive,
+    in_use,
+    opened,
+    own_shelf,
+    say_proof,
+    sources_of,
+    tell_server,
+)
 from appliance.cli.remote import NotRunning, Refused, Server, ServerFailed, ask, parse_server, server_options
 from appliance.cli.show import human_size
 from appliance.cli.source_options import source_options
@@ -179,14 +188,14 @@ async def _update(
             if not yes and not await _agreed(sources.entry, old.seat.build):
                 say("nothing has changed")
                 return EXIT_OURS
-            run = Update(
+            steps = _steps(
                 shelf,
                 sources,
                 old=owner.engine_on(old.seat),
                 devices=devices_of(ranked, old.seat.build),
                 models=partial(models_to_try, server, config, model),
             )
-            why = await run_update(shelf, sources.entry.id, old.seat.build, run.steps(), held=owner.state.asked_for)
+            why = await run_update(shelf, sources.entry.id, old.seat.build, steps, held=owner.state.asked_for)
             await trio.to_thread.run_sync(forget_downloads, shelf, sources.entry)
     except CannotInstall as cause:
         return say_error(f"{cause}; the build in use stays", EXIT_OURS)
@@ -248,45 +257,34 @@ async def _agreed(entry: Entry, old: str) -> bool:
     return await trio.to_thread.run_sync(partial(click.confirm, question), abandon_on_cancel=True)
 
 
-class Update:
-    """The steps of one update, as `run_update` takes them. ``devices`` are those on which the build must work."""
+def _tell(step: Step) -> None:
+    say(SAID[step])
 
-    def __init__(
-        self,
-        shelf: Shelf,
-        sources: Sources,
-        *,
-        old: Engine,
-        devices: Mapping[str, str],
-        models: Callable[[], Awaitable[list[Candidate]]],
-    ) -> None:
-        self._shelf = shelf
-        self._sources = sources
-        self._old = old
-        self._devices = devices
-        self._models = models
-        self._new: Engine | None = None
 
-    def steps(self) -> Steps:
-        return Steps(stage=self._stage, prove=self._prove, canary=self._canary, tell=_tell)
+def _steps(
+    shelf: Shelf,
+    sources: Sources,
+    *,
+    old: Engine,
+    devices: Mapping[str, str],
+    models: Callable[[], Awaitable[list[Candidate]]],
+) -> Steps:
+    """The steps of one update, with progress on standard error."""
+    new: Engine | None = None
 
-    async def _stage(self) -> Path:
-        return await stage(self._shelf, self._sources, fetch_archive)
-
-    async def _prove(self, folder: Path) -> str:
-        why, self._new = await prove_staged(folder, self._shelf.state, STARTER, self._devices, say_proof)
+    async def prove(folder: Path) -> str:
+        nonlocal new
+        why, new = await prove_staged(folder, shelf.state, STARTER, devices, say_proof)
         return why
 
-    async def _canary(self, folder: Path) -> str:
-        assert self._new is not None
-        models = await self._models()
+    async def try_models(folder: Path) -> str:
+        assert new is not None
+        candidates = await models()
         async with open_children() as children:
-            verdict = await canary(self._old, self._new, models, children)
+            verdict = await canary(old, new, candidates, children)
         if verdict.new is not None:
             before = f", before {verdict.old.generation:.0f}" if verdict.old is not None else ""
             say(f"  {verdict.model}: {verdict.new.generation:.0f} tokens/s{before}")
         return verdict.why
 
-
-def _tell(step: Step) -> None:
-    say(SAID[step])
+    return Steps(stage=partial(stage, shelf, sources, fetch_archive), prove=prove, canary=try_models, tell=_tell)

@@ -17,8 +17,8 @@ import click
 import trio
 from msgspec import structs
 
+from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
-from appliance.catalog.hub_cache import cache_directory
 from appliance.catalog.presets import read_ini
 from appliance.catalog.sources import NamedFile, Sources
 from appliance.cli.llama_server.front import FRONT, http_settings, is_on, value, warn_of_open_door
@@ -34,8 +34,8 @@ from appliance.core.models.names import is_speakable
 from appliance.core.settings import DEFAULT_PORT, FleetSettings, HttpSettings, UnixSocket
 from appliance.engines.found import find_engine
 from appliance.errors import InvalidConfig, UsageError
+from appliance.platform.children import inherited_env
 from appliance.platform.console import EXIT_OURS, say
-from appliance.platform.env import inherited_env
 from appliance.settings import AppSettings, AsyncCommand, Later
 
 PREDICTION = "PREDICTION"

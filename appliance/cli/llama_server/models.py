@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from appliance.catalog.download_source import here
 from appliance.catalog.downloads import Download, Downloads, DownloadSettings, open_downloads
+from appliance.catalog.found import preset_file
 from appliance.catalog.hub import HubAccess
-from appliance.catalog.hub_cache import preset_file
 from appliance.cli.llama_server.front import is_on, value
 from appliance.cli.pull import Stopped, followed
 from appliance.cli.show import human_size

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from appliance.catalog.hub_cache import cache_directory, preset_file
+from appliance.catalog.found import cache_directory, preset_file
 from appliance.catalog.presets import PresetSource, open_presets
 from appliance.catalog.sources import Sources
 from appliance.cli.llama_server.front import http_settings, is_on, number, value

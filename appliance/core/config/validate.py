@@ -33,8 +33,7 @@ from appliance.core.config.types import (
     Ui,
     UpstreamConfig,
 )
-from appliance.core.engines.stands_for import AUTO, NAMES, stands_for_engine, workers_named
-from appliance.core.engines.workers import MAX_WORKERS, endpoint_of
+from appliance.core.engines.workers import AUTO, MAX_WORKERS, NAMES, endpoint_of, stands_for_engine, workers_named
 from appliance.core.linear_patterns import MAX_PATTERN, BadPattern, check_pattern
 from appliance.core.mcp.config import McpServers, read_mcp_servers
 from appliance.core.tools.specs import chosen_tools

@@ -1,21 +1,144 @@
 """The report in a support bundle: structured facts from an allow-list.
 
 A free text can hold anything: a prompt in an error message, a name in a path, a key in a command. No rule finds all of
-that, so the report holds no text that a user, a model or an engine wrote. The classes below are the allow-list: sizes,
+that, so the report holds no text that a user, a model or an engine wrote. What is taken over is named below: sizes,
 counts, switches, words from fixed lists, and the names of parts (cards, drivers, builds, models' architectures). A fact
 that is not named here is not in the report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
+from urllib.parse import quote
 
 from msgspec import Struct, structs
 
-from appliance.core.doctor.facts import Card, DoctorFacts, Finding, Installed, ModelFact, Running, Severity
-from appliance.core.doctor.texts import SET, STATE, build_id, environment, options, part, seat_id, variable
-from appliance.core.engines.choice import Ranked, Standing
+from appliance.core.doctor.facts import DoctorFacts, Finding, ModelFact, Running
 from appliance.core.engines.machine import Look
+from appliance.core.llama.flags import FLAGS, Flag, Kind, lookup, option_at
+from appliance.errors import UsageError
+
+REMOVED = "<removed>"
+MOST = 512 * 1024
+"""Characters that are kept of one log, the last ones."""
+LEAST = 3
+"""A shorter value, or one of `WORDS`, is not treated as a secret: every log is full of it."""
+ALONE = 6
+"""Secrets shorter than this are removed only as whole words; they occur within other words."""
+SET = "set"
+"""Stands for a value that is not a number or one of `WORDS`."""
+WORDS = frozenset((
+    "on", "off", "auto", "all", "none", "true", "false", "yes", "no", "enabled", "disabled", "layer", "row", "tensor",
+    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "mmap", "mlock", "linear", "yarn",
+    "distribute", "isolate", "numactl", "deepseek", "mean", "cls", "last", "rank",
+))  # fmt: skip
+"""Values of options and variables that mean the same everywhere."""
+NUMERIC = (Kind.INTEGER, Kind.NUMBER, Kind.CHOICE)
+ALSO_NUMERIC = ("--n-gpu-layers", "--n-gpu-layers-draft", "--tensor-split", "--fit-target")
+"""Options whose values are shown, by kind and by name. The value of any other option may be a path or a key."""
+VARIABLES = (
+    "LLAMA_", "GGML_", "CUDA_", "HIP_", "ROCR_", "HSA_", "NVIDIA_", "VK_", "ONEAPI_", "ZES_", "MESA_", "OMP_", "HF_",
+    "XDG_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "LD_LIBRARY_PATH", "CONTAINER",
+    "KUBERNETES_SERVICE_HOST", "WSL_DISTRO_NAME",
+)  # fmt: skip
+"""Variables that engines, drivers and this program use, or their prefixes."""
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "_PASS", "_PAT", "AUTH")
+
+_NUMBERS = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:,-?[0-9]{1,18}(?:\.[0-9]{1,18})?)*")
+_BUILD = re.compile(r"[a-z0-9]+-[a-z0-9_]+-[a-z0-9_]+/[A-Za-z0-9._+-]{1,60}|embedded")
+_DEVICE = re.compile(r"[A-Za-z]{1,12}[0-9]{0,3}")
+STATE = re.compile(r"[a-z]{0,20}")
+_PART = re.compile(r"[\w .,:()/@+~#*'-]{1,100}")
+_OF_VARIABLES = {flag.env: flag for flag in FLAGS}
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that matter here. A value that is not a number or a word of `WORDS` is `SET`."""
+    prefixes = tuple(one for one in VARIABLES if one.endswith("_"))
+    known = (name for name in environ if name.upper() in VARIABLES or name.upper().startswith(prefixes))
+    return {name: variable(name, environ[name]) for name in sorted(known)}
+
+
+def options(command: Sequence[str]) -> dict[str, str]:
+    """Return llama-server's options on a command line by their usual names, with values as in `environment`.
+
+    Other words are skipped, so that the rest of a command that is not llama-server's does no harm.
+    """
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(command):
+        try:
+            option = option_at(command, at)
+        except UsageError:
+            at += 1
+            continue
+        flag = lookup(option.canonical)
+        found[option.canonical] = ",".join(_value(flag, value) for value in option.values) or str(option.on)
+        at += len(option.words)
+    return found
+
+
+def secret_values(named: Iterable[tuple[str, str]]) -> Iterable[str]:
+    """Return the values of variables and options with names like secrets; for a list also each of its parts."""
+    for name, value in named:
+        if name.upper().endswith(tuple(ending for word in SECRET_WORDS for ending in (word, f"{word}S"))):
+            yield value
+            yield from (one.strip() for one in value.split(","))
+
+
+def without_secrets(log: str, secrets: Iterable[str]) -> tuple[str, int]:
+    """Return the end of a log without these secrets, as plain text, in JSON and in addresses, and their number."""
+    forms: set[str] = set()
+    for secret in (one for one in secrets if len(one) >= LEAST and one.lower() not in WORDS):
+        inner = json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]
+        forms |= {secret, *inner, quote(secret), quote(secret, safe="")}
+    longest_first = sorted(forms - {REMOVED}, key=lambda form: (-len(form), form))
+    if not longest_first:
+        return _last(log), 0
+    text, count = re.compile("|".join(map(_bounded, longest_first))).subn(REMOVED, log)
+    return _last(text), count  # cut last: half a secret would not have been found
+
+
+def part(text: str) -> str:
+    """Return the name of a part of the machine, if it looks like one."""
+    return text if not text or _PART.fullmatch(text) else SET
+
+
+def build_id(build: str) -> str:
+    """Return a build's id; the path of a program that is not a build stays here."""
+    return build if not build or _BUILD.fullmatch(build) else "a program"
+
+
+def seat_id(seat: str) -> str:
+    """Return the id of a build's seat; of another seat only that it is one."""
+    build, _, devices = seat.rpartition(":")
+    known = all(map(_DEVICE.fullmatch, devices.split("+")))
+    return f"{build_id(build)}:{devices}" if build and known else build_id(seat)
+
+
+def variable(name: str, value: str) -> str:
+    """Return the value of a variable as `environment` shows it."""
+    secret = any(word in name.upper() for word in SECRET_WORDS)
+    return SET if secret else _value(_OF_VARIABLES.get(name), value)
+
+
+def _value(flag: Flag | None, value: str) -> str:
+    shown = flag is None or flag.kind in NUMERIC or flag.name in ALSO_NUMERIC
+    return value if shown and (value.lower() in WORDS or _NUMBERS.fullmatch(value)) else SET
+
+
+def _bounded(form: str) -> str:
+    return re.escape(form) if len(form) >= ALONE else rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9])"
+
+
+def _last(text: str) -> str:
+    if len(text) <= MOST:
+        return text
+    cut = text[len(text) - MOST :]
+    return f"... {len(text) - len(cut)} characters left out ...\n{cut.partition(chr(10))[2]}"
 
 
 class Versions(Struct, frozen=True, kw_only=True):
@@ -26,251 +149,92 @@ class Versions(Struct, frozen=True, kw_only=True):
     frozen: bool
 
 
-class BundledGpu(Struct, frozen=True, kw_only=True):
-    """`Gpu` without its serial number."""
+MACHINE = "platform system environment cpu cpu_level cpu_features cores memory_total memory_available"
+GPU = "vendor name driver driver_version total free compute gfx integrated"
+SYSTEM = "swap_used swap_total open_files cores memory"
+MODEL = "source size architecture quantisation parameters context_length fit"
+"""The allow-list: the fields of `Look`, `Gpu`, `Checkup` and `ModelFact` that are taken over."""
 
-    vendor: str
-    name: str
-    driver: str
-    driver_version: str
-    total: int | None
-    free: int | None
-    compute: str
-    gfx: str
-    integrated: bool | None
+Facts = dict[str, object]
 
 
-class BundledMachine(Struct, frozen=True, kw_only=True):
-    """`Look`. Of loaders the names, of problems the number."""
-
-    platform: str
-    system: str
-    environment: str
-    cpu: str
-    cpu_level: str
-    cpu_features: tuple[str, ...]
-    cores: int
-    memory_total: int
-    memory_available: int
-    gpus: tuple[BundledGpu, ...]
-    loaders: tuple[str, ...]
-    hidden: Mapping[str, str]
-    problems: int
-
-
-class BundledDisk(Struct, frozen=True, kw_only=True):
-    what: str
-    free: int
-    total: int
-
-
-class BundledSystem(Struct, frozen=True, kw_only=True):
-    """`Checkup`. Device files as kinds: how many of them this user may use, and how many not."""
-
-    disks: tuple[BundledDisk, ...]
-    swap_used: int
-    swap_total: int
-    open_files: int | None
-    cores: int
-    memory: int
-    cards: tuple[Card, ...]
-    usable_device_files: int
-    closed_device_files: int
-
-
-class BundledEngine(Struct, frozen=True, kw_only=True):
-    """`Installed`, with the driver, the cards and the processor that it needs."""
-
-    id: str
-    backend: str
-    digest: str
-    damaged: bool
-    driver: str
-    compute: tuple[str, ...]
-    cpu: tuple[str, ...]
-
-
-class BundledSeat(Struct, frozen=True, kw_only=True):
-    """One seat in the order of choice. ``seconds``: the nominal request's time."""
-
-    id: str
-    standing: Standing
-    wanted: bool
-    spare: bool
-    software: bool
-    seconds: float | None
-
-
-class BundledModel(Struct, frozen=True, kw_only=True):
-    """A model by its number in the list; its name stays here. The second part is what the server says of it."""
-
-    number: int
-    source: str
-    size: int
-    architecture: str
-    quantisation: str
-    parameters: int
-    context_length: int
-    usable: bool
-    fit: str
-    state: str = ""
-    failed: bool = False
-    seat: str = ""
-    layers: tuple[int, int] | None = None
-    options: Mapping[str, str] = {}
-    """Options of llama-server on its command line; other words are left out."""
-
-
-class BundledServer(Struct, frozen=True, kw_only=True):
-    answer: str
-    engine: str
-    port_taken: bool
-
-
-class BundledConfig(Struct, frozen=True, kw_only=True):
-    """The named configuration: how many files, mistakes and warnings."""
-
-    files: int
-    errors: int
-    warnings: int
-    readable: bool
-
-
-class BundledFinding(Struct, frozen=True, kw_only=True):
-    id: str
-    severity: Severity
-
-
-class Report(Struct, frozen=True, kw_only=True):
-    """``report.json``. Sizes in bytes; None means unknown."""
-
-    versions: Versions
-    findings: tuple[BundledFinding, ...]
-    machine: BundledMachine | None
-    system: BundledSystem
-    engines: tuple[BundledEngine, ...]
-    seats: tuple[BundledSeat, ...]
-    models: tuple[BundledModel, ...]
-    server: BundledServer | None
-    config: BundledConfig | None
-    not_examined: tuple[str, ...]
-    environment: Mapping[str, str]
-
-
-def report_of(
-    facts: DoctorFacts, findings: Iterable[Finding], versions: Versions, environ: Mapping[str, str]
-) -> Report:
-    """Take the allowed facts out of all facts."""
+def report_of(facts: DoctorFacts, findings: Iterable[Finding], versions: Versions, environ: Mapping[str, str]) -> Facts:
+    """Take the allowed facts out of all facts: the content of ``report.json``. Sizes in bytes; None means unknown."""
     system, server, config = facts.checkup, facts.server, facts.config
     levels = [problem.level for problem in config.problems] if config is not None else []
-    return Report(
-        versions=structs.replace(versions, server=part(versions.server)),
-        findings=tuple(BundledFinding(id=one.id, severity=one.severity) for one in findings),
-        machine=_machine(facts.look) if facts.look is not None else None,
-        system=BundledSystem(
-            disks=tuple(BundledDisk(what=one.what, free=one.free, total=one.total) for one in system.disks),
-            swap_used=system.swap_used,
-            swap_total=system.swap_total,
-            open_files=system.open_files,
-            cores=system.cores,
-            memory=system.memory,
-            cards=system.cards,
-            usable_device_files=sum(one.usable for one in system.device_files),
-            closed_device_files=sum(not one.usable for one in system.device_files),
-        ),
-        engines=tuple(map(_engine, facts.engines)),
-        seats=tuple(map(_seat, facts.ranked)),
-        models=tuple(_models(facts)),
-        server=server
-        and BundledServer(answer=server.answer, engine=seat_id(server.engine), port_taken=facts.port is not None),
-        config=config
-        and BundledConfig(
-            files=len(config.files),
-            errors=levels.count("error"),
-            warnings=levels.count("warning"),
-            readable=not config.unreadable,
-        ),
-        not_examined=tuple(facts.trouble),
-        environment=environment(environ),
-    )
+    return {
+        "versions": structs.replace(versions, server=part(versions.server)),
+        "findings": [_kept(one, "id severity") for one in findings],
+        "machine": _machine(facts.look) if facts.look is not None else None,
+        "system": _kept(system, SYSTEM)
+        | {
+            "disks": [_kept(one, "what free total") for one in system.disks],
+            "cards": [_kept(one, "pci vendor driver") for one in system.cards],
+            "usable_device_files": sum(one.usable for one in system.device_files),
+            "closed_device_files": sum(not one.usable for one in system.device_files),
+        },
+        "engines": [
+            {"id": build_id(one.id), "damaged": bool(one.damage)}
+            | _kept(one, "backend digest")
+            | _kept(one.needs, "driver compute cpu")
+            for one in facts.engines
+        ],
+        "seats": [
+            {"id": seat_id(one.seat.id)} | _kept(one, "standing wanted seconds") | _kept(one.seat, "spare software")
+            for one in facts.ranked
+        ],
+        "models": list(_models(facts)),
+        "server": server
+        and {"answer": server.answer, "engine": seat_id(server.engine), "port_taken": facts.port is not None},
+        "config": config
+        and {
+            "files": len(config.files),
+            "errors": levels.count("error"),
+            "warnings": levels.count("warning"),
+            "readable": not config.unreadable,
+        },
+        "not_examined": tuple(facts.trouble),
+        "environment": environment(environ),
+    }
 
 
-def _machine(seen: Look) -> BundledMachine:
-    return BundledMachine(
-        platform=part(seen.platform),
-        system=part(seen.system),
-        environment=part(seen.environment),
-        cpu=part(seen.cpu),
-        cpu_level=part(seen.cpu_level),
-        cpu_features=tuple(map(part, seen.cpu_features)),
-        cores=seen.cores,
-        memory_total=seen.memory_total,
-        memory_available=seen.memory_available,
-        gpus=tuple(
-            BundledGpu(
-                vendor=part(gpu.vendor),
-                name=part(gpu.name),
-                driver=part(gpu.driver),
-                driver_version=part(gpu.driver_version),
-                total=gpu.total,
-                free=gpu.free,
-                compute=part(gpu.compute or ""),
-                gfx=part(gpu.gfx or ""),
-                integrated=gpu.integrated,
-            )
-            for gpu in seen.gpus
-        ),
-        loaders=tuple(part(name) for name, path in seen.loaders.items() if path),
-        hidden={name: variable(name, value) for name, value in seen.hidden.items()},
-        problems=len(seen.problems),
-    )
+def _kept(fact: Struct, fields: str) -> Facts:
+    """The named fields. Of words only those that look like the name of a part."""
+    kept: Facts = {}
+    for name in fields.split():
+        value = getattr(fact, name)
+        if isinstance(value, tuple):
+            value = [part(word) for word in cast("tuple[str, ...]", value)]
+        kept[name] = part(value) if isinstance(value, str) else value
+    return kept
 
 
-def _engine(engine: Installed) -> BundledEngine:
-    return BundledEngine(
-        id=build_id(engine.id),
-        backend=part(engine.backend),
-        digest=part(engine.digest),
-        damaged=bool(engine.damage),
-        driver=part(engine.needs.driver),
-        compute=tuple(map(part, engine.needs.compute)),
-        cpu=tuple(map(part, engine.needs.cpu)),
-    )
+def _machine(seen: Look) -> Facts:
+    """Loaders by their names, problems by their number."""
+    return _kept(seen, MACHINE) | {
+        "gpus": [_kept(gpu, GPU) for gpu in seen.gpus],
+        "loaders": [part(name) for name, path in seen.loaders.items() if path],
+        "hidden": {name: variable(name, value) for name, value in seen.hidden.items()},
+        "problems": len(seen.problems),
+    }
 
 
-def _seat(ranked: Ranked) -> BundledSeat:
-    seat = ranked.seat
-    return BundledSeat(
-        id=seat_id(seat.id),
-        standing=ranked.standing,
-        wanted=ranked.wanted,
-        spare=seat.spare,
-        software=seat.software,
-        seconds=ranked.seconds,
-    )
-
-
-def _models(facts: DoctorFacts) -> Iterable[BundledModel]:
-    """Return the catalog's models with their state at the server, and then those that only the server knows."""
+def _models(facts: DoctorFacts) -> Iterator[Facts]:
+    """The catalog's models with their state at the server, then those that only it knows, by numbers for names."""
     served = {one.id: one for one in facts.server.running} if facts.server is not None else {}
     for number, model in enumerate(numbered(facts), 1):
         fact = next((one for one in facts.models if one.id == model), ModelFact(id=model, source=""))
         running = served.get(model, Running(id=model, state=""))
-        yield BundledModel(
-            number=number,
-            source=fact.source,
-            size=fact.size,
-            architecture=part(fact.architecture),
-            quantisation=part(fact.quantisation),
-            parameters=fact.parameters,
-            context_length=fact.context_length,
-            usable=not fact.error,
-            fit=fact.fit,
-            state=running.state if STATE.fullmatch(running.state) else SET,
-            failed=bool(running.error),
-            seat=seat_id(running.seat),
-            layers=running.layers,
-            options=options(running.command),
+        yield (
+            {"number": number, "usable": not fact.error}
+            | _kept(fact, MODEL)
+            | {
+                "state": running.state if STATE.fullmatch(running.state) else SET,
+                "failed": bool(running.error),
+                "seat": seat_id(running.seat),
+                "layers": running.layers,
+                "options": options(running.command),
+            }
         )
 
 

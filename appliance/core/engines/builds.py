@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from appliance.core.engines.machine import Gpu, Look
+from appliance.core.engines.machine import Look
 from appliance.errors import UsageError
 
 MANIFEST = "engine.json"
@@ -31,9 +31,7 @@ _WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 def platform_of(system: str, machine: str) -> str:
-    """Return ``linux-x64``, ``linux-arm64``, ``macos-arm64``, ``windows-x64`` ... from ``sys.platform`` and ``uname
-    -m``.
-    """
+    """Return ``linux-x64``, ``macos-arm64``, ``windows-x64`` ... from ``sys.platform`` and ``uname -m``."""
     return f"{SYSTEMS.get(system, system)}-{MACHINES.get(machine.lower(), machine.lower())}"
 
 
@@ -57,9 +55,7 @@ class Needs(Struct, frozen=True, kw_only=True):
     driver: str = ""
     """Least version of the GPU's driver, such as ``550.54``."""
     compute: tuple[str, ...] = ()
-    """CUDA compute capabilities that it was compiled for, such as ``8.9``; a later one of the same major also runs
-    it.
-    """
+    """CUDA compute capabilities that it was compiled for, such as ``8.9``; a later one of the same major runs it."""
     cpu: tuple[str, ...] = ()
     """Features that the processor must have, such as ``avx2``."""
     libraries: tuple[str, ...] = ()
@@ -217,29 +213,18 @@ def _cards(needs: Wants, backend: str, look: Look) -> list[str]:
     if not cards:
         seen = ", ".join(gpu.name for gpu in look.gpus) or "none"
         return [f"it needs a graphics card of {vendor.upper()}; this machine's are: {seen}"]
-    problems = [] if any(_has_driver(gpu, needs.driver) for gpu in cards) else [_driver_problem(cards[0], needs.driver)]
-    if needs.compute and not any(_has_compute(gpu, needs.compute) for gpu in cards):
+    problems: list[str] = []
+    least, has = numbers_of(needs.driver), [gpu.driver_version for gpu in cards]
+    if all(version and numbers_of(version) < least for version in has):  # an unknown version: the proof will show
+        problems.append(f"it needs the driver {needs.driver} or newer; {cards[0].name} has {has[0]}: update the driver")
+    if needs.compute and not any(
+        gpu.compute is None or runs_on(one, gpu.compute) for gpu in cards for one in needs.compute
+    ):
         known = ", ".join(f"{gpu.name} ({gpu.compute})" for gpu in cards)
         problems.append(f"it was made for cards of compute capability {', '.join(needs.compute)}, not for {known}")
     if needs.targets and not any(gpu.gfx is None or gpu.gfx in needs.targets for gpu in cards):
         problems.append(f"it was not made for {', '.join(f'{gpu.name} ({gpu.gfx})' for gpu in cards)}")
     return problems
-
-
-def _has_driver(gpu: Gpu, least: str) -> bool:
-    """True for an unknown version as well: the proof will show."""
-    return not least or not gpu.driver_version or numbers_of(gpu.driver_version) >= numbers_of(least)
-
-
-def _driver_problem(gpu: Gpu, least: str) -> str:
-    return f"it needs the driver {least} or newer; {gpu.name} has {gpu.driver_version}: update the driver"
-
-
-def _has_compute(gpu: Gpu, made_for: tuple[str, ...]) -> bool:
-    """True for an unknown capability as well."""
-    if gpu.compute is None:
-        return True
-    return any(runs_on(one, gpu.compute) for one in made_for)
 
 
 def runs_on(made_for: str, has: str) -> bool:

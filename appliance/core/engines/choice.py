@@ -150,7 +150,7 @@ def rank(
     judged = [_judged(seat, proofs.get(seat.id, ()), waiting.get(seat.id), wanted, now) for seat in seats]
     if wanted is not None and wanted.only:
         judged = [one for one in judged if one.wanted]
-    return sorted(_by_speed(sorted(judged, key=_group_and_place)), key=_group)
+    return sorted(_by_speed(sorted(judged, key=lambda one: (_group(one), one.seat.place, one.seat.id))), key=_group)
 
 
 def best(ranked: Sequence[Ranked], tried: Collection[str] = ()) -> Ranked | None:
@@ -187,10 +187,6 @@ def _group(one: Ranked) -> tuple[int, ...]:
     last = {"proven": 0, "untried": 0, "probation": 1, "failed": 2, "damaged": 2}[one.standing]
     untried = one.standing == "untried"
     return (last, not one.wanted, one.seat.software, untried, untried and not one.seat.on_cpu, one.seat.spare)
-
-
-def _group_and_place(one: Ranked) -> tuple[tuple[int, ...], int, str]:
-    return _group(one), one.seat.place, one.seat.id
 
 
 def _by_speed(placed: list[Ranked]) -> list[Ranked]:

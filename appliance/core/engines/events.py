@@ -186,7 +186,8 @@ def reduce(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
         case StepDone():
             return _working(_advanced(state, event.at))
         case Refused():
-            return _working(_at_step(state, "discard") if _is_on_trial(state.journal) else state)
+            on_trial = state.journal is not None and state.journal.step not in ("tidy", "discard")
+            return _working(_at_step(state, "discard") if on_trial else state)
         case Restarted():
             return _restarted(state, event)
         case RolledBack():
@@ -348,11 +349,6 @@ def _working(state: State) -> tuple[State, tuple[Effect, ...]]:
             return state, (Remove(journal.surplus), Discard())
         case "discard":
             return state, (Discard(),)
-
-
-def _is_on_trial(journal: Journal | None) -> bool:
-    """True until the switch."""
-    return journal is not None and journal.step not in ("tidy", "discard")
 
 
 def _at_step(state: State, step: Step) -> State:

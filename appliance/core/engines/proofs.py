@@ -22,9 +22,7 @@ answer in time, it reported absurd memory or found none free, its files have cha
 """
 
 FAILED_HOLDS = 86400.0
-"""Seconds for which a failed proof counts: no seat is out for ever, because the failure may have had a passing
-cause.
-"""
+"""Seconds for which a failed proof counts: no seat is out for ever, because the cause may have passed."""
 NO_ROOM_HOLDS = 600.0
 """The same if memory was short: another program may have used it."""
 
@@ -46,9 +44,7 @@ WARM_UP = (64, 2)
 SMALL = (64, 4)
 WHOLE = (512, 32)
 ROUNDS = 3
-"""Largest number of repetitions of the whole measurement; the fastest counts, because cards need a moment to wake
-up.
-"""
+"""Largest number of repetitions of the measurement; the fastest counts, because cards need a moment to wake up."""
 MOST_TOKENS = 1e6
 """Largest number of tokens of one request; no measurement asks for as many."""
 QUICKEST, SLOWEST = 1e-3, 1e9
@@ -196,9 +192,7 @@ def next_request(done: Sequence[Timings], spent: float) -> tuple[int, int] | Non
 
 
 def speeds_of(done: Sequence[Timings], part: float = 1.0) -> Speeds | None:
-    """Return the best result; ``part``: the share of the measuring model that was computed. None: it reported
-    nothing.
-    """
+    """Return the best result; ``part``: the share of the measuring model that was computed. None: no result."""
     told = [timings for timings in done if timings.told]
     if not told:
         return None
@@ -208,9 +202,7 @@ def speeds_of(done: Sequence[Timings], part: float = 1.0) -> Speeds | None:
 
 
 def canary_failure(old: Speeds | None, new: Speeds) -> str:
-    """Return why the new build is refused because of its speed; empty: it is not. Without an old one, any speed will
-    do.
-    """
+    """Return why the new build is refused for its speed; empty: it is not. Without an old one, any speed will do."""
     if old is None or new.nominal_seconds * SPEED_KEPT <= old.nominal_seconds:
         return ""
     reached = 100 * old.nominal_seconds / new.nominal_seconds

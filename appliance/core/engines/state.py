@@ -150,7 +150,9 @@ class State(Struct, frozen=True, kw_only=True):
                 places = [
                     i for i, one in enumerate(order) if line_of(one.seat.build) == line.name and _kind(one) == kind
                 ]
-                seats = sorted((order[i] for i in places), key=lambda one: _age(one.seat.build, line))
+                known = (line.current, *line.previous)
+                ages = {build: known.index(build) for build in known}
+                seats = sorted((order[i] for i in places), key=lambda one: ages.get(one.seat.build, len(known)))
                 for place, one in zip(places, seats, strict=True):
                     order[place] = one
         return sorted(order, key=lambda one: (not one.usable, one.seat.build in self.withdrawn and not one.wanted))
@@ -206,8 +208,3 @@ def check_removable(
 
 def _kind(one: Ranked) -> tuple[str, bool, bool, bool]:
     return one.standing, one.wanted, one.seat.on_cpu, one.seat.software
-
-
-def _age(build: str, line: Line) -> int:
-    known = (line.current, *line.previous)
-    return known.index(build) if build in known else len(known)

@@ -1,15 +1,21 @@
-"""Workers: other processes, mostly on other machines, whose devices llama-server uses through llama.cpp's RPC.
+"""Workers: processes, mostly on other machines, whose devices llama-server uses through llama.cpp's RPC.
 
 llama-server itself aborts when a worker cannot be reached, says another version, or dies. So each is looked at before a
-model is started, and the model is given those alone that will do.
+model is started, and the command that is built here names those alone that will do.
+
+The protocol's few messages that describe a worker (ggml-rpc of llama.cpp b11434, 7.0.0): a request is its number (1
+byte), the length of its body (8 bytes) and the body; an answer is a length (8 bytes) and a body. Numbers are
+little-endian. The greeting has had the number 14 since there is one, and its answer begins with the version; what the
+other numbers mean is known for version `KNOWN` alone.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -28,6 +34,7 @@ _LOST = (
     "RPC handshake failed for ",
     "RPC server version mismatch",
 )
+_RPC = re.compile(r"RPC[0-9]+")
 _NO_CONNECTION = re.compile(r"ggml-rpc\.cpp:\d+: Failed to connect to ")
 
 State = Literal["ready", "busy", "unreachable", "other"]
@@ -64,9 +71,7 @@ class Crew(Struct, frozen=True, kw_only=True):
 
 
 def endpoint_of(text: str) -> str:
-    """Read ``HOST`` or ``HOST:PORT`` as ``host:port``. Raises UsageError for addresses that llama-server could not
-    reach.
-    """
+    """Read ``HOST`` or ``HOST:PORT`` as ``host:port``. Raises UsageError for what llama-server could not reach."""
     host, port = split_endpoint(text)
     return f"{host}:{port}"
 
@@ -150,7 +155,8 @@ def room_of(workers: Sequence[Worker]) -> Mapping[str, int]:
     claims: dict[tuple[str, int, int], dict[str, int]] = defaultdict(dict)
     number = 0
     for worker in workers:
-        host = _machine_of(worker.endpoint)
+        host = worker.endpoint.partition(":")[0]
+        host = "localhost" if host.startswith("127.") else host
         alike: Counter[int] = Counter()
         for device in worker.devices:
             claims[host, device.total, alike[device.total]][f"rpc{number}"] = device.free
@@ -160,6 +166,194 @@ def room_of(workers: Sequence[Worker]) -> Mapping[str, int]:
     return {f"rpc{n}": shares[f"rpc{n}"] for n in range(number)}
 
 
-def _machine_of(endpoint: str) -> str:
-    host = endpoint.partition(":")[0]
-    return "localhost" if host.startswith("127.") else host
+KNOWN = 7
+"""The major version of the protocol that this module speaks."""
+HELLO, DEVICE_COUNT, DEVICE_MEMORY = 14, 15, 11
+CAPABILITIES = bytes(24)
+"""The greeting's list of transports faster than TCP: none."""
+LONGEST_HELLO = 64
+"""Longest answer to a greeting, in bytes; it has 28 in 7.0.0, and had 3 in the first versions with a greeting."""
+MAX_DEVICES = 64
+MAX_MEMORY = 1 << 52
+"""Four pebibytes: a device that claims more is not believed."""
+
+_LENGTH = struct.Struct("<Q")
+_REQUEST = struct.Struct("<BQ")
+_COUNT = struct.Struct("<I")
+_MEMORY = struct.Struct("<QQ")
+
+
+class RpcError(Exception):
+    """The bytes are not a worker's answer. The message is the end of a sentence that begins with the sender."""
+
+
+class Version(NamedTuple):
+    """A protocol version.
+
+    Operations are sent by number, and any release may change the numbers: equal versions understand each other, others
+    may compute something else.
+    """
+
+    major: int
+    minor: int
+    patch: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+class Questions:
+    """One connection to a worker: bytes from it go into `receive`, and the result goes to it, until it is `done`.
+
+    A worker of a version other than `KNOWN` is asked only for its version.
+    """
+
+    def __init__(self) -> None:
+        self.version: Version | None = None
+        self.devices: list[WorkerDevice] = []
+        self.done = False
+        self._count: int | None = None
+        self._buffer = bytearray()
+
+    def begin(self) -> bytes:
+        """Return the first bytes to send."""
+        return request(HELLO, CAPABILITIES)
+
+    def receive(self, data: bytes) -> bytes:
+        """Return the bytes to send next; empty: nothing yet, or never again when it is `done`. Raises RpcError.
+
+        It never keeps more than one short answer, whatever length the answer claims to have.
+        """
+        self._buffer += data
+        answer = None if self.done else self._answer()
+        if answer is None and not self.done:
+            return b""
+        reply = b"" if answer is None else self._understand(answer)
+        if self._buffer:
+            raise RpcError("says more than it was asked")
+        return reply
+
+    def _answer(self) -> bytes | None:
+        """Return the next answer, once all of it is here."""
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if not self._may_have(length):
+            raise RpcError(f"answered with {length} bytes where {self._expected} belong")
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        answer = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        return answer
+
+    @property
+    def _expected(self) -> str:
+        if self.version is None:
+            return f"3 to {LONGEST_HELLO}"
+        return str(_COUNT.size if self._count is None else _MEMORY.size)
+
+    def _may_have(self, length: int) -> bool:
+        if self.version is None:
+            return len(Version._fields) <= length <= LONGEST_HELLO
+        return length == (_COUNT.size if self._count is None else _MEMORY.size)
+
+    def _understand(self, answer: bytes) -> bytes:
+        if self.version is None:
+            self.version = Version(*answer[:3])
+            self.done = self.version.major != KNOWN
+            return b"" if self.done else request(DEVICE_COUNT)
+        if self._count is None:
+            (count,) = _COUNT.unpack(answer)
+            if not 0 < count <= MAX_DEVICES:
+                raise RpcError(f"says that it has {count} devices")
+            self._count = int(count)
+        else:
+            self.devices.append(_device(answer))
+        self.done = len(self.devices) == self._count
+        return b"" if self.done else request(DEVICE_MEMORY, _COUNT.pack(len(self.devices)))
+
+
+def request(number: int, body: bytes = b"") -> bytes:
+    """Encode one request."""
+    return _REQUEST.pack(number, len(body)) + body
+
+
+def _device(answer: bytes) -> WorkerDevice:
+    free, total = _MEMORY.unpack(answer)
+    if total > MAX_MEMORY:
+        raise RpcError(f"says that a device has {total} bytes of memory")
+    return WorkerDevice(total=total, free=min(free, total))
+
+
+NAMES = ("llama-server", "llama-server.exe")
+"""The first word of a ``cmd`` that stands for an engine of the program's own."""
+AUTO = "auto"
+"""The engine that the program itself chooses."""
+RPC = "--rpc"
+DEVICE_FLAGS = ("-dev", "--device")
+CPU_ALONE = "none"
+"""The value of ``--device`` for the processor alone."""
+
+NO_DEBUGGER = {"GGML_NO_BACKTRACE": "1"}
+"""For a process that may abort, as it does when it loses a worker: ggml then attaches no debugger to it."""
+
+
+def stands_for_engine(argv: Sequence[str]) -> bool:
+    """True if a command begins with the bare name of llama-server."""
+    return bool(argv) and argv[0] in NAMES
+
+
+def workers_named(options: Sequence[str]) -> tuple[str, ...]:
+    """Return the endpoints that options name with ``--rpc``; the last one counts. Raises UsageError."""
+    values = _values(options, (RPC,))
+    return endpoints_of(values[-1]) if values else ()
+
+
+def command_on(
+    command: Sequence[str], args: Sequence[str], options: Sequence[str], workers: Sequence[Worker] = ()
+) -> tuple[str, ...]:
+    """The argv of an engine, whose own ``args`` choose its devices, with a model's ``options`` and these workers alone.
+
+    ``--rpc`` goes in front of all others, which see only the devices that are known by then. ``--device`` names
+    everything that is used: the workers' devices are put where llama-server itself would put them, in front. A
+    ``--device`` in ``options`` is the user's and counts alone, but for devices of workers that are not there. Where a
+    worker did not tell its devices the engine's are not named either: then it uses all that there are.
+    """
+    count = sum(len(worker.devices) for worker in workers)
+    own = _without(options, (RPC,))
+    if _values(own, DEVICE_FLAGS):
+        there = {f"RPC{n}" for n in range(count)}
+        chosen = _devices(own, lambda names: [name for name in names if name in there or not _RPC.fullmatch(name)])
+    elif not all(worker.devices for worker in workers):
+        chosen = (*_without(args, DEVICE_FLAGS), *own)
+    else:
+        chosen = (*_devices(args, lambda names: [*(f"RPC{n}" for n in range(count)), *names]), *own)
+    told = (RPC, ",".join(worker.endpoint for worker in workers)) if workers else ()
+    return (*command, *told, *chosen)
+
+
+def _devices(words: Sequence[str], edit: Callable[[list[str]], list[str]]) -> tuple[str, ...]:
+    """Edit the names behind ``--device``; if none is left it means the processor alone."""
+    edited = list(words)
+    for at, word in enumerate(words[:-1]):
+        if word in DEVICE_FLAGS:
+            names = [name for name in words[at + 1].split(",") if name != CPU_ALONE]
+            edited[at + 1] = ",".join(edit(names)) or CPU_ALONE
+    return tuple(edited)
+
+
+def _without(options: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
+    """Return the options without those that take a value and have such a spelling."""
+    kept: list[str] = []
+    words = iter(options)
+    for word in words:
+        if word in flags:
+            next(words, None)
+        else:
+            kept.append(word)
+    return tuple(kept)
+
+
+def _values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    return [words[at + 1] for at, word in enumerate(words[:-1]) if word in flags]

@@ -58,9 +58,12 @@ class Arena:
     def run(self, size: int, readers: int, read: Iterable[Block], *, over: bool = False) -> Block:
         """Place the result of an operation on ``read``; with ``over`` it may replace one that nobody else reads."""
         read = list(read)
-        result = next((self._reuse(b, readers) for b in read if over and b.readers == 1 and b.size >= size > 0), None)
-        if result is None:
+        old = next((block for block in read if over and block.readers == 1 and block.size >= size > 0), None)
+        if old is None:
             result = self.take(size, readers)
+        else:
+            result = Block(old.size, readers)
+            result.offset, old.offset = old.offset, -1
         for block in read:
             self.drop(block)
         return result
@@ -70,11 +73,6 @@ class Arena:
         block.readers -= 1
         if block.readers == 0 and block.offset >= 0:
             self._free(block.offset, block.size)
-
-    def _reuse(self, block: Block, readers: int) -> Block:
-        heir = Block(block.size, readers)
-        heir.offset, block.offset = block.offset, -1
-        return heir
 
     def _free(self, offset: int, size: int) -> None:
         end = offset + size
@@ -173,7 +171,10 @@ class Walk:
                 stream = self._experts(stream, layer)
             elif layer.feed:
                 stream = self._forward(stream, layer)
-        self._logits(stream)
+        if not self._shape.encoder:
+            outputs = self._batch.outputs * FLOAT
+            last = self.arena.run(self._shape.width * outputs, 1, [stream])
+            self.arena.run(self._shape.vocabulary * outputs, FOREVER, [last])
 
     def _masks(self) -> tuple[Block, Block]:
         size = 2 if self._batch.flash else FLOAT
@@ -308,12 +309,6 @@ class Walk:
         out = arena.run(inner * row, 1, [gate, mixed])
         out = self._matrix(shape.width, 1, [out], layer.attention // 3)
         return arena.run(shape.width * row, 2, [out, stream], over=True)
-
-    def _logits(self, stream: Block) -> None:
-        if not self._shape.encoder:
-            arena, outputs = self.arena, self._batch.outputs * FLOAT
-            last = arena.run(self._shape.width * outputs, 1, [stream])
-            arena.run(self._shape.vocabulary * outputs, FOREVER, [last])
 
 
 def sampled(layers: Iterable[Layer]) -> list[Layer]:

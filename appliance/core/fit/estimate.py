@@ -1,7 +1,8 @@
-"""Estimates a model's memory on each device, as llama-server (b11434) allocates it for given options."""
+"""A model's memory on each device as llama-server (b11434) allocates it: estimated before, read from its log after."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import ceil
 
@@ -9,7 +10,8 @@ from msgspec import Struct, structs
 
 from appliance.core.fit.compute import FLOAT, Batch, Walk, sampled
 from appliance.core.fit.shape import Layer, Shape
-from appliance.core.models.ggml import TENSOR_TYPES
+from appliance.core.models.gguf_bytes import TENSOR_TYPES
+from appliance.core.units import MIB
 
 RAM = "ram"
 CELLS = 256
@@ -145,7 +147,7 @@ def costs_of(shape: Shape, options: Options) -> Costs:
     return Costs(
         weights=(*weights, output + (shape.input if shape.tied and not shape.encoder else 0)),
         kept=(*((0,) * len(kept) if options.cache_in_ram else kept), 0),
-        in_ram=(*(_experts_in_ram(layer, n, options) for n, layer in enumerate(shape.layers)), 0),
+        in_ram=(*(layer.experts if n < options.experts_in_ram else 0 for n, layer in enumerate(shape.layers)), 0),
         ram=Use(
             model=max(0, shape.input - (shape.tail if repack else 0)),
             cache=sum(kept) if options.cache_in_ram else 0,
@@ -159,10 +161,6 @@ def costs_of(shape: Shape, options: Options) -> Costs:
         context=context,
         slots=slots,
     )
-
-
-def _experts_in_ram(layer: Layer, number: int, options: Options) -> int:
-    return layer.experts if number < options.experts_in_ram else 0
 
 
 def _more(use: Use, model: int = 0, cache: int = 0, compute: int = 0, output: int = 0) -> Use:
@@ -207,14 +205,10 @@ def places_of(layers: int, options: Options) -> tuple[str, ...]:
     wanted = layers + 1 if options.gpu_layers is None else min(max(0, options.gpu_layers), layers + 1)
     wanted = wanted if options.gpus else 0
     first = layers + 1 - wanted
-    shares = _shares(options)
-    return (RAM,) * first + tuple(_gpu_at(number / wanted, shares, options.gpus) for number in range(wanted))
-
-
-def _shares(options: Options) -> list[float]:
     split = [max(0.0, share) for share in options.split[: len(options.gpus)]]
     split += [0.0] * (len(options.gpus) - len(split))
-    return split if sum(split) else [1.0] * len(options.gpus)
+    shares = split if sum(split) else [1.0] * len(options.gpus)
+    return (RAM,) * first + tuple(_gpu_at(number / wanted, shares, options.gpus) for number in range(wanted))
 
 
 def _gpu_at(place: float, shares: Sequence[float], gpus: Sequence[str]) -> str:
@@ -260,3 +254,91 @@ def _walked(shape: Shape, batch: Batch, *, own: bool, compute: bool, copied: boo
 
 def _padded(cells: int) -> int:
     return -(-cells // CELLS) * CELLS
+
+
+BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +([\d.]{1,20}) MiB")
+OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
+FITTED = "fitting params to free memory took"
+"""Before this line llama-server tries settings out: those buffers do not exist."""
+LOADING = "load_model: loading model '"
+"""A server that wakes up allocates everything anew."""
+LOADED = ": model loaded"
+ON_DEVICE = re.compile(r"([A-Za-z]+)(\d+)?(\[.*\])?$")
+LONGEST = 1000
+"""Characters examined in a line; llama-server's lines are shorter, and a hostile one would take too long."""
+MOST = 1 << 50
+"""More bytes than any machine has: an absurd line is ignored."""
+
+NO_NAMES: Mapping[str, str] = {}
+
+CHATTER = re.compile(
+    r"^\t|(?: I |^)(?:slot (?:get_availabl: .* - |launch_slot_: .*sampler|process_sing|prompt_clear|init_sampler|"
+    r"  operator\(\))|srv +(?:update_slots: all slots are idle|server_strea))"
+)
+"""Lines that ``-lv 4`` adds for each request, about twenty; nobody asked for them."""
+
+
+class Buffers:
+    """One process's buffers. Pass it every line of its log."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[str, str], float] = {}
+        self._whole = False
+        self.offloaded: tuple[int, int] | None = None
+        """Layers on GPUs, of how many. A server without a GPU also counts all of them, so look at the buffers."""
+
+    def read(self, line: str) -> bool:
+        """Read a line; return True if it is useful to people."""
+        if len(line) > LONGEST:
+            return True
+        if self._whole:
+            if LOADING not in line:
+                return CHATTER.search(line) is None
+            self._forget()
+        elif found := BUFFER.search(line):
+            self._add(found[1], found[2], found[3])
+        elif FITTED in line:
+            self._forget()
+        elif found := OFFLOADED.search(line):
+            self.offloaded = int(found[1]), int(found[2])
+        elif LOADED in line:
+            self._whole = True
+        return True
+
+    def by_device(self, names: Mapping[str, str] = NO_NAMES) -> Mapping[str, int]:
+        """Return bytes by device, nothing before the model is loaded.
+
+        ``names`` maps device names, ``{"Vulkan0": "gpu1"}``; otherwise ``CUDA1`` is ``gpu1``, and a worker goes by its
+        address.
+        """
+        sizes: dict[str, int] = {}
+        for (name, _), size in self.by_kind().items() if self._whole else ():
+            device = names.get(name) or _device(name)
+            sizes[device] = sizes.get(device, 0) + size
+        return sizes
+
+    def by_kind(self) -> Mapping[tuple[str, str], int]:
+        """Return bytes by buffer name and kind (model, KV, RS, output, compute), as printed."""
+        return {key: round(size * MIB) for key, size in self._sizes.items()}
+
+    def _add(self, name: str, kind: str, size: str) -> None:
+        try:
+            number = float(size)
+        except ValueError:
+            return
+        if number * MIB < MOST:
+            self._sizes[name, kind] = self._sizes.get((name, kind), 0.0) + number
+
+    def _forget(self) -> None:
+        self._sizes.clear()
+        self._whole = False
+
+
+def _device(name: str) -> str:
+    """``CPU_Mapped`` and ``CUDA_Host`` are main memory, ``CUDA0`` the first GPU, ``RPC0[host:port]`` a worker."""
+    found = ON_DEVICE.match(name)
+    if name.startswith("CPU") or found is None:
+        return RAM
+    if found[3]:
+        return f"rpc:{found[3][1:-1]}"
+    return f"gpu{int(found[2] or 0)}"

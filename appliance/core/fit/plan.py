@@ -6,6 +6,8 @@ better than a rule from outside. So the layers are left to it, with the reserve 
 here. It does not do three things, which are done here: without a GPU it counts the memory that a machine *has*, not the
 memory that other models leave free; it never lowers the number of slots; and it has no reserve in main memory. A user's
 setting is always kept: `Asked` holds those of the model's own engine flags that concern its memory.
+
+The budgets at the end say what all models together may use, and the rest when other programs use some of it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from appliance.core.engines.machine import Look
 from appliance.core.fit.estimate import (
     AUTO_PARALLEL,
     RAM,
@@ -29,7 +32,7 @@ from appliance.core.fit.estimate import (
 )
 from appliance.core.fit.shape import Shape
 from appliance.core.llama.flags import Option, from_env, last, merge, split
-from appliance.core.units import MIB
+from appliance.core.units import GIB, MIB
 from appliance.errors import UsageError
 
 NOTHING: Mapping[str, str] = {}
@@ -230,13 +233,8 @@ def _choices(shape: Shape, options: Options, asked: Asked) -> Iterator[Options]:
         context = max(most, least)
         while context > least:
             yield structs.replace(wanted, context=context)
-            context = max(least, _halved(context))
+            context = max(least, 1 << (context - 1).bit_length() - 1)  # the next power of two below
         yield structs.replace(wanted, context=least)
-
-
-def _halved(context: int) -> int:
-    """Return the next power of two below."""
-    return 1 << (context - 1).bit_length() - 1
 
 
 def _tried(shape: Shape, options: Options, left: Mapping[str, int], asked: Asked) -> _Try:
@@ -250,7 +248,10 @@ def _tried(shape: Shape, options: Options, left: Mapping[str, int], asked: Asked
             places = _most_packed(costs, count, left, options.gpus)
             if places is None:  # not even the room to compute with
                 return _tried(shape, structs.replace(options, gpus=()), left, asked)
-    return _Try(options, costs, places if places and _holds(costs, places, options.gpus, left) else None)
+    if places is not None:
+        taken = placed(costs, places, options.gpus).by_device()
+        places = places if all(size <= left[device] for device, size in taken.items() if device in left) else None
+    return _Try(options, costs, places)
 
 
 def _most_packed(costs: Costs, count: int, left: Mapping[str, int], gpus: Sequence[str]) -> tuple[str, ...] | None:
@@ -291,11 +292,6 @@ def _packed(
                 break
             places.append(gpu)
     return tuple(places) if len(places) == count else None
-
-
-def _holds(costs: Costs, places: Sequence[str], gpus: Sequence[str], left: Mapping[str, int]) -> bool:
-    taken = placed(costs, places, gpus).by_device()
-    return all(size <= left[device] for device, size in taken.items() if device in left)
 
 
 def _on_gpus(one: _Try) -> int:
@@ -345,3 +341,76 @@ def _too_large(found: Estimate, left: Mapping[str, int]) -> str:
 def _of(device: str, size: int, left: Mapping[str, int]) -> str:
     known = f" of {left[device] // MIB} MiB" if device in left else ""
     return f"{-(-size // MIB)} MiB{known} on {device}"
+
+
+NO_MEMORY: Mapping[str, int] = {}
+
+
+class Reserve(Struct, frozen=True, kw_only=True):
+    """Bytes that are left to others."""
+
+    ram: int = 2 * GIB
+    gpu: int = GIB
+
+
+USUAL = Reserve()
+
+
+class GpuMemory(Struct, frozen=True):
+    """One GPU at one moment, in bytes."""
+
+    used: int
+    total: int
+
+
+def budgets_of(look: Look, reserve: Reserve = USUAL) -> Mapping[str, int]:
+    """Return bytes by device, ``gpu<i>`` in the order of ``look.gpus``. At least half of a device is for models.
+
+    A GPU that does not report its memory, or has none of its own, has no budget.
+    """
+    budgets = {RAM: _beside(look.memory_total, reserve.ram)} if look.memory_total > 0 else {}
+    for number, gpu in enumerate(look.gpus):
+        if gpu.total and gpu.total > 0 and not gpu.integrated:
+            budgets[f"gpu{number}"] = _beside(gpu.total, reserve.gpu)
+    return budgets
+
+
+def room_of(look: Look, own: Mapping[str, int] = NO_MEMORY) -> Mapping[str, int]:
+    """Return the bytes that are free now, by device; ``own`` is the use of a process that ends before."""
+    room = {RAM: look.memory_available + own.get(RAM, 0)}
+    for number, gpu in enumerate(look.gpus):
+        if gpu.free is not None and not gpu.integrated:
+            room[f"gpu{number}"] = max(0, gpu.free) + own.get(f"gpu{number}", 0)
+    return room
+
+
+def squeezed(
+    budgets: Mapping[str, int],
+    samples: Mapping[str, GpuMemory],
+    own: Mapping[str, int],
+    *,
+    reserve: int = GIB,
+    before: Mapping[str, int] = NO_MEMORY,
+) -> Mapping[str, int]:
+    """The budgets that hold while others use the GPUs.
+
+    Use of a GPU beyond ``own``, the sum of our models there, belongs to others: a game, another program. Its budget is
+    the rest, less ``reserve``, never more than the configured one. ``before`` is the previous result: a budget goes
+    down at once, and up again only by a quarter of the reserve or more, so that a display with small changes does not
+    make models come and go. Devices without a sample keep their budget.
+    """
+    now: dict[str, int] = {}
+    for device, most in budgets.items():
+        sample = samples.get(device)
+        if sample is None or sample.total <= 0:
+            now[device] = most
+            continue
+        others = max(0, sample.used - own.get(device, 0))
+        left = min(most, max(0, sample.total - others - reserve))
+        last = before.get(device, most)
+        now[device] = last if last < left < min(most, last + reserve // 4) else left
+    return now
+
+
+def _beside(total: int, reserve: int) -> int:
+    return max(total - reserve, total // 2)

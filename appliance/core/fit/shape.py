@@ -22,25 +22,10 @@ RECURRENT = frozenset(("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv
 """Architectures that keep a state of a fixed size and no context."""
 
 HYBRID = {
-    "bailingmoe3": 0,
-    "deepseek4": 0,
-    "falcon-h1": 0,
-    "glm5-next": 0,
-    "granitehybrid": 0,
-    "jamba": 0,
-    "kimi-k3": 0,
-    "kimi-linear": 0,
-    "lfm2": 0,
-    "lfm2moe": 0,
-    "minimax-01": 8,
-    "nemotron_h": 0,
-    "nemotron_h_moe": 0,
-    "plamo2": 0,
-    "qwen35": 4,
-    "qwen35moe": 4,
-    "qwen3next": 4,
-    "qwen4exp": 4,
-}
+    "bailingmoe3": 0, "deepseek4": 0, "falcon-h1": 0, "glm5-next": 0, "granitehybrid": 0, "jamba": 0, "kimi-k3": 0,
+    "kimi-linear": 0, "lfm2": 0, "lfm2moe": 0, "minimax-01": 8, "nemotron_h": 0, "nemotron_h_moe": 0, "plamo2": 0,
+    "qwen35": 4, "qwen35moe": 4, "qwen3next": 4, "qwen4exp": 4,
+}  # fmt: skip
 """Some layers keep a state and the others a context: one layer in this many has a context; 0: the layers without heads
 of keys and values keep a state.
 """
@@ -49,7 +34,6 @@ of keys and values keep a state.
 class Windows(Struct, frozen=True, kw_only=True):
     """Sliding windows of an architecture; a file's own keys win."""
 
-    used: bool = False
     every: int = 0
     """One layer in this many sees everything; 0: no layer does."""
     full_first: bool = False
@@ -64,60 +48,36 @@ class Windows(Struct, frozen=True, kw_only=True):
 
 
 WINDOWS = {
-    "afmoe": Windows(used=True, every=4),
-    "cohere2": Windows(used=True, every=4),
-    "cohere2moe": Windows(used=True, every=4),
-    "exaone-moe": Windows(used=True, every=4),
-    "exaone4": Windows(used=True, every=4),
-    "gemma2": Windows(used=True, every=2, usual=4096),
-    "gemma3": Windows(used=True, every=6),
-    "gemma3n": Windows(used=True, every=5, cached_from_start=20),
-    "gemma4": Windows(used=True, every=6),
-    "gpt-oss": Windows(used=True, every=2),
-    "laguna": Windows(used=True, every=4, full_first=True),
-    "llama4": Windows(used=True, every=4, usual=8192),
-    "mellum": Windows(used=True, every=4),
-    "mimo2": Windows(used=True, every=6),
-    "olmo2": Windows(used=True, every=4),
-    "plamo3": Windows(used=True, every=8),
-    "smallthinker": Windows(used=True, every=4, full_first=True),
-    "step35": Windows(used=True, every=4),
+    "afmoe": Windows(every=4),
+    "cohere2": Windows(every=4),
+    "cohere2moe": Windows(every=4),
+    "exaone-moe": Windows(every=4),
+    "exaone4": Windows(every=4),
+    "gemma2": Windows(every=2, usual=4096),
+    "gemma3": Windows(every=6),
+    "gemma3n": Windows(every=5, cached_from_start=20),
+    "gemma4": Windows(every=6),
+    "gpt-oss": Windows(every=2),
+    "laguna": Windows(every=4, full_first=True),
+    "llama4": Windows(every=4, usual=8192),
+    "mellum": Windows(every=4),
+    "mimo2": Windows(every=6),
+    "olmo2": Windows(every=4),
+    "plamo3": Windows(every=8),
+    "smallthinker": Windows(every=4, full_first=True),
+    "step35": Windows(every=4),
 }
 
 
-SHAPE_KEYS = frozenset(
-    {
-        "attention.head_count",
-        "attention.head_count_kv",
-        "attention.key_length",
-        "attention.key_length_mla",
-        "attention.key_length_swa",
-        "attention.kv_lora_rank",
-        "attention.recurrent_layers",
-        "attention.shared_kv_layers",
-        "attention.sliding_window",
-        "attention.sliding_window_pattern",
-        "attention.value_length",
-        "attention.value_length_swa",
-        "block_count",
-        "context_length",
-        "embedding_length",
-        "expert_count",
-        "expert_feed_forward_length",
-        "expert_used_count",
-        "feed_forward_length",
-        "full_attention_interval",
-        "kda.head_dim",
-        "nextn_predict_layers",
-        "shortconv.l_cache",
-        "ssm.conv_kernel",
-        "ssm.group_count",
-        "ssm.inner_size",
-        "ssm.state_size",
-        "token_shift_count",
-        "wkv.head_size",
-    }
-)
+SHAPE_KEYS = frozenset({
+    "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.key_length_mla",
+    "attention.key_length_swa", "attention.kv_lora_rank", "attention.recurrent_layers", "attention.shared_kv_layers",
+    "attention.sliding_window", "attention.sliding_window_pattern", "attention.value_length",
+    "attention.value_length_swa", "block_count", "context_length", "embedding_length", "expert_count",
+    "expert_feed_forward_length", "expert_used_count", "feed_forward_length", "full_attention_interval",
+    "kda.head_dim", "nextn_predict_layers", "shortconv.l_cache", "ssm.conv_kernel", "ssm.group_count",
+    "ssm.inner_size", "ssm.state_size", "token_shift_count", "wkv.head_size",
+})  # fmt: skip
 """Keys after ``<architecture>.`` that are read for this."""
 
 MOST = 1 << 31
@@ -153,14 +113,14 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     architecture: str
     layers: tuple[Layer, ...]
-    input: int
+    input: int = 0
     """The table that tokens are looked up in; it stays in main memory."""
-    output: int
+    output: int = 0
     """The weights that make logits. With tied weights the input is loaded twice if a GPU makes them."""
-    other: int
+    other: int = 0
     """Loaded with the output."""
-    tied: bool
-    output_repacked: int
+    tied: bool = True
+    output_repacked: int = 0
     tail: int
     """Bytes at the file's end that are no longer needed if weights are copied into another order."""
     vocabulary: int
@@ -168,9 +128,9 @@ class Shape(Struct, frozen=True, kw_only=True):
     """Tokens of context that it was trained for; 0 if the file does not say."""
     width: int
     heads: int
-    feed: int
+    feed: int = 0
     """Width of a feed-forward part of its own, or of the experts that all tokens share."""
-    gated: bool
+    gated: bool = False
     experts: int
     experts_used: int
     expert_feed: int
@@ -195,28 +155,18 @@ def shape_of(architecture: str, values: Mapping[str, Value], tensors: Tensors) -
     count, width = keys.number("block_count"), keys.number("embedding_length")
     if not 0 < count <= MAX_LAYERS or not 0 < width < MOST or tensors.unknown:
         return None
-    parts = {(part.layer, part.kind): part for part in tensors.parts}
-    one = {kind: parts.get((-1, kind)) for kind in ("input", "output", "other")}
     heads = keys.number("attention.head_count")
     latent = keys.number("attention.kv_lora_rank") if keys.number("attention.key_length_mla") else 0
     tokens = values.get("tokenizer.ggml.tokens")
-    table = one["input"]
-    vocabulary = tokens.count if isinstance(tokens, Array) else table.rows if table else 0
+    table = next((part.rows for part in tensors.parts if (part.layer, part.kind) == (-1, "input")), 0)
     shape = Shape(
         architecture=architecture,
-        layers=_layers(keys, parts, count, width),
-        input=_size(table),
-        output=_size(one["output"]),
-        other=_size(one["other"]),
-        tied=one["output"] is None,
-        output_repacked=one["output"].repacked if one["output"] else 0,
+        layers=_layers(keys, count, width),
         tail=tensors.tail,
-        vocabulary=vocabulary,
+        vocabulary=tokens.count if isinstance(tokens, Array) else table,
         trained=keys.number("context_length"),
         width=width,
         heads=heads,
-        feed=max((part.rows for part in tensors.parts if part.kind == "feed"), default=0),
-        gated=any(part.gated for part in tensors.parts),
         experts=keys.number("expert_count"),
         experts_used=keys.number("expert_used_count"),
         expert_feed=keys.number("expert_feed_forward_length") or keys.number("feed_forward_length"),
@@ -226,18 +176,19 @@ def shape_of(architecture: str, values: Mapping[str, Value], tensors: Tensors) -
         inner=keys.number("ssm.inner_size"),
         encoder=architecture in ENCODING,
     )
-    return shape if max(shape.vocabulary, shape.trained, shape.heads, shape.experts_used) < MOST else None
+    sane = max(shape.vocabulary, shape.trained, shape.heads, shape.experts_used) < MOST
+    return with_parts(shape, tensors.parts) if sane else None
 
 
 def with_parts(shape: Shape, parts: Iterable[Part]) -> Shape:
-    """Add the weights of one more shard, which has tensors and no keys."""
+    """Add the weights of a file: of the only one, or of one more shard."""
     layers = list(shape.layers)
     sums = {"input": shape.input, "output": shape.output, "other": shape.other}
     repacked, tied = shape.output_repacked, shape.tied
     feed, gated = shape.feed, shape.gated
     for part in parts:
         gated = gated or part.gated
-        feed = max(feed, part.rows) if part.kind == "feed" and not shape.experts else feed
+        feed = max(feed, part.rows) if part.kind == "feed" else feed
         if part.layer < 0:
             sums[part.kind] += part.size
             repacked += part.repacked
@@ -283,7 +234,7 @@ class _Keys:
 # Not every layer has a cache of its own. The last ones of some models read the cache of an earlier layer (``cached`` is
 # the first of these). Layers behind ``trunk`` guess further tokens ahead (next-n prediction) and keep nothing. With
 # latent attention the values are computed from the compressed keys, so they take no room.
-def _layers(keys: _Keys, parts: Mapping[tuple[int, str], Part], count: int, width: int) -> tuple[Layer, ...]:
+def _layers(keys: _Keys, count: int, width: int) -> tuple[Layer, ...]:
     heads = keys.of_layers("attention.head_count", count) or (0,) * count
     kv_heads = keys.of_layers("attention.head_count_kv", count) or heads
     most_heads = max(heads)
@@ -301,15 +252,10 @@ def _layers(keys: _Keys, parts: Mapping[tuple[int, str], Part], count: int, widt
     state = _state(keys, width, most_heads)
     layers: list[Layer] = []
     for number in range(count):
-        own = {kind: parts.get((number, kind)) for kind in ("attention", "feed", "experts")}
         head = near if windowed[number] else full
         keeps = number in attending and number < min(cached, trunk)
         layers.append(
             Layer(
-                attention=_size(own["attention"]),
-                feed=_size(own["feed"]),
-                experts=_size(own["experts"]),
-                repacked=sum(part.repacked for part in own.values() if part),
                 keys=kv_heads[number] * head[0] if keeps else 0,
                 values=kv_heads[number] * head[1] if keeps and not latent else 0,
                 windowed=windowed[number],
@@ -327,7 +273,7 @@ def _windows(keys: _Keys) -> Windows:
 def _windowed(keys: _Keys, count: int) -> tuple[bool, ...]:
     """Return which layers look back no further than the window. A pattern of n is n - 1 such layers and a full one."""
     windows = _windows(keys)
-    if not windows.used or not (keys.number("attention.sliding_window") or windows.usual):
+    if keys.architecture not in WINDOWS or not (keys.number("attention.sliding_window") or windows.usual):
         return (False,) * count
     told = keys.list("attention.sliding_window_pattern")
     if len(told) > 1:
@@ -374,7 +320,3 @@ def _state(keys: _Keys, width: int, heads: int) -> int:
         return 3 * ((kernel - 1) if kernel else 3) * heads * head + head * head * heads
     inner, size = keys.number("ssm.inner_size"), keys.number("ssm.state_size")
     return max(0, kernel - 1) * (inner + 2 * keys.number("ssm.group_count") * size) + size * inner
-
-
-def _size(part: Part | None) -> int:
-    return part.size if part else 0

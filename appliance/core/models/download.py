@@ -163,9 +163,7 @@ def _shards(repo: str, found: _Candidate, known: Mapping[str, RemoteFile]) -> tu
 
 
 def nearest_projector(folder: str, known: Mapping[str, RemoteFile]) -> RemoteFile | None:
-    """Find the projector beside the model, else in the closest folder above it, where `catalog.hub_cache` will look for
-    it.
-    """
+    """Find the projector beside the model, else in the closest folder above it, where `catalog.found` looks."""
     while True:
         here = [
             (tag_of(stem), file)

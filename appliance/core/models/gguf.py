@@ -12,8 +12,11 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from appliance.core.fit.shape import SHAPE_KEYS, Shape, shape_of, with_parts
-from appliance.core.models.ggml import ENCODERS, FILE_TYPE_GUESSED, FILE_TYPES, POOLING
 from appliance.core.models.gguf_bytes import (
+    ENCODERS,
+    FILE_TYPE_GUESSED,
+    FILE_TYPES,
+    POOLING,
     WINDOW,
     Array,
     Cursor,
@@ -32,40 +35,18 @@ Kind = Literal["generation", "embedding", "rerank", "projector", "adapter", "ima
 MAX_ALIGNMENT = 1 << 20
 DEFAULT_ALIGNMENT = 32
 
-FIXED_KEYS = frozenset(
-    {
-        "general.alignment",
-        "general.architecture",
-        "general.file_type",
-        "general.license",
-        "general.name",
-        "general.type",
-        "split.count",
-        "split.no",
-        "tokenizer.chat_template",
-        "tokenizer.ggml.tokens",
-    }
-)
-PER_ARCHITECTURE = frozenset(
-    {
-        *SHAPE_KEYS,
-        "attention.head_count",
-        "attention.head_count_kv",
-        "attention.key_length",
-        "attention.sliding_window",
-        "attention.value_length",
-        "block_count",
-        "context_length",
-        "embedding_length",
-        "expert_count",
-        "expert_used_count",
-        "has_audio_encoder",
-        "has_vision_encoder",
-        "pooling_type",
-        "vocab_size",
-    }
-)
+FIXED_KEYS = frozenset({
+    "general.alignment", "general.architecture", "general.file_type", "general.name", "general.type", "split.count",
+    "split.no", "tokenizer.ggml.tokens",
+})  # fmt: skip
+PER_ARCHITECTURE = SHAPE_KEYS | {"has_audio_encoder", "has_vision_encoder", "pooling_type", "vocab_size"}
 """Keys that follow ``<architecture>.``; the name of an architecture never contains a dot."""
+
+WHOLE = (
+    "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.sliding_window",
+    "attention.value_length", "expert_count", "expert_used_count",
+)  # fmt: skip
+"""Keys whose values must be whole numbers, where they are there."""
 
 FOREIGN = {
     b"lmgg": "it is in the GGML format that came before GGUF; convert it again",
@@ -84,29 +65,16 @@ class GgufInfo(Struct, frozen=True, kw_only=True):
     architecture: str
     """Empty in every shard except the first."""
     name: str | None
-    license: str | None
     quantisation: str | None
     """The name of ``general.file_type`` such as ``Q4_K_M``, else of the tensor type with the most bytes."""
     context_length: int | None
     """Number of tokens that the model was trained for."""
     embedding_length: int | None
     block_count: int | None
-    head_count: int | None
-    head_count_kv: int | None
-    key_length: int | None
-    value_length: int | None
-    sliding_window: int | None
-    expert_count: int | None
-    expert_used_count: int | None
     vocabulary_size: int | None
     parameters: int
     tensor_count: int
     tensor_bytes: int
-    chat_template: str | None
-    pooling: str | None
-    """A word of llama-server's ``--pooling``."""
-    split_number: int | None
-    """For a sharded model: this file's number, from 0."""
     split_count: int | None
     vision: bool
     """True for a projector that encodes images."""
@@ -175,9 +143,7 @@ def _alignment(values: dict[str, Value]) -> int:
 
 
 def _whole(values: dict[str, Value], key: str) -> int | None:
-    """Return a count. For an array (one entry per layer) it is the largest entry, because memory must suffice for
-    that.
-    """
+    """Return a count. For an array (one entry per layer) it is the largest entry, since memory must suffice for it."""
     value = values.get(key)
     if isinstance(value, Array):
         return max(value.numbers, default=None)
@@ -202,33 +168,26 @@ def _info(version: int, values: dict[str, Value], tensors: Tensors, data_bytes: 
     def whole(key: str) -> int | None:
         return _whole(values, f"{architecture}.{key}")
 
+    for key in WHOLE:
+        whole(key)
     tokens = values.get("tokenizer.ggml.tokens")
     pooling_type = whole("pooling_type")
+    file_type = _whole(values, "general.file_type")
+    label = None if file_type is None else FILE_TYPES.get(file_type & ~FILE_TYPE_GUESSED)
     pooling = POOLING[pooling_type] if pooling_type is not None and pooling_type < len(POOLING) else None
     return GgufInfo(
         version=version,
         kind=_kind(general_type, architecture, pooling, tensors),
         architecture=architecture,
         name=_text(values, "general.name"),
-        license=_text(values, "general.license"),
-        quantisation=_quantisation(_whole(values, "general.file_type"), tensors),
+        quantisation=label or max(tensors.bytes_by_type, key=tensors.bytes_by_type.__getitem__, default=None),
         context_length=whole("context_length"),
         embedding_length=whole("embedding_length"),
         block_count=whole("block_count"),
-        head_count=whole("attention.head_count"),
-        head_count_kv=whole("attention.head_count_kv"),
-        key_length=whole("attention.key_length"),
-        value_length=whole("attention.value_length"),
-        sliding_window=whole("attention.sliding_window"),
-        expert_count=whole("expert_count"),
-        expert_used_count=whole("expert_used_count"),
         vocabulary_size=tokens.count if isinstance(tokens, Array) else whole("vocab_size"),
         parameters=tensors.parameters,
         tensor_count=tensors.count,
         tensor_bytes=data_bytes if tensors.unknown else sum(tensors.bytes_by_type.values()),
-        chat_template=_text(values, "tokenizer.chat_template"),
-        pooling=pooling,
-        split_number=split_number,
         split_count=_whole(values, "split.count"),
         vision=values.get(f"{architecture}.has_vision_encoder") is True,
         audio=values.get(f"{architecture}.has_audio_encoder") is True,
@@ -249,10 +208,3 @@ def _kind(general_type: str | None, architecture: str, pooling: str | None, tens
     if architecture in ENCODERS or pooling in ("mean", "cls", "last"):
         return "embedding"
     return "generation"
-
-
-def _quantisation(file_type: int | None, tensors: Tensors) -> str | None:
-    if file_type is not None and (label := FILE_TYPES.get(file_type & ~FILE_TYPE_GUESSED)):
-        return label
-    by_type = tensors.bytes_by_type
-    return max(by_type, key=by_type.__getitem__) if by_type else None

@@ -1,7 +1,8 @@
 """The layout of a GGUF header: a cursor over bytes that are fetched on demand, the key-value table, the tensor table.
 
 Knows where things lie and how large they may be; what the keys mean is gguf.py's business. Sources: the GGUF
-specification (versions 2 and 3) and the checks of llama.cpp's own reader (b11434).
+specification (versions 2 and 3), the checks of llama.cpp's own reader (b11434), and for the numbers of types the PyPI
+package ``gguf`` 0.19. Numbers missing here belonged to types that llama.cpp has removed since.
 
 Every number in the file is hostile until it is checked: nothing is allocated, and no loop is entered, on the word of a
 count or length that the file's size and the limits below do not back. Arrays of numbers are skipped by arithmetic;
@@ -17,8 +18,41 @@ from math import prod
 
 from msgspec import Struct
 
-from appliance.core.models.ggml import TENSOR_TYPES
 from appliance.core.units import KIB, MIB
+
+TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
+    # number: (name, values in a block, bytes of a block)
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
+}  # fmt: skip
+
+FILE_TYPES: dict[int, str] = {
+    # ``general.file_type``: what most of the file's tensors were quantised to
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
+    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
+    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4_MOE", 39: "NVFP4",
+    40: "Q1_0", 41: "Q2_0",
+}  # fmt: skip
+
+FILE_TYPE_GUESSED = 1024
+"""llama.cpp adds this to a file type that it has guessed; it is never a quantisation of its own."""
+
+ENCODERS = frozenset({
+    "bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llama-embed", "modern-bert", "neo-bert",
+    "nomic-bert", "nomic-bert-moe", "t5encoder",
+})  # fmt: skip
+"""Architectures that compute vectors and cannot generate text."""
+
+POOLING = ("none", "mean", "cls", "last", "rank")
+"""``<architecture>.pooling_type`` by number; the words are those of llama-server's ``--pooling``."""
+
 
 ReadAt = Callable[[int, int], bytes]
 """``read_at(offset, n)``: up to ``n`` bytes from ``offset``, at least one unless the file ends there."""
@@ -48,9 +82,7 @@ DEVICE_ALIGNMENT = 32
 LAYER_NAME = re.compile(rb"blk\.(\d{1,4})\.")
 INPUTS = (b"token_embd", b"position_embd", b"token_types", b"per_layer_token_embd")
 REPACKED = frozenset(("Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4"))
-"""Types that b11434 copies into another order on processors with AVX2 (``Q2_K`` with AVX512), unless a GPU uses
-them.
-"""
+"""Types that b11434 copies into another order on processors with AVX2 (``Q2_K``: AVX512), unless a GPU uses them."""
 
 STRING, ARRAY = 8, 9
 NUMBERS = {
@@ -91,8 +123,6 @@ class Part(Struct, frozen=True):
     """The part of ``size`` in types that the CPU backend copies into another order when it computes with them."""
     rows: int
     """The largest matrix: how many numbers its result has for each token."""
-    columns: int
-    """The largest matrix: how many numbers it takes for each token."""
     gated: bool
     """A feed-forward part with a gate beside it."""
 
@@ -111,7 +141,7 @@ class _Parts:
         if layer >= MAX_LAYERS:
             return
         place = (layer, kind)
-        sums = self._sums.setdefault(place, [0, 0, 0, 0])
+        sums = self._sums.setdefault(place, [0, 0, 0])
         padded = -(-size // DEVICE_ALIGNMENT) * DEVICE_ALIGNMENT
         sums[0] += padded
         if kind not in ("input", "other") and label in REPACKED and len(dimensions) > 1 and dimensions[1] % 8 == 0:
@@ -122,13 +152,13 @@ class _Parts:
             return
         if kind == "feed" and b"ffn_gate.w" in name:
             self._gated.add(place)
-        if kind != "attention" and dimensions[1] > sums[2]:
-            sums[2], sums[3] = dimensions[1], dimensions[0]
+        if kind != "attention":
+            sums[2] = max(sums[2], dimensions[1])
 
     def all(self) -> tuple[Part, ...]:
         return tuple(
-            Part(layer, kind, size, repacked, rows, columns, (layer, kind) in self._gated)
-            for (layer, kind), (size, repacked, rows, columns) in sorted(self._sums.items())
+            Part(layer, kind, size, repacked, rows, (layer, kind) in self._gated)
+            for (layer, kind), (size, repacked, rows) in sorted(self._sums.items())
         )
 
 
@@ -145,9 +175,7 @@ class Tensors(Struct, frozen=True, kw_only=True):
     """Some tensor has a type of unknown size, so ``bytes_by_type`` is too small."""
     has_rank_head: bool
     parts: tuple[Part, ...] = ()
-    """The weights by place of use: by layer and kind, and those outside all layers. Without those beyond
-    `MAX_LAYERS`.
-    """
+    """The weights by place of use: by layer and kind, and those outside all layers; none beyond `MAX_LAYERS`."""
     tail: int = 0
     """Bytes at the end of the file that are no longer read once the copies in another order exist."""
 
@@ -334,7 +362,9 @@ def read_tensors(cursor: Cursor, count: int, alignment: int) -> Tensors:
         if name in names:
             raise GgufError(f"tensor {_name(name)} is there twice")
         names.add(name)
-        dimensions = _dimensions(cursor, name)
+        if (rank := cursor.u32()) > MAX_DIMENSIONS:
+            raise GgufError(f"tensor {_name(name)} has {rank} dimensions, ggml knows {MAX_DIMENSIONS}")
+        dimensions = tuple(cursor.u64() for _ in range(rank))
         number, offset = cursor.u32_u64()
         elements = prod(dimensions)
         if max(elements, *dimensions, 0) >= TOO_LARGE:
@@ -374,13 +404,6 @@ def _place(name: bytes) -> tuple[int, str]:
     if name.startswith(INPUTS):
         return -1, "input"
     return -1, "output" if name.startswith(b"output.") else "other"
-
-
-def _dimensions(cursor: Cursor, name: bytes) -> tuple[int, ...]:
-    count = cursor.u32()
-    if count > MAX_DIMENSIONS:
-        raise GgufError(f"tensor {_name(name)} has {count} dimensions, ggml knows {MAX_DIMENSIONS}")
-    return tuple(cursor.u64() for _ in range(count))
 
 
 def _size(known: tuple[str, int, int], dimensions: tuple[int, ...], elements: int, name: bytes) -> int:

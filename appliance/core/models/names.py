@@ -18,9 +18,7 @@ MAX_NAME = 255
 MIN_PART = 3
 """Number of letters that make a suggestion if one name contains the other."""
 MAX_COMPARED = 2000
-"""Number of names that are compared letter by letter for a suggestion; keeps an unknown name cheap in a large
-catalog.
-"""
+"""Number of names that are compared letter by letter for a suggestion: an unknown name stays cheap."""
 QUANTISATIONS = ("Q4_K_M", "Q8_0")
 """The file of a repository to take for a name without a tag, best first; after these, the first one."""
 PROJECTOR_TYPES = ("F16", "BF16")
@@ -51,9 +49,7 @@ class Shard(Struct, frozen=True):
 
 
 def stem_of(name: str) -> str | None:
-    """Return a model file's name without its suffix; None for other files and for hidden ones (``._X.gguf`` of
-    macOS).
-    """
+    """Return a model file's name without its suffix; None for other and hidden files (``._X.gguf`` of macOS)."""
     if name.startswith(".") or not name.lower().endswith(SUFFIX) or len(name) == len(SUFFIX):
         return None
     return name[: -len(SUFFIX)]
@@ -82,9 +78,7 @@ def is_draft(name: str) -> bool:
 
 
 def is_companion(stem: str, *, anywhere: bool) -> bool:
-    """True for a file that is not a model of its own. In the cache the mark may be ``anywhere``, in a folder only in
-    front.
-    """
+    """True for a file that belongs to another model. In the cache its mark may be ``anywhere``, else only in front."""
     if anywhere:
         return is_projector(stem) or any(mark in stem for mark in COMPANION_MARKS)
     return is_projector(stem) or stem.startswith(COMPANION_MARKS)
@@ -119,9 +113,7 @@ def is_speakable(name: str) -> bool:
 
 
 def split_named_path(text: str) -> tuple[str | None, str]:
-    """Split ``ID=PATH`` of a ``--model`` flag; plain ``PATH`` gives no id. An id never looks like the start of a
-    path.
-    """
+    """Split ``ID=PATH`` of a ``--model`` flag; ``PATH`` gives no id. An id never looks like the start of a path."""
     name, equals, path = text.partition("=")
     if not equals or not name or not path or name.startswith((".", "/", "~")) or "\\" in name:
         return None, text

@@ -143,7 +143,7 @@ class Listing:
             else:
                 found += [one.to(entry) for one in added]
         found += self._virtual(_Loaded(self._ids, base, self._full.keys() & set(remote)), profile, now)
-        return sorted(found, key=_id_of)
+        return sorted(found, key=lambda entry: str(entry["id"]))
 
     def _virtual(self, loaded: _Loaded, profile: str | None, now: int) -> Iterator[Object]:
         """The entries of names that have no process of their own here."""
@@ -156,10 +156,6 @@ class Listing:
         for name, target in pins.items():
             if target and name not in self._config.selectors and not loaded.knows(name):
                 yield _virtual(name, "profile", now, loaded.value((target,)), {"type": "profile"})
-
-
-def _id_of(entry: Object) -> str:
-    return str(entry["id"])
 
 
 def _names_of(model_id: str, model: ModelConfig, config: Config) -> list[_Added]:

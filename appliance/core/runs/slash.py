@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from enum import Enum, auto
+from functools import lru_cache
 
 import msgspec
 from msgspec import Raw, Struct
@@ -55,6 +56,7 @@ FAMILIES = {
 _VERSION = re.compile(r"/v1?(?=/)")
 
 
+@lru_cache(maxsize=64)
 def family_of(path: str) -> Family | None:
     """Return the kind of the requests to a path, with or without ``/v1``; None if nothing there has a prompt."""
     return FAMILIES.get(_VERSION.sub("", path, count=1) if path.startswith("/v") else path)

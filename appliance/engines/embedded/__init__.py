@@ -35,8 +35,5 @@ def version() -> str:
 
 
 def command() -> list[str]:
-    """The words to put in front of llama-server's own flags.
-
-    ``-P``: what lies in the folder that the program was started in is not imported.
-    """
+    """The words to put in front of llama-server's own flags. ``-P``: nothing is imported from the working folder."""
     return [sys.executable, "-P", "-m", "appliance.engines.embedded"]

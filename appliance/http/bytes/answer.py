@@ -108,14 +108,20 @@ class HttpSink:
 
     async def end(self) -> None:
         """An answer that is shorter than its head told is broken."""
+        if not self.end_nowait():
+            await self._connection.flush()
+
+    def end_nowait(self) -> bool:
+        """`end`; False: `flush` has to be awaited, for the system has not taken all. Twice is once."""
         if self._left and not self._bodiless:
             self.abort()
-            return
-        self.ended = True
-        last = self._held + (LAST_CHUNK if self._chunked else b"")
-        self._held = b""
-        if not self._connection.push(last):
-            await self._connection.flush()
+            return True
+        last = b""
+        if not self.ended:
+            self.ended = True
+            last = self._held + (LAST_CHUNK if self._chunked else b"")
+            self._held = b""
+        return self._connection.push(last)
 
     def abort(self) -> None:
         self.ended, self.stays = True, False

@@ -3,8 +3,9 @@
 HTTP/1.1 is strict here (`core.bodies.http_request`): a head that a proxy in front could read in another way is refused,
 and the connection closed. One task serves a connection and waits for one thing at a time: the next head, the rest of a
 body, room in the client's socket, or whatever its answer needs. That the client leaves meanwhile is heard of by the
-poller. No time limit is a timer of its own: ``due`` says when what is waited for is overdue, and the server looks at
-all connections twice a second.
+poller. Most requests do not wake the task at all: they are `Carried` while it waits for the next one. No time limit is
+a timer of its own: ``due`` says when what is waited for is overdue, and the server looks at all connections twice a
+second.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from io import BytesIO
 from typing import Protocol
 
@@ -57,8 +58,27 @@ class Overdue(Exception):
     """The awaited bytes have not come in time."""
 
 
+class Carried(Protocol):
+    """A request that is answered while the connection's task is parked; see `http.way.carried`."""
+
+    halted: bool
+    """The task has to take over."""
+
+    def halt(self) -> None:
+        """Do nothing more by yourself. Twice is once."""
+        ...
+
+    def go_on(self) -> Awaitable[bool]:
+        """Take over where it stands. As `Answers.answer`."""
+        ...
+
+
 class Answers(Protocol):
     """Has every request of a connection answered; the gateway."""
+
+    def begin(self, connection: Connection, data: bytes) -> Carried | None:
+        """Carry the request that ``data`` is, until `Connection.answered` or `Connection.wake`. None: `answer` it."""
+        ...
 
     async def answer(self, connection: Connection, head: Head) -> bool:
         """True: the answer is whole, and the connection good for another request."""
@@ -95,6 +115,8 @@ class Connection:
         self._settings = settings
         self._buffer: bytes = b""
         self._unsent = b""
+        self._carried: Carried | None = None
+        self._first = True  # nothing has come yet
         self._idle = True
         self._overdue = False
         self._last = False  # one request is taken although it is ending
@@ -120,25 +142,43 @@ class Connection:
 
     async def _serve(self) -> None:
         self.due = trio.current_time() + (LAST_HEAD if self._last else HEAD_TIMEOUT)
-        first = True
         try:
-            while raw := await self._next_head(first=first):
-                head = read_request(raw)
-                self._expects = head.expects
-                if not await self._answers.answer(self, head):
+            while True:
+                raw = await self._next_head()
+                if (carried := self._carried) is not None:
+                    self._carried = None
+                    stays = await carried.go_on()
+                elif raw:
+                    head = read_request(raw)
+                    self._expects = head.expects
+                    stays = await self._answers.answer(self, head)
+                else:
+                    return
+                if not stays:
                     return
                 if self._buffer:
                     await trio.lowlevel.checkpoint()  # others have their turn between pipelined requests
-                self.due = trio.current_time() + (HEAD_TIMEOUT if self._buffer else IDLE_TIMEOUT)
-                self._idle, first = True, False
+                self._wait_for_next()
         except RequestError as error:
             await self._refuse(error)
         except Overdue:
-            if self._buffer or first:
+            if self._buffer or self._first:
                 await self._refuse(TOO_SLOW)
+        except trio.Cancelled:
+            if (carried := self._carried) is not None:
+                self._carried = None
+                await carried.go_on()  # ends it at once
+            raise
 
-    async def _next_head(self, *, first: bool) -> bytes:
-        """Up to and with the empty line; b"" when no request comes any more. Raises RequestError and Overdue."""
+    def _wait_for_next(self) -> None:
+        self.due = trio.current_time() + (HEAD_TIMEOUT if self._buffer else IDLE_TIMEOUT)
+        self._idle = True
+
+    async def _next_head(self) -> bytes:
+        """Up to and with the empty line; b"" when no request comes any more, or one was carried and needs this task.
+
+        Raises RequestError and Overdue.
+        """
         searched = 0
         while not self.ending or self._last:
             buffer = self._buffer
@@ -156,13 +196,51 @@ class Connection:
             if buffer and _is_hopeless(buffer, searched):
                 raise RequestError(400, "this is not HTTP/1.1, or a line of the request head ends in a bare CR or LF")
             searched = len(buffer)
-            data = await self.receive()
-            if not data:
+            data = await (self.receive() if buffer else self._receive_next())
+            if not data or self._carried is not None:
                 break
-            if not buffer and not first:
+            if not buffer and not self._first:
                 self.due = trio.current_time() + HEAD_TIMEOUT
             self._buffer += data
-            first = False
+            self._first = False
+        return b""
+
+    # ---- requests that are carried -----------------------------------------------------------------------------------
+
+    def answered(self, *, stays: bool) -> None:
+        """The request that was carried has its answer. ``stays``: the connection is good for another one."""
+        self._carried = None
+        if stays and not self.ending:
+            self._wait_for_next()
+        else:
+            self.ending = True
+            self.wake()
+
+    def wake(self) -> None:
+        """The request that is carried needs the task."""
+        self._receiver.interrupt()
+
+    def _hear_next(self, data: bytes) -> bool:
+        """The first bytes behind a request. False: they are for the task."""
+        if (carried := self._carried) is not None:
+            self._buffer += data  # it does not wait for its answer
+            carried.halt()
+            return False
+        if not data or (carried := self._answers.begin(self, data)) is None:
+            return False
+        self._carried, self._first, self._idle, self.due = carried, False, False, math.inf
+        return not carried.halted
+
+    async def _receive_next(self) -> bytes:
+        """As `receive`, but for requests that are carried from here: `_carried` is one that needs the task now."""
+        try:
+            return await self._receiver.each(self._hear_next)
+        except trio.ClosedResourceError:
+            if self._overdue and not self.gone:
+                self._overdue = False
+                raise Overdue from None
+        except OSError:
+            self._lose()
         return b""
 
     # ---- receiving ---------------------------------------------------------------------------------------------------

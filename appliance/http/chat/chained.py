@@ -16,7 +16,7 @@ from appliance.core.bodies.json_text import OBJECT
 from appliance.core.decoding import decoded
 from appliance.core.runs.inward import Asker
 from appliance.core.runs.slash import Plan
-from appliance.errors import ApplianceError, UpstreamFailed
+from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.handover import Reply, answered
 from appliance.http.way.job import Ask, Job
@@ -40,6 +40,13 @@ class PluginChains:
     def plan(self, job: Job) -> Plan | None:
         """None for the requests that name no plugin: nearly all, and the program's own. Raises BadRequest."""
         return None if job.request.inward else self._chains.plan(job.route.name, job.body)
+
+    def named(self, route: str, body: bytes) -> bool:
+        """Return whether there is a `plan`, or a mistake."""
+        try:
+            return self._chains.plan(route, body) is not None
+        except BadRequest:
+            return True
 
     async def run(self, plan: Plan, job: Job, model: str, ask: Ask) -> None:
         """Do ``ask`` with what the plugins make of the request. Raises what ``ask`` does, and PluginFailed."""

@@ -7,7 +7,7 @@ still be seen.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from types import TracebackType
 
 import msgspec
@@ -31,6 +31,7 @@ from appliance.http.control.answers import feed_answer, json_answer
 from appliance.http.owners import Owners
 from appliance.traffic.targets import refresh
 from appliance.traffic.traffic import Lifetime
+from appliance.trio_parts import wait_any
 
 CONTENT_TYPE = "text/event-stream"
 PING_AFTER = 15.0
@@ -160,10 +161,8 @@ class ModelFeed(ResponseBody):
         """Until something may have changed, and no longer than to the next look."""
         next_look = trio.current_time() + PAUSE
         with trio.move_on_after(LOOK_EVERY):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_end_at, self._fleet.wait_changed, nursery.cancel_scope)
-                if self._downloads is not None:
-                    nursery.start_soon(_end_at, self._downloads.wait_changed, nursery.cancel_scope)
+            downloads = (self._downloads.wait_changed,) if self._downloads is not None else ()
+            await wait_any(self._fleet.wait_changed, *downloads)
         await trio.sleep_until(next_look)
 
     # ---- what there is to tell ---------------------------------------------------------------------------------------
@@ -225,11 +224,6 @@ def as_in_readme(event: ModelEvent | DownloadEvent) -> ModelEvent | DownloadEven
     if isinstance(event, DownloadEvent) and event.event == "download_progress" and event.data is not None:
         return ModelEvent(event.model, event.event, event.data["progress"])
     return event
-
-
-async def _end_at(change: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
-    await change()
-    scope.cancel()
 
 
 class ModelRoutes:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import trio
 
-from appliance.catalog.files import UnsafeName, join_inside, open_regular
+from appliance.catalog.found import UnsafeName, join_inside, open_regular
 from appliance.errors import UsageError
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 

@@ -27,6 +27,7 @@ from appliance.traffic.inflight import InFlight
 from appliance.traffic.program_log import LogFeeds, LogReader
 from appliance.traffic.record import Recorder
 from appliance.traffic.traffic import Lifetime
+from appliance.trio_parts import beside
 
 CONTENT_TYPE = "text/event-stream"
 PAUSE = 0.02
@@ -77,8 +78,7 @@ class EventFeed(ResponseBody):
         self._messages: list[bytes] = []
         self._bell = trio.Event()
         self._looked = trio.Event()
-        self._waiting = trio.open_nursery()
-        self._nursery: trio.Nursery
+        self._waiting = beside()
         self._program = sources.logs.program()
         self._upstream = sources.logs.upstream()
         self._inflight = sources.inflight.follow()
@@ -101,12 +101,10 @@ class EventFeed(ResponseBody):
         nursery.start_soon(self._ring_at, view.profile.wait_changed)
         nursery.start_soon(self._ring_at, view.peers.wait_changed, STATES_PAUSE)
         nursery.start_soon(self._ring_at, view.fleet.wait_changed, STATES_PAUSE)
-        self._nursery = nursery
         return self
 
     async def __aexit__(self, exc_type: type[BaseException], exc_value: BaseException, tb: TracebackType) -> None:
         self._following.close()
-        self._nursery.cancel_scope.cancel()
         await self._waiting.__aexit__(exc_type, exc_value, tb)
 
     def __aiter__(self) -> EventFeed:

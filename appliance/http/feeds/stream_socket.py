@@ -22,6 +22,7 @@ from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.resumable import find_stream
 from appliance.streams.generation import Generation
 from appliance.streams.owner import Streams
+from appliance.trio_parts import beside
 from appliance.upstream.websocket import Websocket
 
 MAX_SUBSCRIPTIONS = 64
@@ -41,9 +42,8 @@ _MESSAGE = msgspec.json.Decoder(_Message)
 async def serve_stream_socket(handshake: Handshake, streams: Streams) -> None:
     """Accept the websocket and keep it until the client ends it. The caller has checked the key."""
     websocket = await handshake.accept(most=MAX_MESSAGE)
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         await _Subscriptions(websocket, streams, nursery).serve()
-        nursery.cancel_scope.cancel()
 
 
 class _Subscription:

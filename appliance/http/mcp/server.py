@@ -8,6 +8,7 @@ hear of progress, and for one that waits so long that proxies would cut the conn
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -51,6 +52,7 @@ from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import Headers, Request, Sink, send_whole
 from appliance.traffic.traffic import Traffic
+from appliance.trio_parts import every
 
 T = TypeVar("T")
 Work = Callable[[bytes, Tell | None], Awaitable[Result]]
@@ -269,7 +271,7 @@ class _Answering:
         wants_progress = self._call.token is not None and self._ping_after is not None
         async with trio.open_nursery() as nursery:
             if self._ping_after is not None:
-                nursery.start_soon(self._keep_open, self._ping_after)
+                nursery.start_soon(every, self._ping_after, partial(self._write, PING))
             found = await used(tool, self._call.arguments, self._tell if wants_progress else None)
             async with self._writing:  # a ping is written whole, or not at all
                 nursery.cancel_scope.cancel()
@@ -284,11 +286,6 @@ class _Answering:
         self._told += 1
         params = {"progressToken": self._call.token, "progress": self._told, "message": words}
         await self._write(_event(notification("notifications/progress", params)))
-
-    async def _keep_open(self, seconds: float) -> None:
-        while True:
-            await trio.sleep(seconds)
-            await self._write(PING)
 
     async def _write(self, data: bytes) -> None:
         async with self._writing:

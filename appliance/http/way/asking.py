@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
 from appliance.errors import ModelLoading, ModelNotLoaded, UpstreamFailed
-from appliance.fleet.lease import Place
+from appliance.fleet.lease import Lease, Place
 from appliance.fleet.owner import Fleet
 from appliance.http.way.fallback import Course
 from appliance.http.way.guard import Guard
@@ -20,13 +20,29 @@ from appliance.http.way.loading import LoadingStream
 from appliance.http.way.outgoing import edited, reached, renamed, sent_headers
 from appliance.http.way.peer_relay import answer_from_peers
 from appliance.http.way.pings import Pings
-from appliance.http.way.relay import relay
+from appliance.http.way.relay import Relay
 from appliance.http.way.telling import told_meanwhile
 from appliance.peers.owner import Peers
 from appliance.traffic.record import aside
+from appliance.traffic.request import Request
 from appliance.traffic.targets import Target, Targets
-from appliance.upstream.client import Exchange
+from appliance.upstream.address import Address
+from appliance.upstream.client import Begun, Exchange, split_head
 from appliance.upstream.pool import Pool
+
+
+class Standing:
+    """How far a request has come that no task has answered so far."""
+
+    __slots__ = ("begun", "course", "lease", "relay")
+
+    def __init__(self, lease: Lease, begun: Begun) -> None:
+        self.lease = lease
+        self.begun = begun
+        self.relay: Relay | None = None
+        """There once the answer's head is."""
+        self.course: Course | None = None
+        """The same, for a stream."""
 
 
 class Asking:
@@ -48,25 +64,46 @@ class Asking:
         self._fleet = fleet
         self._peers = peers
         self._pool = pool
-        self._pings = pings
+        self.pings = pings
 
-    async def ask(self, job: Job, target: Target, model: Model) -> None:
-        """Pass the model's answer on to its end. Raises what `Fleet.lease` does, UpstreamFailed and BadRequest."""
+    def course(self, job: Job, model: Model, body: bytes | None = None) -> Course:
+        return Course(self._fleet, model, job, job.body if body is None else body)
+
+    def plain_head(
+        self, request: Request, path: str, target: Target, model: Model, address: Address
+    ) -> tuple[bytes, bytes] | None:
+        """The head that the model's process gets with every body, in two parts: before and behind the body's length.
+
+        None where bodies are edited, or asking takes more than sending that and reading the answer.
+        """
+        timeouts = address.tls or address.header_timeout is not None
+        if timeouts or self._targets.edits(model).touches(target.requested, model=self._targets.sent_name(target)):
+            return None
+        headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
+        return split_head(reached(address, model, request), request.method, path, headers)
+
+    async def ask(self, job: Job, target: Target, model: Model, carried: Standing | None = None) -> None:
+        """Pass the model's answer on to its end. Raises what `Fleet.lease` does, UpstreamFailed and BadRequest.
+
+        ``carried`` has begun; it is taken over where it stands.
+        """
         body, path, request = job.body, job.path, job.request
         if job.edits:
             name = self._targets.sent_name(target)
             body = edited(job.format, body, self._targets.edits(model), target.requested, name)
             path = renamed(path, name)
         headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
-        course = Course(self._fleet, model, job, body)
+        course = (carried and carried.course) or self.course(job, model, body)
         waits = job.streams and job.told and not request.inward
         watch = job.record.watch
         while True:
             place = Place()
-            lease = self._fleet.lease(model, place)
+            lease = self._fleet.lease(model, place) if carried is None else carried.lease
             lease.asks = path, job.body
-            loading = self._loading_stream(job, model, place) if waits and course.falls == 0 else None
-            ping = self._pings.begin(aside(job.sink)) if waits and loading is None else None
+            first = waits and course.falls == 0 and carried is None
+            loading = self._loading_stream(job, model, place) if first else None
+            silent = waits and loading is None and (carried is None or carried.relay is None)
+            ping = self.pings.begin(aside(job.sink)) if silent else None
             try:
                 async with (
                     told_meanwhile(loading) if loading is not None else nullcontext() as told,
@@ -79,24 +116,30 @@ class Asking:
                         await trio.sleep(self._settings.held_for)
                     course.begin(lease, address)
                     there = reached(address, model, request)
+                    begun = carried.begun if carried is not None else None
                     async with Exchange(
-                        there, request.method, path, headers, course.body, progress=watch, pool=self._pool
+                        there, request.method, path, headers, course.body, progress=watch, pool=self._pool, begun=begun
                     ) as response:
                         lease.answer_under_way = response
+                        if carried is not None:
+                            await trio.lowlevel.checkpoint_if_cancelled()
                         if told is not None:
                             await told()
                         elif ping is not None:
                             ping.stop()
                         if course.continues:
                             await course.go_on(response)
+                        elif carried is not None and carried.relay is not None:
+                            await carried.relay.run()
                         else:
-                            await relay(response, job.sink, job.route.dialect, course.trail, course.headers)
+                            await Relay(response, job.sink, job.route.dialect, course.trail, course.headers).run()
                 return
             except UpstreamFailed as error:
                 failure = error
             finally:
                 if ping is not None:
                     ping.stop()
+            carried = None
             if not await course.fall(failure):
                 return
 
@@ -120,7 +163,7 @@ class Asking:
                 job.body,
                 pool=self._pool,
             ) as response:
-                await relay(response, job.sink)
+                await Relay(response, job.sink).run()
 
     async def ask_peers(self, job: Job, target: Target) -> None:
         """Ask the peers that have the model, and pass on the answer. Raises PeerFailed and Busy."""

@@ -98,7 +98,7 @@ class Course:
 
     @property
     def continues(self) -> bool:
-        """The next answer is the rest of one that has begun: `go_on` passes it on, anything else `relay.relay`."""
+        """The next answer is the rest of one that has begun: `go_on` passes it on, anything else `relay.Relay`."""
         return self._splicer is not None
 
     async def go_on(self, response: Response) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-import trio
 from msgspec import structs
 
 from appliance.core.bodies.http_request import Head
@@ -14,13 +14,17 @@ from appliance.http.bytes.body import Bodies, Body
 from appliance.http.bytes.connection import Connection
 from appliance.http.control.own_routes import OwnRoutes
 from appliance.http.owners import Owners
+from appliance.http.way.asking import Asking
+from appliance.http.way.carried import Carried, Carrier
 from appliance.http.way.explaining import explain
 from appliance.http.way.guard import Guard
 from appliance.http.way.pipeline import Pipeline
+from appliance.http.way.routes import Route
 from appliance.http.way.visit import Visit
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
-from appliance.traffic.request import Request, read_request, send_whole
+from appliance.traffic.request import Request, Sink, read_request, send_whole
 from appliance.traffic.traffic import Traffic
+from appliance.upstream.pool import Pool
 
 if TYPE_CHECKING:
     from appliance.http.sockets.sockets import Sockets
@@ -42,6 +46,8 @@ class Gateway:
         owners: Owners,
         pipeline: Pipeline,
         own_routes: OwnRoutes,
+        asking: Asking,
+        pool: Pool,
     ) -> None:
         self._settings = settings
         self._guard = guard
@@ -50,11 +56,18 @@ class Gateway:
         self._owners = owners
         self._pipeline = pipeline
         self._own_routes = own_routes
+        self._asking = asking
+        self._carrier = Carrier(
+            settings, guard, traffic, bodies, owners.fleet, pool, pipeline, asking, self.go_on, self._over
+        )
         self._sockets: Sockets | None = None
+
+    def begin(self, connection: Connection, data: bytes) -> Carried | None:
+        """See `Answers`."""
+        return self._carrier.begin(connection, data)
 
     async def answer(self, connection: Connection, head: Head) -> bool:
         """See `Answers`. Whatever goes wrong becomes an answer here."""
-        began = trio.current_time()
         request = read_request(head, self._settings.api_prefix, connection.peer)
         if self._settings.health is not None and request.path == self._settings.health:
             request = structs.replace(request, path=HEALTH, target=HEALTH)
@@ -65,11 +78,10 @@ class Gateway:
         record = Record(request, route.name if route is not None else request.path)
         body = Body(self._bodies, head.length, connection)
         own = HttpSink(connection, head, body, self._guard.cors_headers(request))
-        recorder, metrics, requests = self._traffic.recorder, self._traffic.metrics, self._traffic.lifetime.requests
-        sink = recorder.watch(record, own) if route is not None and route.metered else own
+        sink = self._traffic.recorder.watch(record, own) if route is not None and route.metered else own
         visit = Visit(request, route, sink, record, body, connection)
-        metrics.under_way += 1
-        requests.begin(visit.cancel)
+        self._traffic.metrics.under_way += 1
+        self._traffic.lifetime.requests.begin(visit.cancel)
         try:
             with visit.scope:
                 if await self._let_in(visit):
@@ -78,25 +90,64 @@ class Gateway:
                         await self._pipeline.answer(visit)
                     else:
                         await self._own_routes.answer(visit, own, connection, head)
-            if visit.why is not None and visit.scope.cancelled_caught:
-                raise visit.why
+            visit.raise_why()
         except Exception as error:  # noqa: BLE001  it becomes an answer, and a bug a line in the log
             await explain(visit, error)
         finally:
-            connection.leaving = None
-            requests.end(visit.cancel)
-            body.release()
-            if not body.complete:
-                connection.owe()
-            metrics.under_way -= 1
-            status = CLIENT_LEFT if visit.left or own.status is None else own.status
-            if visit.fault is not None and not own.event_stream:
-                status = visit.fault
-            metrics.count(route.name if route else OWN, status, own.sent)
-            if isinstance(sink, RecordingSink) and route is not None and record.admitted and not record.outlives:
-                recorder.finish(record, sink, route.name, status)
-            self._traffic.program_log.answered(request, status, own.sent, trio.current_time() - began)
+            self._leave(visit, own)
         return own.stays and own.ended
+
+    async def go_on(self, carried: Carried) -> bool:
+        """See `bytes.connection.Carried`."""
+        record, own = carried.record, carried.own
+        visit = Visit(record.request, carried.route, carried.sink, record, carried.body, carried.connection)
+        carried.let_go()
+        self._traffic.lifetime.requests.begin(visit.cancel)
+        try:
+            with visit.scope, carried.entry as entry:
+                entry.cancel = visit.cancel
+                visit.stay()
+                if carried.why is not None:
+                    visit.cancel(carried.why)
+                await self._asking.ask(carried.job(), carried.target, carried.model, carried)
+            visit.raise_why()
+        except Exception as error:  # noqa: BLE001  as in `answer`
+            await explain(visit, error)
+        finally:
+            self._leave(visit, own)
+        return own.stays and own.ended
+
+    def _leave(self, visit: Visit, own: HttpSink) -> None:
+        """A request is over."""
+        connection, record = visit.client, visit.record
+        assert connection is not None
+        connection.leaving = None
+        self._traffic.lifetime.requests.end(visit.cancel)
+        if not visit.body.complete:
+            connection.owe()
+        self._over(visit.route, visit.sink, record, visit.body, own, left=visit.left, fault=visit.fault)
+
+    def _over(
+        self,
+        route: Route | None,
+        sink: Sink,
+        record: Record,
+        body: Body,
+        own: HttpSink,
+        *,
+        left: bool,
+        fault: int | None = None,
+    ) -> None:
+        """Write a request down. ``left``: its client was not there any more. ``fault``: see `Visit.fault`."""
+        traffic, status = self._traffic, CLIENT_LEFT if left or own.status is None else own.status
+        if fault is not None and not own.event_stream:
+            status = fault
+        body.release()
+        traffic.metrics.under_way -= 1
+        traffic.metrics.count(route.name if route else OWN, status, own.sent)
+        if isinstance(sink, RecordingSink) and route is not None and record.admitted and not record.outlives:
+            traffic.recorder.finish(record, sink, route.name, status)
+        traffic.program_log.answered(record.request, status, own.sent, time.perf_counter() - record.began)
 
     async def _let_in(self, visit: Visit) -> bool:
         """False when it has its answer already. Raises what is wrong with the request or its sender."""

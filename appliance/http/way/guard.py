@@ -38,6 +38,8 @@ class Guard:
     def __init__(self, settings: HttpSettings, bound: Iterable[Listen]) -> None:
         self._settings = settings
         self._keys = [key.encode() for key in settings.api_keys]
+        self.adopted = 0
+        """How often the rules have changed."""
         machine = socket.gethostname().lower()
         names = [UNIX if isinstance(place, UnixSocket) else place[0] for place in (*settings.listen, *bound)]
         self._own_names = {name.lower() for name in (*names, machine, f"{machine}.local") if name}
@@ -54,6 +56,7 @@ class Guard:
     def adopt(self, keys: Iterable[str]) -> None:
         """These keys let in from now on; none lets everybody in."""
         self._keys = [key.encode() for key in keys]
+        self.adopted += 1
 
     @property
     def asks_for_key(self) -> bool:

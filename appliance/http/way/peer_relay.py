@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from appliance.core.bodies.sse import Dialect
 from appliance.errors import PeerFailed, UpstreamFailed
-from appliance.http.way.relay import relay
+from appliance.http.way.relay import Relay
 from appliance.http.way.resumable import without_conversation
 from appliance.peers.owner import Peers
 from appliance.traffic.request import Sink
@@ -53,7 +53,7 @@ async def answer_from_peers(
         async with Exchange(address, method, target, passed, body, progress=progress, pool=pool) as response:
             peers.answered(peer_id)
             answering(peer_id)
-            await relay(response, sink, dialect)
+            await Relay(response, sink, dialect).run()
 
     await first_reached(peers, candidates, ask)
 

@@ -137,6 +137,10 @@ class Pipeline:
         else:
             await self._lasting.serve(conversation, visit, job, self._serve)
 
+    def names_plugins(self, route: Route, body: bytes) -> bool:
+        """Return whether a chat is for plugins first, or has a mistake in what it says of them."""
+        return self._plugins.named(route.name, body)
+
     async def _read(self, visit: Visit) -> Job:
         """The request with its body, and what the body says of it. Raises BadRequest, and as `Visit.read_body`."""
         request, record, route = visit.request, visit.record, visit.route
@@ -316,8 +320,7 @@ class Pipeline:
                 if route is None:
                     raise RouteNotFound(request.method, request.path)
                 await self.answer(visit)
-            if visit.why is not None and visit.scope.cancelled_caught:
-                raise visit.why
+            visit.raise_why()
         except Exception as error:  # noqa: BLE001  it becomes an answer, and a bug a line in the log
             if isinstance(error, ApplianceError):
                 handover.fail(error)

@@ -67,50 +67,81 @@ class Trail:
             reader.feed(records)
 
 
-async def relay(
-    response: Response,
-    sink: Sink,
-    dialect: Dialect = Dialect.OPENAI,
-    trail: Trail | None = None,
-    headers: Headers = (),
-) -> None:
-    """Pass a whole answer on; returns when the client's side has taken it. Raises UpstreamFailed when it breaks off.
+class Relay:
+    """Passes one answer on. ``trail`` hears of the records of a stream; ``headers`` go out behind the engine's own.
 
-    ``trail`` hears of the records of a stream; ``headers`` go out behind the engine's own. A broken event stream is cut
-    where its last record ended, so that an error record can follow; after anything else that has begun, the connection
-    is broken too.
-
-    A stream is passed on where its bytes arrive, by ``take``, in one call without a task switch (`platform.poller`).
-    This task wakes when the answer ends, breaks off, or finds the client's socket full.
+    A stream is passed on where its bytes arrive, in one call without a task switch (`platform.poller`): a task that is
+    in `run` wakes when the answer ends, breaks off, or finds the client's socket full. `begin`, `hear` and
+    `push_rest` pass a whole answer on without a task, and `run` takes over wherever they have come to.
     """
-    if sink.status is not None:
-        if not response.streaming or response.status != 200:
-            await _answer_late(response, sink, dialect)
+
+    __slots__ = ("_begun", "_dialect", "_headers", "_records", "_response", "_sink", "_take", "_trail", "broken")
+
+    def __init__(
+        self,
+        response: Response,
+        sink: Sink,
+        dialect: Dialect = Dialect.OPENAI,
+        trail: Trail | None = None,
+        headers: Headers = (),
+    ) -> None:
+        self.broken: Exception | None = None
+        """What `run` is to raise in place of reading on."""
+        self._begun = False
+        self._dialect = dialect
+        self._headers = headers
+        self._response = response
+        self._sink = sink
+        self._trail = trail
+        self._records = WholeRecords()
+        self._take = self._take_records if response.streaming else sink.push
+
+    def begin(self) -> bool:
+        """Start the answer. False: the client has had comments of a stream, and this is not one; only `run` can."""
+        if self._sink.status is None:
+            self._sink.start(self._response.status, [*_passed_on(self._response), *self._headers])
+        elif not self._begun and (not self._response.streaming or self._response.status != 200):
+            return False
+        self._begun = True
+        return True
+
+    def hear(self, data: bytes) -> bool:
+        """Bytes off the wire; see `Response.hear`."""
+        return self._response.hear(self._take, data)
+
+    def push_rest(self) -> None:
+        """The answer is `Response.complete`: what was held of a last record goes out."""
+        if rest := self._records.rest():
+            self._sink.push(rest)
+
+    async def run(self) -> None:
+        """Return when the client's side has taken all. Raises UpstreamFailed when the answer breaks off.
+
+        A broken event stream is cut where its last record ended, so that an error record can follow; after anything
+        else that has begun, the connection is broken too.
+        """
+        if not self.begin():
+            await _answer_late(self._response, self._sink, self._dialect)
             return
-    else:
-        sink.start(response.status, [*_passed_on(response), *headers])
-    records = WholeRecords()
-    take = sink.push
-    if response.streaming:
+        try:
+            await self._sink.flush()
+            if self.broken is not None:
+                raise self.broken
+            while not await self._response.each(self._take):
+                await self._sink.flush()
+            self.push_rest()
+        except (UpstreamFailed, trio.Cancelled) as error:
+            if self._records.torn or (not self._response.streaming and isinstance(error, UpstreamFailed)):
+                self._sink.abort()
+            raise
+        await self._sink.end()
 
-        def take_records(data: bytes) -> bool:
-            if not (ready := records.feed(data)):
-                return True
-            if trail is not None:
-                trail.add(ready)
-            return sink.push(ready)
-
-        take = take_records
-    try:
-        while not await response.each(take):
-            await sink.flush()
-        if rest := records.rest():
-            sink.push(rest)
-    except (UpstreamFailed, trio.Cancelled) as error:
-        if records.torn or (not response.streaming and isinstance(error, UpstreamFailed)):
-            sink.abort()
-        raise
-    await sink.end()
+    def _take_records(self, data: bytes) -> bool:
+        if not (ready := self._records.feed(data)):
+            return True
+        if self._trail is not None:
+            self._trail.add(ready)
+        return self._sink.push(ready)
 
 
 async def _answer_late(response: Response, sink: Sink, dialect: Dialect) -> None:

@@ -19,6 +19,8 @@ class Client(Protocol):
     left: bool
     leaving: Callable[[], None] | None
 
+    def owe(self) -> None: ...
+
 
 class Visit:
     """Made by the gateway, once for each request; ``route`` is None for the program's own routes.
@@ -56,6 +58,11 @@ class Visit:
         if self.why is None:
             self.why = why
             self.scope.cancel()
+
+    def raise_why(self) -> None:
+        """Behind the scope: raise what has cancelled it, if that ended it."""
+        if self.why is not None and self.scope.cancelled_caught:
+            raise self.why
 
     async def read_body(self, limit: int | None = None) -> bytes:
         """All of it. From here on the client's leaving ends the request. Raises as `Body.read`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.ballast import (
+from appliance.core.engines.trials import (
     ALIGNMENT,
     LAYERS,
     SHARE,

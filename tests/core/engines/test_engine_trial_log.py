@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.engines.proofs import Fault
-from appliance.core.engines.trial_log import (
+from appliance.core.engines.trials import (
     LONGEST,
     explanation,
     fault_of_death,

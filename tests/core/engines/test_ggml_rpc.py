@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.engines.ggml_rpc import (
+from appliance.core.engines.workers import (
     KNOWN,
     LONGEST_HELLO,
     MAX_DEVICES,
@@ -17,9 +17,9 @@ from appliance.core.engines.ggml_rpc import (
     Questions,
     RpcError,
     Version,
+    WorkerDevice,
     request,
 )
-from appliance.core.engines.workers import WorkerDevice
 
 
 def answer(body: bytes) -> bytes:

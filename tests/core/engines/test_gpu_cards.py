@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from appliance.core.engines.cards import drivers_of, identify
-from appliance.core.engines.listing import Device, parse_listing
+from appliance.core.engines.listing import Device, drivers_of, identify, parse_listing
 from appliance.core.engines.machine import Gpu, Look
 from appliance.core.units import MIB
 

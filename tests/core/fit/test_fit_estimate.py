@@ -67,9 +67,9 @@ def test_a_file_that_says_too_little_has_no_shape():
     assert info_of(model).shape is None
 
 
-def test_shards_are_one_model():
-    whole = dense(layers=4)
-    later = {name: shape for name, shape in whole.tensors.items() if name.startswith(("blk.3", "output"))}
+@pytest.mark.parametrize("whole", [dense(layers=4), experts()], ids=lambda model: model.architecture)
+def test_shards_are_one_model(whole: Hollow):
+    later = {name: shape for name, shape in whole.tensors.items() if name.startswith(("blk.1", "blk.3", "output"))}
     first = structs.replace(whole, tensors={n: s for n, s in whole.tensors.items() if n not in later})
     second = structs.replace(whole, architecture="", tensors=later, keys={"split.no": 1}, vocabulary=0)
     header, data = encode(second)

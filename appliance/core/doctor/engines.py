@@ -1,12 +1,230 @@
-"""Graphics cards: those that are there and not used, and why."""
+"""Findings about engine builds and graphics cards.
+
+Builds: damaged, failed, waiting, pinned, and whether the best one serves. Cards: those that are not used, and why.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
-from appliance.core.doctor.facts import DoctorFacts, Finding, Installed, one_line, some
+from appliance.core.doctor.facts import DoctorFacts, Finding, one_line, some
 from appliance.core.engines.builds import numbers_of, runs_on
+from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.machine import Gpu
+
+LS = "llama-appliance engines ls"
+AUTO = "llama-appliance engines use auto"
+SET_BACK = 300.0
+"""Seconds by which clocks of one machine may differ before it is worth a finding."""
+
+
+def no_engine(facts: DoctorFacts) -> Iterator[Finding]:
+    if not facts.engines:
+        yield Finding(
+            id="no-engine",
+            severity="error",
+            title="There is no engine, so no model can be started",
+            evidence=("no build, no llama-server on PATH, and no embedded engine was found",),
+            advice="Install a build; 'cpu' runs everywhere.",
+            commands=("llama-appliance engines install cpu",),
+        )
+    elif facts.ranked and best(facts.ranked) is None:
+        yield Finding(
+            id="no-usable-engine",
+            severity="error",
+            title="None of the engines here can be used",
+            evidence=some(_standing(one) for one in facts.ranked),
+            advice="Forget the results and try them again, or install another build.",
+            commands=("llama-appliance engines forget", "llama-appliance engines install cpu"),
+        )
+
+
+def damaged(facts: DoctorFacts) -> Iterator[Finding]:
+    for engine in facts.engines:
+        if engine.damage:
+            yield Finding(
+                id="damaged-build",
+                severity="warning",
+                title=f"The engine {engine.id} is damaged and is not used",
+                evidence=(one_line(engine.damage), f"found in: {engine.source}"),
+                advice="An antivirus program is the usual cause of missing or changed files: restore them from its "
+                "quarantine and exclude the folder, then install the build again.",
+                commands=(f"llama-appliance engines install {quote(engine.backend)}",),
+            )
+
+
+def silent_build(facts: DoctorFacts) -> Iterator[Finding]:
+    for seat in {one.seat.build: one.seat for one in facts.ranked if one.seat.fault}.values():
+        yield Finding(
+            id="engine-cannot-list",
+            severity="warning",
+            title=f"The engine {seat.build} cannot list its devices and is not used",
+            evidence=(one_line(seat.fault),),
+            advice="The driver or the build may be at fault; try it again after a change.",
+            commands=(f"llama-appliance engines prove {quote(seat.build)}",),
+        )
+
+
+def failed_proof(facts: DoctorFacts) -> Iterator[Finding]:
+    here = {engine.digest for engine in facts.engines}
+    system = facts.state.system
+    for proof in facts.state.proofs:
+        if proof.ok or not proof.holds(facts.now) or proof.key.digest not in here or proof.key.system != system:
+            continue
+        yield Finding(
+            id="failed-proof",
+            severity="warning",
+            title=f"The engine {proof.build} failed its proof on {proof.device} ({proof.fault}), and is not used there",
+            evidence=(one_line(proof.why) or f"fault: {proof.fault}", f"tried {span(facts.now - proof.at)} ago"),
+            advice="The program tries it again after a day, and when the driver or the build changes.",
+            commands=(f"llama-appliance engines prove {quote(proof.build)}",),
+        )
+
+
+def on_probation(facts: DoctorFacts) -> Iterator[Finding]:
+    for one in facts.state.probations:
+        if not one.holds(facts.now):
+            continue
+        build = one.seat.partition(":")[0]
+        yield Finding(
+            id="probation",
+            severity="warning",
+            title=f"The engine {one.seat} failed with the model '{one.model}' and is set aside for it",
+            evidence=(
+                one_line(one.why),
+                f"failures in a row: {one.failures}; tried again in {span(one.until - facts.now)}",
+            ),
+            advice="Another engine serves the model meanwhile.",
+            commands=(f"llama-appliance engines forget {quote(build)}",),
+        )
+
+
+def untried(facts: DoctorFacts) -> Iterator[Finding]:
+    waiting = [one for one in facts.ranked if one.standing == "untried"]
+    if waiting:
+        yield Finding(
+            id="untried",
+            severity="note",
+            title="Not every engine has been tried here, so the choice is provisional",
+            evidence=some(_standing(one) for one in waiting),
+            advice="The server tries them on its own while no request is under way.",
+            commands=("llama-appliance engines prove",),
+        )
+
+
+def bad_choice(facts: DoctorFacts) -> Iterator[Finding]:
+    """Check the user's choice and its effect."""
+    word = facts.state.use
+    if not word or word == "auto" or not facts.ranked:
+        return
+    wanted = [one for one in facts.ranked if one.wanted]
+    usable = [one for one in wanted if one.usable]
+    kind = "pinned" if facts.state.pinned else "chosen"
+    if not usable:
+        yield Finding(
+            id="bad-pin",
+            severity="error" if facts.state.pinned else "warning",
+            title=f"The engine '{word}' is {kind}, and cannot be used",
+            evidence=some(_standing(one) for one in wanted) or (f"no installed engine is called '{word}'",),
+            advice="Nothing else is used while it is pinned." if facts.state.pinned else "Another engine is used.",
+            commands=(AUTO, LS),
+        )
+    elif usable[0].standing == "probation" or usable[0].seat.software:
+        yield Finding(
+            id="bad-pin",
+            severity="warning",
+            title=f"The engine '{word}' is {kind}, though others work better here",
+            evidence=(_standing(usable[0]),),
+            advice="Without your choice the best proven engine is used.",
+            commands=(AUTO,),
+        )
+
+
+def named_engine(facts: DoctorFacts) -> Iterator[Finding]:
+    if facts.named_engine and facts.named_fault:
+        yield Finding(
+            id="named-engine",
+            severity="error",
+            title="The named engine is not here, so no server starts",
+            evidence=(f"LLAMA_APPLIANCE_ENGINE={one_line(facts.named_engine)}", one_line(facts.named_fault)),
+            advice="Correct the variable, or remove it: then the best proven engine is used.",
+            commands=("unset LLAMA_APPLIANCE_ENGINE", "llama-appliance engines ls"),
+        )
+    elif facts.named_engine:
+        yield Finding(
+            id="named-engine",
+            severity="note",
+            title="An engine is named, so the program does not choose one",
+            evidence=(f"LLAMA_APPLIANCE_ENGINE={one_line(facts.named_engine)}",),
+            advice="Without the variable the best proven engine is used, and another one if it fails.",
+            commands=("unset LLAMA_APPLIANCE_ENGINE",),
+        )
+
+
+def card_is_slower(facts: DoctorFacts) -> Iterator[Finding]:
+    """Explain with figures why the processor was chosen over a card that works."""
+    first = best(facts.ranked)
+    if first is None or not first.seat.on_cpu or first.wanted:
+        return
+    cards = [one for one in facts.ranked if one.standing == "proven" and not one.seat.on_cpu and not one.seat.software]
+    if cards and first.standing == "proven":
+        yield Finding(
+            id="card-is-slower",
+            severity="note",
+            title="The processor is used because measurements show that it is faster than the graphics card",
+            evidence=(_standing(first), *some(_standing(one) for one in cards)),
+            advice="Large models may be faster on the card; you can choose it.",
+            commands=(f"llama-appliance engines use {quote(cards[0].seat.build)}",),
+        )
+
+
+def other_engine(facts: DoctorFacts) -> Iterator[Finding]:
+    """Report that the server's choice at its start is not today's."""
+    first = best(facts.ranked)
+    server = facts.server
+    if first is None or server is None or server.answer != "answers":
+        return
+    here = {one.seat.id for one in facts.ranked}  # it may look for engines elsewhere
+    for model in server.running:
+        chosen = facts.state.models.get(model.id)
+        if model.seat in here and model.seat != first.seat.id and not chosen:
+            yield Finding(
+                id="other-engine",
+                severity="note",
+                title=f"The model '{model.id}' runs on another engine than it would get now",
+                evidence=(f"it runs on {model.seat}", f"it would get: {_standing(first)}"),
+                advice="It gets the new engine when it is next loaded.",
+                commands=(f"llama-appliance unload {quote(model.id)}", f"llama-appliance load {quote(model.id)}"),
+            )
+
+
+def clock(facts: DoctorFacts) -> Iterator[Finding]:
+    ahead = [proof.at for proof in facts.state.proofs] + [one.since for one in facts.state.probations]
+    latest = max(ahead, default=0.0)
+    if latest > facts.now + SET_BACK:
+        yield Finding(
+            id="clock-set-back",
+            severity="warning",
+            title="The clock was set back, so results about engines seem to lie in the future",
+            evidence=(f"the newest result is {span(latest - facts.now)} ahead of the clock",),
+            advice="Set the clock, or forget the results: engines are then tried again.",
+            commands=("llama-appliance engines forget",),
+        )
+
+
+def span(seconds: float) -> str:
+    """Format ``40 s``, ``12 min``, ``3.5 h``, ``2 days``."""
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.0f} days"
+
+
+def _standing(one: Ranked) -> str:
+    return one_line(f"{one.seat.id}: {one.standing}, {one.why}" if one.why else f"{one.seat.id}: {one.standing}")
+
 
 BACKENDS = {
     "nvidia": ("cuda13", "cuda12", "vulkan"),
@@ -28,11 +246,14 @@ def no_build_for_the_card(facts: DoctorFacts) -> Iterator[Finding]:
         suited = _suited(gpu)
         if any(one.backend in suited and not one.damage for one in facts.engines) or not suited:
             continue
+        installed = (
+            ", ".join(sorted({f"{one.backend}{' (damaged)' if one.damage else ''}" for one in facts.engines})) or "none"
+        )
         yield Finding(
             id="gpu-without-build",
             severity="note" if gpu.integrated else "warning",
             title=f"There is a {gpu.name}, and no engine build that can use it",
-            evidence=(_card(gpu), f"installed engines: {_backends(facts.engines)}"),
+            evidence=(_card(gpu), f"installed engines: {installed}"),
             advice=f"A build for {' or '.join(suited)} can use it.",
             commands=(f"{INSTALL} {suited[0]}", "llama-appliance engines prove"),
         )
@@ -257,7 +478,3 @@ def _vulkan_drivers(facts: DoctorFacts) -> str:
 def _card(gpu: Gpu) -> str:
     memory = f", {gpu.total / 2**30:.1f} GiB" if gpu.total else ""
     return f"{gpu.name}: driver {gpu.driver or '?'} {gpu.driver_version}".rstrip() + memory
-
-
-def _backends(engines: tuple[Installed, ...]) -> str:
-    return ", ".join(sorted({f"{one.backend}{' (damaged)' if one.damage else ''}" for one in engines})) or "none"

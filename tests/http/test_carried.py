@@ -1,0 +1,337 @@
+"""A plain request that no task carries is answered, told of and cleaned up exactly as one that a task does."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat
+from reload_harness import RELOAD, File
+from waiting import until
+
+from appliance.core.records.activity import Query
+from appliance.http.way.carried import MAX_KNOWN
+
+IN_A_TASK, CARRIED = "CONTENT-LENGTH", "Content-Length"
+"""Two ways to write the header; a request is carried only with the second."""
+VOLATILE = re.compile(r'"(?:id|created)":\s*(?:"[^"]*"|\d+)')
+TOKENS = re.compile(rb'"completion_tokens":\s*(\d)')
+JSON = ("Content-Type", "application/json")
+
+
+class Steps(trio.abc.Instrument):
+    """Counts how often the tasks of connections ran."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith("Clients._serve_one")
+
+
+@contextmanager
+def counted() -> Generator[Steps]:
+    steps = Steps()
+    trio.lowlevel.add_instrument(steps)
+    try:
+        yield steps
+    finally:
+        trio.lowlevel.remove_instrument(steps)
+
+
+async def make_ready(server: Appliance, model_id: str = "alpha") -> None:
+    """The model runs, and its name is known."""
+    assert (await server.ask("POST", CHAT, chat(model_id))).status == 200
+
+
+async def send(client: Client, body: dict[str, object], spelling: str = CARRIED, *headers: tuple[str, str]) -> None:
+    content = json.dumps(body).encode()
+    await client.send("POST", CHAT, content, [JSON, *headers, (spelling, str(len(content)))])
+
+
+async def again(client: Client, body: dict[str, object], spelling: str = CARRIED) -> Answer:
+    """One more request on the same connection."""
+    if str(client.h11.our_state) != "IDLE":
+        client.next_request()
+    await send(client, body, spelling)
+    return await client.answer()
+
+
+def settled(text: str) -> str:
+    """A process that dies is noticed when it breaks the connection, or when it does not take another one."""
+    return text.replace("it does not accept connections (Connection refused)", "it broke the connection")
+
+
+def same(answer: Answer) -> tuple[object, ...]:
+    """All of an answer that does not differ from one to the next."""
+    headers = sorted(header for header in answer.headers if header[0].lower() not in ("date", "content-length"))
+    body = settled(answer.body.replace(b": ping\n\n", b"").decode("latin-1"))
+    return answer.status, headers, VOLATILE.sub("", body), answer.cut
+
+
+async def rows(server: Appliance, count: int) -> list[tuple[object, ...]]:
+    """The newest rows of the activity log, oldest first, without times and ids."""
+    page = await server.traffic.recorder.page(Query(limit=count))
+    return [
+        (
+            row.model,
+            row.req_path,
+            row.resp_content_type,
+            row.resp_status_code,
+            settled(str(row.error_msg)),
+            row.metadata,
+        )
+        for row in reversed(page.data)
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_plain_request_wakes_no_task(open_server: OpenServer, stream: bool):
+    async with open_server() as server, server.connect() as client:
+        await make_ready(server)
+        first = await again(client, chat(stream=stream), IN_A_TASK)
+        with counted() as steps:
+            second = await again(client, chat(stream=stream))
+        assert steps.count == 0
+        assert same(second) == same(first)
+        with counted() as steps:
+            await again(client, chat(stream=stream), IN_A_TASK)
+        assert steps.count > 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"tokens": 0},
+        {"tokens": 300, "token_size": 5000},
+        {"token_delay": 0.01},
+        {"slow_prompt": 0.3},
+        {"echo": "true"},
+        {"status": 429},
+        {"status": 500},
+        {"error_record": 0},
+        {"error_record": 3},
+        {"malformed_sse": "true"},
+        {"close_without_answer": "true"},
+        {"close_after_tokens": 3},
+        {"not_http": "true"},
+        {"die_before_head": "true"},
+        {"die_after_tokens": 3},
+        {"die_after_tokens": 3, "die_mid_record": "true"},
+    ],
+    ids=str,
+)
+async def test_whatever_its_engine_does(open_server: OpenServer, stream: bool, fault: dict[str, Any]):
+    """Answer, activity row and counters are those of a request that has a task."""
+    async with open_server(ping_after=0.1) as server:
+        told: list[tuple[object, ...]] = []
+        for spelling in (IN_A_TASK, CARRIED):
+            await make_ready(server)
+            async with server.connect() as client:
+                await send(client, chat(stream=stream, **fault), spelling)
+                answer = await client.answer()
+            if "died" in str(answer.body) or "die_before_head" in fault or "die_after_tokens" in fault:
+                await until(lambda: server.state("alpha") != "loaded")
+            told.append((*same(answer), (await rows(server, 1))[0]))
+            await until(lambda: server.traffic.metrics.under_way == 0)
+        assert told[1] == told[0]
+        assert server.traffic.inflight.snapshot() == []
+
+
+async def test_a_reader_who_is_slow_gets_all_of_it(open_server: OpenServer):
+    """The task takes over where the client's socket is full, and the next request is carried again."""
+    async with open_server() as server, server.connect() as client:
+        await make_ready(server)
+        await send(client, chat(stream=True, tokens=500, token_size=24000))
+        await client.head()
+        await trio.sleep(0.5)
+        size = 0
+        while piece := await client.data():
+            size += len(piece)
+        assert size > 500 * 24000
+        client.next_request()
+        await send(client, chat())
+        assert (await client.answer()).status == 200
+        with counted() as steps:
+            assert (await again(client, chat())).status == 200
+        assert steps.count == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("abrupt", [False, True])
+async def test_a_client_that_leaves_frees_its_engine_at_once(open_server: OpenServer, stream: bool, abrupt: bool):
+    async with open_server() as server:
+        await make_ready(server)
+        async with server.connect() as client:
+            await again(client, chat())
+            client.next_request()
+            await send(client, chat(stream=stream, stall_after_tokens=2))
+            await until(lambda: server.traffic.metrics.under_way == 1)
+            if stream:
+                await client.head()
+                await client.data()
+            if abrupt:
+                client.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        await server.wait_idle("alpha", within=1.0)
+        await until(lambda: server.traffic.metrics.under_way == 0)
+        assert (await rows(server, 1))[0][3:5] == (499, "the client left before the answer was complete")
+        assert server.traffic.inflight.snapshot() == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_somebody_cancels_it(open_server: OpenServer, stream: bool):
+    async with open_server() as server, server.connect() as client:
+        await make_ready(server)
+        await send(client, chat(stream=stream, stall_after_tokens=2))
+        [shown] = await until(server.traffic.inflight.snapshot)
+        if stream:
+            await client.head()
+            await client.data()
+        assert server.traffic.inflight.cancel(shown.id)
+        if stream:
+            rest = b""
+            while piece := await client.data():
+                rest += piece
+            assert b"cancelled" in rest
+        else:
+            answer = await client.answer()
+            assert (answer.status, answer.error["reason"]) == (409, "request_cancelled") or answer.status >= 400
+        await server.wait_idle("alpha", within=1.0)
+
+
+async def test_the_end_of_the_server_lets_it_finish_within_the_grace(open_server: OpenServer):
+    async with open_server(grace=5.0) as server, server.connect() as client:
+        await make_ready(server)
+        await send(client, chat(stream=True, tokens=20, token_delay=0.03))
+        await client.head()
+        server.shutdown.set()
+        answer = b""
+        while piece := await client.data():
+            answer += piece
+        assert b"[DONE]" in answer
+        with trio.fail_after(5):
+            await server.ended.wait()
+
+
+async def test_the_end_of_the_grace_ends_it_with_words(open_server: OpenServer):
+    async with open_server(grace=0.2) as server, server.connect() as client:
+        await make_ready(server)
+        await send(client, chat(stream=True, stall_after_tokens=2))
+        await client.head()
+        server.shutdown.set()
+        answer = b""
+        while piece := await client.data():
+            answer += piece
+        assert b"shutting down" in answer
+        with trio.fail_after(5):
+            await server.ended.wait()
+
+
+async def test_requests_that_do_not_wait_for_each_other_are_answered_in_order(open_server: OpenServer):
+    """Pipelined (RFC 9112 section 9.3.2): in one piece, and while one is answered."""
+    async with open_server() as server:
+        await make_ready(server)
+
+        def raw(number: int, *, last: bool = False) -> bytes:
+            body = json.dumps(chat(tokens=number, slow_prompt=0.2)).encode()
+            end = "Connection: close\r\n" if last else ""
+            return (
+                f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{end}Content-Length: {len(body)}\r\n\r\n".encode() + body
+            )
+
+        whole = await server.exchange(raw(1) + raw(2) + raw(3, last=True))
+        assert re.findall(TOKENS, whole) == [b"1", b"2", b"3"]
+        async with server.connect() as client:
+            await client.stream.send_all(raw(1))
+            await until(lambda: server.traffic.metrics.under_way == 1)
+            await client.stream.send_all(raw(2)[:40])
+            await trio.sleep(0.02)
+            await client.stream.send_all(raw(2)[40:] + raw(3, last=True))
+            got = b""
+            with trio.fail_after(10):
+                while data := await client.stream.receive_some(1 << 16):
+                    got += data
+        assert re.findall(TOKENS, got) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("cut", [1, 30, 60, 90, 150, 200])
+async def test_a_request_may_come_in_pieces(open_server: OpenServer, cut: int):
+    body = json.dumps(chat()).encode()
+    whole = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    async with open_server() as server, server.connect() as client:
+        await make_ready(server)
+        for _ in range(2):
+            await client.stream.send_all(whole[:cut])
+            await trio.sleep(0.02)
+            await client.stream.send_all(whole[cut:])
+            received = b""
+            while b"\r\n\r\n" not in received or b"}" not in received:
+                received += await client.stream.receive_some(1 << 16)
+            assert received.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_model_that_goes_and_comes_back(open_server: OpenServer):
+    async with open_server() as server, server.connect() as client:
+        await make_ready(server)
+        before = await again(client, chat())
+        assert (await server.ask("POST", "/models/unload", {"model": "alpha"})).status == 200
+        await server.fleet.wait_gone("alpha")
+        after = await again(client, chat())
+        assert same(after) == same(before)
+        with counted() as steps:
+            assert same(await again(client, chat())) == same(before)
+        assert steps.count == 0
+
+
+async def test_an_engine_that_closed_its_connection_meanwhile(open_server: OpenServer):
+    """The connection that waited in the pool is gone, and the program has not heard of it yet."""
+    async with open_server() as server, server.connect() as client:
+        await make_ready(server)
+        assert (await again(client, chat())).status == 200
+        lease = server.fleet.lease_nowait("alpha")
+        assert lease is not None
+        for _ in range(5):
+            answer = await again(client, chat(close_without_answer="true"))
+            assert answer.status == 502
+            assert (await again(client, chat())).status == 200
+
+
+async def test_what_a_head_means_is_forgotten_with_the_configuration(
+    open_server: OpenServer, fake_llama_server: tuple[str, ...], fake_model: Path, tmp_path: Path
+):
+    """Other keys, and edits that did not exist, count for the next request."""
+    file = File(tmp_path / "config.yaml", fake_llama_server, fake_model)
+    async with open_server(config=file.write({"m": ()}, apiKeys=["old"])) as server:
+        body = json.dumps(chat("m", echo="true")).encode()
+
+        async def ask(key: str) -> Answer:
+            return await server.ask("POST", CHAT, body, [JSON, ("Authorization", f"Bearer {key}")])
+
+        assert [(await ask(key)).status for key in ("old", "old", "new", "old")] == [200, 200, 401, 200]
+        file.write({"m": {"filters": {"setParams": {"temperature": 0.25}}}}, apiKeys=["new"])
+        changed = await server.ask("POST", RELOAD, headers=[("Authorization", "Bearer old")])
+        assert changed.status == 200
+        assert (await ask("old")).status == 401
+        answer = await ask("new")
+        assert json.loads(answer.json["body"])["temperature"] == 0.25
+        file.write({"m": ()}, apiKeys=["new"])
+        assert (await server.ask("POST", RELOAD, headers=[("Authorization", "Bearer new")])).status == 200
+        assert [json.loads((await ask("new")).json["body"]) for _ in range(2)] == [json.loads(body)] * 2
+
+
+async def test_heads_are_not_remembered_without_end(open_server: OpenServer):
+    async with open_server() as server, server.connect() as client:
+        await make_ready(server)
+        body = json.dumps(chat()).encode()
+        for number in range(MAX_KNOWN + 50):
+            if number:
+                client.next_request()
+            await client.send("POST", CHAT, body, [("X-Number", str(number))])
+            assert (await client.answer()).status == 200
