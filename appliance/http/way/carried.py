@@ -23,7 +23,7 @@ from appliance.core.bodies.http_request import Head, RequestError
 from appliance.core.bodies.http_request import read_request as read_head
 from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
-from appliance.errors import ApplianceError, BadRequest, BodyTooLarge, Busy, ModelNotFound
+from appliance.errors import ApplianceError, BadRequest, BodyTooLarge, Busy, KillsEngines, ModelNotFound
 from appliance.fleet.lease import Lease
 from appliance.fleet.owner import Fleet
 from appliance.http.bytes.answer import HttpSink
@@ -233,10 +233,11 @@ class Carrier:
         if wire is None:
             return None
         lease = self._fleet.lease(model)
+        lease.asks = known.request.target.removeprefix(known.route.strip), content
         try:
             lent = lease.take()
-        except ModelNotFound:
-            lent = None
+        except (ModelNotFound, KillsEngines):
+            lent = None  # the task tells of it
         if lent is address:
             streams = asked.stream and known.route.streams
             return Carried(self, connection, known, target, model, lease, address, wire, content, body, streams=streams)
@@ -313,7 +314,6 @@ class Carried(Standing):
         assert sent is not None
         traffic, request = carrier.traffic, known.request_with(digits)
         self.record = record = Record(request, known.route.name)
-        self.lease.asks = request.target.removeprefix(known.route.strip), content
         record.body, record.model, record.known, record.admitted = content, self.target.label, True, True
         self.sink: Sink = traffic.recorder.watch(record, self.own) if known.route.metered else self.own
         self.entry = traffic.inflight.begin(request, record.model, record.metadata, cancel=self.cancel)
