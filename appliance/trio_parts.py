@@ -14,7 +14,7 @@ import trio
 AGAIN = 2.0
 """Seconds until work that lacked something is tried again."""
 EPISODE = 60.0
-"""Seconds after which the same lack is told anew."""
+"""Seconds after which the log has the same lack again."""
 SHORT = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS))
 NO_THREAD = "can't start new thread"
 
@@ -157,7 +157,7 @@ class Changed:
 
 
 def lacking(error: BaseException) -> str:
-    """What there was too little of, in the system's words, where that is all that went wrong; empty for anything else.
+    """Return the system's words for the lack, where nothing else went wrong; empty for anything else.
 
     The machine, or a limit, had no file, process, thread or memory left. It may have some again a moment later.
     """

@@ -45,7 +45,7 @@ class Trusted(Struct, frozen=True):
 
 
 class Pardoned(Struct, frozen=True):
-    """What the seat failed at was the fault of a request, which failed elsewhere, too."""
+    """A request was to blame for the failure of the seat: it failed elsewhere as well."""
 
     seat: str
     model: str

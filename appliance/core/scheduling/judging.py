@@ -1,4 +1,4 @@
-"""What is made of processes that fall silent at work, and of requests under which processes die."""
+"""Judges processes that fall silent at work, and requests under which processes die."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Silence:
     """How long nothing worth the name has come from a process that has work.
 
     Each piece of the answers counts, whichever request it is for. Fewer than ``floor`` bytes are nothing: an engine
-    that sends a byte a minute is as good as hung. Only time in which the process has work is told to `look`.
+    that sends a byte a minute is as good as hung. Call `look` only while the process has work.
     """
 
     def __init__(self, passed: int, now: float) -> None:
