@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +29,7 @@ from appliance.core.conversations import Answer, copied, path_to
 from appliance.errors import ApplianceError, BadRequest, Forbidden, NotFound
 from appliance.store.conversations import ConversationStore
 from appliance.streams.generation import End, Generation
-from appliance.trio_parts import Changed
+from appliance.trio_parts import Changed, persist
 from appliance.wire import Conversation, Fields, Hit, Listing, Message, Whole, Written
 
 log = logging.getLogger(__name__)
@@ -230,14 +231,14 @@ class Conversations:
             if awaited.generation is None:
                 ended = structs.replace(message, state="failed", error="no model was asked for this answer")
             else:
-                ended = await self._follow(awaited.generation, message)
+                ended = await persist("keeping an answer", partial(self._follow, awaited.generation, message))
         except trio.Cancelled:
             ended = structs.replace(message, state="interrupted")
             raise
         finally:
             del self._awaited[message.id]
             with trio.move_on_after(LAST_WORDS, shield=True):
-                await self._finish(ended)
+                await persist("keeping an answer", partial(self._finish, ended))
 
     async def _follow(self, generation: Generation, message: Message) -> Message:
         await generation.wait_begun()
@@ -292,11 +293,11 @@ class Conversations:
 
     async def _take_up(self, store: ConversationStore) -> None:
         """Follow the answers that an earlier run began and whose streams are still here; the others were cut short."""
-        for _, message, partial in await trio.to_thread.run_sync(store.answering, limiter=self._turn):
+        for _, message, so_far in await trio.to_thread.run_sync(store.answering, limiter=self._turn):
             if generation := self._generations.get(message.id):
                 self._expect(message, generation)
             else:
-                ended = structs.replace(partial or message, state="interrupted")
+                ended = structs.replace(so_far or message, state="interrupted")
                 await trio.to_thread.run_sync(store.finish, ended, _now(), limiter=self._turn)
 
     async def close(self) -> None:

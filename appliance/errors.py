@@ -223,6 +223,18 @@ class UpstreamFailed(_OfModel, ModelError):
         return f"the engine of model '{self.model}' failed: {self.why}"
 
 
+class KillsEngines(_OfModel, CallerError):
+    """Model processes died under this request, wherever it was sent."""
+
+    reason = "kills_engines"
+
+    def __str__(self) -> str:
+        return (
+            f"two processes of model '{self.model}' ended while they answered this request, and it is not sent to a "
+            f"third: {self.why}; change the request, or send it again in ten minutes"
+        )
+
+
 class ToolLoopFailed(_OfModel, ModelError):
     """The server runs the tools of a request, and the model used them in a way that leads nowhere."""
 
@@ -338,6 +350,7 @@ class ModelUnloaded(_Told, ApplianceError):
     """The model was unloaded on request, while something waited for it or used it."""
 
     reason = "model_unloaded"
+    retry_after = 1.0
 
     def __init__(self, model: str) -> None:
         super().__init__(

@@ -8,9 +8,11 @@ import sys
 import traceback
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
+from msgspec import structs
 
 from appliance import __version__
 from appliance.catalog.catalog import STARTER_ID, Catalog
@@ -32,7 +34,7 @@ from appliance.service.parent import check_parent, open_parent, open_service_man
 from appliance.settings import AppSettings
 from appliance.store.engine_state import StateFile
 from appliance.streams.owner import check_streams
-from appliance.trio_parts import beside
+from appliance.trio_parts import beside, lacking, persist
 from appliance.upkeep import (
     echoing_engine_log,
     following_files,
@@ -60,12 +62,15 @@ async def run_server(settings: AppSettings) -> int:
     catalog = Catalog(settings.sources, settings.config)
     if settings.config is not None:
         check_streams(settings.config.streams)
-    raise_open_files()
+    settings = structs.replace(settings, http=structs.replace(settings.http, clients=raise_open_files()))
     try:
         with stop_signals(lambda: settings.http.grace + _stop_time(catalog.snapshot.config)) as stop, stop.at_once:
             await _run(settings, engines, catalog, stop)
             return 0
     except ExceptionGroup as group:
+        if why := lacking(group):  # of the start, or of what nobody can do without
+            say(f"{PROGRAM} cannot go on: {why}; let it have more (ulimit -n, ulimit -u, --pids-limit)")
+            return EXIT_OURS
         told = "".join(traceback.TracebackException.from_exception(group, max_group_depth=NEST).format())
         logging.getLogger(__name__).critical("this is a bug in llama-appliance\n%s", told.rstrip())
         return EXIT_BUG
@@ -220,7 +225,7 @@ async def _scanning(catalog: Catalog) -> AsyncGenerator[trio.Event]:
         await trio.to_thread.run_sync(catalog.scan, abandon_on_cancel=True)
         scanned.set()
 
-    async with beside(scan):
+    async with beside(partial(persist, "looking for models", scan)):
         with trio.move_on_after(SCAN_HEAD_START):
             await scanned.wait()
         yield scanned

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Never, TypeVar, cast
 
 import trio
+
+AGAIN = 2.0
+"""Seconds until work that lacked something is tried again."""
+EPISODE = 60.0
+"""Seconds after which the log has the same lack again."""
+SHORT = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS))
+NO_THREAD = "can't start new thread"
 
 WATCH_EVERY = 1.0
 """Seconds between two looks at what is watched."""
@@ -14,6 +24,8 @@ SETTLED = 0.25
 """A file that has not changed for so many seconds is written: half a configuration would be one with fewer models."""
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class plain_nursery:
@@ -142,3 +154,45 @@ class Changed:
         if self._next is None:
             self._next = trio.Event()
         await self._next.wait()
+
+
+def lacking(error: BaseException) -> str:
+    """Return the system's words for the lack, where nothing else went wrong; empty for anything else.
+
+    The machine, or a limit, had no file, process, thread or memory left. It may have some again a moment later.
+    """
+    match error:
+        case BaseExceptionGroup():
+            told = [lacking(each) for each in _within(error)]
+            return told[0] if all(told) else ""
+        case OSError():
+            return error.strerror or str(error) if error.errno in SHORT else ""
+        case RuntimeError():
+            return str(error) if str(error) == NO_THREAD else ""
+        case ImportError():
+            return str(error) if "Too many open files" in str(error) else ""
+        case MemoryError():
+            return "out of memory"
+        case _:
+            return ""
+
+
+async def persist(what: str, work: Callable[[], Awaitable[T]]) -> T:
+    """Do ``work``, and do it again where it lacked a file, a process, a thread or memory: that never ends the program.
+
+    Every task in the background whose work may need one of these runs in here. ``work`` may be a loop without end; it
+    keeps what it knows outside of itself, because it begins anew. The log says once that ``what`` has to wait.
+    """
+    told_at = -math.inf
+    while True:
+        try:
+            return await work()
+        except Exception as error:
+            why = lacking(error)
+            if not why:
+                raise
+        now = trio.current_time()
+        if now > told_at + EPISODE:
+            log.warning("%s has to wait, and is tried again every %g s: %s", what, AGAIN, why)
+        told_at = now
+        await trio.sleep(AGAIN)

@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import trio
 
@@ -15,7 +16,7 @@ from appliance.platform.console import print_through, said_at_once, say
 from appliance.platform.stopping import on_hangup
 from appliance.settings import AppSettings
 from appliance.traffic.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
-from appliance.trio_parts import beside
+from appliance.trio_parts import beside, persist
 
 ROOT = "appliance"
 """The logger above all of the program's own."""
@@ -34,7 +35,7 @@ async def following_files(reloads: Reloads, *, watch: bool) -> AsyncGenerator[No
     async with beside() as nursery:
         if watch:
             nursery.start_soon(reloads.watch)
-        nursery.start_soon(on_hangup, reloads.reload_quietly)
+        nursery.start_soon(on_hangup, partial(persist, "reading the configuration", reloads.reload_quietly))
         yield
 
 
@@ -61,7 +62,8 @@ async def telling_console(logs: LogFeeds | None) -> AsyncGenerator[None]:
         return
     ended = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_write_lines, logs.combined(), ended)
+        write = partial(_write_lines, logs.combined(), ended)
+        nursery.start_soon(persist, "writing to standard output", write)
         yield
         ended.set()
         nursery.cancel_scope.deadline = trio.current_time() + LAST_LINES
@@ -104,7 +106,7 @@ async def echoing_engine_log(settings: AppSettings) -> AsyncGenerator[Echo | Non
     def say_line(model: str, text: str) -> None:
         echo.say(text if settings.http.single is not None else f"[{model}] {text}")
 
-    async with beside(echo.catch_up):
+    async with beside(partial(persist, "writing to standard error", echo.catch_up)):
         yield say_line
 
 

@@ -154,8 +154,13 @@ def start_server(tmp_path: Path) -> Generator[Callable[..., object]]:
 
     servers: list[Server] = []
 
-    def start(*argv: str, env: dict[str, str] | None = None, listening: bool = True) -> Server:
-        server = Server(argv, tmp_path, env)
+    def start(
+        *argv: str,
+        env: dict[str, str] | None = None,
+        listening: bool = True,
+        limited: Callable[[], object] | None = None,
+    ) -> Server:
+        server = Server(argv, tmp_path, env, limited)
         servers.append(server)
         return server.wait_listening() if listening else server
 

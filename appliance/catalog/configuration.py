@@ -22,7 +22,7 @@ from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.core.config.nodes import NO_PORTS, Loaded, Problem, Source
 from appliance.core.config.types import Config
 from appliance.errors import ApplianceError, Conflict, InvalidConfig, UsageError
-from appliance.trio_parts import watch
+from appliance.trio_parts import persist, watch
 
 ENDINGS = (".yml", ".yaml")
 LARGEST = 16 << 20
@@ -318,10 +318,12 @@ class Reloads:
         """Reload whenever a file has changed; never returns."""
         async with trio.open_nursery() as nursery:
             if self._configuration is not None:
-                nursery.start_soon(self._configuration.watch, self._reload_configuration_quietly)
+                following = partial(self._configuration.watch, self._reload_configuration_quietly)
+                nursery.start_soon(persist, "watching the configuration", following)
             if (presets := self._catalog.sources.presets) is not None:
                 look = partial(trio.to_thread.run_sync, presets.signature)
-                nursery.start_soon(partial(watch, look, self._reload_presets_quietly))
+                following = partial(watch, look, self._reload_presets_quietly)
+                nursery.start_soon(persist, "watching the presets", following)
 
     async def _reload_configuration_quietly(self) -> None:
         if self._configuration is not None:

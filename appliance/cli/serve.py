@@ -47,7 +47,7 @@ from appliance.core.settings import (
 )
 from appliance.engines.found import ENGINE_HELP
 from appliance.errors import UsageError
-from appliance.fleet.command import OWNED
+from appliance.fleet.launch import OWNED
 from appliance.platform.console import say, say_as_json
 from appliance.settings import AppSettings
 

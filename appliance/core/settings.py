@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from appliance.core.config.types import HangsConfig
 from appliance.core.mcp.config import McpServers
 from appliance.core.parts import MIB
 from appliance.errors import OpenDoor
@@ -66,6 +67,8 @@ class HttpSettings(Struct, frozen=True, kw_only=True):
     """A body without progress for this long is refused."""
     write_stall: float = 120.0
     """A client that reads nothing for this long is disconnected."""
+    clients: int = 4000
+    """Connections at once; each that uses a model costs two file descriptors and about 20 KiB."""
     grace: float = 10.0
     """How long requests under way may continue after the first stop signal."""
     ping_after: float = 15.0
@@ -144,6 +147,8 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     load_timeout: float = 600.0
     stop_timeout: float = 10.0
     queue_timeout: float = 600.0
+    hangs: HangsConfig = HangsConfig()
+    """These apply without a configuration."""
     queue_limit: int = 1000
     """Number of requests that may wait at once, for all models together."""
     patience: float = 10.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 from msgspec import Struct
@@ -17,7 +18,7 @@ from msgspec import Struct
 from appliance.core.engines.choice import Seat
 from appliance.engines.owner import Engines
 from appliance.platform.machine import Suspends
-from appliance.trio_parts import beside
+from appliance.trio_parts import beside, persist
 
 QUIET = 3.0
 """Seconds without a request before something is tried: a proof measures speed, and takes a core."""
@@ -46,7 +47,8 @@ async def keeping_up(
     ``settled`` is called now and then while none is: the best seat may be another one than before. ``suspends`` notices
     that the machine was asleep; without one, its own clocks do.
     """
-    async with beside(_Background(engines, busy, settled, quiet, every, suspends or Suspends()).run):
+    background = _Background(engines, busy, settled, quiet, every, suspends or Suspends())
+    async with beside(partial(persist, "finding out about engines", background.run)):
         yield
 
 

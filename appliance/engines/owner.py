@@ -20,7 +20,7 @@ import trio
 from msgspec import structs
 
 from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, device_flags, rank, seats_of
-from appliance.core.engines.events import Failed, Learnt, Seen, Trusted, reduce
+from appliance.core.engines.events import Failed, Learnt, Pardoned, Seen, Trusted, reduce
 from appliance.core.engines.listing import Device, cpu_device, drivers_of, identify, memory_names
 from appliance.core.engines.machine import VISIBILITY, Look
 from appliance.core.engines.proofs import Proof
@@ -31,7 +31,7 @@ from appliance.platform.children import Children, open_children
 from appliance.platform.drivers import look
 from appliance.platform.machine import here
 from appliance.store.engine_state import StateFile
-from appliance.trio_parts import beside
+from appliance.trio_parts import beside, persist
 
 
 class Chooser(Protocol):
@@ -47,6 +47,10 @@ class Chooser(Protocol):
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
         """The model could not be started on the engine, or its process died at work."""
+        ...
+
+    def pardoned(self, seat: str, model: str) -> None:
+        """The seat failed because of a request under which another one failed as well."""
         ...
 
     @property
@@ -70,6 +74,9 @@ class OneEngine:
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
         """There is nothing else to be used meanwhile."""
+
+    def pardoned(self, seat: str, model: str) -> None:
+        """It was never accused."""
 
     @property
     def look(self) -> Look | None:
@@ -174,6 +181,10 @@ class Engines:
         if any(seat.id == engine.seat and seat.devices for seat in self._seats):
             self._suspects.add(engine.seat)
             self._suspected.set()
+
+    def pardoned(self, seat: str, model: str) -> None:
+        """See `Chooser.pardoned`."""
+        self.tell(Pardoned(seat, model))
 
     async def check(self, engine: Engine, *, read_all: bool = False) -> str:
         """See `Chooser.check`. ``read_all``: a look at every byte, not at sizes and times."""
@@ -402,7 +413,7 @@ async def open_engines(
     """
     engines = Engines(find, file, starter, only=only)
     await engines.refresh()
-    async with beside(engines.keep_writing):
+    async with beside(partial(persist, "remembering results about engines", engines.keep_writing)):
         yield engines
     with trio.move_on_after(LAST_WRITE, shield=True):
         await engines.sync()

@@ -22,7 +22,6 @@ from appliance.core.settings import FleetSettings
 from appliance.core.words import split_command
 from appliance.engines.found import Engine
 from appliance.errors import ModelFailedToStart
-from appliance.fleet.command import model_command
 from appliance.fleet.ports import listens_itself
 from appliance.platform.children import inherited_env, own_env
 from appliance.platform.console import is_frozen
@@ -36,6 +35,24 @@ ON_CPU = ("--device", "none")
 PATH_SAFE = "/%:@!$&'()*+,;=~-._?"
 NOBODY = Crew()
 WINDOWS = sys.platform == "win32"
+
+OWNED = (
+    "--model", "--alias", "--host", "--port", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file",
+    "--api-prefix", "--path", "--models-dir", "--models-preset", "--models-max", "--models-autoload", "--cors-origins",
+    "--cors-methods", "--cors-headers", "--cors-credentials", "--tools", "--agent", "--mcp-servers-config",
+    "--mcp-servers-json", "--ui-mcp-proxy", "--reuse-port",
+)  # fmt: skip
+"""llama-server options that this program decides for its children, or that belong to a front; never passed through."""
+
+
+BATCH = "512"
+BATCH_FLAGS = frozenset(("-b", "--batch-size", "-ub", "--ubatch-size"))
+"""llama-server looks between logical batches whether a request was cancelled. At its default of 2048 tokens an
+abandoned prompt held its slot for up to 1.9 s on a busy machine; it computes in steps of 512 anyway."""
+
+TELLS_BUFFERS = "4"
+VERBOSITY_FLAGS = frozenset(("-lv", "--verbosity", "--log-verbosity", "-v", "--verbose", "--log-verbose"))
+"""llama-server (b11434) says from verbosity 4 on which buffers it has allocated on which device."""
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -66,6 +83,42 @@ class Launch(Struct, frozen=True, kw_only=True):
     def stop_argv(self, pid: int) -> list[str]:
         """Empty when there is no command, or none that can be split."""
         return split_command(self.stop_command.replace("${PID}", str(pid)), windows=WINDOWS)
+
+
+def model_command(
+    engine: Sequence[str],
+    *,
+    on_cpu: bool,
+    tells_buffers: bool = False,
+    model_id: str,
+    path: str,
+    port: int,
+    threads: int,
+    metrics: bool,
+    defaults: Sequence[str],
+    overrides: Sequence[str],
+) -> tuple[str, ...]:
+    """argv of the process that serves one model on loopback. Without ``path`` the other flags say where the model is.
+
+    Later options win in llama-server, so the order is: the program's defaults, the model's own (``defaults``), what the
+    user asked for (``overrides``). The API key travels in the environment, where other users cannot read it.
+    """
+    said = {*defaults, *overrides}
+    batch = ("--batch-size", BATCH) if on_cpu and not BATCH_FLAGS & said else ()
+    buffers = ("--log-verbosity", TELLS_BUFFERS) if tells_buffers and not VERBOSITY_FLAGS & said else ()
+    return (
+        *engine,
+        *(("--model", path) if path else ()),
+        "--alias", model_id,
+        "--host", LOOPBACK,
+        "--port", str(port),
+        *(("--metrics",) if metrics else ()),
+        "--threads", str(threads),
+        *batch,
+        *buffers,
+        *defaults,
+        *overrides,
+    )  # fmt: skip
 
 
 def engine_argv(

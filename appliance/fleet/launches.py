@@ -72,6 +72,11 @@ class Launches:
         if self._chooser is not None and ended.engine is not None and not ended.lost_worker:
             self._chooser.failed(ended.engine, model_id, (ended.why or str(ended.error)).splitlines()[0])
 
+    def pardon(self, model_id: str, seat: str) -> None:
+        """A request was to blame for what this seat failed at."""
+        if self._chooser is not None:
+            self._chooser.pardoned(seat, model_id)
+
     def choose(self, model: Model, tried: Collection[str] = (), *, rpc: bool = False) -> Engine | None:
         """``rpc``: one that speaks RPC, where there is any."""
         if self._chooser is None:

@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
 import trio
+from msgspec import Raw
 
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, Busy
-from appliance.fleet.place import Place
 from appliance.upstream.client import Address
+
+
+class Place:
+    """Handed to `Fleet.lease`, which fills it in; safe to ask at any time."""
+
+    def __init__(self) -> None:
+        self._position: Callable[[], int | None] | None = None
+        self._progress: Callable[[], Raw | None] | None = None
+
+    def take(self, position: Callable[[], int | None], progress: Callable[[], Raw | None]) -> None:
+        self._position, self._progress = position, progress
+
+    def leave(self) -> None:
+        self._position = self._progress = None
+
+    def position(self) -> int | None:
+        """The place in the queue, counted from 1; None when it waits for a load, or for nothing."""
+        return self._position() if self._position else None
+
+    def progress(self) -> Raw | None:
+        """What the engine says of its loading, JSON; None where it says nothing."""
+        return self._progress() if self._progress else None
+
+
+class Counted(Protocol):
+    """An answer of which it is counted what has come."""
+
+    received: int
 
 
 class Lender(Protocol):
@@ -37,7 +66,7 @@ class Lender(Protocol):
         """Its holder goes on, after so long."""
         ...
 
-    def take_back(self, lease: Lease, *, client_left: bool) -> None:
+    def take_back(self, lease: Lease, error: BaseException | None) -> None:
         """The ticket is over. Total over all of its states, also that nobody asked for it."""
         ...
 
@@ -53,7 +82,7 @@ class Lease:
     here how far this one came.
     """
 
-    __slots__ = ("_address", "_answered", "_error", "_lender", "model", "place", "ticket")
+    __slots__ = ("_answered", "_error", "_lender", "address", "answer_under_way", "asks", "model", "place", "ticket")
 
     def __init__(self, lender: Lender, ticket: int, model: Model, place: Place | None) -> None:
         self.ticket = ticket
@@ -61,8 +90,13 @@ class Lease:
         """As the configuration in force says, from `Lender.lend` on."""
         self.place = place
         self._lender = lender
+        self.address: Address | None = None
+        """Where the process is reached; None before it is lent."""
+        self.answer_under_way: Counted | None = None
+        """Set by the holder as soon as there is one."""
+        self.asks: tuple[str, bytes] | None = None
+        """The path and the body that go to the process; None for what is no request."""
         self._answered: trio.Event | None = None
-        self._address: Address | None = None
         self._error: ApplianceError | None = None
 
     def take(self) -> Address | None:
@@ -70,30 +104,41 @@ class Lease:
 
         `give_back` ends it, or an ``async with`` that begins with it.
         """
-        self._address = self._lender.lend(self)
-        return self._address
+        self.address = self._lender.lend(self)
+        return self.address
 
     def give_back(self) -> None:
-        self._lender.take_back(self, client_left=False)
+        self._lender.take_back(self, None)
 
     async def __aenter__(self) -> Address:
         try:
-            return self._address or self._lender.lend(self) or await self._wait()
+            self.address = self.address or self._lender.lend(self) or await self._wait()
+            return self.address
         except BaseException as error:
-            self._lender.take_back(self, client_left=isinstance(error, trio.Cancelled))
+            self._lender.take_back(self, error)
             raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._lender.take_back(self, client_left=isinstance(error, trio.Cancelled))
+        self._lender.take_back(self, error)
+
+    @property
+    def request(self) -> int:
+        """The same for the same request to the same model; 0 for none."""
+        return hash((self.model.id, *self.asks)) if self.asks is not None else 0
+
+    @property
+    def passed(self) -> int:
+        """Bytes that have come for it."""
+        return self.answer_under_way.received if self.answer_under_way is not None else 0
 
     def answer(self, answer: Address | ApplianceError) -> None:
         """The model is lent, or never will be."""
         if isinstance(answer, ApplianceError):
             self._error = answer
         else:
-            self._address = answer
+            self.address = answer
         if self._answered is not None:
             self._answered.set()
 
@@ -103,13 +148,13 @@ class Lease:
         await lender.supply_for(self)
         asked_at = trio.current_time()
         lender.ask(self)
-        if self._address is None and self._error is None:
+        if self.address is None and self._error is None:
             self._answered = trio.Event()
             with trio.move_on_after(lender.queue_timeout):
                 await self._answered.wait()
         if self._error is not None:
             raise self._error.with_traceback(None)
-        if self._address is None:
+        if self.address is None:
             raise Busy(f"model '{self.model.id}' waited {lender.queue_timeout:g} s for its turn", retry_after=5)
         lender.waited(self, trio.current_time() - asked_at)
-        return self._address
+        return self.address

@@ -21,33 +21,26 @@ from appliance.core.scheduling.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import NO_GPUS, Engine, same_start
 from appliance.engines.owner import Chooser, OneEngine
-from appliance.errors import ApplianceError, ModelNotFound, ModelUnloaded
-from appliance.fleet.budgets import Budgets
-from appliance.fleet.launch import (
-    same_launch,
-)
+from appliance.errors import ApplianceError, KillsEngines, ModelNotFound, ModelUnloaded, ShuttingDown
+from appliance.fleet.budgets import Budgets, keep_measuring
+from appliance.fleet.failures import END_NOTICED, Failures, Hangs
+from appliance.fleet.launch import same_launch
 from appliance.fleet.launches import Launches
-from appliance.fleet.lease import Lease
+from appliance.fleet.lease import Lease, Place
 from appliance.fleet.logs import Echo, Logs
-from appliance.fleet.measure import keep_measuring
-from appliance.fleet.place import Place
 from appliance.fleet.run import Ended, ModelRun
-from appliance.fleet.status import ChildStatus, Observer, progress_of, status_of, tell_end
+from appliance.fleet.status import Broken, ChildStatus, Observer, progress_of, status_of, tell_end
 from appliance.fleet.terms import policy_for
 from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.platform.drivers import Gpus
-from appliance.trio_parts import Changed
+from appliance.trio_parts import Changed, persist
 from appliance.upstream.client import Address
 
-NOTICE_TIME = 1.1
-"""llama-server's second between two looks, and a little."""
-END_NOTICED = 0.25
-"""Seconds that are given to notice why a connection broke; a child's exit is seen within milliseconds."""
 LAST_GRACE = 3.0
 """Seconds that engines get to end by themselves when the program ends; their requests are over by then."""
 
+_now = trio.current_time
 log = logging.getLogger(__name__)
-
 
 Supply = Callable[[Model], Awaitable[Model]]
 """The same model as it is when all of its files are here."""
@@ -74,14 +67,12 @@ class Fleet:
         self.logs = Logs(echo)
         self.closing = False
         self.observer = observer
-        self._supply = supply
-        self._gpus = gpus
+        self._supply, self._gpus = supply, gpus
         self._config: Config | None = None
         self._settings = settings
         self._budgets = Budgets(settings)
         self._launches = Launches(chooser, settings, self.logs, self._staying, self._budgets.plan)
-        self._children = children
-        self._nursery = nursery
+        self._children, self._nursery = children, nursery
         self._schedule = Schedule(self._budgets.limits(None), FreePolicy())
         self._alarm = trio.CancelScope()
         self._alarm_at = -math.inf
@@ -93,9 +84,9 @@ class Fleet:
         self._models: dict[str, Model] = {}
         self._runs: dict[str, ModelRun] = {}
         self._last: dict[str, Ended] = {}
-        self._left_at: dict[str, float] = {}
         self._kept: dict[str, float] = {}
         """How long clients wish models to stay when nobody uses them, in seconds, until their process ends."""
+        self._failures = Failures(self._runs, self._asked, self._launches)
         self._changed = Changed()
 
     @property
@@ -161,11 +152,9 @@ class Fleet:
     def lend(self, lease: Lease) -> Address | None:
         """See `Lender`."""
         model = lease.model = self._in_force(lease.model)
-        run = self._runs.get(model.id)
-        address = run.address if run is not None else None
-        if address is None:
-            return None
-        if not self._schedule.take(lease.ticket, model.id, _now()):
+        self._failures.check(lease, _now())
+        address = run.address if (run := self._runs.get(model.id)) is not None else None
+        if address is None or not self._schedule.take(lease.ticket, model.id, _now()):
             return None
         self._models[model.id] = model
         self._asked[lease.ticket] = lease
@@ -202,14 +191,13 @@ class Fleet:
         if self.observer is not None:
             self.observer.waited(lease.model.id, seconds)
 
-    def take_back(self, lease: Lease, *, client_left: bool) -> None:
+    def take_back(self, lease: Lease, error: BaseException | None) -> None:
         """See `Lender`."""
         now = _now()
-        if client_left:
-            self._left_at[lease.model.id] = now
         if lease.place is not None:
             lease.place.leave()
         self._asked.pop(lease.ticket, None)
+        self._failures.over(lease, error, now)
         self._perform(self._schedule.release(lease.ticket, now))
 
     def _in_force(self, model: Model) -> Model:
@@ -245,8 +233,7 @@ class Fleet:
         llama-server (b11434) looks for that only after a second without a result for anybody, and the answer to a
         question about its slots is such a result: asked every 20 ms, it went on generating for a client long gone.
         """
-        left_at = self._left_at.get(model_id, -math.inf)
-        await trio.sleep_until(max(trio.current_time(), left_at + NOTICE_TIME))
+        await trio.sleep_until(max(_now(), self._failures.quiet_at.get(model_id, -math.inf)))
 
     async def load(self, model: Model, *, wait: bool = True) -> None:
         """Load the model as a request for it would. Without ``wait``, return when the request for it is placed."""
@@ -295,8 +282,7 @@ class Fleet:
 
     def see_machine(self) -> None:
         """More may be known of the machine than before: its budgets apply, and idle models move to the best seat."""
-        look = self._launches.look
-        if look is not None and look is not self._budgets.look:
+        if (look := self._launches.look) is not None and look is not self._budgets.look:
             self._budgets.look = look
             self._perform(self._schedule.adopt(self._budgets.limits(self._config), policy_for(self._config), _now()))
         self.reseat()
@@ -314,22 +300,21 @@ class Fleet:
             if engine is None or following is None or same_start(engine, following):
                 continue
             log.info("model '%s' moves from engine %s to %s", model_id, engine.seat, following.seat)
-            terms = self._terms(run.model)
-            self._perform(self._schedule.retire(model_id, terms, _now()))
+            self._perform(self._schedule.retire(model_id, self._terms(run.model), _now()))
             self._nursery.start_soon(self._load_quietly, run.model)
 
-    def condemn(self, model_id: str, why: str) -> bool:
+    def condemn(self, model_id: str, why: str, *, crashed: bool = False) -> bool:
         """End a process that is of no use any more (it hangs), at once and under its leases; ``why`` is logged.
 
-        Who waits for the model gets the next process; who used this one finds its connection broken. False: there is
-        none, or it is going already.
+        Who waits for the model gets the next process; who used this one finds its connection broken. ``crashed``: its
+        seat is to blame, and its requests go to the next one. False: there is none, or it is being stopped already.
         """
         run = self._runs.get(model_id)
-        if run is None or self._schedule.state(model_id) in GOING:
+        if run is None or self._schedule.state(model_id) is State.STOPPING:
             return False
-        run.condemn(why)
-        terms = self._terms(run.model)
-        self._perform([*self._schedule.retire(model_id, terms, _now()), *self._schedule.expire(model_id)])
+        run.condemn(why, crashed=crashed)
+        retired = self._schedule.retire(model_id, self._terms(run.model), _now())
+        self._perform([*retired, *self._schedule.expire(model_id)])
         return True
 
     # ---- looking -----------------------------------------------------------------------------------------------------
@@ -340,13 +325,14 @@ class Fleet:
 
     def status(self) -> list[ChildStatus]:
         """Every model that has a process, waits for one, or had one before; sorted by id."""
-        return [self._status(model_id) for model_id in sorted({*self._schedule.models(), *self._last})]
+        ids = sorted({*self._schedule.models(), *self._last})
+        return [status for model_id in ids if (status := self.known(model_id)) is not None]
 
     def known(self, model_id: str) -> ChildStatus | None:
         """The status of one model, None when it never ran."""
-        if model_id in self._last or model_id in self._runs or self._schedule.waiting(model_id):
-            return self._status(model_id)
-        return None
+        there = model_id in self._last or model_id in self._runs or self._schedule.waiting(model_id)
+        run, last = self._runs.get(model_id), self._last.get(model_id)
+        return status_of(model_id, self._schedule, run, last) if there else None
 
     def seat_of(self, model_id: str) -> str | None:
         """The seat of the engine that the model's process runs on; None without one."""
@@ -362,22 +348,26 @@ class Fleet:
         process = self._runs[model_id].process
         return bool(process and process.launch.crew.workers) or self._launches.choose(model, (seat,)) is not None
 
-    async def fell_back(self, model_id: str, address: Address) -> str | None:
-        """A connection to this process of the model broke: the seat on which the model is started next.
-
-        Waits for a moment until the process's end is known. None when it did not crash, or there is no other seat.
-        """
+    async def broke(self, model_id: str, address: Address, request: int = 0) -> Broken:
+        """A connection to this process of the model broke; this waits for a moment until its end is known."""
         with trio.move_on_after(END_NOTICED):
-            while (run := self._runs.get(model_id)) is not None and run.address is address:
+            while (run := self._runs.get(model_id)) is not None and run.address is address and not run.told_to_stop:
                 await self.wait_changed()
-        ended, model = self._last.get(model_id), self._models.get(model_id)
-        if ended is None or model is None or not ended.crashed or ended.launch is None or ended.engine is None:
-            return None
-        if ended.launch.address is not address:
-            return None
+        run, ended, model = self._runs.get(model_id), self._last.get(model_id), self._models.get(model_id)
+        unloaded = ShuttingDown() if self.closing else ModelUnloaded(model_id)
+        if run is not None and run.address is address:
+            return Broken(error=unloaded if run.told_to_stop else None)
+        if ended is None or ended.launch is None or ended.launch.address is not address:
+            return Broken()
+        if ended.how == "stopped":
+            return Broken(error=unloaded)
+        if request and self._failures.suspects.convicted(request):
+            return Broken(error=KillsEngines(model_id, ended.why or "it crashed"))
+        if model is None or not ended.crashed or ended.engine is None:
+            return Broken(ended.why)
         following = self._launches.choose(model)
         elsewhere = following is not None and (following.seat != ended.engine.seat or ended.lost_worker)
-        return following.seat if following is not None and elsewhere else None
+        return Broken(ended.why, following.seat if following is not None and elsewhere else None)
 
     async def wait_changed(self) -> None:
         """Wait until anything in `status` has changed; every lease is a change."""
@@ -387,9 +377,6 @@ class Fleet:
         """Wait until the process that the model has now is gone; at once where it has none."""
         if (run := self._runs.get(model_id)) is not None:
             await run.gone.wait()
-
-    def _status(self, model_id: str) -> ChildStatus:
-        return status_of(model_id, self._schedule, self._runs.get(model_id), self._last.get(model_id))
 
     # ---- carrying out ------------------------------------------------------------------------------------------------
 
@@ -419,12 +406,16 @@ class Fleet:
         self._changed.wake()
 
     async def keep_time(self) -> None:
-        """Tell the schedule of the time until all has ended; run by `open_fleet`."""
-        while not self._ended:
-            self._alarm_at = self._schedule.deadline(_now())
-            with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
-                await trio.sleep_forever()
-            self._perform(self._schedule.tick(_now()))
+        """Tell the schedule of the time, and end processes that hang, until all has ended; run by `open_fleet`."""
+        hangs = Hangs(self._failures, lambda: self._settings.hangs if self._config is None else self._config.hangs)
+        async with trio.open_nursery() as watching:
+            watching.start_soon(hangs.watch, self)
+            while not self._ended:
+                self._alarm_at = self._schedule.deadline(_now())
+                with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
+                    await trio.sleep_forever()
+                self._perform(self._schedule.tick(_now()))
+            watching.cancel_scope.cancel()
 
     def _terms(self, model: Model) -> Terms:
         terms = self._budgets.terms(model, self._launches.choose(model) if model.config is None else None)
@@ -433,8 +424,8 @@ class Fleet:
 
     def _staying(self) -> Mapping[str, Address]:
         """Where the models are reached that nobody has asked to go."""
-        staying = {m: run.address for m, run in self._runs.items() if self._schedule.state(m) not in GOING}
-        return {m: address for m, address in staying.items() if address is not None}
+        staying = (m for m in self._runs if self._schedule.state(m) not in GOING)
+        return {m: address for m in staying if (address := self._runs[m].address) is not None}
 
     async def _own(self, run: ModelRun) -> None:
         """The one task that owns a model's process, from its start to the schedule's knowledge of its end."""
@@ -442,11 +433,11 @@ class Fleet:
         error: ApplianceError = ModelUnloaded(model_id)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._measure, run)
+                nursery.start_soon(persist, f"measuring model '{model_id}'", partial(self._measure, run))
                 ended = await run.run(self._children, on_ready=partial(self._on_ready, run, began))
                 nursery.cancel_scope.cancel()
             if ended.crashed:
-                self._launches.blame(model_id, ended)
+                self._failures.judge(run, ended, _now())
             self._last[model_id], error = ended, ended.error
             tell_end(model_id, ended, self.observer)
         finally:
@@ -470,12 +461,11 @@ class Fleet:
         while not self.is_ready(model.id) or (process := run.process) is None or process.pid is None:
             await self._changed.wait()
         engine = process.launch.engine
-        names = engine.gpus if engine is not None else NO_GPUS
 
         def tell(taken: Mapping[str, int]) -> None:
             if self.is_ready(model.id):
-                memory = self._budgets.taken(model, engine, taken, process.buffers.by_device(names))
-                self._schedule.measured(model.id, memory)
+                buffers = process.buffers.by_device(engine.gpus if engine is not None else NO_GPUS)
+                self._schedule.measured(model.id, self._budgets.taken(model, engine, taken, buffers))
                 self._perform(self._schedule.tick(_now()))  # there may be room now for somebody who waits
 
         await keep_measuring(process.pid, lambda: self._schedule.limits.memory.keys(), self._gpus, tell)
@@ -516,10 +506,6 @@ AT_ONCE = 1e-6
 
 def _ttl(kept: float) -> float:
     return 0.0 if kept == math.inf else max(kept, AT_ONCE)
-
-
-def _now() -> float:
-    return trio.current_time()
 
 
 @asynccontextmanager

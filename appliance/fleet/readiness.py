@@ -28,6 +28,19 @@ FOREIGN = (
 log = logging.getLogger(__name__)
 
 
+async def unanswered(address: Address, path: str, seconds: float) -> str:
+    """Ask a server that is ready whether it lives: any answer will do. Return why there was none; empty: it lives."""
+    with trio.move_on_after(seconds):
+        try:
+            async with Exchange(address, "GET", path):
+                return ""
+        except Busy:
+            return ""  # this program has no descriptor left, which says nothing of the server
+        except UpstreamFailed as cause:
+            return f"GET {path} was not answered: {cause.why}"
+    return f"GET {path} was not answered within {seconds:g} s"
+
+
 class Readiness:
     """Looks at one server until it is ready. ``last`` says what the latest finished look saw, for an error message."""
 

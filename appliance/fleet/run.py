@@ -16,11 +16,14 @@ from appliance.engines.found import Engine
 from appliance.errors import ApplianceError, ModelFailedToStart, ModelUnloaded
 from appliance.fleet.child import Exited, ModelProcess
 from appliance.fleet.launch import Launch, with_ending
+from appliance.fleet.lease import Lease
 from appliance.fleet.logs import Logs
 from appliance.fleet.ports import is_taken, will_listen
 from appliance.platform.children import Children, describe_status
+from appliance.trio_parts import lacking
 from appliance.upstream.client import Address
 
+HEALTH = "/health"
 RPC_TAIL = 200
 """Lines in which a process says that it lost a worker; a backtrace may follow."""
 TAIL = 12
@@ -50,8 +53,8 @@ class Ended(Struct, frozen=True, kw_only=True):
     """What there is to be said about it later; None when it was stopped."""
     launch: Launch | None = None
     """What was started; None where it did not come to that."""
-    condemned: bool = False
-    """It was stopped because it was of no use any more."""
+    useless: bool = False
+    """It was stopped because somebody had no use for it any more, which is no crash."""
     lost_worker: bool = False
     """It aborted for want of a worker: its engine is not to blame, and starts again without that."""
 
@@ -63,7 +66,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     @property
     def crashed(self) -> bool:
         """It ended at work, by itself and badly."""
-        return self.how == "died" and not self.condemned and self.exit_code != 0
+        return self.how == "died" and not self.useless and self.exit_code != 0
 
 
 class ModelRun:
@@ -77,11 +80,19 @@ class ModelRun:
         """Set by the fleet, when all is told."""
         self.failures: list[Ended] = []
         """How it failed to start on the seats that were tried before this one."""
+        self.passed = 0
+        """Bytes that came to the leases that have ended."""
+        self.leases_ended = 0
+        self.broken: list[tuple[Lease, float]] = []
+        """Leases that ended with a broken connection, and when."""
+        self.answered_at_work = False
+        """It has answered its check endpoint while requests were under way."""
         self._prepare = prepare
         self._logs = logs
         self._first_line = logs.count(model.id)
         self._stop = trio.Event()
         self._condemned: str | None = None
+        self._crashed = False
 
     @property
     def address(self) -> Address | None:
@@ -93,15 +104,33 @@ class ModelRun:
         """Seconds that it is given to end when it is asked to."""
         return self.process.launch.stop_timeout if self.process is not None else 0
 
+    @property
+    def question(self) -> str | None:
+        """The path of a question that shows whether it lives; None where there is none."""
+        if self.process is None:
+            return None
+        return HEALTH if self.process.launch.protocol else self.process.launch.probe
+
+    @property
+    def answers_at_work(self) -> bool:
+        """It is known to answer `question` while it computes."""
+        launch = self.process.launch if self.process is not None else None
+        return self.answered_at_work or (launch is not None and (launch.protocol or launch.engine is not None))
+
+    @property
+    def told_to_stop(self) -> bool:
+        """It ends because somebody has asked for that, and not because it is of no use."""
+        return self._stop.is_set() and self._condemned is None
+
     def stop(self, *, politely: bool = True) -> None:
         """Ask for the end, see `ModelProcess.stop`; before there is a process, there will be none."""
         self._stop.set()
         if self.process is not None:
             self.process.stop(politely=politely)
 
-    def condemn(self, why: str) -> None:
-        """Stop it without asking: it would not answer."""
-        self._condemned = why
+    def condemn(self, why: str, *, crashed: bool) -> None:
+        """Stop it without asking: it would not answer. ``crashed``: that counts as its own end."""
+        self._condemned, self._crashed = why, crashed
         self.stop(politely=False)
 
     def follow(self, config: ModelConfig) -> None:
@@ -144,6 +173,10 @@ class ModelRun:
             return self._not_started(launch, cause.why)
         except ApplianceError as cause:
             return Ended(how="failed", error=cause, argv=launch.argv if launch else (), why=str(cause))
+        except Exception as cause:
+            if not (why := lacking(cause)):
+                raise
+            return self._not_started(launch, f"the system is out of resources ({why})")
 
     async def _run_once(self, launch: Launch, children: Children, on_ready: Callable[[], None]) -> Exited | None:
         """None when it was told to stop before there was a process."""
@@ -190,7 +223,7 @@ class ModelRun:
         if self._condemned is not None:
             error = ModelFailedToStart(model_id, self._condemned)
             why = f"it was stopped: {self._condemned}"
-            return Ended(how="died", error=error, argv=launch.argv, launch=launch, why=why, condemned=True)
+            return Ended(how="died", error=error, argv=launch.argv, launch=launch, why=why, useless=not self._crashed)
         if self._stop.is_set() or exited is None:
             return Ended(how="stopped", error=ModelUnloaded(model_id), argv=launch.argv, launch=launch)
         why = describe_status(exited.status)

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from appliance.core.scheduling.effects import State
 from appliance.core.scheduling.schedule import Schedule
+from appliance.errors import ApplianceError
 from appliance.fleet.run import Ended, ModelRun
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,17 @@ class ChildStatus(Struct, frozen=True, kw_only=True):
     """llama-server's own description of the loaded model, JSON."""
     seat: str | None = None
     """The engine and devices it runs on, or ran; None of a configured model."""
+
+
+class Broken(Struct, frozen=True):
+    """What became of a model process whose connection broke under a request."""
+
+    ended: str | None = None
+    """How it ended by itself; None: it lives, or nothing is known."""
+    following: str | None = None
+    """The seat on which the model is started next; None: it did not crash, or there is no other."""
+    error: ApplianceError | None = None
+    """Somebody ended it on purpose, which is told in place of a fault."""
 
 
 class Observer(Protocol):

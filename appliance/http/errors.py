@@ -20,6 +20,7 @@ from appliance.errors import (
     Forbidden,
     InvalidConfig,
     InvalidModelFile,
+    KillsEngines,
     ModelError,
     ModelFailedToStart,
     ModelLoading,
@@ -78,6 +79,7 @@ TABLE: dict[type[ApplianceError], tuple[int, str]] = {
     WorkerFailed: (503, "unavailable_error"),
     ModelLoading: (503, "unavailable_error"),
     ModelUnloaded: (503, "unavailable_error"),
+    KillsEngines: (400, INVALID),
     ShuttingDown: (503, "unavailable_error"),
 }
 """Status and ``type`` of each class, in llama-server's words; a class that is missing is answered as its parent."""
@@ -138,7 +140,7 @@ def body(info: ErrorInfo, dialect: Dialect = Dialect.OPENAI) -> bytes:
 def headers(error: ApplianceError | None, *, close: bool) -> Headers:
     """Headers of an error answer. ``close``: the request's body was not read to its end."""
     found: list[tuple[bytes, bytes]] = [JSON_TYPE]
-    if isinstance(error, Busy | TooManyRequests):
+    if isinstance(error, Busy | TooManyRequests | ModelUnloaded):
         found.append((b"Retry-After", str(math.ceil(error.retry_after)).encode()))
     if isinstance(error, Unauthorized):
         found += [(b"WWW-Authenticate", b"Bearer"), (b"x-should-retry", b"false")]  # Anthropic's clients ask again

@@ -13,7 +13,7 @@ from msgspec import Struct
 from appliance.core.config.types import Config, Peer
 from appliance.errors import Busy, PeerFailed, UpstreamFailed
 from appliance.peers.link import LINK_PATH, LocalState, ModelState, WaitChanged, exchange_states, read_listing
-from appliance.trio_parts import Changed, beside
+from appliance.trio_parts import Changed, beside, persist
 from appliance.upstream.client import Address, Exchange, Response, address_of
 from appliance.upstream.websocket import open_upstream_websocket
 
@@ -129,15 +129,18 @@ class RemotePeer:
     async def run(self) -> None:
         """Watch the server, and stay linked to it where it is an appliance, until cancelled."""
         with self.scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._stay_linked)
-                while True:
-                    await self._look()
-                    self._due = trio.current_time() + (LOOK_EVERY if self.up else self._pause())
-                    while (left := self._due - trio.current_time()) > 0:
-                        self._rescheduled = trio.Event()
-                        with trio.move_on_after(left):
-                            await self._rescheduled.wait()
+            await persist(f"watching peer '{self.id}'", self._watch)
+
+    async def _watch(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._stay_linked)
+            while True:
+                await self._look()
+                self._due = trio.current_time() + (LOOK_EVERY if self.up else self._pause())
+                while (left := self._due - trio.current_time()) > 0:
+                    self._rescheduled = trio.Event()
+                    with trio.move_on_after(left):
+                        await self._rescheduled.wait()
 
     def _look_within(self, seconds: float) -> None:
         self._due = min(self._due, trio.current_time() + seconds)

@@ -41,7 +41,7 @@ from appliance.platform.driver_process import (
 from appliance.platform.libraries import has_nvml
 from appliance.platform.machine import resident_bytes
 from appliance.platform.process import Command, Lines, Ran, before_end, open_process, run_to_end
-from appliance.trio_parts import Changed, beside
+from appliance.trio_parts import Changed, beside, persist
 
 LIMIT = 30.0 if sys.platform == "win32" else 10.0
 """Seconds for one process; a driver that is asked for the first time may take three to wake a card."""
@@ -198,10 +198,17 @@ async def open_gpus() -> AsyncGenerator[Gpus]:
 
 async def _answer_all(questions: trio.MemoryReceiveChannel[Ask]) -> None:
     """Ask one question after the other; children are opened with the first."""
-    with questions, suppress(trio.EndOfChannel):
+
+    async def answer() -> None:
         question, reply = await questions.receive()
-        async with open_children() as children:
-            await _Link(children, questions, question, reply).keep()
+        try:
+            async with open_children() as children:
+                await _Link(children, questions, question, reply).keep()
+        finally:
+            reply.there.set()
+
+    with questions, suppress(trio.EndOfChannel):
+        await persist("asking NVIDIA's driver", answer)
 
 
 class _Link:

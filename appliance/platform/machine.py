@@ -48,14 +48,22 @@ def engine_threads() -> int:
     return max(1, cores - 1)
 
 
-WANTED_FILES = 8192
-"""Descriptors for 2,000 clients and as many connections to model processes, with room to spare."""
+MOST_CLIENTS = 4000
+OWN_FILES = 192
+"""Descriptors for everything but clients: model processes (three each), the stores, the log, tools, peers. A program
+that may have less than twice as many keeps half."""
+PER_CLIENT = 2
+"""A client, and its connection to a model process."""
+WANTED_FILES = OWN_FILES + PER_CLIENT * MOST_CLIENTS
 
 
-def raise_open_files() -> None:
-    """Raise the soft limit of open files to the hard limit; on Windows sockets have no such limit."""
+def raise_open_files() -> int:
+    """Raise the soft limit of open files to what the hard limit allows. Return how many clients that leaves room for.
+
+    On Windows sockets have no such limit.
+    """
     if sys.platform == "win32":
-        return
+        return MOST_CLIENTS
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -64,7 +72,8 @@ def raise_open_files() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError):
-            pass  # macOS may allow less than it says; requests beyond the limit are answered 503
+            wanted = soft  # macOS may allow less than it says
+    return min(MOST_CLIENTS, max(1, (wanted - min(OWN_FILES, wanted // 2)) // PER_CLIENT))
 
 
 def free_memory() -> int:

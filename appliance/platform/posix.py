@@ -12,17 +12,18 @@ after ten idle seconds; it needs fork without vfork; it knows no grandchildren; 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
 import subprocess
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 from trio.abc import ReceiveStream, SendStream
 
-from appliance.trio_parts import beside
+from appliance.trio_parts import AGAIN, beside, lacking
 
 WARDEN = """
 trap '' HUP INT QUIT TERM PIPE
@@ -46,6 +47,12 @@ SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 REAP_TIME = 5.0
 """Seconds after SIGKILL within which the kernel must have ended a process (one stuck in a driver may take longer)."""
+
+SPARE = 6
+"""Descriptors that are kept for the next warden: a pipe, what `subprocess` takes to start it, and its own number."""
+
+WARDEN_TIME = 5.0
+"""Seconds that a child's start waits for a warden that is being replaced."""
 
 GROUP_LOOK = 0.005
 LOOKS_FOR_ZOMBIES = 10
@@ -140,6 +147,8 @@ class Warden:
     def __init__(self) -> None:
         self.fd = -1
         self._live: set[int] = set()
+        self._spare: list[int] = []
+        self._here = trio.Event()
 
     def remember(self, pid: int) -> None:
         """Note a child that has registered itself, so that a new warden can be told of it."""
@@ -151,36 +160,73 @@ class Warden:
         self._write(f"- {pid}\n")
 
     async def keep(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Keep a warden running until cancelled; a new one, should somebody kill it, learns of every live child."""
-        while True:
-            reading, writing = os.pipe()
-            try:
-                process = await trio.lowlevel.open_process(
-                    ["/bin/sh", "-c", WARDEN, "llama-appliance-warden"],
-                    stdin=reading,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    cwd="/",
-                    start_new_session=True,
-                )
-            except BaseException:
-                os.close(writing)
-                raise
-            finally:
-                os.close(reading)
-            self.fd = writing
-            try:
-                for pid in self._live:
-                    self._write(f"+ {pid}\n")
-                task_status.started()
-                task_status = trio.TASK_STATUS_IGNORED
-                await process.wait()
-            finally:
-                os.close(writing)
-                self.fd = -1
-                if process.returncode is None:
-                    with trio.move_on_after(REAP_TIME, shield=True):
-                        await process.wait()
+        """Keep a warden running until cancelled; a new one, should somebody kill it, learns of every live child.
+
+        Raises OSError, or RuntimeError, where the first one cannot be started. A later one is tried for until it can.
+        """
+        process = await self._start()
+        task_status.started()
+        try:
+            while True:
+                await self._stay(process)
+                process = None
+                while process is None:
+                    try:
+                        process = await self._start()
+                    except (OSError, RuntimeError, MemoryError) as error:
+                        if not lacking(error):
+                            raise
+                        await trio.sleep(AGAIN)
+        finally:
+            self._let_go()
+
+    async def wait_here(self) -> None:
+        """Wait until there is a warden: without one, a child could outlive the program."""
+        await self._here.wait()
+
+    async def _start(self) -> trio.Process:
+        self._let_go()
+        reading, writing = os.pipe()
+        try:
+            process = await trio.lowlevel.open_process(
+                ["/bin/sh", "-c", WARDEN, "llama-appliance-warden"],
+                stdin=reading,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(writing)
+            raise
+        finally:
+            os.close(reading)
+        self.fd = writing
+        return process
+
+    async def _stay(self, process: trio.Process) -> None:
+        """Tell this warden of all children, and return when it has ended."""
+        writing = self.fd
+        try:
+            for pid in self._live:
+                self._write(f"+ {pid}\n")
+            self._here.set()
+            with suppress(OSError):
+                while len(self._spare) < SPARE:
+                    self._spare.append(os.dup(writing))
+            await process.wait()
+        finally:
+            self._here = trio.Event()
+            os.close(writing)
+            self.fd = -1
+            if process.returncode is None:
+                self._let_go()  # they hold the warden's input open
+                with trio.move_on_after(REAP_TIME, shield=True):
+                    await process.wait()
+
+    def _let_go(self) -> None:
+        while self._spare:
+            os.close(self._spare.pop())
 
     def _write(self, line: str) -> None:
         try:
@@ -225,16 +271,25 @@ class Children:
     async def _start(
         self, script: str, words: Sequence[str], env: Mapping[str, str], cwd: str | None, passed: Sequence[int] = ()
     ) -> Child:
-        process = await trio.lowlevel.open_process(
-            ["/bin/sh", "-c", script, "llama-appliance-child", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._warden.fd,
-            env=dict(env),
-            cwd=cwd,
-            process_group=0,
-            pass_fds=passed,
-        )
+        with trio.move_on_after(WARDEN_TIME):
+            await self._warden.wait_here()
+        if self._warden.fd < 0:
+            raise OSError(errno.EAGAIN, "the process that ends all others with the program cannot be started")
+        try:
+            process = await trio.lowlevel.open_process(
+                ["/bin/sh", "-c", script, "llama-appliance-child", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._warden.fd,
+                env=dict(env),
+                cwd=cwd,
+                process_group=0,
+                pass_fds=passed,
+            )
+        except RuntimeError as error:  # of the thread in which Trio starts processes
+            if not (why := lacking(error)):
+                raise
+            raise OSError(errno.EAGAIN, why) from None
         assert process.stdin is not None
         assert process.stdout is not None
         self._warden.remember(process.pid)

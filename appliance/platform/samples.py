@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from appliance.core.machine import Performance, Sample
 from appliance.platform.drivers import Gpus
-from appliance.trio_parts import beside
+from appliance.trio_parts import beside, persist
 
 if TYPE_CHECKING:
     pass
@@ -63,7 +64,7 @@ async def open_samples(
     samples = Samples(every, tell)
     async with beside() as nursery:
         if every is not None:
-            nursery.start_soon(_fill, samples, every, gpus)
+            nursery.start_soon(persist, "sampling the machine", partial(_fill, samples, every, gpus))
         yield samples
 
 

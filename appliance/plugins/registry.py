@@ -32,7 +32,7 @@ from appliance.plugins.folders import (
 )
 from appliance.plugins.hooks import Plugin
 from appliance.plugins.manifest import Checked, Choice, Source, check_settings
-from appliance.trio_parts import watch
+from appliance.trio_parts import persist, watch
 
 FIRST_LOOK = 1.0
 """Seconds by which the first look at the folders may delay the start of the program; on a slow disk it continues
@@ -259,7 +259,7 @@ async def open_plugins(choice: Choice, data: Path, *, watch: bool = False) -> As
     With ``watch`` the folders are searched again when their files change.
     """
     async with trio.open_nursery() as nursery:
-        plugins = Plugins(choice, lambda entry: nursery.start_soon(entry.load), data)
+        plugins = Plugins(choice, lambda entry: nursery.start_soon(persist, "loading a plugin", entry.load), data)
         looked = trio.Event()
 
         async def look() -> None:
@@ -268,7 +268,7 @@ async def open_plugins(choice: Choice, data: Path, *, watch: bool = False) -> As
             if watch:
                 await plugins.watch()
 
-        nursery.start_soon(look)
+        nursery.start_soon(persist, "looking for plugins", look)
         with trio.move_on_after(FIRST_LOOK):
             await looked.wait()
         yield plugins

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,7 @@ from appliance.core.settings import Embedding
 from appliance.core.systemd import Watch, message, watch_of
 from appliance.errors import UsageError
 from appliance.platform.stopping import STOP_SIGNALS
-from appliance.trio_parts import beside, every
+from appliance.trio_parts import beside, every, persist
 
 LOOK_EVERY = 0.5
 """Seconds between two looks for the parent, where the system does not tell of its end."""
@@ -65,7 +66,7 @@ async def open_parent(settings: Embedding) -> AsyncGenerator[Parent]:
     try:
         async with beside() as nursery:
             if settings.parent_pid is not None:
-                nursery.start_soon(_follow, settings.parent_pid)
+                nursery.start_soon(persist, "watching the parent", partial(_follow, settings.parent_pid))
             yield Parent(file)
     finally:
         _remove(file)

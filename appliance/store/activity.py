@@ -25,7 +25,7 @@ from msgspec import UNSET, Struct
 from appliance.core.records.activity import Query, SortKey, histogram, pages
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, open_file, open_memory, unusable
-from appliance.trio_parts import plain_nursery
+from appliance.trio_parts import persist, plain_nursery
 from appliance.wire import Page, Row, Stats, Tokens
 
 _LISTED = ", ".join(COLUMNS)
@@ -414,7 +414,7 @@ async def open_activity(
     activity = Activity(*await trio.to_thread.run_sync(_open, path, keep, busy_ms), path, keep, retry)
     try:
         async with plain_nursery() as nursery:
-            nursery.start_soon(activity.write)
+            nursery.start_soon(persist, "writing the activity log", activity.write)
             yield activity
             nursery.cancel_scope.cancel()
     finally:

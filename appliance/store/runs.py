@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 
 from appliance.store.activity_schema import unusable
-from appliance.trio_parts import plain_nursery
+from appliance.trio_parts import persist, plain_nursery
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ async def open_run_store(path: Path | None) -> AsyncGenerator[RunStore | None]:
     store = RunStore(*await trio.to_thread.run_sync(_open, path), path)
     try:
         async with plain_nursery() as nursery:
-            nursery.start_soon(store.write)
+            nursery.start_soon(persist, "writing runs down", store.write)
             yield store
             nursery.cancel_scope.cancel()
     finally:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from appliance.core.parts import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import RETRY, About, Stored, StreamFiles, check_folder, open_stream_files
 from appliance.streams.generation import LINES, End, Generation, Head, RingSink, never
-from appliance.trio_parts import Changed
+from appliance.trio_parts import Changed, persist
 
 
 class StreamStatus(Struct, frozen=True, kw_only=True):
@@ -395,7 +396,7 @@ async def open_streams(
         streams = Streams(settings, nursery, files, audience, max_live)
         streams.adopt_stored(stored)
         if files is not None:
-            nursery.start_soon(files.write, streams.adopt_stored)
+            nursery.start_soon(persist, "writing streams down", partial(files.write, streams.adopt_stored))
         nursery.start_soon(streams.expire)
         yield streams
         nursery.cancel_scope.cancel()

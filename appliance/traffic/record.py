@@ -25,7 +25,7 @@ from appliance.store.activity import Activity
 from appliance.traffic.inflight import Entry
 from appliance.traffic.metrics import Metrics
 from appliance.traffic.request import Headers, Passing, Request, Sink
-from appliance.trio_parts import beside
+from appliance.trio_parts import beside, persist
 from appliance.wire import NO_TOKENS, Capture, Page, Row, Stats
 
 PACKING_PAUSE = 0.5
@@ -109,6 +109,7 @@ class Record:
         "began",
         "body",
         "entry",
+        "fault",
         "first_byte_at",
         "known",
         "metadata",
@@ -133,6 +134,8 @@ class Record:
         self.entry: Entry | None = None
         self.watch: Watch = UNWATCHED
         """Hears how far it is: who asks from inside the program."""
+        self.fault: str | None = None
+        """Why the answer broke off after its head had gone out."""
         self.outlives = False
         """Its generation goes on without its client, and is written down when that ends."""
         self.began = time.perf_counter()
@@ -223,6 +226,8 @@ class RecordingSink(Passing):
         if status == CLIENT_LEFT:
             error = "the client left before the answer was complete"
         record = self._record
+        if record.fault is not None:
+            error = record.fault
         return Row(
             timestamp=datetime.fromtimestamp(ended, UTC),
             model=record.model,
@@ -355,7 +360,7 @@ class Recorder:
     async def run(self) -> None:
         """Write down what ends, a moment later, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._packer.run)
+            nursery.start_soon(persist, "compressing captures", self._packer.run)
             while True:
                 await self._wake.wait()
                 self._wake = trio.Event()

@@ -59,6 +59,8 @@ class Response:
         self._begun = begun
         self._body = body_of(method, head.status, head.headers)
         self.status = head.status
+        self.received = 0
+        """Bytes behind the head so far, however they are framed."""
         self.headers: list[tuple[bytes, bytes]] = []
         self.streaming = False
         self._stays = head.version == b"1.1"
@@ -86,6 +88,7 @@ class Response:
                     return content
             while not body.complete:
                 data = await self._wire.receive()
+                self.received += len(data)
                 if self._progress is not None:
                     self._progress.received()
                 if not data:
@@ -126,6 +129,7 @@ class Response:
         False: it is `complete`, or ``take`` returned False. Raises UpstreamFailed when it is cut short or garbled.
         """
         body = self._body
+        self.received += len(data)
         try:
             if not data:
                 body.end()

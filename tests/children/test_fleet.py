@@ -17,8 +17,8 @@ from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import Engine
 from appliance.errors import Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, UpstreamFailed
+from appliance.fleet.lease import Place
 from appliance.fleet.owner import Fleet, open_fleet
-from appliance.fleet.place import Place
 from appliance.fleet.status import Observer
 from appliance.upstream.client import Address, Exchange
 

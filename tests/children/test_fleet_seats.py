@@ -40,6 +40,9 @@ class InOrder:
         self.engines.remove(engine)
         self.engines.append(engine)
 
+    def pardoned(self, seat: str, model: str) -> None:
+        """They stay in their order."""
+
     async def check(self, engine: Engine) -> str:
         await trio.lowlevel.checkpoint()
         return self.damage.get(engine.seat, "")
@@ -93,7 +96,7 @@ async def test_one_that_dies_at_work_is_blamed_and_the_next_load_is_on_the_other
             assert fleet.has_fallback("m")
             with pytest.raises(UpstreamFailed):
                 await read_all(address)
-            assert await fleet.fell_back("m", address) == "cpu"
+            assert (await fleet.broke("m", address)).following == "cpu"
         async with fleet.lease(model) as address:
             assert b"[DONE]" in await read_all(address)
         assert [(seat, who) for seat, who, _ in chooser.told] == [("gpu", "m")]
@@ -102,7 +105,7 @@ async def test_one_that_dies_at_work_is_blamed_and_the_next_load_is_on_the_other
 async def test_a_broken_connection_alone_is_no_fallback(model: Model) -> None:
     async with fleet_of(engine("gpu"), engine("cpu")) as (fleet, chooser):
         async with fleet.lease(model) as address:
-            assert await fleet.fell_back("m", address) is None
+            assert (await fleet.broke("m", address)).following is None
         assert chooser.told == []
 
 
@@ -114,7 +117,7 @@ async def test_one_that_was_asked_to_end_has_not_failed(model: Model) -> None:
             psutil.Process(pid).terminate()
             while fleet.is_ready("m"):
                 await fleet.wait_changed()
-            assert await fleet.fell_back("m", address) is None
+            assert (await fleet.broke("m", address)).following is None
         assert chooser.told == []
 
 
@@ -124,7 +127,7 @@ async def test_with_one_engine_there_is_nothing_to_fall_back_to(model: Model) ->
         assert not fleet.has_fallback("m")
         with pytest.raises(UpstreamFailed):
             await read_all(address)
-        assert await fleet.fell_back("m", address) is None
+        assert (await fleet.broke("m", address)).following is None
 
 
 async def test_a_damaged_build_is_never_started(model: Model) -> None:

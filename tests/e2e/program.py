@@ -58,7 +58,14 @@ def run_command(
 class Server:
     """A running ``serve`` or ``llama-server``. Its standard error goes to a file, so it can print what it likes."""
 
-    def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        limited: Callable[[], object] | None = None,
+    ) -> None:
+        """``limited`` runs in the new process before it becomes the program."""
         self.cwd = cwd
         self.errors = cwd / f"server-{time.monotonic_ns()}.err"
         with self.errors.open("wb") as errors:
@@ -69,6 +76,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
+                preexec_fn=limited,
             )
         self.host, self.port = "", 0
 

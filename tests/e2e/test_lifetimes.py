@@ -302,3 +302,21 @@ def test_standard_streams_that_nobody_reads_or_that_are_closed_do_no_harm(
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+@posix_only
+def test_who_has_connected_before_the_end_is_answered(start_server: StartServer, fake_engine: Path) -> None:
+    """The system has made these connections; closing the listening socket would reset them without a word."""
+    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", str(fake_engine))
+    server.signal(signal.SIGSTOP)
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(socket.create_connection((server.host, server.port), timeout=5)) for _ in range(250)
+        ]
+        for client in clients:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        server.signal(signal.SIGTERM)
+        server.signal(signal.SIGCONT)
+        answers = [client.recv(4096) for client in clients]
+    assert {answer[:12] for answer in answers} == {b"HTTP/1.1 200"}
+    assert server.wait(5) == 0

@@ -140,6 +140,8 @@ def change_props(state: State, connection: Connection, request: Request) -> None
 
 @route("GET", "/health", "/v1/health")
 def health(state: State, connection: Connection, request: Request) -> None:
+    while state.options.deaf and any(state.slots.busy):
+        connection.wait(0.05)
     answer(connection, {"status": "ok"})
 
 

@@ -77,6 +77,8 @@ class Options:
         self.never_ready = False
         self.port_taken_once = ""
         """A path: the first run that finds nothing there creates it and claims that its port is taken."""
+        self.deaf = False
+        """It answers no question while an answer is under way, as a server does that does one thing at a time."""
         self.ignore_sigterm = False
         self.ignore_exit_line = False
         self.hold_pipe_in_grandchild = 0.0

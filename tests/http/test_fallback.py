@@ -40,6 +40,7 @@ class InOrder:
     def __init__(self, *engines: Engine) -> None:
         self.engines = list(engines)
         self.failures = 0
+        self.pardons: list[str] = []
 
     def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
         return next((engine for engine in self.engines if engine.seat not in tried), None)
@@ -48,6 +49,9 @@ class InOrder:
         self.failures += 1
         self.engines.remove(engine)
         self.engines.append(engine)
+
+    def pardoned(self, seat: str, model: str) -> None:
+        self.pardons.append(seat)
 
     async def check(self, engine: Engine) -> str:
         await trio.lowlevel.checkpoint()
@@ -183,18 +187,34 @@ async def test_a_client_that_was_told_to_wait_is_answered_in_the_same_stream(ope
         assert text(answer) == STORY
 
 
-async def test_two_engines_may_die_and_a_third_is_the_end_of_it(open_server: OpenServer):
-    dying = [engine(f"gpu{n}", "--die-after-tokens", "2", "--exit-code", str(n + 3)) for n in range(4)]
-    async with serving(open_server, *dying) as server:
-        answer = await server.ask("POST", CHAT, asked(CHAT))
-        assert [(mark["after"], mark["on"]) for mark in marks(answer)] == [(2, "gpu1"), (4, "gpu2")]
-        assert text(answer) == " ".join(STORY.split()[:6])
-        error = records(answer)[-1]["error"]
-        assert error["reason"] == "upstream_failed"
-        assert "exit status 5" in error["message"]
-        whole = await server.ask("POST", CHAT, chat(die_before_head=True))
-        assert (whole.status, whole.error["reason"]) == (502, "upstream_failed")
-        assert server.fleet.known("alpha") is not None
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_request_that_kills_two_engines_is_not_sent_to_a_third(open_server: OpenServer, stream: bool):
+    """No seat is spoilt by it, others are served, and it is refused from the start when it comes again."""
+    chooser = InOrder(engine("gpu0"), engine("gpu1"), engine("cpu"))
+    kills = {"die_after_tokens": 2, "exit_code": 4} if stream else {"die_before_head": True, "exit_code": 4}
+    body = asked(CHAT, stream=stream, fake=kills)
+    async with open_server(chooser=chooser) as server:
+        answer = await server.ask("POST", CHAT, body)
+        error = records(answer)[-1]["error"] if stream else answer.error
+        assert error["reason"] == "kills_engines"
+        assert "exit status 4" in error["message"]
+        assert (chooser.failures, set(chooser.pardons)) == (1, {"gpu0", "gpu1"})
+        assert (await server.ask("POST", CHAT, asked(CHAT))).status == 200
+        before = server.fleet.known("alpha")
+        again = await server.ask("POST", CHAT, body)
+        assert (again.status, again.error["reason"]) == (400, "kills_engines")
+        assert server.fleet.known("alpha") == before
+
+
+async def test_a_request_that_is_answered_elsewhere_is_no_suspect(open_server: OpenServer):
+    """A seat that always breaks is to blame, however often the same is asked."""
+    chooser = InOrder(engine("gpu", *DIES), engine("cpu"))
+    async with open_server(chooser=chooser) as server:
+        for _ in range(3):
+            assert text(await server.ask("POST", CHAT, asked(CHAT))) == STORY
+            chooser.engines.sort(key=lambda one: one.seat, reverse=True)  # its time is over: gpu, then cpu
+            await server.fleet.unload("alpha")
+        assert (chooser.failures, chooser.pardons) == (3, [])
 
 
 async def test_a_client_may_forbid_it(open_server: OpenServer):

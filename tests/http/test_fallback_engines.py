@@ -48,6 +48,9 @@ class InOrder:
         self.engines.remove(engine)
         self.engines.append(engine)
 
+    def pardoned(self, seat: str, model: str) -> None:
+        """They stay in their order."""
+
     async def check(self, engine: Engine) -> str:
         await trio.lowlevel.checkpoint()
         return ""

@@ -220,6 +220,9 @@ class NoEngine:
     def failed(self, engine: Engine, model: str, why: str) -> None:
         raise AssertionError(why)
 
+    def pardoned(self, seat: str, model: str) -> None:
+        """They stay in their order."""
+
     async def check(self, engine: Engine) -> str:
         raise AssertionError(engine)
 

@@ -10,8 +10,10 @@ from typing import Any
 import openai
 import pytest
 import trio
-from http_harness import CHAT, Appliance, OpenServer, chat, model
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
+from waiting import until
 
+from appliance.core.settings import FleetSettings
 from appliance.upstream.client import Exchange
 
 JSON = ("Content-Type", "application/json")
@@ -289,3 +291,42 @@ async def test_a_slow_reader_slows_its_own_engine_only(open_server: OpenServer):
         assert before is not None
         assert before.leases == 1
         assert await server.slots_busy("alpha") == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_unload_under_an_answer_is_told_as_that(open_server: OpenServer, stream: bool):
+    """To its client, in the log and in the activity row; nothing says that an engine has failed."""
+    slow = chat(stream=stream, tokens=200, token_delay=0.05)
+    settings = FleetSettings(stop_timeout=0.3)
+    answers: list[Answer] = []
+
+    async def ask(server: Appliance) -> None:
+        answers.append(await server.ask("POST", CHAT, slow))
+
+    async with open_server(fleet=settings) as server:
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(ask, server)
+            await until(lambda: server.fleet.known("alpha"), lambda status: status is not None and status.leases == 4)
+            await trio.sleep(0.3)
+            await server.fleet.unload("alpha")
+        rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+    for answer in answers:
+        error = json.loads(answer.body.rpartition(b"data: ")[2])["error"] if stream else answer.error
+        assert error["reason"] == "model_unloaded"
+        assert "was unloaded while the request was under way" in error["message"]
+        assert stream or (answer.status, answer.header("Retry-After")) == (503, "1")
+    assert len(rows) == 4
+    assert all("was unloaded while" in row["error_msg"] for row in rows)
+
+
+async def test_an_answer_that_is_shorter_than_told_is_the_engine_s_fault(open_server: OpenServer):
+    """The client keeps what came, and the row does not say that it has left."""
+    async with open_server() as server:
+        answer = await server.ask("POST", CHAT, chat(close_after_tokens=4))
+        assert answer.cut
+        assert answer.body.startswith(b"{")
+        [row] = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+        assert row["resp_status_code"] == 502
+        assert "ended early or is garbled" in row["error_msg"]
+        assert (await server.ask("POST", CHAT, chat())).status == 200

@@ -12,7 +12,6 @@ import trio
 from http_harness import CHAT, Appliance, OpenServer, chat
 
 from appliance.http.bytes import connection as connection_module
-from appliance.http.bytes import server as server_module
 
 MIB = 1 << 20
 
@@ -216,12 +215,9 @@ async def test_an_idle_connection_is_closed_in_time(open_server: OpenServer, mon
             assert await client.stream.receive_some(10) == b""
 
 
-async def test_connections_without_a_request_make_way_for_others(
-    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
-):
+async def test_connections_without_a_request_make_way_for_others(open_server: OpenServer):
     """Nobody holds all places, by saying nothing or the half of a head, or by having asked once."""
-    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
-    async with open_server() as server, AsyncExitStack() as stack:
+    async with open_server(clients=3) as server, AsyncExitStack() as stack:
         silent, half, idle = [await stack.enter_async_context(server.connect()) for _ in range(3)]
         await half.stream.send_all(b"GET /health HTTP/1.1\r\nHost: loc")
         await idle.send("GET", "/health")
@@ -232,9 +228,8 @@ async def test_connections_without_a_request_make_way_for_others(
             assert await silent.stream.receive_some(10) == b""
 
 
-async def test_requests_under_way_make_way_for_nobody(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 2)
-    async with open_server() as server, server.connect() as one, server.connect() as two:
+async def test_requests_under_way_make_way_for_nobody(open_server: OpenServer):
+    async with open_server(clients=2) as server, server.connect() as one, server.connect() as two:
         for client in (one, two):
             await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=3, stall_after_tokens=2)).encode())
             assert (await client.head()).status_code == 200

@@ -315,6 +315,17 @@ class StreamsConfig(_Keys, frozen=True):
     path: Annotated[str, told("Addition: folder where streams survive a restart; empty: in memory alone")] = ""
 
 
+class HangsConfig(_Keys, frozen=True):
+    """When a model process that has work, sends nothing and answers no question is ended as one that has crashed."""
+
+    after: Annotated[
+        int, told("Addition: seconds of silence until it is asked whether it lives; 0 never"), Meta(ge=0)
+    ] = 60
+    awaited: Annotated[int, told("Addition: the same while another model waits for room"), Meta(ge=1)] = 20
+    answer: Annotated[int, told("Addition: seconds that it has to answer its check endpoint"), Meta(ge=1)] = 10
+    floor: Annotated[int, told("Addition: fewer bytes than these within that time are silence"), Meta(ge=1)] = 64
+
+
 class ConversationsConfig(_Keys, frozen=True):
     """The conversations of the page: their texts and files, which the program keeps so that every device has them."""
 
@@ -462,6 +473,9 @@ class Config(_Keys, frozen=True):
     )
     queue_limit: Annotated[int, told("Addition: requests that may wait at once, of all models"), Meta(ge=1)] = field(
         default=1000, name="queueLimit"
+    )
+    hangs: Annotated[HangsConfig, told("Addition: model processes that hang at work")] = field(
+        default_factory=HangsConfig
     )
     loading_jokes: Annotated[bool, told("Addition: jokes while a model loads, as llama-swap tells them")] = field(
         default=False, name="loadingJokes"

@@ -44,6 +44,13 @@ class Trusted(Struct, frozen=True):
     seat: str
 
 
+class Pardoned(Struct, frozen=True):
+    """A request was to blame for the failure of the seat: it failed elsewhere as well."""
+
+    seat: str
+    model: str
+
+
 class Failed(Struct, frozen=True, kw_only=True):
     """A model could not be started on a seat, or its process died at work.
 
@@ -82,7 +89,7 @@ class Removed(Struct, frozen=True):
     digests: tuple[str, ...]
 
 
-Learnt = Proof | Listed | Seen | Trusted | Failed | Chosen | Forgotten | Removed
+Learnt = Proof | Listed | Seen | Trusted | Pardoned | Failed | Chosen | Forgotten | Removed
 """Events that never fail and ask for no work: they may be remembered first and written later."""
 
 
@@ -203,6 +210,9 @@ def _learnt(state: State, event: Learnt) -> State:
             return structs.replace(
                 state, probations=tuple(eased(one) if one.seat == seat else one for one in state.probations)
             )
+        case Pardoned(seat, model):
+            left = tuple(one for one in state.probations if (one.seat, one.model) != (seat, model))
+            return structs.replace(state, probations=left)
         case Failed():
             return _failed(state, event)
         case Chosen():

@@ -49,14 +49,7 @@ from appliance.core.scheduling.effects import (
     Terms,
 )
 from appliance.core.scheduling.policy import NO_MEMORY, Limits, Occupant, Policy, fits, make_room
-from appliance.errors import (
-    ApplianceError,
-    Busy,
-    ModelFailedToStart,
-    ModelUnloaded,
-    ShuttingDown,
-    TooManyRequests,
-)
+from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, TooManyRequests
 
 LOOK_AHEAD = 8
 """Entries that cannot be served yet after which the rest of the queue also waits; bounds the work of one event."""
@@ -110,7 +103,7 @@ class Schedule:
     """The state of the fleet and the rules above."""
 
     def __init__(self, limits: Limits, policy: Policy) -> None:
-        self._limits = limits
+        self.limits = limits
         self._policy = policy
         self._processes: dict[str, _Process] = {}
         self._queue: dict[str, _Entry] = {}
@@ -122,10 +115,6 @@ class Schedule:
         self._closed = False
 
     # ---- what is -----------------------------------------------------------------------------------------------------
-
-    @property
-    def limits(self) -> Limits:
-        return self._limits
 
     def state(self, model: str) -> State | None:
         """The state of the model's process, None when it has none."""
@@ -342,7 +331,7 @@ class Schedule:
 
     def adopt(self, limits: Limits, policy: Policy, now: float = 0.0) -> list[Effect]:
         """Other limits and another policy from now on; what runs goes on until it stands in somebody's way."""
-        self._limits, self._policy = limits, policy
+        self.limits, self._policy = limits, policy
         return self._serve_queue(now)
 
     def squeeze(self, now: float) -> list[Effect]:
@@ -350,7 +339,7 @@ class Schedule:
         fit, or all that take something where it is short if nothing makes it fit. What is in use goes on.
         """
         staying = [structs.replace(o, fixed=o.fixed or o.held) for o in self._occupants(now)]
-        memory = structs.replace(self._limits, capacity=0)
+        memory = structs.replace(self.limits, capacity=0)
         going = make_room(memory, NO_MEMORY, staying)
         if going is None:
             short = [d for d, most in memory.memory.items() if sum(o.memory.get(d, 0) for o in staying) > most]
@@ -389,7 +378,7 @@ class Schedule:
         if limit and self.leases(model) + self.waiting(model) >= limit:
             return TooManyRequests(model, limit)
         queues = process is None or process.state in GOING or model in self._yielding
-        if queues and self.queued() >= self._limits.queue:
+        if queues and self.queued() >= self.limits.queue:
             return Busy(f"{self.queued()} requests wait for models already", retry_after=QUEUE_RETRY)
         return None
 
@@ -448,7 +437,7 @@ class Schedule:
         if entry.model in self._processes or any(model in self._processes for model in going):
             return False
         taken = [self._memory(model, process.terms) for model, process in self._processes.items()]
-        return fits(self._limits, [self._memory(entry.model, entry.terms), *taken])
+        return fits(self.limits, [self._memory(entry.model, entry.terms), *taken])
 
     def _plan(self, entry: _Entry, ahead: list[_Entry], now: float) -> list[str] | ApplianceError | None:
         """Return the models that must go for this entry; None if it waits for those ahead; an error if it could wait
@@ -463,12 +452,12 @@ class Schedule:
         needed = self._memory(entry.model, entry.terms)
         staying = [o for o in self._occupants(now) if o.model not in {*going, *promised, entry.model}]
         staying += [Occupant(model=e.model, memory=self._memory(e.model, e.terms), fixed=True) for e in ahead]
-        more = make_room(self._limits, needed, staying)
+        more = make_room(self.limits, needed, staying)
         if more is not None:
             return [*going, *more]
-        if not fits(self._limits, [needed]):
+        if not fits(self.limits, [needed]):
             return ModelFailedToStart(entry.model, self._too_large(needed))
-        if not fits(self._limits, [needed, *(self._memory(m, self._processes[m].terms) for m in pinned)]):
+        if not fits(self.limits, [needed, *(self._memory(m, self._processes[m].terms) for m in pinned)]):
             return self._beside_pinned(entry.model, pinned)
         return None
 
@@ -504,8 +493,8 @@ class Schedule:
         )
 
     def _too_large(self, needed: Mapping[str, int]) -> str:
-        over = [d for d, most in self._limits.memory.items() if needed.get(d, 0) > most]
-        said = " and ".join(f"{needed[d] >> 20} MiB of {d} (limit {self._limits.memory[d] >> 20} MiB)" for d in over)
+        over = [d for d, most in self.limits.memory.items() if needed.get(d, 0) > most]
+        said = " and ".join(f"{needed[d] >> 20} MiB of {d} (limit {self.limits.memory[d] >> 20} MiB)" for d in over)
         return f"it takes {said}; raise the limit under 'memory', or give the model less"
 
     def _grant(self, process: _Process, model: str, tickets: Iterable[int], now: float) -> list[Effect]:

@@ -26,7 +26,7 @@ class Writes(Protocol):
 
     async def flush(self) -> None: ...
 
-    def abort(self) -> None: ...
+    def cut(self, *, reset: bool) -> None: ...
 
 
 class HttpSink:
@@ -126,7 +126,9 @@ class HttpSink:
 
     def abort(self) -> None:
         self.ended, self.stays = True, False
-        self._connection.abort()
+        # Where the length is told, or chunks are, a client sees by itself that the rest is missing, and keeps the bytes
+        # that it has; a reset would take them along.
+        self._connection.cut(reset=not self._chunked and self._left is None)
 
 
 def whole_answer(status: int, headers: Headers, content: bytes) -> bytes:

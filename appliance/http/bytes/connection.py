@@ -33,6 +33,8 @@ from appliance.platform.poller import Poller
 
 HEAD_TIMEOUT = 15.0
 """Seconds for a request head to arrive, from the connection's start or the head's first bytes."""
+LAST_HEAD = 1.0
+"""The same when the server has begun to end."""
 IDLE_TIMEOUT = 75.0
 """Seconds that a connection may wait for its next request; nginx's default."""
 LINGER = 5.0
@@ -117,6 +119,7 @@ class Connection:
         self._first = True  # nothing has come yet
         self._idle = True
         self._overdue = False
+        self._last = False  # one request is taken although it is ending
         self._owed = False  # the client may still be sending what was not read
         self._expects = False  # it waits to be told that it may send the body
 
@@ -138,7 +141,7 @@ class Connection:
         return self._idle or self._owed
 
     async def _serve(self) -> None:
-        self.due = trio.current_time() + HEAD_TIMEOUT
+        self.due = trio.current_time() + (LAST_HEAD if self._last else HEAD_TIMEOUT)
         try:
             while True:
                 raw = await self._next_head()
@@ -177,7 +180,7 @@ class Connection:
         Raises RequestError and Overdue.
         """
         searched = 0
-        while not self.ending:
+        while not self.ending or self._last:
             buffer = self._buffer
             if buffer[:1] in b"\r\n":
                 buffer = _without_empty_lines(buffer)
@@ -186,7 +189,7 @@ class Connection:
             if end > 3:
                 if end > MAX_HEAD:
                     raise TOO_LONG
-                self._buffer, self._idle, self.due = buffer[end:], False, math.inf
+                self._buffer, self._idle, self._last, self.due = buffer[end:], False, False, math.inf
                 return buffer[:end]
             if len(buffer) > MAX_HEAD:
                 raise TOO_LONG
@@ -377,12 +380,25 @@ class Connection:
 
     # ---- ending ------------------------------------------------------------------------------------------------------
 
+    def take_one(self) -> None:
+        """The server ends, and this client has connected before that: its request is answered, if it comes soon."""
+        self.ending = self._last = True
+
     def hang_up(self) -> None:
-        """Close at once if no request is under way; else the end of the request closes."""
+        """Close at once if no request is under way or has just come; else the end of the request closes."""
         self.ending = True
-        if self._idle or self._owed:
+        if self._idle and self._has_news():
+            self._last, self.due = True, trio.current_time() + LAST_HEAD
+        elif self._idle or self._owed:
             self.due = math.inf
             self.interrupt()
+
+    def _has_news(self) -> bool:
+        """Whether the client has sent something that was not received yet. With TLS nobody knows."""
+        try:
+            return isinstance(self.socket, socket.socket) and bool(self.socket.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
 
     def abort(self) -> None:
         """Close with RST, whatever is under way: the client cannot take what it has for a complete answer."""
@@ -392,6 +408,14 @@ class Connection:
             except OSError:
                 pass  # it is closed already
         self.close()
+
+    def cut(self, *, reset: bool) -> None:
+        """End in the middle of an answer. That is not the client's doing, and ends no request as if it had left."""
+        self.leaving = None
+        if reset:
+            self.abort()
+        else:
+            self.close()
 
     def owe(self) -> None:
         """Part of a request was not read: the client may still be sending it."""

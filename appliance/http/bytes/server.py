@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import logging
+import math
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
@@ -18,9 +18,8 @@ from appliance.http.bytes.tls import Certificates, TlsSocket
 from appliance.http.errors import body, describe, headers
 from appliance.platform.poller import Poller
 from appliance.traffic.traffic import Lifetime
+from appliance.trio_parts import EPISODE, lacking
 
-MAX_CONNECTIONS = 4000
-"""Clients at once; each that uses a model costs two file descriptors and about 20 KiB."""
 KEPT_FOR_FILES = 64
 """Places that only clients of a socket in the file system can take: nobody on the network keeps those out."""
 ACCEPTED_AT_ONCE = 64
@@ -29,7 +28,6 @@ LAST_WORDS = 0.5
 """Seconds for streams that are cut off at the end of the grace to say why."""
 LOOK_EVERY = 0.5
 """Seconds between two looks whether a client has had its time."""
-OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_PAUSE = 0.1
 
 log = logging.getLogger(__name__)
@@ -88,27 +86,20 @@ class Clients:
 
     async def accept(self, listener: Listener, connections: trio.Nursery) -> None:
         """Take connections for ever. A client's fault never ends it; a lack of files makes it pause."""
-        on_machine = isinstance(listener.bound, UnixSocket)
-        certificates = None if on_machine else self._certificates
-        most = MAX_CONNECTIONS + (KEPT_FOR_FILES if on_machine else 0)
+        told_at = -math.inf
         while True:
             await trio.lowlevel.wait_readable(listener.socket)
             for _ in range(ACCEPTED_AT_ONCE):
                 try:
-                    sock, _ = listener.socket.accept()
+                    self._accept(listener, connections)
                 except BlockingIOError:
                     break
                 except OSError as error:
-                    if error.errno in OUT_OF_FILES:
-                        log.warning("cannot accept a connection: %s; waiting for others to end", error.strerror)
+                    if why := lacking(error):
+                        if trio.current_time() > told_at + EPISODE:
+                            log.warning("cannot accept a connection: %s; waiting for others to end", why)
+                        told_at = trio.current_time()
                         await trio.sleep(ACCEPT_PAUSE)
-                    continue
-                sock.setblocking(False)
-                if len(self._open) >= most and not self._open.make_room():
-                    _turn_away(sock, secure=certificates is not None)
-                elif on_machine or _is_prompt(sock):
-                    client = sock if certificates is None else TlsSocket(sock, certificates.context())
-                    connections.start_soon(self._serve_one, client)
 
     async def keep_time(self) -> None:
         """Tell connections what is overdue, for ever."""
@@ -121,14 +112,17 @@ class Clients:
                     connection.overdue()
             self._some = trio.Event()
 
+    def hang_up(self, lifetime: Lifetime) -> None:
+        """End the connections without a request under way, and the feeds; the others end with their request."""
+        lifetime.end_followers()
+        for connection in list(self._open):
+            connection.hang_up()
+
     async def end(self, lifetime: Lifetime, grace: float, others: Callable[[], Awaitable[None]]) -> None:
         """Let requests under way finish within ``grace``, and what ``others`` waits for, then make them.
 
         Returns when all are closed or overdue.
         """
-        lifetime.end_followers()
-        for connection in list(self._open):
-            connection.hang_up()
         with trio.move_on_after(grace):
             if self._open:
                 await self._none_left.wait()
@@ -140,14 +134,41 @@ class Clients:
         for connection in list(self._open):
             connection.abort()
 
-    async def _serve_one(self, sock: socket.socket | TlsSocket) -> None:
+    def take_waiting(self, listener: Listener, connections: trio.Nursery) -> None:
+        """Take the connections that the system has made already, each for one request: closing would reset them."""
+        try:
+            for _ in range(self._settings.clients):
+                self._accept(listener, connections, last=True)
+        except OSError:
+            return  # there are no more of them, or there is no room
+
+    def _accept(self, listener: Listener, connections: trio.Nursery, *, last: bool = False) -> None:
+        """Raises OSError where there is no connection to take, or none can be taken."""
+        on_machine = isinstance(listener.bound, UnixSocket)
+        certificates = None if on_machine else self._certificates
+        sock, _ = listener.socket.accept()
+        sock.setblocking(False)
+        most = self._settings.clients + (KEPT_FOR_FILES if on_machine else 0)
+        if len(self._open) >= most and not self._open.make_room():
+            _turn_away(sock, secure=certificates is not None)
+        elif on_machine or _is_prompt(sock):
+            client = sock if certificates is None else TlsSocket(sock, certificates.context())
+            self._take(client, connections, last=last)
+
+    def _take(self, sock: socket.socket | TlsSocket, connections: trio.Nursery, *, last: bool) -> None:
+        """It counts from now on: many are accepted before the first one's task runs."""
         try:
             connection = Connection(sock, self._answers, self._poller, self._settings)
         except OSError:
             sock.close()
             return  # it left before it was looked at
+        if last:
+            connection.take_one()
         self._open.add(connection)
         self._some.set()
+        connections.start_soon(self._serve_one, connection)
+
+    async def _serve_one(self, connection: Connection) -> None:
         try:
             await connection.run()
         except Exception:
@@ -178,7 +199,9 @@ async def serve_clients(
             task_status.started([listener.bound for listener in listeners])
             await shutdown.wait()
             accepting.cancel_scope.cancel()
+        clients.hang_up(lifetime)
         for listener in listeners:
+            clients.take_waiting(listener, connections)
             listener.close()
         await clients.end(lifetime, grace, others)
         connections.cancel_scope.cancel()

@@ -11,9 +11,8 @@ from msgspec import Raw, Struct
 from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
 from appliance.errors import ModelLoading, ModelNotLoaded, UpstreamFailed
-from appliance.fleet.lease import Lease
+from appliance.fleet.lease import Lease, Place
 from appliance.fleet.owner import Fleet
-from appliance.fleet.place import Place
 from appliance.http.way.fallback import Course
 from appliance.http.way.guard import Guard
 from appliance.http.way.job import Job
@@ -99,6 +98,8 @@ class Asking:
         watch = job.record.watch
         while True:
             place = Place()
+            lease = self._fleet.lease(model, place) if carried is None else carried.lease
+            lease.asks = path, job.body
             first = waits and course.falls == 0 and carried is None
             loading = self._loading_stream(job, model, place) if first else None
             silent = waits and loading is None and (carried is None or carried.relay is None)
@@ -106,19 +107,20 @@ class Asking:
             try:
                 async with (
                     told_meanwhile(loading) if loading is not None else nullcontext() as told,
-                    self._fleet.lease(model, place) if carried is None else carried.lease as address,
+                    lease as address,
                 ):
                     if loading is not None:
                         loading.ready()
                     watch.granted(model.id)
                     if self._settings.held_for:
                         await trio.sleep(self._settings.held_for)
-                    course.begin(address)
+                    course.begin(lease, address)
                     there = reached(address, model, request)
                     begun = carried.begun if carried is not None else None
                     async with Exchange(
                         there, request.method, path, headers, course.body, progress=watch, pool=self._pool, begun=begun
                     ) as response:
+                        lease.answer_under_way = response
                         if carried is not None:
                             await trio.lowlevel.checkpoint_if_cancelled()
                         if told is not None:

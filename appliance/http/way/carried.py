@@ -24,7 +24,7 @@ from appliance.core.bodies.http_request import read_request as read_head
 from appliance.core.bodies.sse import Dialect
 from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
-from appliance.errors import ApplianceError, BadRequest, BodyTooLarge, Busy, ModelNotFound
+from appliance.errors import ApplianceError, BadRequest, BodyTooLarge, Busy, KillsEngines, ModelNotFound
 from appliance.fleet.lease import Lease
 from appliance.fleet.owner import Fleet
 from appliance.http.bytes.answer import HttpSink
@@ -235,10 +235,11 @@ class Carrier:
         if wire is None:
             return None
         lease = self._fleet.lease(model)
+        lease.asks = known.request.target.removeprefix(known.route.strip), content
         try:
             lent = lease.take()
-        except ModelNotFound:
-            lent = None
+        except (ModelNotFound, KillsEngines):
+            lent = None  # the task tells of it
         if lent is address:
             streams = asked.stream and known.route.streams
             return Carried(self, connection, known, target, model, lease, address, wire, content, body, streams=streams)
@@ -377,10 +378,10 @@ class Carried(Standing):
         response = Response(self._address, begun.wire, "POST", head, b"")
         if self.streams:
             self.course = self._carrier.asking.course(self.job(), self.model)
-            self.course.begin(self._address)
+            self.course.begin(self.lease, self._address)
             trail = self.course.trail
         self.relay = relay = Relay(response, self.sink, self._known.route.dialect, trail)
-        begun.response = response
+        begun.response = self.lease.answer_under_way = response
         relay.begin()
         if rest:
             return relay.hear(rest) or self._stop()

@@ -7,12 +7,13 @@ import secrets
 
 from appliance.core.answers.forms import Begun
 from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, Busy
 from appliance.http import errors
 from appliance.http.bytes.body import ClientLeft
 from appliance.http.way.routes import Route, dialect_of
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import Headers, Passing, Sink, send_whole
+from appliance.trio_parts import lacking
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ async def explain(visit: Visit, error: Exception) -> None:
     """Tell an error in the form that the answer's state still allows. A bug is logged, and has a number in both."""
     request, sink = visit.request, visit.sink
     dialect = dialect_of(request.path)
+    if why := lacking(error):
+        error = Busy(f"the system is out of resources ({why})")
     match error:
         case ClientLeft():
             visit.left = True
@@ -58,6 +61,8 @@ async def explain(visit: Visit, error: Exception) -> None:
             bug = secrets.token_hex(4)
             log.error("internal error %s at %s %r; this is a bug", bug, request.method, request.path, exc_info=error)
             info, headers = errors.describe_bug(bug, dialect), errors.headers(None, close=True)
+    if sink.status is not None:
+        visit.fault, visit.record.fault = info.code, info.message
     if sink.ended:
         return
     if sink.status is None:

@@ -17,8 +17,8 @@ from appliance.core.answers.splice import Seam, Splicer
 from appliance.core.models.model import Model
 from appliance.core.runs.slash import family_of
 from appliance.errors import BadRequest, UpstreamFailed
-from appliance.fleet.owner import END_NOTICED
-from appliance.fleet.status import ChildStatus
+from appliance.fleet.lease import Lease
+from appliance.fleet.status import Broken
 from appliance.http.way.job import Job
 from appliance.http.way.relay import MAX_LATE_ANSWER, Trail, error_in
 from appliance.traffic.record import aside
@@ -58,11 +58,7 @@ class Seats(Protocol):
 
     def has_fallback(self, model_id: str) -> bool: ...
 
-    async def fell_back(self, model_id: str, address: Address) -> str | None: ...
-
-    def known(self, model_id: str) -> ChildStatus | None: ...
-
-    async def wait_changed(self) -> None: ...
+    async def broke(self, model_id: str, address: Address, request: int = 0) -> Broken: ...
 
 
 class Course:
@@ -78,6 +74,7 @@ class Course:
         self._on_disk = model.config is None or bool(model.config.engine)
         self._wish = wish_of(job.request)
         self._address: Address | None = None
+        self._lease: Lease | None = None
         self._seat: str | None = None
         self.trail: Trail | None = None
         """The part that has been relayed, where it may have to be continued."""
@@ -85,9 +82,9 @@ class Course:
         self.headers: tuple[tuple[bytes, bytes], ...] = ()
         """The fields that the answer's head carries about a replay."""
 
-    def begin(self, address: Address) -> None:
+    def begin(self, lease: Lease, address: Address) -> None:
         """The process is leased."""
-        self._address = address
+        self._lease, self._address = lease, address
         if self._on_disk:
             self._seat = self._seats.seat_of(self._model.id)
             watched = self._job.streams and self._wish is not Wish.NONE and self.trail is None
@@ -134,16 +131,19 @@ class Course:
     async def fall(self, error: UpstreamFailed) -> bool:
         """The connection broke. True: the request is to be asked again, with ``body``; False: the answer is whole.
 
-        Raises UpstreamFailed, which says how the process ended, where it is neither.
+        Raises UpstreamFailed, which says how the process ended, where it is neither, and what says that somebody has
+        stopped it.
         """
         broke_at = trio.current_time()
-        following: str | None = None
-        may = self._on_disk and self._wish is not Wish.NONE and self._job.route.metered and self.falls < MAX_FALLS
-        if may and self._address is not None:
-            following = await self._seats.fell_back(self._model.id, self._address)
-        ended = await self._wait_ended(0 if may else END_NOTICED)
+        if self._address is None or self._lease is None:
+            raise error
+        broken = await self._seats.broke(self._model.id, self._address, self._lease.request)
+        if broken.error is not None:
+            raise broken.error
+        ended, following = broken.ended, broken.following
         error = UpstreamFailed(self._model.id, f"{error.why}; {ended}") if ended is not None else error
-        if following is None or self._job.sink.ended:
+        may = self._on_disk and self._wish is not Wish.NONE and self._job.route.metered and self.falls < MAX_FALLS
+        if following is None or not may or self._job.sink.ended:
             raise error
         self.falls += 1
         if self._job.sink.status is None or (self.trail is not None and self.trail.began is None):
@@ -192,12 +192,3 @@ class Course:
         metadata = self._job.record.metadata
         metadata["fallback"] = f"{metadata['fallback']}, {told}" if "fallback" in metadata else told
         return told
-
-    async def _wait_ended(self, patience: float) -> str | None:
-        """How the process ended, if it has."""
-        seats, model_id = self._seats, self._model.id
-        with trio.move_on_after(patience):
-            while (status := seats.known(model_id)) and status.pid is not None:
-                await seats.wait_changed()
-            return status.error if status is not None else None
-        return None

@@ -128,11 +128,23 @@ class Gateway:
         self._traffic.lifetime.requests.end(visit.cancel)
         if not visit.body.complete:
             connection.owe()
-        self._over(visit.route, visit.sink, record, visit.body, own, left=visit.left)
+        self._over(visit.route, visit.sink, record, visit.body, own, left=visit.left, fault=visit.fault)
 
-    def _over(self, route: Route | None, sink: Sink, record: Record, body: Body, own: HttpSink, *, left: bool) -> None:
-        """Write a request down. ``left``: its client was not there any more."""
+    def _over(
+        self,
+        route: Route | None,
+        sink: Sink,
+        record: Record,
+        body: Body,
+        own: HttpSink,
+        *,
+        left: bool,
+        fault: int | None = None,
+    ) -> None:
+        """Write a request down. ``left``: its client was not there any more. ``fault``: see `Visit.fault`."""
         traffic, status = self._traffic, CLIENT_LEFT if left or own.status is None else own.status
+        if fault is not None and not own.event_stream:
+            status = fault
         body.release()
         traffic.metrics.under_way -= 1
         traffic.metrics.count(route.name if route else OWN, status, own.sent)

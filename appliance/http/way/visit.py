@@ -48,6 +48,8 @@ class Visit:
         self.scope = trio.CancelScope()
         self.why: Exception | None = None
         """Why the scope was cancelled."""
+        self.fault: int | None = None
+        """The status that would have told what went wrong after the answer's head had gone out."""
         self.left = False
         """The client did not wait for its answer."""
 

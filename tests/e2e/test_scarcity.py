@@ -1,0 +1,196 @@
+"""What the program does when the machine, or a limit, has no file, process or thread left for it: it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from program import Server, StartServer, http, wait_gone
+from test_lifetimes import CHAT, ENDLESS, send
+from waiting import wait
+
+pytestmark = pytest.mark.skipif(os.uname().sysname != "Linux", reason="limits and control groups as Linux has them")
+
+PIDS = Path("/sys/fs/cgroup/pids")
+EVENTS = b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+NO_MORE_FILES = 3
+"""Fewer than any program has open: nothing can be opened any more, and what is open stays."""
+SCARCE = 9.0
+"""Seconds in which every task in the background is due: measuring after 1 s, trials after 3 s, samples after 5 s."""
+
+
+def limit_files(most: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def start(start_server: StartServer, engine: str, *more: str, limited: Callable[[], object] | None = None) -> Server:
+    argv = ("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--preload", "starter", *more)
+    server = start_server(*argv, limited=limited)
+    server.wait_for(lambda: "loaded" in http(server, "GET", "/v1/models").body.decode())
+    return server
+
+
+def clients(server: Server, count: int, request: bytes = b"") -> contextlib.ExitStack:
+    """So many connections as can be had, each with this request sent."""
+    held = contextlib.ExitStack()
+    for _ in range(count):
+        with contextlib.suppress(OSError):
+            client = held.enter_context(socket.create_connection((server.host, server.port), timeout=2))
+            client.sendall(request)
+    return held
+
+
+def lives(server: Server, seconds: float) -> None:
+    with contextlib.suppress(AssertionError):
+        server.wait(seconds)
+    assert server.process.poll() is None, server.told()
+
+
+def serves(server: Server) -> None:
+    wait(lambda: status(server), lambda found: found == 200, within=30, told=server.told)
+    assert "bug" not in server.told()
+    assert "Traceback" not in server.told()
+
+
+def status(server: Server) -> int:
+    try:
+        return http(server, "POST", "/v1/chat/completions", {**CHAT, "max_tokens": 4}, timeout=10).status
+    except OSError:
+        return 0
+
+
+def wardens(server: Server) -> list[int]:
+    return [child.pid for child in server.children() if "llama-appliance-warden" in child.cmdline()]
+
+
+def descriptors(server: Server) -> list[int]:
+    return [int(each.name) for each in Path(f"/proc/{server.process.pid}/fd").iterdir()]
+
+
+@pytest.mark.parametrize("most", [64, 128, 256])
+@pytest.mark.parametrize("request_", [b"", EVENTS], ids=["idle", "events"])
+def test_clients_cannot_take_every_file(
+    start_server: StartServer, built_engine: str, most: int, request_: bytes
+) -> None:
+    server = start(start_server, built_engine, limited=partial(limit_files, most))
+    with clients(server, most + 10, request_):
+        lives(server, SCARCE)
+        assert len(descriptors(server)) < most
+        # The newcomer finds a place, and the model a connection; nobody makes way who reads a feed.
+        assert status(server) == (503 if request_ else 200), server.told()
+    serves(server)
+
+
+@contextlib.contextmanager
+def without_files(server: Server) -> Iterator[None]:
+    process = psutil.Process(server.process.pid)
+    before = process.rlimit(psutil.RLIMIT_NOFILE)
+    process.rlimit(psutil.RLIMIT_NOFILE, (NO_MORE_FILES, before[1]))
+    yield
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.rlimit(psutil.RLIMIT_NOFILE, before)
+
+
+class Pids:
+    """A control group of the program's processes and threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def join(self) -> None:
+        (self._folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def freeze(self) -> None:
+        """Allow as many as there are, and not one more."""
+        (self._folder / "pids.max").write_text((self._folder / "pids.current").read_text())
+
+    def release(self) -> None:
+        (self._folder / "pids.max").write_text("max")
+
+
+@pytest.fixture
+def pids() -> Generator[Pids]:
+    folder = PIDS / f"llama-appliance-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError as cause:
+        pytest.skip(f"no control group for the number of processes can be made: {cause}")
+    yield Pids(folder)
+    wait(lambda: (folder / "cgroup.procs").read_text(), lambda left: not left)
+    folder.rmdir()
+
+
+def test_without_a_file_to_be_had_everything_waits(start_server: StartServer, built_engine: str) -> None:
+    server = start(start_server, built_engine)
+    [first] = wardens(server)
+    with without_files(server):
+        os.kill(first, signal.SIGKILL)
+        lives(server, SCARCE)
+    serves(server)
+    waiting = [line for line in server.told().splitlines() if "has to wait" in line]
+    assert waiting
+    assert len(waiting) == len(set(waiting)), waiting
+    wait(lambda: wardens(server), lambda found: found and first not in found)
+    children = server.children()
+    server.process.kill()
+    wait_gone(children, 3)
+
+
+def test_the_warden_comes_back_though_all_files_are_taken(start_server: StartServer, built_engine: str) -> None:
+    """It has descriptors of its own for that: who kills the warden first and the program then leaves no engine."""
+    server = start(start_server, built_engine)
+    [first] = wardens(server)
+    used = max(descriptors(server)) + 1
+    psutil.Process(server.process.pid).rlimit(psutil.RLIMIT_NOFILE, (used, used))
+    with clients(server, used - len(descriptors(server))):
+        os.kill(first, signal.SIGKILL)
+        wait(lambda: any(pid != first for pid in wardens(server)))
+        children = server.children()
+        server.process.kill()
+        wait_gone(children, 3)
+
+
+def test_without_a_process_to_be_had_everything_waits(pids: Pids, start_server: StartServer, built_engine: str) -> None:
+    server = start(start_server, built_engine, limited=pids.join)
+    pids.freeze()
+    os.kill(wardens(server)[0], signal.SIGKILL)
+    time.sleep(0.2)
+    pids.freeze()  # nor the place that the warden has left
+    lives(server, SCARCE)
+    pids.release()
+    serves(server)
+    wait(lambda: wardens(server))
+
+
+def finish(server: Server, client: socket.socket) -> bytes:
+    server.signal(signal.SIGTERM)
+    received = bytearray()
+    while chunk := client.recv(65536):
+        received += chunk
+    return bytes(received)
+
+
+def test_sigterm_without_a_thread_to_be_had_keeps_the_grace(
+    pids: Pids, start_server: StartServer, built_engine: str
+) -> None:
+    server = start(start_server, built_engine, "--grace", "20", limited=pids.join)
+    with send(server, {**ENDLESS, "n_predict": 1500}) as client:
+        pids.freeze()
+        assert b'"stop":true' in finish(server, client)
+    assert server.wait(8) == 0, server.told()
+
+
+def test_sigterm_without_a_file_to_be_had_keeps_the_grace(start_server: StartServer, built_engine: str) -> None:
+    server = start(start_server, built_engine, "--grace", "20")
+    with send(server, {**ENDLESS, "n_predict": 1500}) as client, without_files(server):
+        assert b'"stop":true' in finish(server, client)
+        assert server.wait(8) == 0, server.told()

@@ -1,0 +1,153 @@
+"""A model process that hangs at work is found, ended as one that has crashed, and nobody waits for it for ever."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
+from swap_harness import configure
+from test_fallback import STORY, InOrder, asked, engine, marks, records, text
+from waiting import until
+
+from appliance.core.config.types import HangsConfig
+from appliance.core.settings import FleetSettings
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGSTOP")
+SOON = HangsConfig(after=2, awaited=1, answer=1)
+SLOW = {"tokens": 300, "token_delay": 0.02}
+
+
+@asynccontextmanager
+async def stream(server: Appliance, name: str = "alpha", **fake: object) -> AsyncGenerator[list[Answer]]:
+    """A stream whose first five tokens are here; its whole answer is in the list when it has ended."""
+    answers: list[Answer] = []
+    body = json.dumps(chat(name, stream=True, **{**SLOW, **fake})).encode()
+    async with trio.open_nursery() as nursery, server.connect() as client:
+        await client.send("POST", CHAT, body)
+        head, got = await client.head(), b""
+        while got.count(b"data: ") < 5:
+            got += await client.data()
+
+        async def rest() -> None:
+            nonlocal got
+            while data := await client.data():
+                got += data
+            answers.append(Answer(head.status_code, [], got, cut=False))
+
+        nursery.start_soon(rest)
+        yield answers
+
+
+def process(server: Appliance, name: str = "alpha") -> psutil.Process:
+    status = server.fleet.known(name)
+    assert status is not None
+    assert status.pid is not None
+    return psutil.Process(status.pid)
+
+
+def found(server: Appliance) -> str:
+    status = server.fleet.known("alpha")
+    return (status.error if status is not None else None) or ""
+
+
+async def test_a_stopped_engine_with_five_clients_makes_way_for_another_model(open_server: OpenServer):
+    settings = FleetSettings(models_max=1, stop_timeout=2, hangs=HangsConfig(after=30, awaited=1, answer=1))
+    with trio.fail_after(25):
+        async with open_server(fleet=settings) as server:
+            async with stream(server) as one, stream(server) as two, stream(server) as three, stream(server) as four:
+                process(server).suspend()
+                began = trio.current_time()
+                answer = await server.ask("POST", CHAT, chat("beta"))
+                assert answer.status == 200
+                assert trio.current_time() - began < 8
+                await until(lambda: all((one, two, three, four)))
+            assert "it hangs: next to nothing has come from it for" in found(server)
+            assert "GET /health was not answered within 1 s" in found(server)
+            for [ended] in (one, two, three, four):
+                assert "it hangs" in records(ended)[-1]["error"]["message"]
+            rows = (await server.ask("GET", "/api/metrics/activity")).json["data"]
+            assert sum("it hangs" in row.get("error_msg", "") for row in rows) == 4
+            assert (await server.ask("POST", CHAT, chat("alpha"))).status == 200
+
+
+@pytest.mark.parametrize("tokens", [0, 5])
+async def test_its_requests_go_to_the_next_engine(open_server: OpenServer, tokens: int):
+    """Also where it stops before it has said anything."""
+    chooser = InOrder(engine("gpu"), engine("cpu"))
+    settings = FleetSettings(stop_timeout=2, hangs=SOON)
+    body = asked(CHAT, fake={"token_delay": 0.1, "slow_prompt": 0.0 if tokens else 3.0})
+    with trio.fail_after(25):
+        async with open_server(fleet=settings, chooser=chooser) as server, server.connect() as client:
+            await server.ask("POST", CHAT, chat())
+            await client.send("POST", CHAT, json.dumps(body).encode())
+            got = b""
+            if tokens:
+                await client.head()
+                while got.count(b"data: ") < tokens:
+                    got += await client.data()
+            else:
+                await until(lambda: server.fleet.busy)
+            process(server).suspend()
+            if not tokens:
+                head = await client.head()
+                assert dict(head.headers.raw_items())[b"X-Appliance-Fallback"] == b"replayed; from=gpu; on=cpu"
+            while data := await client.data():
+                got += data
+            answer = Answer(200, [], got, cut=False)
+            assert text(answer) == STORY
+            assert bool(marks(answer)) is bool(tokens)
+            assert chooser.failures == 1
+
+
+@pytest.mark.parametrize(
+    ("floor", "flags", "ends"), [(4096, ["--deaf"], True), (4096, [], False), (64, ["--deaf"], False)]
+)
+async def test_drops_are_silence(
+    open_server: OpenServer, fake_model: Path, floor: int, flags: Sequence[str], ends: bool
+):
+    """Below the floor it is asked whether it lives, and is ended if it does not say so. Above, nobody asks."""
+    settings = FleetSettings(stop_timeout=2, hangs=HangsConfig(after=1, awaited=1, answer=1, floor=floor))
+    with trio.fail_after(20):
+        async with (
+            open_server(fleet=settings, models=[model(fake_model, "alpha", args=flags)]) as server,
+            stream(server, tokens=12, token_delay=0.4) as answers,
+        ):
+            await until(lambda: answers)
+            assert ("it hangs" in records(answers[0])[-1].get("error", {}).get("message", "")) is ends
+
+
+async def test_a_server_that_does_one_thing_at_a_time_is_not_judged(
+    open_server: OpenServer, fake_llama_server: tuple[str, ...], fake_model: Path, tmp_path: Path
+):
+    models = {"alpha": {"args": ["--deaf"]}, "beta": {}}
+    hangs = {"after": 1, "awaited": 1, "answer": 1}
+    path = configure(tmp_path / "c.yaml", fake_llama_server, fake_model, models, hangs=hangs, unloadTimeout=1)
+    with trio.fail_after(40):
+        async with open_server(config=path) as server:
+            answer = await server.ask("POST", CHAT, chat(slow_prompt=5.0))
+            assert answer.status == 200
+            async with stream(server, "beta") as answers:
+                await trio.sleep(2.5)  # it shows that it answers at work
+                process(server, "beta").suspend()
+                await until(lambda: answers)
+            status = server.fleet.known("beta")
+            assert status is not None
+            assert "it hangs" in (status.error or "")
+
+
+async def test_it_can_be_switched_off(open_server: OpenServer):
+    settings = FleetSettings(stop_timeout=2, hangs=HangsConfig(after=0, answer=1))
+    async with open_server(fleet=settings) as server, stream(server) as answers:
+        process(server).suspend()
+        await trio.sleep(4)
+        assert not answers
+        process(server).resume()
+        await until(lambda: answers)
+        assert "error" not in records(answers[0])[-1]
