@@ -26,6 +26,12 @@ def main() -> None:
     sys.exit(run(sys.argv[1:], start))
 
 
+def stand_in() -> None:
+    """The same command under the name of the program that it stands in for; every word is llama-server's."""
+    sys.argv[1:] = ["llama-server", *sys.argv[1:]]
+    main()
+
+
 def start(program: Program) -> int:
     """Run a server, or a command that needs the event loop, to its end."""
     import trio  # a tenth of a second that `--help` and `version` do without

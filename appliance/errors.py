@@ -91,12 +91,12 @@ WHERE_MODELS_ARE = "; 'llama-appliance ls' and GET /v1/models list the models"
 
 
 class ModelNotFound(_Told, CallerError):
-    """No model, alias or peer has this name. ``near`` holds similar known names."""
+    """No model, alias or peer has this name. ``near`` holds similar known names, ``advice`` says how to get it."""
 
     reason = "model_not_found"
 
-    def __init__(self, model: str, near: Sequence[str] = ()) -> None:
-        hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else WHERE_MODELS_ARE
+    def __init__(self, model: str, near: Sequence[str] = (), advice: str = "") -> None:
+        hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else advice or WHERE_MODELS_ARE
         super().__init__(f"model '{shortened(model)}' not found{hint}")
         self.near = tuple(near)
 
@@ -178,6 +178,19 @@ class Conflict(_Told, CallerError):
     """A request would have to start a model, and must not."""
 
     reason = "conflict"
+
+
+class DownloadNeeded(_Told, CallerError):
+    """The model would have to be downloaded, and the request does not say that it may be."""
+
+    reason = "download_needed"
+
+    def __init__(self, model: str) -> None:
+        name = shortened(model)
+        super().__init__(
+            f"model '{name}' is not on this machine; send the request again with the header "
+            f"'X-Appliance-Download: allow' to download it, or use 'llama-appliance pull {name}'"
+        )
 
 
 class NotReady(_Told, CallerError):

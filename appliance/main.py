@@ -26,7 +26,7 @@ from appliance.engines.shelf import Shelf
 from appliance.errors import ApplianceError, EngineNotFound, UpstreamFailed, UsageError
 from appliance.http.bytes.listening import url_of
 from appliance.http.owners import Owners
-from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, say
+from appliance.platform.console import EXIT_BUG, EXIT_OURS, PROGRAM, keep_log, say, say_only_errors
 from appliance.platform.machine import raise_open_files
 from appliance.platform.stopping import Stop, stop_signals
 from appliance.plugins.folders import default_data
@@ -57,6 +57,12 @@ async def run_server(settings: AppSettings) -> int:
     """Serve until told to stop; the result is the exit status. Raises ApplianceError for what the user can mend."""
     if settings.config is None:
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        for handler in logging.getLogger().handlers:
+            handler.setLevel(logging.CRITICAL if settings.quiet else logging.INFO)
+    if settings.quiet:
+        say_only_errors()
+    elif settings.log_file is not None:
+        keep_log(settings.log_file)
     check_parent(settings.embedding)
     engines = _finder(settings)
     catalog = Catalog(settings.sources, settings.config)

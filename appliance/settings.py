@@ -46,6 +46,10 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     """The account for downloads; None is the account that is logged in."""
     echo: bool = False
     """The output of model processes also goes to standard error."""
+    quiet: bool = False
+    """Nothing but errors goes to standard error."""
+    log_file: str | None = None
+    """Gets what goes to standard error, too."""
 
 
 AsyncCommand = Callable[[], Awaitable[int]]

@@ -12,7 +12,7 @@ import trio
 
 from appliance.catalog.configuration import Reloads
 from appliance.fleet.logs import Echo
-from appliance.platform.console import print_through, said_at_once, say
+from appliance.platform.console import into_file, print_through, said_at_once, say_here
 from appliance.platform.stopping import on_hangup
 from appliance.settings import AppSettings
 from appliance.traffic.program_log import LogFeeds, LogReader, ProgramLog, ToProgramLog
@@ -98,7 +98,7 @@ async def echoing_engine_log(settings: AppSettings) -> AsyncGenerator[Echo | Non
     Each line begins with the model's name if there are several. `serve` does not show it. A line is there before
     anything that its process does later can be noticed, unless standard error is slow.
     """
-    if not settings.echo:
+    if not settings.echo or settings.quiet:
         yield None
         return
     echo = _Echo()
@@ -118,6 +118,7 @@ class _Echo:
         self._behind = trio.Event()
 
     def say(self, line: str) -> None:
+        into_file(line)
         if self._behind.is_set() or not said_at_once(f"{line}\n".encode(errors="replace")):
             self._waiting.append(line)
             self._behind.set()
@@ -128,5 +129,5 @@ class _Echo:
             while self._waiting:
                 lines = "\n".join(self._waiting)
                 self._waiting.clear()
-                await trio.to_thread.run_sync(say, lines, abandon_on_cancel=True)  # nobody may be reading
+                await trio.to_thread.run_sync(say_here, lines, abandon_on_cancel=True)  # nobody may be reading
             self._behind = trio.Event()

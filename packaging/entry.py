@@ -13,9 +13,9 @@ if __name__ == "__main__":
             from appliance.tools.search_process import main
         case ["--driver-process"]:
             from appliance.platform.driver_process import main
-        case words:
-            from appliance.__main__ import main
+        case _:
+            from appliance.__main__ import main, stand_in
 
             if PurePath(sys.argv[0]).stem.lower() == "llama-server":
-                sys.argv[1:] = ["llama-server", *words]
+                main = stand_in
     main()

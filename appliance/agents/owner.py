@@ -164,7 +164,7 @@ class Agents:
         """The single task of a run."""
         from appliance.agents.run import Execution  # as in `submit`
 
-        execution = Execution(self._asker, self.toolbox, self._fleet, self._admit, self._trouble)
+        execution = Execution(self._asker, self.toolbox, self._fleet, self._admit, self._trouble, self._judge)
         settings = self.settings
         try:
             with run.scope:
@@ -215,6 +215,17 @@ class Agents:
             told = f"its engine failed {count} times within {settings.restart_window} s, the last time: {why}"
             worker.failure = WorkerFailed(model, told, self._fleet.logs.tail(model, TAIL))
             log.warning("%s", worker.failure)
+
+    def _judge(self, clocks: Clocks, why: str | None) -> None:
+        """A living engine has answered: of use, or ``why`` not. After a few such answers in a row it is restarted."""
+        if clocks.model is None or clocks.pid is None:
+            return
+        worker, settings = self._worker(clocks.model), self.settings
+        if why is None:
+            worker.answered()
+        elif worker.faulted(clocks.pid, settings):
+            told = f"{settings.max_faults} answers in a row were of no use, the last time: {why}"
+            self._trouble(clocks, clocks.model, clocks.pid, told, True)
 
     def _condemn(self, clocks: Clocks, model: str, why: str) -> None:
         status = self._fleet.known(model)

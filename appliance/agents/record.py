@@ -75,6 +75,8 @@ class Clocks:
         self.model: str | None = None
         """The model whose process answers; None while the turn waits, and for a peer's."""
         self.pid: int | None = None
+        self.status: int | None = None
+        """The answer's status, once its head has come."""
         self.condemned: str | None = None
         """The reason why the process was ended under this turn."""
         self._limits = limits
@@ -163,6 +165,8 @@ class Worker:
         self.failure: WorkerFailed | None = None
         self._restarts: deque[float] = deque()
         self._last: object = None
+        self._faulty: int | None = None
+        self._faults = 0
 
     def enter(self, run: str, settings: RunsConfig) -> bool:
         """Take a slot, or else a place in the queue: False. Raises NoSlotAvailable and WorkerFailed."""
@@ -208,9 +212,20 @@ class Worker:
         self._restarts.append(now)
         return self.restarts(now, settings.restart_window) > settings.max_restarts
 
+    def faulted(self, pid: int, settings: RunsConfig) -> bool:
+        """Note an answer of a living process that nobody can use. Returns True for one too many in a row."""
+        self._faults = self._faults + 1 if pid == self._faulty else 1
+        self._faulty = pid
+        return 0 < settings.max_faults <= self._faults
+
+    def answered(self) -> None:
+        """An answer was of use: faults before it count no more."""
+        self._faults = 0
+
     def reset(self) -> None:
         """Forget all failures."""
         self.failure = None
+        self._faults = 0
         self._restarts.clear()
 
 

@@ -214,6 +214,7 @@ async def take_turn(
         with clocks.scope:
             async with asker.ask(CHAT, body, origin=origin, watch=clocks) as reply:
                 clocks.received()
+                clocks.status = reply.status
                 await _listen(reply, answer, clocks, hear, received)
     except ApplianceError as error:
         return None if answer.ended else error
@@ -257,8 +258,12 @@ Trouble = Callable[[Clocks, str | None, object, str, bool], None]
 """A turn's clocks, the model that failed it, the token of its process, the reason, and whether to end the process."""
 
 
+Judge = Callable[[Clocks, str | None], None]
+"""A turn's clocks, and what was wrong with the answer of a living engine; None: nothing was."""
+
+
 class Execution:
-    """The tools for executing runs. ``admit`` and ``trouble`` are the owner's."""
+    """The tools for executing runs. ``admit``, ``trouble`` and ``judge`` are the owner's."""
 
     def __init__(
         self,
@@ -267,12 +272,14 @@ class Execution:
         fleet: Fleet,
         admit: Callable[[str | None], int | None],
         trouble: Trouble,
+        judge: Judge,
     ) -> None:
         self._asker = asker
         self._toolbox = toolbox
         self._fleet = fleet
         self._admit = admit
         self._trouble = trouble
+        self._judge = judge
 
     async def execute(self, run: Run, tool_timeout: float, caller_timeout: float) -> None:
         """Execute until the loop has nothing left to do."""
@@ -288,7 +295,14 @@ class Execution:
 
     async def _take_turn(self, run: Run, body: bytes) -> None:
         clocks = run.clocks = Clocks(run.asked.limits, self._admit)
-        error = await take_turn(self._asker, body, f"run {run.id}", clocks, run.hear, run.received)
+        failures: list[TurnFailed] = []
+
+        def hear(event: RunEvent) -> bool:
+            if isinstance(event, TurnFailed):
+                failures.append(event)
+            return run.hear(event)
+
+        error = await take_turn(self._asker, body, f"run {run.id}", clocks, hear, run.received)
         run.clocks = None
         if error is not None:
             self._failed(run, clocks, error)
@@ -296,6 +310,10 @@ class Execution:
             failure = clocks.overdue()
             run.hear(failure)
             self._trouble(clocks, clocks.model, clocks.pid, failure.detail, True)
+        elif not failures:
+            self._judge(clocks, None)
+        elif clocks.status is None or not 400 <= clocks.status < 500:  # those are the request's fault
+            self._judge(clocks, failures[0].detail)
 
     def _failed(self, run: Run, clocks: Clocks, error: ApplianceError) -> None:
         failure = clocks.failure(error, stopped=self._was_stopped(clocks))
@@ -307,6 +325,8 @@ class Execution:
             self._trouble(clocks, error.model, error, failure.detail, False)
         elif useless or self._is_gone(clocks):
             self._trouble(clocks, clocks.model, clocks.pid, failure.detail, useless)
+        else:
+            self._judge(clocks, failure.detail)
 
     def _was_stopped(self, clocks: Clocks) -> bool:
         """True if somebody unloaded the model under the turn."""

@@ -275,6 +275,7 @@ def _configured(config: Config | None) -> list[Model]:
             input_modalities=tuple(model.capabilities.inputs) or ("text",),
         )
         for model_id, model in config.models.items()
+        if not model.disabled
     ]
 
 

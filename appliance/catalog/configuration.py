@@ -151,6 +151,7 @@ FIXED: tuple[tuple[str, Callable[[Config], object]], ...] = (
     ("metricsMaxInMemory", lambda config: config.metrics_max_in_memory),
     ("performance", lambda config: config.performance),
     ("models", lambda config: bool(config.models)),
+    ("autoDownload", lambda config: bool(config.models) and config.auto_download in ("allow", "ask")),
     ("tools", lambda config: config.tools),
     ("mcp_servers", lambda config: config.mcp_servers),
 )

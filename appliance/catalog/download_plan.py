@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from appliance.catalog.download_status import NotEnoughSpace
+from appliance.catalog.download_status import NotEnoughSpace, TooLarge
 from appliance.catalog.found import UnsafeName, current_snapshot, join_inside, list_folder
 from appliance.catalog.hub import Hub
 from appliance.core.models.download import PRESET_FILE, Choice, RemoteFile, Wanted, pick
@@ -114,7 +114,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 async def plan_download(hub: Hub, wanted: Wanted, cache: Path) -> Plan:
-    """Ask the hub. Raises as `Hub` does, and NotFound for a missing tag, model or file."""
+    """Ask the hub. Raises as `Hub` does, NotFound for a missing tag, model or file, and TooLarge."""
     repo = wanted.reference.repo
     commit = await hub.commit_of(repo)
     files = await hub.files_of(repo, commit)
@@ -129,8 +129,11 @@ async def plan_download(hub: Hub, wanted: Wanted, cache: Path) -> Plan:
             raise NotFound(f"{repo} has {file.path} without any contents; its owner has to upload it")
         sized.append(structs.replace(file, size=size))
     folder = join_inside(cache, folder_of(repo))
+    model_id, total = _name_of(wanted, choice), sum(file.size or 0 for file in sized)
+    if 0 < wanted.most < total:
+        raise TooLarge(model_id, total, wanted.most)
     return Plan(
-        model_id=_name_of(wanted, choice),
+        model_id=model_id,
         repo=repo,
         commit=commit,
         folder=folder,

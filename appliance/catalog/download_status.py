@@ -105,6 +105,18 @@ class NotEnoughSpace(ModelError):
         )
 
 
+class TooLarge(Forbidden):
+    """The model has more bytes than the configuration lets a request download."""
+
+    reason = "download_too_large"
+
+    def __init__(self, model: str, size: int, most: int) -> None:
+        super().__init__(
+            f"{model} has {size / 1e9:.2f} GB, and requests may download at most {most / 1e9:.2f} GB "
+            f"(autoDownloadMax); 'llama-appliance pull {model}' downloads it anyway"
+        )
+
+
 class DownloadFailed(ModelError):
     """A file arrived damaged. ``why`` gives the mistake."""
 

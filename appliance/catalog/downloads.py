@@ -33,7 +33,7 @@ from appliance.catalog.hub import Hub, HubAccess, find_token
 from appliance.core.models.download import Throttle, Wanted, parse_reference, retry_delay
 from appliance.core.models.elsewhere import Image, Remote
 from appliance.core.models.model import Model
-from appliance.errors import ApplianceError, CallerError, ModelUnloaded
+from appliance.errors import ApplianceError, CallerError, InvalidModelFile, ModelUnloaded
 from appliance.trio_parts import Changed, beside
 
 log = logging.getLogger(__name__)
@@ -114,6 +114,12 @@ class Download:
         """Bytes still to come; 0 once it has ended."""
         status = self.status
         return 0 if status.ended else status.total - status.done
+
+    @property
+    def part(self) -> float | None:
+        """How much of it is here, from 0 to 1."""
+        status = self.status
+        return status.done / status.total if status.total else None
 
     async def wait(self) -> DownloadStatus:
         """Wait until it has ended, in any way."""
@@ -344,31 +350,79 @@ async def open_downloads(
         yield Downloads(settings, nursery, rescan)
 
 
+class Order:
+    """One thing that requests wait for: they look for it in turn, and share the download that the first one began."""
+
+    def __init__(self) -> None:
+        self.turn = trio.Lock()
+        self.download: Download | None = None
+        self.failure: ApplianceError | None = None
+
+    @property
+    def live(self) -> bool:
+        """Somebody asks the source, or the download is under way, whether or not somebody waits."""
+        return self.turn.locked() or (self.download is not None and self.download.state not in ENDED)
+
+
+Tell = Callable[[Callable[[], float | None]], None]
+"""Is given a function that says how much of a download is here, from 0 to 1."""
+
+
 class Supply:
     """Takes a model with missing files, and returns the same model with them."""
 
     def __init__(self, catalog: Catalog, downloads: Downloads) -> None:
         self._catalog = catalog
         self._downloads = downloads
+        self._orders: dict[str, Order] = {}
 
-    async def __call__(self, model: Model) -> Model:
-        """Wait for the downloads, which callers share. Raises ModelUnloaded for a cancelled one, and their errors."""
+    async def __call__(self, model: Model, tell: Tell | None = None) -> Model:
+        """Wait for the downloads, which continue if the caller leaves, and which all callers share.
+
+        A model that only its name on the hub is known of gets its whole name. Raises ModelUnloaded when a download is
+        cancelled, and any other error of a download.
+        """
         known = self._catalog.snapshot.find(model.id)
         if known is not None and not known.fetch and not known.error:
             return known  # it came while this request was on its way here
+        came = model.id
         try:
             for wanted in model.fetch:
-                download = await self._downloads.fetch(wanted)
+                download = await self._begin(wanted)
+                if tell is not None:
+                    tell(lambda download=download: download.part)
                 status = await download.wait()
                 if download.error is not None:
                     raise download.error.with_traceback(None)
                 if status.state == "cancelled":
                     raise ModelUnloaded(model.id)
+                came = download.model
         except ApplianceError as error:
             log.warning("model '%s' cannot be fetched: %s", model.id, error)
             raise
         await trio.to_thread.run_sync(self._catalog.refresh, 0.0)
-        fresh = self._catalog.snapshot.require(model.id)
+        fresh = self._catalog.snapshot.find(model.id) or self._catalog.snapshot.require(came)
+        if fresh.error:
+            raise InvalidModelFile(fresh.path or f"'{fresh.id}'", fresh.error)
         if fresh.fetch:
             raise DownloadFailed(model.id, "it is not in the cache after its download; somebody has removed it")
         return fresh
+
+    async def _begin(self, wanted: Remote) -> Download:
+        """The source is asked once for all who wait, also where it says no."""
+        self._orders = {name: order for name, order in self._orders.items() if order.live}
+        order = self._orders.setdefault(str(wanted), Order())
+        others = order.turn.locked()
+        async with order.turn:
+            if order.download is not None and order.download.state not in ENDED:
+                order.download.resume()
+                return order.download
+            if others and order.failure is not None:
+                raise order.failure.with_traceback(None)
+            order.failure = None
+            try:
+                order.download = await self._downloads.fetch(wanted)
+            except ApplianceError as error:
+                order.failure = error
+                raise
+            return order.download

@@ -72,8 +72,9 @@ class Choice(Struct, frozen=True, kw_only=True):
         if config is None or not config.models:
             return self.sources()
         found = structs.replace(self, stores=False).sources()
+        cache = found.cache if config.auto_download in ("allow", "ask") else None
         return structs.replace(
-            found, models_dir=found.models_dir if self.models_dir else None, cache=None, starter=None
+            found, models_dir=found.models_dir if self.models_dir else None, cache=cache, starter=None
         )
 
 

@@ -122,6 +122,8 @@ APP_NAME = "llama-appliance"
 ENGINE_VARIABLE = "LLAMA_APPLIANCE_ENGINE"
 FOLDER_VARIABLE = "LLAMA_APPLIANCE_ENGINES_DIR"
 EMBEDDED = "embedded"
+LARGEST_SCRIPT = 1 << 20
+"""Bytes of a command that Python's package managers write; a build of llama-server has more."""
 EXECUTABLE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
 ENGINE_HELP = (
     f"llama-server program, folder with {MANIFEST}, build such as 'linux-x64-vulkan/b11434', backend such as 'vulkan', "
@@ -278,14 +280,23 @@ def _on_path(search_path: str) -> Path | None:
     for folder in search_path.split(os.pathsep):
         program = Path(folder) / EXECUTABLE
         usable = folder and program.is_absolute() and _executable(program) and not _is_everybodys(program)
-        if usable and not _is_this_program(program):
+        if usable and not is_this_program(program):
             return program
     return None
 
 
-def _is_this_program(program: Path) -> bool:
-    """True for the frozen program's own second name, which would start itself for ever."""
-    return is_frozen() and program.resolve().parent == Path(sys.executable).resolve().parent
+def is_this_program(program: Path) -> bool:
+    """True for this program's own second name, which would start itself for ever.
+
+    Frozen, it lies beside the program; installed by a package manager of Python, it is a small file that names the
+    function to call, at its end on Windows.
+    """
+    if is_frozen() and program.resolve().parent == Path(sys.executable).resolve().parent:
+        return True
+    try:
+        return program.stat().st_size < LARGEST_SCRIPT and b"appliance.__main__" in program.read_bytes()
+    except OSError:
+        return False
 
 
 def _is_everybodys(program: Path) -> bool:

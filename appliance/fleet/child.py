@@ -21,6 +21,8 @@ EXIT_LINE = b"cmd_router_to_child:exit\n"
 
 PIPE_GRACE = 1.0
 """Seconds that a finished process's output may be held open by something it left behind."""
+WORDS_TIME = 0.25
+"""Seconds in which an engine that answers already is to say what it has loaded; it does within a millisecond."""
 KILL_TIME = 1.0
 """Seconds that the rest of a killed process group is waited for."""
 
@@ -62,6 +64,7 @@ class ModelProcess:
         self._timed_out = False
         self._last_look = ""
         self._hurry = False
+        self._tells = False
         self._on_ready: Callable[[], None] | None = None
 
     def stop(self, *, politely: bool = True) -> None:
@@ -120,7 +123,7 @@ class ModelProcess:
         except msgspec.DecodeError:
             self._log(text_of(line))
             return
-        self.state = state
+        self.state, self._tells = state, True
         if state.state == "ready":
             if state.payload != b"null":
                 self.ready_info = state.payload
@@ -137,7 +140,11 @@ class ModelProcess:
             nursery.cancel_scope.cancel()
 
     async def _ask_whether_ready(self, readiness: Readiness) -> None:
+        """One that tells its states gets a moment to say that it is ready, with what it has loaded."""
         await readiness.wait()
+        if self._tells:
+            with trio.move_on_after(WORDS_TIME):
+                await self._ready.wait()
         self._became_ready()
 
     async def _foreign_holder(self) -> str | None:

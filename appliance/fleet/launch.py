@@ -11,16 +11,17 @@ import secrets
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from msgspec import Struct, structs
 
 from appliance.core.config.types import ModelConfig
-from appliance.core.engines.workers import NO_DEBUGGER, Crew, Worker, command_on, workers_named
+from appliance.core.engines.workers import NO_DEBUGGER, Crew, Worker, command_on, stands_for_engine, workers_named
 from appliance.core.models.model import Model, engine_flags, started_with
 from appliance.core.settings import FleetSettings
 from appliance.core.words import split_command
-from appliance.engines.found import Engine
+from appliance.engines.found import Engine, is_this_program
 from appliance.errors import ModelFailedToStart
 from appliance.fleet.ports import listens_itself
 from appliance.platform.children import inherited_env, own_env
@@ -245,14 +246,25 @@ def _path_of(check: str) -> str:
     return quote(path if path.startswith("/") else f"/{path}", safe=PATH_SAFE)
 
 
+def _another(program: str, passed: str) -> str | None:
+    """A program of this name further along ``PATH`` than ``passed``, which is this program's own."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    others = [folder for folder in folders if folder and Path(folder) != Path(passed).parent]
+    found = shutil.which(program, path=os.pathsep.join(others)) if others else None
+    return found if found is not None and not is_this_program(Path(found)) else None
+
+
 def _found(model_id: str, program: str, env: Mapping[str, str]) -> str:
     """The program as it is to be executed. Raises ModelFailedToStart when there is none.
 
     It is looked for where this program would find it, and only then where the model's own PATH says.
     """
-    if shutil.which(program) is not None and env.get("PATH") == os.environ.get("PATH"):
+    found = shutil.which(program)
+    if found is not None and stands_for_engine([program]) and is_this_program(Path(found)):
+        return _another(program, found) or found
+    if found is not None and env.get("PATH") == os.environ.get("PATH"):
         return program
-    found = shutil.which(program) or shutil.which(program, path=env.get("PATH"))
+    found = found or shutil.which(program, path=env.get("PATH"))
     if found is None:
         raise ModelFailedToStart(
             model_id, f"its command '{program}' cannot be executed: there is no such program in PATH, or it is not one"

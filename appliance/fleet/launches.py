@@ -13,7 +13,8 @@ from appliance.core.fit.plan import Plan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.policy import NO_MEMORY
 from appliance.core.settings import FleetSettings
-from appliance.engines.found import Engine
+from appliance.engines.embedded.params import refuses
+from appliance.engines.found import EMBEDDED, Engine
 from appliance.engines.owner import Chooser
 from appliance.engines.probing import workers_for
 from appliance.errors import EngineNotFound, ModelFailedToStart
@@ -82,10 +83,15 @@ class Launches:
         if self._chooser is None:
             return None
         best = engine = self._chooser.choose(model.id, tried, model.engine)
-        while rpc and engine is not None and engine.rpc is None:
+        while engine is not None and ((rpc and engine.rpc is None) or self._refuses(engine, model)):
             tried = (*tried, engine.seat)
             engine = self._chooser.choose(model.id, tried, model.engine)
         return engine or best
+
+    def _refuses(self, engine: Engine, model: Model) -> bool:
+        """Whether the model has options that this engine cannot honour, and another one may."""
+        words = model.config.argv[1:] if model.config is not None else (*self._settings.engine_args, *model.args)
+        return bool(words) and engine.id == EMBEDDED and refuses(words)
 
     async def prepare(self, model: Model, tried: Collection[str]) -> Launch | None:
         """See `Prepare`. Raises EngineNotFound, and ModelFailedToStart for what is wrong before there is a process."""

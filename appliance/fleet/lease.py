@@ -20,12 +20,17 @@ class Place:
     def __init__(self) -> None:
         self._position: Callable[[], int | None] | None = None
         self._progress: Callable[[], Raw | None] | None = None
+        self._fetched: Callable[[], float | None] | None = None
+
+    def fetches(self, fetched: Callable[[], float | None]) -> None:
+        """Its model is being downloaded."""
+        self._fetched = fetched
 
     def take(self, position: Callable[[], int | None], progress: Callable[[], Raw | None]) -> None:
-        self._position, self._progress = position, progress
+        self._position, self._progress, self._fetched = position, progress, None
 
     def leave(self) -> None:
-        self._position = self._progress = None
+        self._position = self._progress = self._fetched = None
 
     def position(self) -> int | None:
         """The place in the queue, counted from 1; None when it waits for a load, or for nothing."""
@@ -34,6 +39,10 @@ class Place:
     def progress(self) -> Raw | None:
         """What the engine says of its loading, JSON; None where it says nothing."""
         return self._progress() if self._progress else None
+
+    def fetched(self) -> float | None:
+        """How much of the model is downloaded, from 0 to 1; None when it is here."""
+        return self._fetched() if self._fetched else None
 
 
 class Counted(Protocol):

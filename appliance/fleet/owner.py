@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
+from typing import Protocol
 
 import trio
 from msgspec import structs
@@ -42,8 +43,15 @@ LAST_GRACE = 3.0
 _now = trio.current_time
 log = logging.getLogger(__name__)
 
-Supply = Callable[[Model], Awaitable[Model]]
-"""The same model as it is when all of its files are here."""
+
+class Supply(Protocol):
+    """Returns the same model as it is when all of its files are here; ``tell`` hears how far that is."""
+
+    def __call__(self, model: Model, tell: Callable[[Callable[[], float | None]], None] | None) -> Awaitable[Model]: ...
+
+
+UNFETCHED = 100
+"""Models that could not be fetched and are remembered: their names come from clients."""
 
 
 class Fleet:
@@ -84,6 +92,8 @@ class Fleet:
         self._models: dict[str, Model] = {}
         self._runs: dict[str, ModelRun] = {}
         self._last: dict[str, Ended] = {}
+        self._unfetched: dict[str, None] = {}
+        """The models in `_last` that never had a process, the oldest first."""
         self._kept: dict[str, float] = {}
         """How long clients wish models to stay when nobody uses them, in seconds, until their process ends."""
         self._failures = Failures(self._runs, self._asked, self._launches)
@@ -153,12 +163,17 @@ class Fleet:
         """See `Lender`."""
         model = lease.model = self._in_force(lease.model)
         self._failures.check(lease, _now())
-        address = run.address if (run := self._runs.get(model.id)) is not None else None
-        if address is None or not self._schedule.take(lease.ticket, model.id, _now()):
+        run = self._runs.get(model.id)
+        if run is None or (address := run.address) is None:
+            return None
+        if not self._schedule.take(lease.ticket, model.id, _now()):
             return None
         self._models[model.id] = model
         self._asked[lease.ticket] = lease
         self._changed.wake()  # the alarm stays: a lease makes no deadline earlier
+        if not run.reused:  # once, for a line of the log costs more than all else that is done here
+            run.reused = True
+            log.debug("model '%s' is used again as it runs, on port %s", model.id, address.port)
         self.waited(lease, 0.0)
         return address
 
@@ -168,12 +183,22 @@ class Fleet:
         if not model.fetch or self._supply is None or self.is_ready(model.id):
             return
         try:
-            lease.model = await self._supply(model)
+            lease.model = await self._supply(model, lease.place.fetches if lease.place is not None else None)
         except ApplianceError as error:
             if not isinstance(error, ModelUnloaded):
+                self._last.pop(model.id, None)
                 self._last[model.id] = Ended(how="failed", error=error, why=str(error))
+                self._unfetched[model.id] = None
+                while len(self._unfetched) > UNFETCHED:
+                    self._forget_unfetched(next(iter(self._unfetched)))
                 self._perform(())
             raise
+        self._forget_unfetched(model.id)
+
+    def _forget_unfetched(self, model_id: str) -> None:
+        if model_id in self._unfetched:
+            del self._unfetched[model_id]
+            self._last.pop(model_id, None)
 
     def ask(self, lease: Lease) -> None:
         """See `Lender`."""

@@ -75,6 +75,8 @@ class ModelRun:
     def __init__(self, model: Model, prepare: Prepare, logs: Logs) -> None:
         self.model = model
         self.started_at = time.time()
+        self.reused = False
+        """A request has found it ready."""
         self.process: ModelProcess | None = None
         self.gone = trio.Event()
         """Set by the fleet, when all is told."""

@@ -9,9 +9,13 @@ import select
 import stat
 import sys
 import time
+from pathlib import Path
+from typing import TextIO
 
 import click
 import msgspec
+
+from appliance.errors import UsageError
 
 PROGRAM = "llama-appliance"
 
@@ -57,8 +61,49 @@ def _line(when: float, level: str, message: str) -> str:
     return msgspec.json.encode({"time": round(when, 3), "level": level, "message": message}).decode()
 
 
+_quiet = False
+
+
+def say_only_errors() -> None:
+    """From now on `say` writes nothing but errors."""
+    global _quiet
+    _quiet = True
+
+
+_file: TextIO | None = None
+
+
+def keep_log(path: str) -> None:
+    """Also write every message, and every record of the log, into this file from now on. Raises UsageError."""
+    global _file
+    try:
+        _file = Path(path).open("a", encoding="utf-8", errors="replace", buffering=1)  # noqa: SIM115  open to the end
+    except OSError as error:
+        raise UsageError(f"--log-file {path} cannot be written: {error.strerror or error}") from None
+    for handler in list(logging.getLogger().handlers):
+        also = logging.StreamHandler(_file)
+        also.setLevel(handler.level)
+        also.setFormatter(handler.formatter)
+        logging.getLogger().addHandler(also)
+
+
+def into_file(line: str) -> None:
+    """Write a line into the file of `keep_log`, if there is one; a full disk loses it."""
+    if _file is not None:
+        with contextlib.suppress(OSError):
+            _file.write(f"{line}\n")
+
+
 def say(message: str, level: str = "info") -> None:
-    """Write one line to standard error; it is lost when nobody reads that any more.
+    """Write one line to standard error, and into the file of `keep_log`; see `say_here`."""
+    if _quiet and level != "error":
+        return
+    into_file(message)
+    say_here(message, level)
+
+
+def say_here(message: str, level: str = "info") -> None:
+    """Write one line to standard error alone; it is lost when nobody reads that any more.
 
     Names of files and what engines print may be in it: nothing of that reaches the terminal as a command.
     """

@@ -6,6 +6,7 @@ are included.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from urllib.parse import unquote
@@ -16,6 +17,7 @@ from msgspec import Struct
 from appliance.catalog.catalog import Catalog
 from appliance.core.bodies.filters import Edits, compile_edits
 from appliance.core.config.types import Config
+from appliance.core.models.download import how_to_get, wanted_by_name
 from appliance.core.models.model import Model
 from appliance.core.models.names import MAX_NAME
 from appliance.core.models.swap_listing import swap_state
@@ -26,6 +28,8 @@ from appliance.errors import Busy, ModelNotFound
 from appliance.fleet.owner import Fleet
 from appliance.peers.owner import Peers
 from appliance.trio_parts import Changed
+
+log = logging.getLogger(__name__)
 
 
 class ActiveProfile:
@@ -83,6 +87,8 @@ class Target(Struct, frozen=True, kw_only=True):
     renamed: bool = False
     """It is not the name in the request."""
     selector: str | None = None
+    asks: bool = False
+    """The model is not here, and its download needs the request's consent."""
 
     @property
     def label(self) -> str:
@@ -184,6 +190,7 @@ class Targets:
         if isinstance(meant, Virtual):
             return await self._select(wanted, meant)
         target = await self._target(wanted, meant, renamed=wanted != name)
+        log.debug("the name '%s' means %s", name, target.label)
         if basis == self._known_on == self._basis():  # it was not changed while the disk was looked at
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
@@ -295,6 +302,8 @@ class Targets:
     ) -> Target:
         match meant:
             case Local(model_id):
+                if self.config is not None and self.config.models[model_id].disabled:
+                    raise ModelNotFound(name, (), f"; models.{model_id}.disabled in the configuration switches it off")
                 model = await find_model(self._catalog, model_id)
                 return Target(model=model, requested=name, renamed=renamed, selector=selector)
             case Remote(peers):
@@ -303,12 +312,23 @@ class Targets:
                 try:
                     model = await find_model(self._catalog, name)
                 except ModelNotFound:
-                    raise self._not_found(name) from None
+                    return self._coming(name, renamed=renamed, selector=selector)
                 return Target(model=model, requested=name, renamed=renamed, selector=selector)
 
-    def _not_found(self, name: str) -> ModelNotFound:
+    def _coming(self, name: str, *, renamed: bool, selector: str | None) -> Target:
+        """Return a model that its first request downloads. Raises ModelNotFound where that may not be."""
+        config = self.config or Config()
+        wanted = wanted_by_name(name, config) if self._catalog.sources.cache is not None else None
+        if wanted is None:
+            raise self._not_found(name, how_to_get(name, config))
+        model = Model(id=str(wanted.reference), source="cache", fetch=(wanted,))
+        return Target(
+            model=model, requested=name, renamed=renamed, selector=selector, asks=config.auto_download == "ask"
+        )
+
+    def _not_found(self, name: str, advice: str = "") -> ModelNotFound:
         near = (*self._catalog.snapshot.near(name), *self.router().near(name))
-        return ModelNotFound(name, tuple(dict.fromkeys(near))[:3])
+        return ModelNotFound(name, tuple(dict.fromkeys(near))[:3], advice)
 
     def _state(self, selector: str, target: str) -> TargetState:
         meant = self.router().resolve(target)

@@ -128,6 +128,27 @@ async def test_garbage_instead_of_http_and_the_engines_refusal(open_server: Open
         assert "told to fail" in failed(await run(server, asked(fake={"error_record": 0})), "unknown_error")
 
 
+@pytest.mark.parametrize("fault", [{"raw": "data: {not json\n\n" * 50}, {"close": True}, {"done": False}])
+async def test_a_living_engine_that_fails_again_and_again_is_restarted(
+    open_server: OpenServer, fault: dict[str, object]
+):
+    async with open_server(runs=RunsConfig(max_faults=2)) as server:
+        bad, good, refused = asked(script=[{"text": SAID, **fault}]), asked(), asked(fake={"status": 400})
+        for each in (bad, good, bad, refused):
+            await run(server, each)
+        assert server.state("alpha") == "loaded", "a good answer starts the count anew, and a refusal does not count"
+        await run(server, bad)
+        status = await until(
+            lambda: server.fleet.known("alpha"),
+            lambda status: status is not None and status.pid is None,
+            changed=server.fleet.wait_changed,
+        )
+        assert "2 answers in a row were of no use" in (status.error or "")
+        [worker] = (await server.ask("GET", "/api/workers")).json["data"]
+        assert worker["restarts"] == 1
+        assert (await run(server, good))["state"] == "completed"
+
+
 async def test_a_little_garbage_is_passed_over(open_server: OpenServer):
     async with open_server() as server:
         raw = ": comment\n\ndata: {not json\n\nnobody: knows\n\n"

@@ -141,7 +141,7 @@ def test_the_environment_sets_up_the_router(command: Command, preset: Path, monk
         ("--ssl-cert-file k", "--ssl-cert-file needs --ssl-key-file"),
         ("--port 0 --host 127.0.0.1,::1", "--port 0 works with only one --host"),
         ("--host ,", "--host contains no address"),
-        ("--draft-max 3", "--draft-max has been removed from llama-server"),
+        ("--spec-ngram-size-n 3", "--spec-ngram-size-n has been removed from llama-server"),
     ],
 )
 def test_mistakes(command: Command, preset: Path, line: str, message: str) -> None:

@@ -55,6 +55,7 @@ def test_the_front_takes_its_own_options_and_the_engine_gets_the_rest(command: C
     assert (app.http.api_prefix, app.http.page, app.http.open_inference) == ("/api", False, False)
     assert (app.http.cors.origins, app.http.cors.methods, app.http.cors.credentials) == ("localhost", "GET", False)
     assert app.http.single == "alpha"
+    assert (app.http.body_stall, app.http.write_stall) == (9, 9), "--timeout counts for clients, too"
     assert app.fleet.engine_args == (
         *("--no-ui", "--temp", "0.8", "--seed", "42", "--slots", "--no-jinja", "--ctx-size", "64", "-ngl", "99"),
         *("--alias", "zeta,alpha", "--timeout", "9"),

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
-from program import Server, StartServer, http, run_command, wait_gone
+from program import COMMAND, Server, StartServer, fresh_environment, http, run_command, wait_gone
 from waiting import wait
 
-from appliance.engines.found import ENGINE_VARIABLE
+from appliance.engines.found import ENGINE_VARIABLE, is_this_program
 from appliance.main import LIVED
 
 CHAT = {"messages": [{"role": "user", "content": "Hello!"}], "temperature": 0}
@@ -190,14 +192,90 @@ def test_what_the_engine_has_said_is_there_when_it_is_healthy(
     assert [int(line.split(" line ")[1].split()[0]) for line in said] == list(range(1, 5001))
 
 
-def test_version_and_help_are_the_engines_own(engine: str, tmp_path: Path) -> None:
+def test_the_version_is_the_engines_own_and_help_explains_every_option(engine: str, tmp_path: Path) -> None:
     env = {ENGINE_VARIABLE: engine}
     version = run_command("llama-server", "--version", cwd=tmp_path, env=env)
     assert version.returncode == 0
     assert "version" in version.stdout + version.stderr
     helped = run_command("llama-server", "--help", cwd=tmp_path, env=env)
     assert helped.returncode == 0
-    assert "--ctx-size" in helped.stdout + helped.stderr
+    lines = helped.stdout.splitlines()
+    assert lines[0] == "usage: llama-server [options]"
+    at = next(number for number, line in enumerate(lines) if line.startswith("-c, --ctx-size N"))
+    assert "tokens of context" in lines[at]
+    assert "(env: LLAMA_ARG_CTX_SIZE)" in lines[at]
+
+
+def test_it_is_installed_under_the_name_that_scripts_use(tmp_path: Path, starter_model: Path, engine: str) -> None:
+    program = COMMAND.with_name("llama-server.exe" if sys.platform == "win32" else "llama-server")
+    env = {**fresh_environment(tmp_path), ENGINE_VARIABLE: engine}
+    done = subprocess.run([program, "--help"], env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("usage: llama-server [options]")
+    assert is_this_program(program), "it is never taken for an engine"
+
+
+def test_options_of_the_seeds_time_are_understood_or_told(
+    start_server: StartServer, engine: str, starter_model: Path
+) -> None:
+    words = ("-m", str(starter_model), "-t", "1", "--port", "0", "-fa", "--log-colors", "off", "-dkvc", "-cd", "64")
+    env = {ENGINE_VARIABLE: engine, "LLAMA_ARG_NO_WEBUI": "1", "LLAMA_ARG_MLOCK": "off", "LLAMA_LOG_VERBOSITY": "3"}
+    server = start_server("llama-server", *words, "-c", "256", env=env)
+    server.wait_healthy()
+    assert http(server, "GET", "/").status == 404, "without the page"
+    assert http(server, "POST", "/v1/chat/completions", {**CHAT, "max_tokens": 2}).status == 200
+    assert "warning: -dkvc has no effect" in server.told()
+    assert "warning: -cd has no effect" in server.told()
+    argv = next(found for child in server.children() if "--alias" in (found := child.cmdline()))
+    assert argv[argv.index("-fa") + 1] == "on"
+    assert argv[argv.index("--log-verbosity") + 1] == "3"
+
+
+def test_what_the_embedded_engine_cannot_honour_runs_on_another_or_is_refused_with_advice(
+    start_server: StartServer, built_engine: str, starter_model: Path, tmp_path: Path
+) -> None:
+    words = ("llama-server", "-m", str(starter_model), "-t", "1", "-c", "256", "--port", "0", "--spm-infill")
+    refused = run_command(*words, cwd=tmp_path, env={ENGINE_VARIABLE: "embedded"})
+    assert refused.returncode == 1
+    assert "the embedded engine cannot honour --spm-infill" in refused.stderr
+    assert "'llama-appliance engines install' fetches an engine that can" in refused.stderr
+    path = f"{Path(built_engine).parent}{os.pathsep}{os.environ['PATH']}"
+    server = start_server(*words, env={"PATH": path})
+    server.wait_healthy()
+    argv = next(found for child in server.children() if "--spm-infill" in (found := child.cmdline()))
+    assert Path(argv[0]).resolve() == Path(built_engine).resolve()
+    assert http(server, "POST", "/v1/chat/completions", {**CHAT, "max_tokens": 2}).status == 200
+
+
+def test_the_log_goes_into_a_file_or_nowhere(stand_in, tmp_path: Path) -> None:
+    file = tmp_path / "server.log"
+    server = stand_in("--ctx-size", "256", "--log-file", str(file))
+    server.wait_healthy()
+    told = file.read_text()
+    assert "listening on" in told
+    assert "main: model loaded" in told
+    assert "INFO appliance.fleet.owner: loading model" in told
+    assert "load" in told.lower().replace("loading model", ""), "the engine's lines are there, too"
+    wrong = run_command("llama-server", "-m", "x", "--log-file", str(tmp_path), cwd=tmp_path)
+    assert wrong.returncode != 0
+    assert f"--log-file {tmp_path} cannot be written" in wrong.stderr
+
+
+def test_without_a_log_nothing_is_printed(
+    start_server: StartServer, engine: str, starter_model: Path, free_port: Callable[[], int]
+) -> None:
+    port = free_port()
+    words = ("-m", str(starter_model), "-t", "1", "-c", "256", "--port", str(port), "--log-disable")
+    server = start_server("llama-server", *words, env={ENGINE_VARIABLE: engine}, listening=False)
+    server.host, server.port = "127.0.0.1", port
+
+    def healthy() -> bool:
+        with contextlib.suppress(OSError):
+            return http(server, "GET", "/health").status == 200
+        return False
+
+    server.wait_for(healthy)
+    assert http(server, "POST", "/v1/chat/completions", {**CHAT, "max_tokens": 2}).status == 200
+    assert server.told() == ""
 
 
 def test_unknown_flags_are_refused_as_the_real_program_refuses_them(built_engine: str, tmp_path: Path) -> None:
@@ -213,4 +291,6 @@ def test_without_a_model_it_is_the_router(start_server: StartServer, engine: str
     assert http(server, "GET", "/health").status == 200
     props = http(server, "GET", "/props").json()
     assert (props["role"], props["max_instances"]) == ("router", 3)
+    if engine == "embedded":  # of a program that is named by its path, nobody knows the build before it runs
+        assert re.fullmatch(r"b\d{5}-\w+", props["build_info"]), "the build, and not the year of its wheel"
     assert http(server, "GET", "/models").json() == {"data": [], "object": "list"}

@@ -211,3 +211,16 @@ async def test_a_peer_gets_its_own_names_and_nothing_of_the_client(
             page = (await server.ask("GET", "/api/metrics/activity?limit=50")).json["data"]
             told = {(row["model"], row.get("metadata", {}).get("peer")) for row in page}
             assert told == {("far/org/big", "far"), ("small", None)}
+
+
+async def test_a_disabled_model_is_neither_listed_nor_served(open_server: OpenServer, configured: Configure):
+    models = {"alpha": {"disabled": True, "aliases": ["al"]}, "beta": {}}
+    keys = {"hooks": {"on_startup": {"preload": ["alpha"]}}, "groups": {"g": {"members": ["alpha", "beta"]}}}
+    async with open_server(config=configured(models, **keys)) as server:
+        listed = (await server.ask("GET", "/v1/models")).json["data"]
+        assert [entry["id"] for entry in listed] == ["beta"]
+        for name in ("alpha", "al"):
+            answer = await server.ask("POST", CHAT, chat(name))
+            assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
+            assert "models.alpha.disabled in the configuration switches it off" in answer.error["message"]
+        assert (await server.ask("POST", CHAT, chat("beta"))).status == 200

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+import pytest
 import trio
 from http_harness import CHAT, OpenServer, chat
 from trio.lowlevel import Task
@@ -91,3 +92,25 @@ async def test_a_plain_request_opens_no_nursery(open_server: OpenServer):
         serving = [task for task in tasks(root) if task.name.endswith("Clients._serve_one")]
         assert len(serving) == 1
         assert serving[0].child_nurseries == []
+
+
+@pytest.mark.parametrize("path", ["/completion", "/embedding"])
+async def test_images_in_an_old_form_are_refused_and_not_ignored(open_server: OpenServer, path: str):
+    async with open_server() as server:
+        old = {"model": "alpha", "prompt": "[img-12]", "content": "[img-12]"}
+        refused = await server.ask("POST", path, {**old, "image_data": [{"data": "AAAA", "id": 12}]})
+        assert refused.status == 400
+        assert "multimodal_data" in refused.error["message"]
+        assert (await server.ask("POST", path, {**old, "image_data": []})).status != 400
+
+
+async def test_the_log_says_what_a_name_means_and_that_a_process_is_used_again(
+    open_server: OpenServer, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level("DEBUG", "appliance"):
+        async with open_server() as server:
+            for _ in range(2):
+                assert (await server.ask("POST", "/completion", {"model": "al", "prompt": "x"})).status == 200
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("the name 'al' means alpha") == 1, "and not with every request"
+    assert sum("model 'alpha' is used again as it runs, on port " in line for line in said) == 1

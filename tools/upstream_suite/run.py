@@ -1,6 +1,6 @@
 """Runs llama.cpp's own server tests against the real llama-server and against `llama-appliance llama-server`.
 
-    python3 bootstrap.py test --upstream [--suites router,stream] [--columns real,ours] [-- ARGS]
+    python3 bootstrap.py test --upstream [--suites router,stream] [--columns real,ours,embedded] [-- ARGS]
 
 The tests come out of the source package that llama-builds/ builds the engine from; their packages go into a virtual
 environment of their own. No internet: the models are generated, and a stand-in for the model hub serves them. Prints
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "llama-builds"))
 from bootstrap import SetupError, exclusive, make_venv, pip_of, run_pip, say, venv_python
 from build import build, folder_of, is_built
 from columns import Column, Kit, Outcome, as_json
-from known import NEITHER, ONLY_REAL, stale
+from known import NEITHER, ONLY_REAL, ONLY_REAL_EMBEDDED, stale
 from layout import EXECUTABLE, cache_folder
 from source import SOURCE, fetch, unpack
 from table import Suites, explained, gained, lost, neither, table
@@ -45,6 +45,8 @@ FIRST = (
 REQUIREMENTS = ROOT / "requirements" / "upstream.txt"
 STAMP = ".requirements"
 KNOWN_FILE = "tools/upstream_suite/known.py"
+EMBEDDED = "embedded"
+"""The column of this program on the engine of its wheel; the one called ours uses the engine of the real program."""
 OURS = Path(sys.executable).with_name("llama-appliance")
 
 
@@ -114,6 +116,7 @@ def column(name: str, folder: Path, command: Sequence[str], *, model_files: bool
     """A program that finds no configuration of the user's and leaves nothing behind with the user."""
     own = folder / name
     env = {place: str(own / place.lower()) for place in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")}
+    env |= {"LLAMA_APPLIANCE_ENGINE": EMBEDDED} if name == EMBEDDED else {}
     return Column(name, command, own, env | ({"SUITE_MODEL_FILES": "1"} if model_files else {}))
 
 
@@ -133,7 +136,7 @@ def measure(one: Column, suites: Sequence[str], kit: Kit, more: Sequence[str]) -
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", default="", help="comma-separated, such as router,stream (default: all)")
-    parser.add_argument("--columns", default="real,ours", help="real, ours or both (default: %(default)s)")
+    parser.add_argument("--columns", default="real,ours", help="some of real, ours, embedded (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=cache_folder() / "upstream-suite", help="where all of it is")
     parser.add_argument("--ours", type=Path, default=OURS, help="the program in the column ours (default: %(default)s)")
     parser.add_argument("--model-files", action="store_true", help="name single models by --model, not by --hf-repo")
@@ -144,6 +147,7 @@ def main() -> int:
     commands = {
         "real": lambda: [str(engine())],
         "ours": lambda: [str(args.ours.absolute()), "llama-server"],
+        EMBEDDED: lambda: [str(args.ours.absolute()), "llama-server"],
     }
     if unknown := set(names) - set(commands):
         parser.error(f"there is no column {', '.join(sorted(unknown))}")
@@ -167,24 +171,24 @@ def main() -> int:
         (folder / "results.json").write_text(as_json(results, seconds), encoding="utf-8")
     print(table(results))
     print(f"every outcome: {folder / 'results.json'}, logs beside it")
-    if len(results) < 2:
-        return 0
-    return compare(results["real"], results["ours"], whole=not args.pytest)
+    ours = [name for name in results if name != "real"] if "real" in results else []
+    return max([compare(results["real"], results[name], name, whole=not args.pytest) for name in ours], default=0)
 
 
-def compare(real: Suites, ours: Suites, *, whole: bool) -> int:
+def compare(real: Suites, ours: Suites, name: str, *, whole: bool) -> int:
     """Print what differs and why; the exit status. ``whole``: no test of these suites was left out."""
+    only_real = ONLY_REAL | (ONLY_REAL_EMBEDDED if name == EMBEDDED else {})
     for test in gained(real, ours):
-        print(f"only ours: {test}")
+        print(f"only {name}: {test}")
     both, missed = neither(real, ours), lost(real, ours)
     reasons, unknown = explained(both, NEITHER)
     print_all("neither, as is known:", reasons)
     print_all("neither:", [f"{one.test}  {one.reason}" for one in unknown])
-    reasons, mistakes = explained(missed, ONLY_REAL)
+    reasons, mistakes = explained(missed, only_real)
     print_all("only real, on purpose:", reasons)
     print_all("only real:", [f"{one.test}  {one.outcome}: {one.reason}" for one in mistakes])
     if whole:
-        old = [*stale(NEITHER, both, ours), *stale(ONLY_REAL, missed, ours)]
+        old = [*stale(NEITHER, both, ours), *stale(only_real, missed, ours)]
         print_all(f"true no more, to be taken out of {KNOWN_FILE}:", old)
     return 1 if mistakes else 0
 

@@ -21,13 +21,15 @@ from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
 from appliance.catalog.presets import read_ini
 from appliance.catalog.sources import NamedFile, Sources
-from appliance.cli.llama_server.front import FRONT, http_settings, is_on, value, warn_of_open_door
+from appliance.cli.llama_server.front import FRONT, LOG_FILE, http_settings, is_on, value, warn_of_open_door
 from appliance.cli.llama_server.models import REMOTE, Places, cached, fetch, missing, needs_of
 from appliance.cli.llama_server.router import preset_of_repository, router_mode
 from appliance.cli.options import tools_of_options
 from appliance.core.config.nodes import Problem
 from appliance.core.llama import flags
+from appliance.core.llama.explained import usage
 from appliance.core.llama.flags import Option
+from appliance.core.llama.older import modern_variables, modern_words
 from appliance.core.llama.preset_file import DEFAULT, EVERYWHERE, HF_TOKEN, Choice, is_known, parse, read_key
 from appliance.core.llama.shorthands import spelled_out
 from appliance.core.models.names import is_speakable
@@ -112,7 +114,7 @@ def _option(choice: Choice) -> Iterator[Option]:
         )
 
 
-ANSWERED_BY_ENGINE = ("--help", "--version", "--cache-list", "--completion-bash", "--list-devices")
+ANSWERED_BY_ENGINE = ("--version", "--cache-list", "--completion-bash", "--list-devices")
 NAMES_A_MODEL = ("--model", "--model-url", "--hf-repo", "--docker-repo")
 """llama-server itself does not count ``--model-url``, and then has no model to serve."""
 PROXY, NO_PAGE = "--ui-mcp-proxy", "--no-ui"
@@ -133,18 +135,25 @@ class Verbatim(click.Command):
 @click.command(name="llama-server", cls=Verbatim, add_help_option=False)
 def llama_server(words: tuple[str, ...]) -> AppSettings | Later | AsyncCommand | int:
     """Take llama-server's place, with one model or as router: the same flags, environment and behaviour."""
-    unknown = first_unknown(words)
+    said, notes = modern_words(words)
+    unknown = first_unknown(said)
     if unknown is not None:
         say(f"error: invalid argument: {unknown}")
         return EXIT_OURS
     try:
-        from_argv = flags.split(words)
+        from_argv = flags.split(said)
+        environ, more_notes = modern_variables(os.environ)
     except UsageError as mistake:
         say(f"error: {mistake}")
         return EXIT_OURS
+    if flags.partition(from_argv, ("--help",))[0]:
+        click.echo(usage("llama-server"))
+        return 0
     if flags.partition(from_argv, ANSWERED_BY_ENGINE)[0]:
-        return partial(_run_engine, words)
-    return stand_in(from_argv, os.environ)
+        return partial(_run_engine, said)
+    for note in (*notes, *more_notes):
+        say(f"warning: {note}")
+    return stand_in(from_argv, environ)
 
 
 def first_unknown(words: Sequence[str]) -> str | None:
@@ -238,6 +247,8 @@ def single_mode(options: Sequence[Option], places: Places) -> AppSettings:
         sources=Sources(files=(NamedFile(model_id, places.model),), models_dir=None, cache=None, starter=None),
         preload=(model_id,),
         echo=True,
+        quiet=is_on(options, "--log-disable", unsaid=False),
+        log_file=value(options, LOG_FILE, "") or None,
     )
 
 

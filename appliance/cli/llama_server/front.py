@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,11 +25,12 @@ from appliance.platform.console import say
 
 OPEN = "--allow-unauthenticated"
 """This program's own: everybody who reaches the server may use it. No model process gets it."""
+LOG_FILE = "--log-file"
 FRONT = (
     "--host", "--port", "--path", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file", "--api-prefix",
     "--cors-origins", "--cors-methods", "--cors-headers", "--cors-credentials", "--ui", "--ui-mcp-proxy", "--model",
     "--threads-http", "--reuse-port", OPEN, "--models-dir", "--models-preset", "--models-max", "--models-autoload",
-    *TOOL_FLAGS,
+    LOG_FILE, *TOOL_FLAGS,
 )  # fmt: skip
 """Options that this program handles itself. llama-server also ignores the router's options when it is given a model."""
 GRACE = 1.0
@@ -48,6 +50,8 @@ def http_settings(options: Sequence[Option], *, single: str | None, autoload: bo
         api_keys=_keys(options),
         cors=_cors(options),
         open_inference=flags.last(options, CORS_ORIGINS) is None and not _pages_do_more(options),
+        body_stall=_patience(options, HttpSettings().body_stall),
+        write_stall=_patience(options, HttpSettings().write_stall),
         grace=GRACE,
         ping_after=_ping(options),
         api_prefix=value(options, "--api-prefix", ""),
@@ -143,6 +147,13 @@ def _ui_settings(options: Sequence[Option]) -> bytes:
     option = said[-1]
     is_file = option.canonical == flags.canonical("--ui-config-file")
     return ui_settings(option.flag, option.values[0], is_file=is_file)
+
+
+def _patience(options: Sequence[Option], usual: float) -> float:
+    """Seconds without progress after which a client is cut off; ``--timeout`` 0 is never."""
+    if flags.last(options, "--timeout") is None:
+        return usual
+    return float(number(options, "--timeout", 0, 0)) or math.inf
 
 
 def _ping(options: Sequence[Option]) -> float:

@@ -15,7 +15,7 @@ from msgspec import structs
 from appliance.catalog.found import cache_directory, preset_file
 from appliance.catalog.presets import PresetSource, open_presets
 from appliance.catalog.sources import Sources
-from appliance.cli.llama_server.front import http_settings, is_on, number, value
+from appliance.cli.llama_server.front import LOG_FILE, http_settings, is_on, number, value
 from appliance.cli.options import tools_of_options
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
@@ -60,6 +60,8 @@ def router_mode(from_argv: Sequence[Option], from_environ: Sequence[Option], env
         ),
         hub_token=value(options, "--hf-token", "") or None,
         echo=True,
+        quiet=is_on(options, "--log-disable", unsaid=False),
+        log_file=value(options, LOG_FILE, "") or None,
     )
 
 

@@ -31,21 +31,27 @@ class LoadingText:
         self._next_joke = 0.0
         self._position: int | None = None
         self._percent: int | None = None
+        self._arrived: int | None = None
         self._in_line = False
 
     def header(self) -> str:
         return f"{RULE}\nllama-appliance loading model: {self._model}\n"
 
-    def tick(self, waited: float, position: int | None, progress: float | None) -> str:
+    def tick(self, waited: float, position: int | None, progress: float | None, fetched: float | None = None) -> str:
         """Return the text to add after ``waited`` seconds: news if there is any, else a dot.
 
-        ``position`` is the request's place in the queue, from 1; ``progress`` of the load runs from 0 to 1.
+        ``position`` is the request's place in the queue, from 1; ``progress`` of the load and of the download before
+        it, ``fetched``, run from 0 to 1.
         """
         lines: list[str] = []
+        arrived = _percent(fetched)
+        if arrived is not None and arrived != self._arrived:
+            lines.append(f"Downloading: {arrived} %")
+        self._arrived = arrived
         if position is not None and position != self._position:
             lines.append(f"Queue position: #{position}")
         self._position = position
-        percent = None if progress is None else round(100 * min(max(progress, 0.0), 1.0))
+        percent = _percent(progress)
         if percent is not None and percent != self._percent:
             lines.append(f"Loading: {percent} %")
         self._percent = percent
@@ -64,3 +70,7 @@ class LoadingText:
     def _ended_line(self) -> str:
         ended, self._in_line = "\n" if self._in_line else "", False
         return ended
+
+
+def _percent(part: float | None) -> int | None:
+    return None if part is None else round(100 * min(max(part, 0.0), 1.0))

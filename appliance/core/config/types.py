@@ -104,6 +104,8 @@ class Capabilities(_Keys, frozen=True):
     context: Annotated[int, told("Context length in tokens"), Meta(ge=0)] = 0
 
 
+AutoDownload = Literal["", "ask", "allow", "off"]
+
 Memory = dict[str, str | int]
 """Device (``ram``, ``gpu0``, ``gpu1`` ...) to bytes: a number, or text as in ``12GiB``, ``500MB``."""
 
@@ -128,6 +130,7 @@ class ModelConfig(_Keys, frozen=True):
         default=0, name="unloadTimeout"
     )
     unlisted: Annotated[bool, told("Not in /v1/models")] = False
+    disabled: Annotated[bool, told("Addition: not listed and not served, as if it were not in the file")] = False
     use_model_name: Annotated[str, told("The model's name in requests to its server")] = field(
         default="", name="useModelName"
     )
@@ -367,6 +370,11 @@ class RunsConfig(_Keys, frozen=True):
     max_restarts: Annotated[
         int, told("Addition: restarts of a model within restartWindow; at one more its runs are refused"), Meta(ge=0)
     ] = field(default=3, name="maxRestarts")
+    max_faults: Annotated[
+        int,
+        told("Addition: answers of a living engine that fail in a row before it is restarted; 0: any number"),
+        Meta(ge=0),
+    ] = field(default=3, name="maxFaults")
     restart_window: Annotated[int, told("Addition: the time in which restarts are counted"), Meta(ge=1)] = field(
         default=600, name="restartWindow"
     )
@@ -477,6 +485,16 @@ class Config(_Keys, frozen=True):
     hangs: Annotated[HangsConfig, told("Addition: model processes that hang at work")] = field(
         default_factory=HangsConfig
     )
+    auto_download: Annotated[
+        AutoDownload,
+        told("Addition: models that requests name are downloaded: allow, ask (the request agrees), off (not at all)"),
+    ] = field(default="", name="autoDownload")
+    auto_download_from: Annotated[
+        list[str], told("Addition: owners on the hub whose models autoDownload may fetch; empty: of anybody")
+    ] = field(default_factory=list[str], name="autoDownloadFrom")
+    auto_download_max: Annotated[
+        str | int, told("Addition: the largest model that autoDownload fetches, as in 20GB; 0: any size")
+    ] = field(default=0, name="autoDownloadMax")
     loading_jokes: Annotated[bool, told("Addition: jokes while a model loads, as llama-swap tells them")] = field(
         default=False, name="loadingJokes"
     )

@@ -33,6 +33,7 @@ from appliance.core.config.scalars import (
 )
 from appliance.core.config.types import (
     GROUP_OF_THE_REST,
+    AutoDownload,
     Compat,
     Config,
     Group,
@@ -274,7 +275,14 @@ def _normal_globals(config: Config, report: Report) -> Config:
         models_max=_models_max(config, report),
         server_pool=ServerPool(),
         memory=_normal_memory("memory", config.memory, report),
+        auto_download=_normal_auto_download(config),
+        auto_download_max=_normal_size("autoDownloadMax", config.auto_download_max, report),
     )
+
+
+def _normal_auto_download(config: Config) -> AutoDownload:
+    """A Llama Smart Proxy file downloads the models that requests name, as that program does."""
+    return config.auto_download or ("allow" if config.server_pool.num_servers is not None else "off")
 
 
 def _check_keys(keys: list[str], report: Report) -> None:
@@ -367,11 +375,15 @@ def _normal_memory(path: str, memory: Mapping[str, str | int], report: Report) -
         here = f"{path}.{device}"
         if not re.fullmatch(r"ram|gpu\d+", device):
             report.error(here, f"'{device}' is not a device; devices are ram, gpu0, gpu1 and so on")
-        value = parse_size(size)
-        if value is None:
-            report.error(here, f"'{size}' is not a size; write it as in 12GiB, 500MB, or in bytes")
-        sizes[device] = value or 0
+        sizes[device] = _normal_size(here, size, report)
     return sizes
+
+
+def _normal_size(path: str, size: str | int, report: Report) -> int:
+    value = parse_size(size)
+    if value is None:
+        report.error(path, f"'{size}' is not a size; write it as in 12GiB, 500MB, or in bytes")
+    return value or 0
 
 
 def _normal_model(id: str, model: ModelConfig, config: Config, report: Report, windows: bool) -> ModelConfig:

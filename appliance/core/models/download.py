@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, structs
 
+from appliance.core.config.types import Config
 from appliance.core.models.names import (
     PROJECTOR_TYPES,
     QUANTISATIONS,
@@ -266,9 +267,41 @@ class Wanted(Struct, frozen=True, kw_only=True):
     """If the repository holds presets, take only those."""
     sidecars: tuple[str, ...] = ()
     """Marks of companions that are taken instead of a model if there are any, best first."""
+    most: int = 0
+    """Refuse what is larger, in bytes; 0: nothing is too large."""
 
     def __str__(self) -> str:
         return f"{self.reference.repo}/{self.file}" if self.file else str(self.reference)
+
+
+def read_reference(name: str) -> Reference | None:
+    """Return what a model's name means on the hub; None for a name that means nothing there."""
+    try:
+        return parse_reference(name)
+    except BadRequest:
+        return None
+
+
+def wanted_by_name(name: str, config: Config) -> Wanted | None:
+    """Return the download that a request for this name begins, if the configuration lets it begin one."""
+    if config.auto_download not in ("allow", "ask") or (reference := read_reference(name)) is None:
+        return None
+    owner = reference.repo.partition("/")[0].casefold()
+    if config.auto_download_from and owner not in {allowed.casefold() for allowed in config.auto_download_from}:
+        return None
+    return Wanted(reference=reference, most=int(config.auto_download_max))
+
+
+def how_to_get(name: str, config: Config) -> str:
+    """Return the advice for a model that is not here and that no request may fetch; empty for no name of the hub."""
+    reference = read_reference(name)
+    if reference is None:
+        return ""
+    pull = f"'llama-appliance pull {reference}' downloads it"
+    if config.auto_download in ("allow", "ask"):
+        owners = ", ".join(config.auto_download_from)
+        return f"; requests may only download models of {owners} (autoDownloadFrom), but {pull}"
+    return f"; {pull}, or set 'autoDownload: allow' so that requests do"
 
 
 def sidecars_of(spec_type: str) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ class Listing:
 
 def _names_of(model_id: str, model: ModelConfig, config: Config) -> list[_Added]:
     """Additions to the model's entry under each listed name."""
-    if model.unlisted:
+    if model.unlisted or model.disabled:
         return []
     identity: Object = {"type": "model"}
     if model.aliases:
@@ -242,7 +242,9 @@ def _virtual(
 
 def _status(model_id: str, model: ModelConfig, state: str) -> Object:
     rendered = _render(model.capabilities)
-    entry = _status_entry(model_id, swap_state(state), model.name, model.description, unlisted=model.unlisted)
+    entry = _status_entry(
+        model_id, swap_state(state), model.name, model.description, unlisted=model.unlisted or model.disabled
+    )
     if model.aliases:
         entry["aliases"] = list(model.aliases)
     if rendered.flags:

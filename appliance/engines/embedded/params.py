@@ -6,10 +6,10 @@ llama.cpp's own parser makes of the same words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 
-from appliance.core.llama.flags import Option
+from appliance.core.llama.flags import Option, split
 from appliance.engines.embedded import hardware as h
 from appliance.engines.embedded import special as s
 from appliance.engines.embedded.carriers import (
@@ -290,7 +290,10 @@ CARRIED: dict[str, Carrier] = {
 _DOWNLOADS = "it downloads nothing; name a file with --model"
 _ROUTER = "it serves one model; the program itself is the router"
 _FRONT = "tools and MCP servers belong to the program in front of it"
-_NOT_EXPOSED = "the wheel gives no way to set it"
+_NOT_EXPOSED = (
+    "the wheel gives no way to set it; 'llama-appliance engines install' fetches an engine that can, "
+    "and a model with this option is then started there"
+)
 
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("--model-url", "--docker-repo", "--hf-repo", "--hf-file", "--mmproj-url"), _DOWNLOADS),
@@ -328,9 +331,19 @@ def fill(native: ModuleType, options: Iterable[Option]) -> Target:
     for option in options:
         _carry(target, option)
     s.unescape(target)
+    s.keep_output_formats(target)
     if not target.get("model.path"):
         raise UsageError("no model given; the embedded engine needs --model FILE")
     return target
+
+
+def refuses(words: Sequence[str]) -> bool:
+    """Whether a command line has options that only this engine cannot honour. False for one that nobody can read."""
+    try:
+        given = {option.canonical for option in split(words)}
+    except UsageError:
+        return False
+    return any(REFUSED.get(name) == _NOT_EXPOSED for name in given)
 
 
 def _carry(target: Target, option: Option) -> None:

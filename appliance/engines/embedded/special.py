@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 from appliance.core.llama.flags import Option
 from appliance.engines.embedded.carriers import (
@@ -170,6 +171,21 @@ def unescape(target: Target) -> None:
 def _unescaped(found: re.Match[str]) -> str:
     what = found[1]
     return chr(int(what[1:], 16)) if what.startswith("x") else _ESCAPED.get(what, what)
+
+
+def keep_output_formats(target: Target) -> None:
+    """Once all options are in: the wheel's server follows ``response_format`` in a chat only with Jinja templates.
+
+    With ``--no-jinja`` it passes over it without a word. Jinja then renders the template anyway, which gives the same
+    prompt, unless it is the name of a built-in one, which Jinja does not know.
+    """
+    if target.get("use_jinja"):
+        return
+    template = target.text_at("chat_template")
+    if template and "{" not in template:
+        print(f"warning: with --no-jinja and the template {template}, response_format has no effect", file=sys.stderr)
+    else:
+        target.set("use_jinja", True)
 
 
 def rerank(target: Target, option: Option) -> None:

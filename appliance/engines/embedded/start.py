@@ -22,7 +22,7 @@ from importlib.util import find_spec, module_from_spec
 from types import FrameType, ModuleType
 from typing import NoReturn
 
-from appliance.core.llama.flags import FLAGS, Flag, Kind, from_env, last, merge, split
+from appliance.core.llama.flags import FLAGS, Kind, from_env, last, merge, split
 from appliance.engines.embedded import WHEEL
 from appliance.engines.embedded import version as wheel_version
 from appliance.engines.embedded.carriers import Target
@@ -70,25 +70,45 @@ def _native() -> ModuleType:
         raise EngineNotFound([f"the Python package {WHEEL}"])
     native = module_from_spec(library)
     library.loader.exec_module(native)
+    _number(native, (library.origin or "").rpartition(f"{os.sep}{WHEEL}{os.sep}")[0])
     return native
 
 
+def _number(native: ModuleType, packages: str) -> None:
+    """Tell llama.cpp its build, which the wheel was made without: it puts it into /props and every answer.
+
+    The number is the last part of the wheel's version, and is kept in a variable that the library exports; where it
+    does not (Windows), answers say build 0. `ctypes` itself would take eighteen milliseconds to import.
+    """
+    ends = f"{WHEEL}-", ".dist-info"
+    found = os.listdir(packages or ".")  # noqa: PTH208  pathlib takes five milliseconds to import
+    named = [name for name in found if name.startswith(ends[0]) and name.endswith(ends[1])]
+    number = named[0].removesuffix(ends[1]).rpartition(".")[2] if len(named) == 1 else ""
+    if sys.platform == "win32" or not number.isdecimal():
+        return
+    from _ctypes import _SimpleCData, dlopen, dlsym  # pyright: ignore[reportPrivateUsage]  as said above
+
+    class Number(_SimpleCData):  # pyright: ignore[reportMissingTypeArgument]  it takes none when it runs
+        _type_ = "i"
+
+    try:
+        place = dlsym(dlopen(native.__file__ or "", os.RTLD_LAZY), "LLAMA_BUILD_NUMBER")
+    except OSError:
+        return
+    Number.from_address(place).value = int(number)
+
+
 _MIB = 1024 * 1024
-_VALUE = {Kind.INTEGER: " N", Kind.NUMBER: " X", Kind.PATH: " PATH", Kind.LIST: " A,B,...", Kind.JSON: " JSON"}
 
 
 def usage() -> str:
+    from appliance.core.llama.explained import explained  # for those who do not wait for a model
+
     lines = ["usage: llama-server (embedded engine) --model FILE [options]", ""]
-    lines += [_line(flag) for flag in FLAGS if flag.name not in REFUSED and flag.kind is not Kind.REMOVED]
+    lines += [explained(flag) for flag in FLAGS if flag.name not in REFUSED and flag.kind is not Kind.REMOVED]
     lines += ["", "Options of llama-server that this engine refuses, with exit status 2:", ""]
     lines += [f"{', '.join(flag.spellings)}: {REFUSED[flag.name]}" for flag in FLAGS if flag.name in REFUSED]
     return "\n".join(lines)
-
-
-def _line(flag: Flag) -> str:
-    value = _VALUE.get(flag.kind, " VALUE") if flag.arity else ""
-    spelled = ", ".join((*flag.spellings, *flag.negatives)) + value
-    return f"{spelled:<72} (env: {flag.env})" if flag.env else spelled
 
 
 def version(native: ModuleType) -> str:

@@ -239,6 +239,9 @@ def _meta(info: GgufInfo, size: int) -> Object:
 
 
 def _build_info(version: str | None) -> str:
-    """llama.cpp's build as ``b<number>-<commit>``; clients test for the letter."""
-    found = re.search(r"\bb?(\d{3,6})(?:-([0-9a-f]{6,}))?\b", version or "")
+    """llama.cpp's build as ``b<number>-<commit>``; clients test for the letter.
+
+    The version of the embedded engine is its wheel's: year, month, build.
+    """
+    found = re.search(r"(?:\bb|^|\.)(\d{3,6})(?:-([0-9a-f]{6,}))?$", version or "")
     return f"b{found[1]}-{found[2] or 'unknown'}" if found else "b0-unknown"

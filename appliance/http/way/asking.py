@@ -8,6 +8,7 @@ import msgspec
 import trio
 from msgspec import Raw, Struct
 
+from appliance.core.bodies.head import refuse_old_images
 from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
 from appliance.errors import ModelLoading, ModelNotLoaded, UpstreamFailed
@@ -29,6 +30,9 @@ from appliance.traffic.targets import Target, Targets
 from appliance.upstream.address import Address
 from appliance.upstream.client import Begun, Exchange, split_head
 from appliance.upstream.pool import Pool
+
+OLD_IMAGES = frozenset({"/completion", "/completions", "/embedding", "/embeddings"})
+"""Routes that took ``image_data`` before llama-server had ``multimodal_data``."""
 
 
 class Standing:
@@ -89,6 +93,8 @@ class Asking:
         """
         body, path, request = job.body, job.path, job.request
         if job.edits:
+            if job.route.name in OLD_IMAGES and b'"image_data"' in body:
+                refuse_old_images(body)
             name = self._targets.sent_name(target)
             body = edited(job.format, body, self._targets.edits(model), target.requested, name)
             path = renamed(path, name)
@@ -109,6 +115,7 @@ class Asking:
                     told_meanwhile(loading) if loading is not None else nullcontext() as told,
                     lease as address,
                 ):
+                    model = lease.model  # what was named on the hub has its whole name by now
                     if loading is not None:
                         loading.ready()
                     watch.granted(model.id)
@@ -206,6 +213,7 @@ class Asking:
             lambda: _progress(place.progress()),
             jokes=config.loading_jokes,
             ping_after=self._settings.ping_after,
+            fetched=place.fetched,
         )
 
 

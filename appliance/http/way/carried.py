@@ -31,7 +31,7 @@ from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies, Body, ClientLeft
 from appliance.http.bytes.connection import Connection
 from appliance.http.way import fallback
-from appliance.http.way.asking import Asking, Standing
+from appliance.http.way.asking import OLD_IMAGES, Asking, Standing
 from appliance.http.way.explaining import followed
 from appliance.http.way.guard import Guard
 from appliance.http.way.job import Job
@@ -217,6 +217,8 @@ class Carrier:
             path = request.target.removeprefix(known.route.strip)
             known.sent = self.asking.plain_head(request, path, target, model, address)
         if known.sent is None or self._pipeline.names_plugins(known.route, content):
+            return None
+        if known.route.name in OLD_IMAGES and b'"image_data"' in content:
             return None
         return target, model, address
 

@@ -83,8 +83,8 @@ class Course:
         """The fields that the answer's head carries about a replay."""
 
     def begin(self, lease: Lease, address: Address) -> None:
-        """The process is leased."""
-        self._lease, self._address = lease, address
+        """The model's process is leased."""
+        self._lease, self._address, self._model = lease, address, lease.model
         if self._on_disk:
             self._seat = self._seats.seat_of(self._model.id)
             watched = self._job.streams and self._wish is not Wish.NONE and self.trail is None

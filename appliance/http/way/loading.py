@@ -37,11 +37,13 @@ class LoadingStream:
         progress: Callable[[], float | None],
         jokes: bool,
         ping_after: float = 15.0,
+        fetched: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._sink = sink
         self._model = model
         self._position = position
         self._progress = progress
+        self._fetched = fetched
         self._ping_after = ping_after or math.inf
         self._text = LoadingText(model, random.sample(JOKES, len(JOKES)) if jokes else ())
         self._id = f"chatcmpl-{secrets.token_hex(12)}"
@@ -58,7 +60,7 @@ class LoadingStream:
             await self._say(self._text.header())
             while not await self._over_within(TICK):
                 waited = trio.current_time() - began
-                await self._say(self._text.tick(waited, self._position(), self._progress()))
+                await self._say(self._text.tick(waited, self._position(), self._progress(), self._fetched()))
             if self._loaded:
                 await self._say(self._text.end(trio.current_time() - began))
         await self._ping(started=started)

@@ -16,7 +16,7 @@ from appliance.core.models.model import Model
 from appliance.core.ollama.asking import Refused, keep_alive_in
 from appliance.core.runs.slash import Plan
 from appliance.core.settings import HttpSettings
-from appliance.errors import ApplianceError, BadRequest, Conflict, RouteNotFound
+from appliance.errors import ApplianceError, BadRequest, Conflict, DownloadNeeded, RouteNotFound
 from appliance.fleet.owner import Fleet
 from appliance.http.bytes.body import Bodies, Body
 from appliance.http.chat.chained import PluginChains
@@ -56,6 +56,8 @@ from appliance.traffic.traffic import Traffic
 
 KEEP_ALIVE = b"x-keep-alive"
 """How long the model is to stay, in the words of Ollama's ``keep_alive``."""
+DOWNLOAD = b"x-appliance-download"
+"""``allow`` agrees to the download of the model that a request names, where the configuration asks."""
 
 
 class Question(Struct, frozen=True):
@@ -185,6 +187,8 @@ class Pipeline:
 
     async def _take(self, visit: Visit, job: Job, target: Target) -> None:
         wish_of(job.request)  # a mistake is told whoever answers
+        if target.asks and (job.request.header(DOWNLOAD) or "").strip().lower() != "allow":
+            raise DownloadNeeded(target.label)
         record = job.record
         record.model, record.known = target.label, True
         if target.selector is not None:

@@ -1,0 +1,45 @@
+"""The examples of the documentation, as a reader would run them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from program import STARTER_QUESTION, Server, http
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def run(server: Server, *words: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    if missing := [name for name in ("node", "curl", "jq") if shutil.which(name) is None]:
+        pytest.skip(f"needs {', '.join(missing)}")
+    return subprocess.run([*words], input=stdin, capture_output=True, text=True, timeout=60)
+
+
+def test_the_chat_script_keeps_the_conversation(server: Server) -> None:
+    done = run(server, "sh", EXAMPLES / "chat.sh", server.url, "starter", stdin=f"{STARTER_QUESTION}\nHello\n")
+    assert done.returncode == 0
+    asked = {"model": "starter", "messages": [{"role": "user", "content": STARTER_QUESTION}]}
+    first = http(server, "POST", "/v1/chat/completions", asked).json()["choices"][0]["message"]["content"]
+    asked["messages"] += [{"role": "assistant", "content": first}, {"role": "user", "content": "Hello"}]
+    second = http(server, "POST", "/v1/chat/completions", asked).json()["choices"][0]["message"]["content"]
+    assert done.stderr == first + second
+
+
+def test_the_chat_script_shows_an_error(server: Server) -> None:
+    done = run(server, "sh", EXAMPLES / "chat.sh", server.url, "nobody", stdin="Hello\n")
+    assert "model 'nobody' not found" in done.stderr
+
+
+def test_the_completion_module_streams_and_tells_errors(server: Server) -> None:
+    options = '{"model": "starter", "n_predict": 12, "temperature": 0}'
+    done = run(server, "node", EXAMPLES / "completion.mjs", server.url, "Hello", options)
+    assert done.returncode == 0, done.stderr
+    asked = {"model": "starter", "n_predict": 12, "temperature": 0, "prompt": "Hello"}
+    whole = http(server, "POST", "/completion", asked).json()["content"]
+    assert done.stdout == f"{whole}\n"
+    wrong = run(server, "node", EXAMPLES / "completion.mjs", server.url, "Hello", '{"model": "nobody"}')
+    assert wrong.returncode != 0
+    assert "model 'nobody' not found" in wrong.stderr

@@ -1,0 +1,194 @@
+"""A request that names a model of the hub downloads it: over a real server, a hub of its own, and a fake engine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+import trio
+from gguf_files import write_model
+from http_harness import CHAT, Answer, Appliance, OpenServer, chat
+from hub_process import FakeHub, fake_hub
+from msgspec import structs
+from waiting import until
+
+from appliance.catalog.downloads import DownloadSettings
+from appliance.catalog.hub import HubAccess
+from appliance.store import partial_file
+
+REPO = "acme/tiny-GGUF"
+MODEL = f"{REPO}:Q8_0"
+SIZE = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    monkeypatch.setattr(partial_file, "CHUNK", 1 << 18)
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Generator[FakeHub]:
+    path = write_model(tmp_path / "hub" / REPO / "tiny-Q8_0.gguf", weights=SIZE // 4)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    with fake_hub(tmp_path / "hub") as running:
+        yield running
+
+
+@pytest.fixture
+def settings(hub: FakeHub, tmp_path: Path) -> DownloadSettings:
+    return DownloadSettings(
+        cache=tmp_path / "cache",
+        hub=HubAccess(endpoint=hub.url),
+        spare=0,
+        retry_delay=lambda attempt, asked: 0.01,
+    )
+
+
+def config(folder: Path, **keys: object) -> Path:
+    """A Llama Smart Proxy file, with keys of the program beside its own."""
+    path = folder / "proxy.json"
+    path.write_text(json.dumps({"server_pool": {"num_servers": 2}, **keys}))
+    return path
+
+
+def asked_for(hub: FakeHub) -> int:
+    """How often the hub was asked for the repository's files."""
+    return sum(entry["path"].startswith(f"/api/models/{REPO}/tree/") for entry in hub.requests())
+
+
+async def listed(server: Appliance) -> list[str]:
+    return [entry["id"] for entry in (await server.ask("GET", "/v1/models")).json["data"]]
+
+
+@pytest.mark.parametrize("name", [REPO, MODEL, f"{REPO}:q8_0"])
+async def test_a_smart_proxy_file_downloads_what_a_request_names(
+    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub, name: str
+):
+    async with open_server(config=config(tmp_path), downloads=settings) as server:
+        answer = await server.ask("POST", CHAT, chat(name))
+        assert answer.status == 200, answer.body
+        assert await listed(server) == [MODEL]
+        assert server.state(MODEL) == "loaded"
+        again = await server.ask("POST", CHAT, chat(name))
+        assert again.status == 200
+        assert server.state(name) in ("loaded", "unknown"), "a name is no second model"
+    assert asked_for(hub) == 1
+
+
+async def test_without_consent_a_404_says_how_to_pull(
+    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+):
+    async with open_server(config=config(tmp_path, autoDownload="off"), downloads=settings) as server:
+        answer = await server.ask("POST", CHAT, chat(MODEL))
+        assert (answer.status, answer.error["reason"]) == (404, "model_not_found")
+        assert f"'llama-appliance pull {MODEL}' downloads it" in answer.error["message"]
+        other = await server.ask("POST", CHAT, chat("gpt"))
+        assert "pull" not in other.error["message"]
+    assert hub.requests() == []
+
+
+async def test_ask_wants_the_requests_consent(
+    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+):
+    async with open_server(config=config(tmp_path, autoDownload="ask"), downloads=settings) as server:
+        refused = await server.ask("POST", CHAT, chat(MODEL))
+        assert (refused.status, refused.error["reason"]) == (409, "download_needed")
+        assert "X-Appliance-Download: allow" in refused.error["message"]
+        assert hub.requests() == []
+        agreed = await server.ask("POST", CHAT, chat(MODEL), [("X-Appliance-Download", "allow")])
+        assert agreed.status == 200
+        assert (await server.ask("POST", CHAT, chat(MODEL))).status == 200, "it is here now"
+
+
+async def test_owners_and_sizes_are_limited(
+    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+):
+    told = config(tmp_path, autoDownloadFrom=["Acme"], autoDownloadMax="100KB")
+    async with open_server(config=told, downloads=settings) as server:
+        stranger = await server.ask("POST", CHAT, chat("other/tiny-GGUF"))
+        assert stranger.status == 404
+        assert "only download models of Acme (autoDownloadFrom)" in stranger.error["message"]
+        assert hub.requests() == []
+        large = await server.ask("POST", CHAT, chat(MODEL))
+        assert (large.status, large.error["reason"]) == (403, "download_too_large")
+        assert "0.00 GB (autoDownloadMax)" in large.error["message"]
+        assert not list((tmp_path / "cache").rglob("blobs/*"))
+
+
+async def test_the_disk_is_looked_at_first(
+    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+):
+    async with open_server(config=config(tmp_path), downloads=structs.replace(settings, spare=1 << 60)) as server:
+        answer = await server.ask("POST", CHAT, chat(MODEL))
+        assert answer.error["reason"] == "disk_full"
+    assert hub.requests("cdn") == []
+
+
+async def test_all_wait_for_one_download_and_it_outlives_the_first(
+    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+):
+    hub.behave(rate=SIZE)
+    answers: list[Answer] = []
+    async with open_server(config=config(tmp_path), downloads=settings) as server, trio.open_nursery() as nursery:
+        first = trio.CancelScope()
+
+        async def ask() -> None:
+            answers.append(await server.ask("POST", CHAT, chat(MODEL)))
+
+        async def ask_first() -> None:
+            with first:
+                await ask()
+
+        downloads = server.owners.downloads
+        assert downloads is not None
+        nursery.start_soon(ask_first)
+        await until(downloads.snapshot)
+        for _ in range(3):
+            nursery.start_soon(ask)
+        first.cancel()
+        await until(lambda: len(answers) == 3)
+        assert [answer.status for answer in answers] == [200, 200, 200]
+        [download] = downloads.snapshot()
+        assert (download.state, download.number) == ("finished", 1)
+    assert asked_for(hub) == 1
+
+
+async def test_a_waiting_stream_hears_pings_and_how_far_it_is(
+    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+):
+    hub.behave(rate=SIZE // 2)
+    told = config(tmp_path, sendLoadingState=True)
+    async with open_server(config=told, downloads=settings, ping_after=0.3) as server:
+        answer = await server.ask("POST", CHAT, chat(REPO, stream=True))
+        assert "Downloading: " in answer.body.decode()
+        assert answer.events[-1] == "data: [DONE]"
+    for path in (tmp_path / "cache").rglob("*.gguf"):
+        path.unlink()
+    for path in (tmp_path / "cache").rglob("blobs/*"):
+        path.unlink()
+    hub.behave(rate=SIZE // 2)
+    async with open_server(config=config(tmp_path), downloads=settings, ping_after=0.3) as server:
+        answer = await server.ask("POST", CHAT, chat(REPO, stream=True))
+        assert answer.events[0] == ": ping"
+        assert answer.events[-1] == "data: [DONE]"
+
+
+async def test_what_the_hub_has_not_is_told_and_shown_as_failed(
+    open_server: OpenServer, settings: DownloadSettings, tmp_path: Path, hub: FakeHub
+):
+    async with open_server(config=config(tmp_path), downloads=settings) as server:
+        none = await server.ask("POST", CHAT, chat("acme/none"))
+        assert (none.status, none.error["reason"]) == (404, "repository_not_found")
+        tag = await server.ask("POST", CHAT, chat(f"{REPO}:Q2_K"))
+        assert tag.status == 404
+        assert "it has Q8_0" in tag.error["message"]
+        status = server.fleet.known("acme/none")
+        assert status is not None
+        assert "there is no repository acme/none" in (status.error or "")
