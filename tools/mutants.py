@@ -34,6 +34,7 @@ UPSTREAM = ("tests/upstream",)
 STREAMS = ("tests/core/answers/test_ring.py", "tests/owners/test_stream_owner.py")
 RELAY = ("tests/http/test_relay.py", "tests/http/test_loading.py")
 FALLBACK = ("tests/http/test_fallback.py",)
+CARRIED = ("tests/http/test_carried.py",)
 
 
 class Mutant(NamedTuple):
@@ -63,7 +64,7 @@ MUTANTS = [
             "if limit and len(process.leases) + self.waiting(model) >= limit:",
             "if limit and len(process.leases) + self.waiting(model) > limit:",
         ),
-        ("one too many in the queue", "self.queued() >= self._limits.queue", "self.queued() > self._limits.queue"),
+        ("one too many in the queue", "self.queued() >= self.limits.queue", "self.queued() > self.limits.queue"),
         (
             "a failed start refuses nobody",
             "return [*self._refuse(process.waiting, error), *self._serve_queue(now)]",
@@ -75,7 +76,7 @@ MUTANTS = [
             "if process.state is State.DRAINING and process.leases:",
         ),
         ("who is behind may evict who is ahead", "if any(other.model in going for other in ahead):", "if False:"),
-        ("pinned models idle out", "ttl = math.inf if process.terms.pinned else process", "ttl = process"),
+        ("pinned models idle out", "ttl = math.inf if self.terms.pinned else self", "ttl = self"),
         ("models in use are squeezed out", "fixed=o.fixed or o.held", "fixed=o.fixed"),
     ),
     *_of(
@@ -92,7 +93,7 @@ MUTANTS = [
             "if wait:\n            await self.wait_gone",
             "if not wait:\n            await self.wait_gone",
         ),
-        ("what is condemned goes on", "run.condemn(why)", "pass"),
+        ("what is condemned goes on", "run.condemn(why, crashed=crashed)", "pass"),
         (
             "models in use move to another seat",
             "if not self.is_ready(model_id) or self._schedule.leases(model_id) or self._schedule.waiting(model_id):",
@@ -134,11 +135,11 @@ MUTANTS = [
     *_of(
         "appliance/http/way/relay.py",
         RELAY,
-        ("a record that is torn ends well", "if records.torn or (not", "if (not"),
+        ("a record that is torn ends well", "if self._records.torn or (not", "if (not"),
         (
             "an answer that is cut ends well",
-            "if records.torn or (not response.streaming and isinstance(error, UpstreamFailed)):",
-            "if records.torn:",
+            "if self._records.torn or (not self._response.streaming and isinstance(error, UpstreamFailed)):",
+            "if self._records.torn:",
         ),
         ("the engine's CORS headers go out", 'not name.startswith(b"access-control-")', "True"),
         ("a late refusal is a record like others", "if response.status >= 400:", "if response.status >= 600:"),
@@ -146,7 +147,22 @@ MUTANTS = [
     *_of(
         "appliance/http/way/relay.py",
         FALLBACK,
-        ("what is relayed is not kept for the seam", "if trail is not None:", "if False:"),
+        ("what is relayed is not kept for the seam", "if self._trail is not None:", "if False:"),
+    ),
+    *_of(
+        "appliance/http/way/carried.py",
+        CARRIED,
+        ("what is carried keeps its lease", "self.lease.give_back()", "pass"),
+        ("a head is known for ever", "if self._rules != self._guard.adopted or len", "if len"),
+        ("half a request is one", "len(data) - end != int(length[1])", "len(data) - end > int(length[1])"),
+        ("two requests are one", "len(data) - end != int(length[1])", "len(data) - end < int(length[1])"),
+        ("a client that left is not noticed", "self.cancel(ClientLeft())", "pass"),
+        (
+            "who cancels is not heard",
+            "            self.why = why\n        self._hand_over()",
+            "            self.why = why",
+        ),
+        ("nobody takes over", "            self.connection.wake()", "            pass"),
     ),
 ]
 
