@@ -83,6 +83,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
         """
 
         __slots__ = (
+            "_broken",
             "_ended",
             "_exact",
             "_fd",
@@ -102,6 +103,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self._fd = sock.fileno()
             self._exact = isinstance(sock, socket.socket)  # with TLS a short piece does not mean that all was taken
             self._left: Callable[[], None] | None = None
+            self._broken: OSError | None = None  # the system tells it once, and here a listener was told first
             self._ended = False
             self._news = eager
             self._task: trio.lowlevel.Task | None = None
@@ -118,6 +120,24 @@ if sys.platform == "linux" or sys.platform == "darwin":
             if self._ended:
                 left()
 
+        @property
+        def broken(self) -> bool:
+            """A listener was told of an end, and it was none: `receive` and `each` raise what it was."""
+            return self._broken is not None
+
+        def is_quiet(self) -> bool:
+            """Nothing is left to receive, and the other side has not left."""
+            if not self._news:
+                return True
+            try:
+                self._sock.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                self._news = self._ended
+                return not self._ended
+            except OSError:
+                pass
+            return False
+
         async def receive(self, size: int = RECEIVE_SIZE) -> bytes:
             """The next bytes, b"" at the end. Raises OSError when the connection breaks, and as `interrupt` says.
 
@@ -125,6 +145,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
             """
             if self._fd < 0:
                 raise trio.ClosedResourceError
+            if self._broken is not None:
+                raise self._broken
             if self._news:
                 try:
                     return self._take(size)
@@ -144,6 +166,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
             """
             if self._fd < 0:
                 raise trio.ClosedResourceError
+            if self._broken is not None:
+                raise self._broken
             data = b""
             if self._news:
                 try:
@@ -168,7 +192,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
         def listen(self, hears: Hears) -> None:
             """Call ``hears`` with everything that arrives until it returns False, or `silence`; no task waits for it.
 
-            b"" is the last: the other side has ended, or the connection is broken. ``hears`` must not raise.
+            b"" is the last: the other side has ended, or the connection is `broken`. ``hears`` must not raise.
             """
             self._listener = hears
             if self._news:
@@ -178,9 +202,11 @@ if sys.platform == "linux" or sys.platform == "darwin":
             """End `listen`; the rest is left for `receive`. Twice is once."""
             self._listener = None
 
-        def interrupt(self) -> None:
-            """A task in `receive` or `each` gets ClosedResourceError. No bytes are lost."""
+        def interrupt(self) -> bool:
+            """A task in `receive` or `each` gets ClosedResourceError. No bytes are lost. False: none waits there."""
+            waits = self._task is not None
             self._wake(outcome.Error(trio.ClosedResourceError()))
+            return waits
 
         def close(self) -> None:
             """End the watch, and `interrupt`. The socket is closed by its owner. Twice is once."""
@@ -228,8 +254,8 @@ if sys.platform == "linux" or sys.platform == "darwin":
                 if not self._exact:
                     self._system.again(self._fd)
                 return
-            except OSError:
-                data = b""
+            except OSError as error:
+                data, self._broken = b"", error
             if not data:
                 self._listener, self._news = None, True
             goes_on = listener(data)
@@ -329,9 +355,15 @@ else:
         def silence(self) -> None:
             pass
 
-        def interrupt(self) -> None:
-            if self._waits:
+        def interrupt(self) -> bool:
+            if waits := self._waits:
                 trio.lowlevel.notify_closing(self._sock)
+            return waits
+
+        broken = False
+
+        def is_quiet(self) -> bool:
+            return not _has_news(self._sock)
 
         def close(self) -> None:
             if self.open:
@@ -345,6 +377,16 @@ else:
                 while not _has_left(self._sock):  # noqa: ASYNC110  nothing here tells of it
                     await trio.sleep(LOOK_EVERY)
                 left()
+
+    def _has_news(sock: Socket) -> bool:
+        """True if something can be received, be it the other side's end."""
+        try:
+            sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
 
     def _has_left(sock: Socket) -> bool:
         """True if the other side has closed its end and everything that it sent before has been received."""

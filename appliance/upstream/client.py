@@ -161,12 +161,14 @@ class Begun:
     """An exchange on a wire that nothing has been awaited for yet: see `Exchange`.
 
     ``unsent`` is left of the request, ``received`` has come of the answer's head; ``response`` is there once that has.
+    ``reused``: the wire has carried another request before.
     """
 
-    __slots__ = ("received", "response", "unsent", "wire")
+    __slots__ = ("received", "response", "reused", "unsent", "wire")
 
-    def __init__(self, wire: PlainWire, unsent: bytes) -> None:
+    def __init__(self, wire: PlainWire, unsent: bytes, *, reused: bool) -> None:
         self.wire = wire
+        self.reused = reused
         self.unsent = unsent
         self.received = b""
         self.response: Response | None = None
@@ -226,7 +228,7 @@ class Exchange:
     async def __aenter__(self) -> Response:
         address, pool, begun = self._address, self._pool, self._begun
         wire: Wire | None = begun.wire if begun is not None else pool.take(address) if pool is not None else None
-        used_before = wire is not None
+        used_before = begun.reused if begun is not None else wire is not None
         try:
             self._wire = wire = wire or await connect(address, pool.poller if pool is not None else None)
             if begun is not None and begun.response is not None:
@@ -235,7 +237,7 @@ class Exchange:
             if self._progress is not None:
                 self._progress.connected()
             if begun is not None:
-                found = await _ask(wire, address, begun.unsent, b"", received=begun.received, quiet=True)
+                found = await _ask(wire, address, begun.unsent, b"", received=begun.received, quiet=used_before)
             else:
                 found = await _ask(wire, address, self._head, self._body, quiet=used_before)
             if found is None and used_before and pool is not None:

@@ -102,6 +102,15 @@ class PlainWire:
         assert self._receiver is not None
         self._receiver.listen(heard)
 
+    @property
+    def broken(self) -> bool:
+        """The end that `listen` has told of was none: `receive` raises what it was."""
+        return self._receiver is not None and self._receiver.broken
+
+    def is_quiet(self) -> bool:
+        """Nothing has come that nobody has received."""
+        return self._receiver is None or self._receiver.is_quiet()
+
     def silence(self) -> None:
         """End `listen`. Twice is once."""
         if self._receiver is not None:

@@ -43,7 +43,12 @@ class Pool:
     def take(self, address: Address) -> PlainWire | None:
         """The connection that was used last: those that were not for long are the first to grow too old."""
         free = self._free.get((address.host, address.port, address.resolved))
-        return free.popitem()[0] if free else None
+        while free:
+            wire, _ = free.popitem()
+            if wire.is_quiet():
+                return wire
+            wire.close()  # it said something behind its answer, which nobody may take for the next one
+        return None
 
     def give(self, address: Address, wire: PlainWire) -> None:
         """Keep it for the next request, or close it where there are enough."""

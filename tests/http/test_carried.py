@@ -135,7 +135,10 @@ async def test_whatever_its_engine_does(open_server: OpenServer, stream: bool, f
         for spelling in (IN_A_TASK, CARRIED):
             await make_ready(server)
             async with server.connect() as client:
-                await send(client, chat(stream=stream, **fault), spelling)
+                body = chat(stream=stream, **fault)
+                if "die" in str(fault):
+                    body["user"] = spelling  # two bodies: what has killed an engine is not asked again
+                await send(client, body, spelling)
                 answer = await client.answer()
             if "died" in str(answer.body) or "die_before_head" in fault or "die_after_tokens" in fault:
                 await until(lambda: server.state("alpha") != "loaded")

@@ -109,6 +109,33 @@ async def test_a_broken_connection_is_an_os_error():
             receiver.close()
 
 
+async def test_a_listener_hears_an_end_and_the_receiver_knows_that_it_was_none():
+    async with open_poller() as poller:
+        listener = socket.create_server(("127.0.0.1", 0))
+        with listener, socket.create_connection(listener.getsockname()) as near:
+            far, _ = listener.accept()
+            near.setblocking(False)
+            heard: list[bytes] = []
+            receiver = poller.receiver(near)
+
+            def hear(data: bytes) -> bool:
+                heard.append(data)
+                return True
+
+            receiver.listen(hear)
+            far.send(b"half")
+            await wait_all_tasks_blocked()
+            assert not receiver.broken
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            far.close()
+            await wait_all_tasks_blocked()
+            assert heard == [b"half", b""]
+            assert receiver.broken
+            with pytest.raises(ConnectionResetError):
+                await receiver.receive()
+            receiver.close()
+
+
 async def test_a_flood_on_one_socket_holds_up_no_other_task():
     async with open_poller() as poller:
         with pairs(2) as [(near, far), (calm, calm_far)]:
@@ -171,12 +198,12 @@ async def test_an_interrupted_wait_loses_nothing():
                 with pytest.raises(trio.ClosedResourceError):
                     await receiver.receive()
 
-            receiver.interrupt()  # nobody waits
+            assert not receiver.interrupt(), "nobody waits"
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(interrupted)
                 await wait_all_tasks_blocked()
                 far.send(b"late")
-                receiver.interrupt()
+                assert receiver.interrupt()
             assert await receiver.receive() == b"late"
             receiver.close()
             with pytest.raises(trio.ClosedResourceError):

@@ -12,7 +12,8 @@ from waiting import until
 
 from appliance.errors import UpstreamFailed
 from appliance.upstream import pool as pool_module
-from appliance.upstream.client import Address, Exchange
+from appliance.upstream.client import Address, Begun, Exchange
+from appliance.upstream.connect import connect_now
 from appliance.upstream.pool import Pool, open_pool
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -165,3 +166,38 @@ async def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch):
                 await response.read(10)
         assert pool.free == 2
         assert len(connections) == 3
+
+
+async def test_bytes_behind_an_answer_are_nobodys():
+    """A server that says something unasked: the next request must not take it for its answer."""
+
+    async def chatty(stream: trio.SocketStream) -> None:
+        while await read_request(stream):
+            await stream.send_all(OK)
+            await trio.sleep(0.02)
+            await stream.send_all(OK.replace(b"ok", b"no"))
+
+    async with listening(chatty) as port, open_pool() as pool:
+        address = Address("127.0.0.1", port, None, "m")
+        for _ in range(2):
+            assert await ask(pool, address) == b"ok"
+            await trio.sleep(0.1)
+
+
+@pytest.mark.parametrize("reused", [False, True])
+async def test_what_was_begun_elsewhere_is_asked_again_only_on_a_connection_that_was_used_before(reused: bool):
+    asked: list[bytes] = []
+
+    async def silent(stream: trio.SocketStream) -> None:
+        asked.append(await read_request(stream))
+        await stream.aclose()
+
+    async with listening(silent) as port, open_pool() as pool:
+        address = Address("127.0.0.1", port, None, "m")
+        wire = connect_now(address, pool.poller)
+        assert wire is not None
+        assert wire.push(b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n") == b""
+        with pytest.raises(UpstreamFailed, match="closed the connection without an answer"):
+            async with Exchange(address, "POST", "/", pool=pool, begun=Begun(wire, b"", reused=reused)):
+                pass
+        assert len(asked) == 1 + reused

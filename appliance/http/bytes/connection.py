@@ -156,6 +156,7 @@ class Connection:
                     return
                 if not stays:
                     return
+                await self.flush()  # of an answer that was cancelled behind its last byte
                 if self._buffer:
                     await trio.lowlevel.checkpoint()  # others have their turn between pipelined requests
                 self._wait_for_next()
@@ -164,11 +165,10 @@ class Connection:
         except Overdue:
             if self._buffer or self._first:
                 await self._refuse(TOO_SLOW)
-        except trio.Cancelled:
-            if (carried := self._carried) is not None:
+        finally:
+            if (carried := self._carried) is not None:  # this task was cancelled
                 self._carried = None
                 await carried.go_on()  # ends it at once
-            raise
 
     def _wait_for_next(self) -> None:
         self.due = trio.current_time() + (HEAD_TIMEOUT if self._buffer else IDLE_TIMEOUT)
@@ -269,8 +269,7 @@ class Connection:
     def overdue(self) -> None:
         """End the wait: `receive` raises Overdue."""
         self.due = math.inf
-        self._overdue = True
-        self.interrupt()
+        self._overdue = self._receiver.interrupt()
 
     async def read_body(self, body: Body) -> bytes:
         """See `Source`."""

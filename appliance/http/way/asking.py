@@ -121,7 +121,8 @@ class Asking:
                     watch.granted(model.id)
                     if self._settings.held_for:
                         await trio.sleep(self._settings.held_for)
-                    course.begin(lease, address)
+                    if carried is None or carried.course is None:
+                        course.begin(lease, address)
                     there = reached(address, model, request)
                     begun = carried.begun if carried is not None else None
                     async with Exchange(

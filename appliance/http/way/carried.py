@@ -12,6 +12,7 @@ somebody cancels, or the client leaves or sends more. A halted one hears nothing
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -46,14 +47,16 @@ from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
 from appliance.upstream.address import Address
 from appliance.upstream.client import Begun, Response
-from appliance.upstream.connect import PlainWire, connect_now
+from appliance.upstream.connect import connect_now
 from appliance.upstream.pool import Pool
 
+log = logging.getLogger(__name__)
+
 MAX_KNOWN = 512
-"""Heads whose meaning is remembered; when there are more, all are forgotten."""
+"""Heads whose meaning is remembered; one more takes the place of the oldest."""
 MAX_HEAD = 4 << 10
-"""Bytes of a head that is remembered."""
-_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,15})\r\n")
+"""Bytes of a head whose meaning is remembered; a longer one needs a task."""
+_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([1-9][0-9]{0,14})\r\n")
 _MEANINGFUL = (CONVERSATION, fallback.NAME, KEEP_ALIVE)
 """Headers that ask this program for something that is not plain."""
 _JSON = b"application/json"
@@ -136,13 +139,13 @@ class Carrier:
         self._fleet = fleet
         self._pipeline = pipeline
         self._carries = pool.poller.listens and settings.static is None and not settings.held_for
-        self._known: dict[tuple[str, bytes, bytes], _Known | None] = {}
+        self._known: dict[tuple[str, bytes, bytes], _Known] = {}
         self._rules = guard.adopted
 
     def begin(self, connection: Connection, data: bytes) -> Carried | None:
         """Carry the request that ``data`` is, whole and alone. None: it is something else, and nothing has happened."""
         end = data.find(b"\r\n\r\n") + 4
-        length = _LENGTH.search(data, 0, end) if self._carries and end > 3 else None
+        length = _LENGTH.search(data, 0, end) if self._carries and 3 < end <= MAX_HEAD else None
         if length is None or len(data) - end != int(length[1]) or connection.left or connection.ending:
             return None
         known = self._know(connection, data[:end], length)
@@ -169,18 +172,17 @@ class Carrier:
         return carried
 
     def _know(self, connection: Connection, raw: bytes, length: re.Match[bytes]) -> _Known | None:
-        if self._rules != self._guard.adopted or len(self._known) > MAX_KNOWN:
+        if self._rules != self._guard.adopted:
             self._rules = self._guard.adopted
             self._known.clear()
         start, end = length.span(1)
         key = connection.peer, raw[:start], raw[end:]
-        try:
-            return self._known[key]
-        except KeyError:
-            known = self._learn(connection, raw)
-            if len(raw) <= MAX_HEAD:
-                self._known[key] = known
-            return known
+        known = self._known.get(key)
+        if known is None and (known := self._learn(connection, raw)) is not None:
+            if len(self._known) >= MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key] = known
+        return known
 
     def _learn(self, connection: Connection, raw: bytes) -> _Known | None:
         """What the head means; None where requests with it are not plain, or not let in."""
@@ -191,6 +193,8 @@ class Carrier:
             if head.method != "POST" or not head.length or head.upgrade or head.expects or request.query:
                 return None
             if route is None or not route.loads or route.dialect is Dialect.OLLAMA or is_passed(request.path):
+                return None
+            if request.path == self._settings.health:
                 return None
             first = request.first
             if any(name in first for name in _MEANINGFUL) or first.get(b"content-type", _JSON) != _JSON:
@@ -207,7 +211,7 @@ class Carrier:
         name = self._settings.single or asked.model
         target = self.traffic.targets.known(name) if name and not asked.extended else None
         model = target.model if target is not None else None
-        if target is None or model is None:
+        if target is None or model is None or target.asks:
             return None
         address = self._fleet.address(model.id)
         if address is None:
@@ -233,9 +237,11 @@ class Carrier:
     ) -> Carried | None:
         """Take a connection to the process and a lease on it."""
         target, model, address = found
-        wire = self.pool.take(address) or connect_now(address, self.pool.poller)
+        kept = self.pool.take(address)
+        wire = kept or connect_now(address, self.pool.poller)
         if wire is None:
             return None
+        begun = Begun(wire, content, reused=kept is not None)
         lease = self._fleet.lease(model)
         lease.asks = known.request.target.removeprefix(known.route.strip), content
         try:
@@ -244,7 +250,7 @@ class Carrier:
             lent = None  # the task tells of it
         if lent is address:
             streams = asked.stream and known.route.streams
-            return Carried(self, connection, known, target, model, lease, address, wire, content, body, streams=streams)
+            return Carried(self, connection, known, target, model, lease, address, begun, body, streams=streams)
         if lent is not None:
             lease.give_back()
         self.pool.give(address, wire)
@@ -284,13 +290,12 @@ class Carried(Standing):
         model: Model,
         lease: Lease,
         address: Address,
-        wire: PlainWire,
-        content: bytes,
+        begun: Begun,
         body: Body,
         *,
         streams: bool,
     ) -> None:
-        super().__init__(lease, Begun(wire, content))
+        super().__init__(lease, begun)
         body.complete = True
         self.target = target
         self.model = model
@@ -356,6 +361,8 @@ class Carried(Standing):
         relay = self.relay
         try:
             if relay is not None:
+                if not data and self.begun.wire.broken:
+                    return self._hand_over()  # no end, so not of an answer either whose end is the connection's
                 return relay.hear(data) or self._stop()
             found = self.begun.hear_head(data) if data else None
             if found is not None:
@@ -363,17 +370,17 @@ class Carried(Standing):
             return bool(data) or self._hand_over()
         except (HeadError, BodyError):
             return self._hand_over()  # the task reads the head once more, and tells what is wrong with it
-        except Exception as error:  # noqa: BLE001  the task tells of it
-            if self.relay is not None:
+        except Exception as error:
+            if self.halted:
+                log.exception("a request that has its answer could not be ended; this is a bug")
+            elif self.relay is not None:
                 self.relay.broken = error
             return self._hand_over()
 
     def _answer(self, head: ResponseHead, rest: bytes) -> bool:
         """The head of the answer is here."""
-        if self.sink.status is not None:
-            return (
-                self._hand_over()
-            )  # the client has had comments: an answer that is not a stream cannot follow as it is
+        if self.sink.status is not None:  # the client has had comments, which not every answer can follow as it is
+            return self._hand_over()
         if self._ping is not None:
             self._ping.stop()
         begun, trail = self.begun, None
@@ -398,16 +405,18 @@ class Carried(Standing):
         if not self.own.end_nowait() or self.halted:
             return self._hand_over()
         begun, carrier = self.begun, self._carrier
-        begun.wire.silence()
-        if response.reusable:
-            carrier.pool.give(self._address, begun.wire)
-        else:
-            begun.wire.close()
-        self.lease.give_back()
-        self.let_go()
-        carrier.traffic.inflight.end(self.entry)
-        carrier.over(self._known.route, self.sink, self.record, self.body, self.own, left=False)
-        self.connection.answered(stays=self.own.stays)
+        self.halt()  # nobody has anything to take over any more
+        try:
+            if response.reusable:
+                carrier.pool.give(self._address, begun.wire)
+            else:
+                begun.wire.close()
+            self.lease.give_back()
+            self.let_go()
+            carrier.traffic.inflight.end(self.entry)
+            carrier.over(self._known.route, self.sink, self.record, self.body, self.own, left=False)
+        finally:
+            self.connection.answered(stays=self.own.stays)
         return False
 
     # ---- ending it before its time -----------------------------------------------------------------------------------

@@ -120,6 +120,8 @@ class Relay:
         A broken event stream is cut where its last record ended, so that an error record can follow; after anything
         else that has begun, the connection is broken too.
         """
+        if self.broken is not None and not self._begun:
+            raise self.broken
         if not self.begin():
             await _answer_late(self._response, self._sink, self._dialect)
             return
