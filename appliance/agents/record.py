@@ -41,6 +41,7 @@ from appliance.core.runs.messages import (
 from appliance.core.tools.specs import ToolContext
 from appliance.errors import (
     ApplianceError,
+    KillsEngines,
     ModelFailedToStart,
     ModelUnloaded,
     NoSlotAvailable,
@@ -125,7 +126,7 @@ class Clocks:
                 return _failed("connect_failed", str(error))
             case UpstreamFailed() if stopped:
                 return _failed("worker_restarted", f"the engine was stopped on request: {error}")
-            case UpstreamFailed() | PeerFailed() | ModelFailedToStart():
+            case UpstreamFailed() | PeerFailed() | ModelFailedToStart() | KillsEngines():
                 return _failed("server_died", str(error))
             case ModelUnloaded() | ShuttingDown() | WorkerFailed():
                 return _failed("worker_restarted", str(error))

@@ -47,7 +47,6 @@ from appliance.core.settings import (
 )
 from appliance.engines.found import ENGINE_HELP
 from appliance.errors import UsageError
-from appliance.fleet.launch import OWNED
 from appliance.platform.console import say, say_as_json
 from appliance.settings import AppSettings
 
@@ -166,7 +165,7 @@ class WithEngineFlags(click.Command):
 def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     """Check llama-server flags meant for every model. Raises UsageError, naming the flag that cannot be among them."""
     options = flags.split(words)
-    refused, allowed = flags.partition(options, (*OWNED, *ENDS_AT_ONCE, *OTHER_MODELS))
+    refused, allowed = flags.partition(options, (*flags.OWNED, *ENDS_AT_ONCE, *OTHER_MODELS))
     for option in refused:
         raise UsageError(
             f"{option.flag} cannot be given after '--': this program sets it for its model processes; "

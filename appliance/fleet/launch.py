@@ -37,15 +37,6 @@ PATH_SAFE = "/%:@!$&'()*+,;=~-._?"
 NOBODY = Crew()
 WINDOWS = sys.platform == "win32"
 
-OWNED = (
-    "--model", "--alias", "--host", "--port", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file",
-    "--api-prefix", "--path", "--models-dir", "--models-preset", "--models-max", "--models-autoload", "--cors-origins",
-    "--cors-methods", "--cors-headers", "--cors-credentials", "--tools", "--agent", "--mcp-servers-config",
-    "--mcp-servers-json", "--ui-mcp-proxy", "--reuse-port",
-)  # fmt: skip
-"""llama-server options that this program decides for its children, or that belong to a front; never passed through."""
-
-
 BATCH = "512"
 BATCH_FLAGS = frozenset(("-b", "--batch-size", "-ub", "--ubatch-size"))
 """llama-server looks between logical batches whether a request was cancelled. At its default of 2048 tokens an

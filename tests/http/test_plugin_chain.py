@@ -328,6 +328,7 @@ async def test_a_plugin_that_fails_in_a_stream_is_an_error_record(
     events = Decoder().feed(answer.body)
     assert len(events) == 5
     told = json.loads(events[-1].data)
+    told = told["response"] if path == "/v1/responses" else told  # response.failed
     assert says in told["error"]["message"]
     assert not answer.cut
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from appliance.core.llama import flags
-from appliance.fleet.launch import OWNED, model_command
+from appliance.core.llama.flags import OWNED
+from appliance.fleet.launch import model_command
 
 
 def command(*overrides: str, on_cpu: bool = True, defaults: Sequence[str] = ()) -> tuple[str, ...]:

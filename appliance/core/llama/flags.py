@@ -508,3 +508,12 @@ def _near(word: str) -> str | None:
     from difflib import get_close_matches  # only on the way to an error
 
     return next(iter(get_close_matches(word, _BY_SPELLING, n=1, cutoff=0.8)), None)
+
+
+OWNED = (
+    "--model", "--alias", "--host", "--port", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file",
+    "--api-prefix", "--path", "--models-dir", "--models-preset", "--models-max", "--models-autoload", "--cors-origins",
+    "--cors-methods", "--cors-headers", "--cors-credentials", "--tools", "--agent", "--mcp-servers-config",
+    "--mcp-servers-json", "--ui-mcp-proxy", "--reuse-port",
+)  # fmt: skip
+"""llama-server options that this program decides for its children, or that belong to a front; never passed through."""

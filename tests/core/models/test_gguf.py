@@ -122,6 +122,9 @@ def test_a_model_is_described():
         split_count=None,
         vision=False,
         audio=False,
+        license="mit",
+        chat_template="{{ messages }}",
+        counts={"attention.head_count": 8, "attention.head_count_kv": 4},
     )
 
 
