@@ -27,7 +27,8 @@ class Reader:
         """When how many bytes of it were there."""
         self.begun = threading.Event()
         self.socket = socket.create_connection((server.host, server.port), timeout=20)
-        body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}], "fake": fake})
+        chat = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}], "fake": fake}
+        body = json.dumps(chat | {"user": str(time.monotonic_ns())})  # one that has killed engines would be refused
         kept = f"X-Conversation-Id: {conversation}\r\n" if conversation else ""
         head = f"POST {CHAT} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n{kept}Content-Length: {len(body)}\r\n\r\n"
         self.socket.sendall(head.encode() + body.encode())
