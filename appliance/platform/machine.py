@@ -51,9 +51,9 @@ def engine_threads() -> int:
 MOST_CLIENTS = 4000
 OWN_FILES = 192
 """Descriptors for everything but clients: model processes (three each), the stores, the log, tools, peers. A program
-that may have less than twice as many keeps half, and at least `LEAST_OWN`."""
-LEAST_OWN = 48
-"""One with a model that runs has 37 open."""
+that may have less than twice as many keeps half, and `LOOKS`: 37 are open with one model that runs."""
+LOOKS = 24
+"""Descriptors that are open for moments, while processes look at engines."""
 PER_CLIENT = 2
 """A client, and its connection to a model process."""
 WANTED_FILES = OWN_FILES + PER_CLIENT * MOST_CLIENTS
@@ -75,7 +75,7 @@ def raise_open_files() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError):
             wanted = soft  # macOS may allow less than it says
-    return min(MOST_CLIENTS, max(1, (wanted - min(OWN_FILES, max(LEAST_OWN, wanted // 2))) // PER_CLIENT))
+    return min(MOST_CLIENTS, max(1, (wanted - min(OWN_FILES, wanted // 2 + LOOKS)) // PER_CLIENT))
 
 
 def free_memory() -> int:
