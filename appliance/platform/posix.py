@@ -275,12 +275,14 @@ class Children:
             await self._warden.wait_here()
         if self._warden.fd < 0:
             raise OSError(errno.EAGAIN, "the process that ends all others with the program cannot be started")
+        # One of our own: the warden's may be closed while the process is made in a thread, and its number be another's.
+        told = os.dup(self._warden.fd)
         try:
             process = await trio.lowlevel.open_process(
                 ["/bin/sh", "-c", script, "llama-appliance-child", *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._warden.fd,
+                stderr=told,
                 env=dict(env),
                 cwd=cwd,
                 process_group=0,
@@ -290,6 +292,8 @@ class Children:
             if not (why := lacking(error)):
                 raise
             raise OSError(errno.EAGAIN, why) from None
+        finally:
+            os.close(told)
         assert process.stdin is not None
         assert process.stdout is not None
         self._warden.remember(process.pid)
