@@ -103,7 +103,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
             self._fd = sock.fileno()
             self._exact = isinstance(sock, socket.socket)  # with TLS a short piece does not mean that all was taken
             self._left: Callable[[], None] | None = None
-            self._broken: OSError | None = None  # the system tells it once, and here a listener was told first
+            self._broken: OSError | None = None  # the system tells it once, and here a listener hears it first
             self._ended = False
             self._news = eager
             self._task: trio.lowlevel.Task | None = None
@@ -122,7 +122,7 @@ if sys.platform == "linux" or sys.platform == "darwin":
 
         @property
         def broken(self) -> bool:
-            """A listener was told of an end, and it was none: `receive` and `each` raise what it was."""
+            """A listener has heard an end, and it was none: `receive` and `each` raise what it was."""
             return self._broken is not None
 
         def is_quiet(self) -> bool:
