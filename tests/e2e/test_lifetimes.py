@@ -37,7 +37,14 @@ def serve(start_server: StartServer, engine: str, *more: str) -> Server:
 
 
 def send(server: Server, body: object, conversation: str | None = None) -> socket.socket:
-    """A client that has asked and reads as it pleases."""
+    """A client to whom an answer has begun, and who reads as it pleases."""
+    client = post(server, body, conversation)
+    assert client.recv(64).startswith(b"HTTP/1.1 200")
+    return client
+
+
+def post(server: Server, body: object, conversation: str | None = None) -> socket.socket:
+    """A client that has asked."""
     client = socket.create_connection((server.host, server.port), timeout=10)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sent = json.dumps(body).encode()
@@ -45,7 +52,6 @@ def send(server: Server, body: object, conversation: str | None = None) -> socke
     if conversation is not None:
         head += f"X-Conversation-Id: {conversation}\r\n"
     client.sendall(head.encode() + b"\r\n" + sent)
-    assert client.recv(64).startswith(b"HTTP/1.1 200")
     return client
 
 

@@ -129,7 +129,7 @@ class Server:
             elif self.stopping.is_set():
                 os._exit(1)
             else:
-                self.stopping.set()
+                start(self.stopping.set)  # the main thread may hold the lock of this event, and runs this function
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
