@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from collections.abc import Generator
@@ -17,6 +18,7 @@ from waiting import until
 
 from appliance.core.records.activity import Query
 from appliance.http.way.carried import MAX_KNOWN
+from appliance.traffic.record import Record
 
 IN_A_TASK, CARRIED = "CONTENT-LENGTH", "Content-Length"
 """Two ways to write the header; a request is carried only with the second."""
@@ -103,6 +105,23 @@ async def test_a_plain_request_wakes_no_task(open_server: OpenServer, stream: bo
         with counted() as steps:
             await again(client, chat(stream=stream), IN_A_TASK)
         assert steps.count > 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("spelling", [CARRIED, IN_A_TASK])
+async def test_a_request_that_is_over_is_in_no_cycle(open_server: OpenServer, spelling: str, stream: bool):
+    """Python's search for cycles holds all requests up; without them it has next to nothing to do."""
+    async with open_server() as server, server.connect() as client:
+        await make_ready(server)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                assert (await again(client, chat(stream=stream), spelling)).status == 200
+            server.traffic.recorder.settle()
+            assert sum(isinstance(each, Record) for each in gc.get_objects()) <= 1  # that of the last one
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 import trio
@@ -75,7 +76,7 @@ class Relay:
     `push_rest` pass a whole answer on without a task, and `run` takes over wherever they have come to.
     """
 
-    __slots__ = ("_begun", "_dialect", "_headers", "_records", "_response", "_sink", "_take", "_trail", "broken")
+    __slots__ = ("_begun", "_dialect", "_headers", "_records", "_response", "_sink", "_trail", "broken")
 
     def __init__(
         self,
@@ -94,7 +95,10 @@ class Relay:
         self._sink = sink
         self._trail = trail
         self._records = WholeRecords()
-        self._take = self._take_records if response.streaming else sink.push
+
+    @property
+    def _take(self) -> Callable[[bytes], bool]:  # not kept: a method that its own object holds is a cycle
+        return self._take_records if self._response.streaming else self._sink.push
 
     def begin(self) -> bool:
         """Start the answer. False: the client has had comments of a stream, and this is not one; only `run` can."""
