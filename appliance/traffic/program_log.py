@@ -32,7 +32,7 @@ LIMIT = 100 * 1024
 """Characters of the program's own log that are kept, more or less: lines of requests are estimated; llama-swap's
 number."""
 
-GATHER = 0.02
+GATHER = 0.1
 """Seconds that a reader waits for more once there is a line: what a busy server says comes together."""
 
 _LEVEL, _TIME = 9, 36

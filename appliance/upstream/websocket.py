@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import trio
 from msgspec import Struct
-from wsproto.frame_protocol import CloseReason
 
 from appliance.core.bodies.http_message import BodyError, HeadError
 from appliance.errors import UpstreamFailed
@@ -69,6 +68,8 @@ class Websocket:
 
     async def close(self, how: Close) -> None:
         """Say goodbye and wait a moment for the answer; nothing to do when the other side has done so."""
+        from wsproto.frame_protocol import CloseReason  # with h11, a twentieth of a start that joins no websocket
+
         code = CloseReason.NO_STATUS_RCVD if how.code == NO_CODE else how.code
         with trio.move_on_after(CLOSE_TIME):
             await self._connection.aclose(code, how.reason or None)
