@@ -28,7 +28,8 @@ from appliance.cli.llama_server.command import ANSWERED_BY_ENGINE
 from appliance.cli.llama_server.front import FRONT
 from appliance.cli.llama_server.models import REMOTE
 from appliance.cli.serve import serve
-from appliance.core.config.types import Config, PluginConfig, RunsConfig
+from appliance.core.config.additions import PluginConfig, RunsConfig
+from appliance.core.config.types import Config
 from appliance.core.engines.choice import Standing
 from appliance.core.engines.proofs import SPEED_KEPT
 from appliance.core.llama import flags

@@ -14,7 +14,7 @@ import trio
 from msgspec import structs
 
 from appliance.agents.record import PastRun, RunRecord, Worker, WorkerState, WorkerStatus
-from appliance.core.config.types import RunsConfig
+from appliance.core.config.additions import RunsConfig
 from appliance.core.parts import decoded
 from appliance.core.runs.inward import Asker
 from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed

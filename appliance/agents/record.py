@@ -23,7 +23,7 @@ from msgspec import UNSET, Raw, Struct
 
 from appliance.core.answers.ring import Ring
 from appliance.core.bodies.sse import PING, Event, encode
-from appliance.core.config.types import RunsConfig
+from appliance.core.config.additions import RunsConfig
 from appliance.core.parts import EVENTS
 from appliance.core.runs.messages import (
     Call,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from appliance.core.config.types import HangsConfig
+from appliance.core.config.additions import HangsConfig
 from appliance.core.mcp.config import McpServers
 from appliance.core.parts import MIB
 from appliance.errors import OpenDoor

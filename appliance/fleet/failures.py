@@ -17,7 +17,7 @@ from typing import Protocol
 
 import trio
 
-from appliance.core.config.types import HangsConfig
+from appliance.core.config.additions import HangsConfig
 from appliance.core.scheduling.judging import Silence, Suspects, patience
 from appliance.errors import KillsEngines, UpstreamFailed
 from appliance.fleet.launches import Launches

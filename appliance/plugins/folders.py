@@ -18,8 +18,9 @@ from types import CodeType, ModuleType
 from msgspec import Struct
 from platformdirs import user_data_path
 
+from appliance.core.config.additions import PluginConfig
 from appliance.core.config.nodes import Problem
-from appliance.core.config.types import Config, PluginConfig
+from appliance.core.config.types import Config
 from appliance.core.runs.slash import NAME
 from appliance.plugins.manifest import (
     LARGEST,

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 from appliance.core.bodies.json_text import JSON, JsonObject
+from appliance.core.config.additions import PluginConfig
 from appliance.core.config.nodes import Problem
-from appliance.core.config.types import PluginConfig
 from appliance.core.runs.slash import FAMILIES, Family, family_of
 from appliance.core.words import meant_or_all
 

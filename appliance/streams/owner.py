@@ -14,7 +14,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.answers.ring import Ring
-from appliance.core.config.types import StreamsConfig
+from appliance.core.config.additions import StreamsConfig
 from appliance.core.parts import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import RETRY, About, Stored, StreamFiles, check_folder, open_stream_files

@@ -12,7 +12,7 @@ from http_harness import CHAT, Appliance, OpenServer, chat
 from runs_harness import ALARM, WEATHER, Tools, asked, begin, box, result, run, show, told, until_said, until_state
 from waiting import until
 
-from appliance.core.config.types import RunsConfig
+from appliance.core.config.additions import RunsConfig
 from appliance.core.settings import FleetSettings
 
 TIMES = ("created_at", "started_at", "finished_at")

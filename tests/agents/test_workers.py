@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.agents.record import Worker
-from appliance.core.config.types import RunsConfig
+from appliance.core.config.additions import RunsConfig
 from appliance.errors import NoSlotAvailable, WorkerFailed
 
 SETTINGS = RunsConfig(slots=2, queue=1, max_restarts=2, restart_window=10)

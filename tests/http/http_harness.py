@@ -18,8 +18,9 @@ from appliance.catalog.sources import Sources
 from appliance.composition import Appliance as Opened
 from appliance.composition import Places
 from appliance.composition import open_appliance as open_opened
+from appliance.core.config.additions import RunsConfig, StreamsConfig
 from appliance.core.config.load import Loaded
-from appliance.core.config.types import Config, RunsConfig, StreamsConfig
+from appliance.core.config.types import Config
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings, HttpSettings
 from appliance.engines.found import Engine, Finder

@@ -16,7 +16,7 @@ from swap_harness import configure
 from test_fallback import STORY, InOrder, asked, engine, marks, records, text
 from waiting import until
 
-from appliance.core.config.types import HangsConfig
+from appliance.core.config.additions import HangsConfig
 from appliance.core.settings import FleetSettings
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGSTOP")

@@ -16,7 +16,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_st
 from waiting import until
 
 from appliance.core.bodies.sse import Decoder
-from appliance.core.config.types import StreamsConfig
+from appliance.core.config.additions import StreamsConfig
 from appliance.core.settings import FleetSettings
 from appliance.http.way.resumable import conversation_of
 from appliance.traffic.request import Request

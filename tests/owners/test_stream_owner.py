@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from appliance.core.config.types import StreamsConfig
+from appliance.core.config.additions import StreamsConfig
 from appliance.errors import Busy, ShuttingDown
 from appliance.streams.generation import End, Generation, Headers, Reader, RingSink
 from appliance.streams.owner import OVERHEAD, TAKE_OVER_AFTER, Streams, open_streams

@@ -9,7 +9,7 @@ import msgspec
 import trio
 from plugin_folders import write_plugin
 
-from appliance.core.config.types import PluginConfig
+from appliance.core.config.additions import PluginConfig
 from appliance.plugins.folders import bundled_folder
 from appliance.plugins.manifest import Choice
 from appliance.plugins.registry import Listed, Plugins, open_plugins

@@ -15,7 +15,7 @@ import trio
 from full_disk import REFUSED, full_disk, posix_only
 from waiting import until
 
-from appliance.core.config.types import StreamsConfig
+from appliance.core.config.additions import StreamsConfig
 from appliance.errors import UsageError
 from appliance.store.stream_files import FORGOTTEN_AFTER, MAX_WAITING, About, Stored, StreamFiles, open_stream_files
 from appliance.streams.generation import Generation, RingSink

@@ -20,7 +20,8 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.json_text import Edit, Path, Step, apply_edits, parse_path
-from appliance.core.config.types import Filters, Json, PeerFilters
+from appliance.core.config.additions import Json
+from appliance.core.config.types import Filters, PeerFilters
 
 _BREAK = rb"(?:\r\n|\n|\r)"
 _LINE_BREAK = re.compile(_BREAK)

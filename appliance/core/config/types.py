@@ -10,28 +10,31 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, UnsetType, field
 
-Json = object
-"""Any JSON value; of mappings and lists, plain dicts and lists."""
+from appliance.core.config.additions import (
+    ConversationsConfig,
+    HangsConfig,
+    Json,
+    Keys,
+    McpServerConfig,
+    PluginConfig,
+    RunsConfig,
+    ServerPool,
+    StreamsConfig,
+    ToolsConfig,
+    told,
+)
+
 Scalars = str | int | float | bool
 NonNegative = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
 
 DEFAULT_LIMIT = 10
 """Requests of one model at once where ``concurrencyLimit`` is 0."""
 GROUP_OF_THE_REST = "(default)"
 
 
-def told(text: str) -> Meta:
-    return Meta(description=text)
-
-
-class _Keys(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
-class Timeouts(_Keys, frozen=True):
+class Timeouts(Keys, frozen=True):
     """Connection timeouts towards a model's server; 0 is none."""
 
     connect: Annotated[int, told("TCP connect"), Meta(ge=0)] = 30
@@ -56,7 +59,7 @@ class PeerTimeouts(Timeouts, frozen=True):
     )
 
 
-class Filters(_Keys, frozen=True):
+class Filters(Keys, frozen=True):
     """Edits of JSON request bodies, in this order. Keys are dotted paths."""
 
     strip_params: Annotated[str, told("Comma list of paths that are deleted; never `model`")] = field(
@@ -70,7 +73,7 @@ class Filters(_Keys, frozen=True):
     ] = field(default_factory=dict[str, dict[str, Json]], name="setParamsByID")
 
 
-class PeerFilters(_Keys, frozen=True):
+class PeerFilters(Keys, frozen=True):
     strip_params: Annotated[str, told("Comma list of paths that are deleted; never `model`")] = field(
         default="", name="stripParams"
     )
@@ -82,7 +85,7 @@ class PeerFilters(_Keys, frozen=True):
     )
 
 
-class Compat(_Keys, frozen=True):
+class Compat(Keys, frozen=True):
     ignore_websockets: Annotated[
         bool, told("Websockets of this model are outside scheduling: 409 unless it is ready, never a use")
     ] = field(default=False, name="ignoreWebsockets")
@@ -94,7 +97,7 @@ class Compat(_Keys, frozen=True):
 Modality = Literal["text", "audio", "image"]
 
 
-class Capabilities(_Keys, frozen=True):
+class Capabilities(Keys, frozen=True):
     """The abilities of a model, for listings. All empty is the same as not configured."""
 
     inputs: Annotated[list[Modality], told("Kinds of input")] = field(default_factory=list[Modality], name="in")
@@ -110,7 +113,7 @@ Memory = dict[str, str | int]
 """Device (``ram``, ``gpu0``, ``gpu1`` ...) to bytes: a number, or text as in ``12GiB``, ``500MB``."""
 
 
-class ModelConfig(_Keys, frozen=True):
+class ModelConfig(Keys, frozen=True):
     """One model: a command that serves it and how requests reach it."""
 
     cmd: Annotated[str, told("The command that starts the server; lines that begin with # are comments")] = ""
@@ -184,14 +187,14 @@ class ModelConfig(_Keys, frozen=True):
         return self.concurrency_limit if self.concurrency_limit > 0 else DEFAULT_LIMIT
 
 
-class Group(_Keys, frozen=True):
+class Group(Keys, frozen=True):
     swap: Annotated[bool, told("Loading a member unloads the other members")] = True
     exclusive: Annotated[bool, told("Loading a member unloads the members of other groups")] = True
     persistent: Annotated[bool, told("Not unloaded for other groups")] = False
     members: Annotated[list[str], told("Model ids")] = field(default_factory=list[str])
 
 
-class MatrixConfig(_Keys, frozen=True):
+class MatrixConfig(Keys, frozen=True):
     vars: Annotated[dict[str, str], told("Short name to model id")] = field(default_factory=dict[str, str])
     evict_costs: Annotated[
         dict[str, Annotated[int, Meta(ge=1)]], told("Short name or model id to the cost of unloading it; default 1")
@@ -201,39 +204,39 @@ class MatrixConfig(_Keys, frozen=True):
     )
 
 
-class RouterSettings(_Keys, frozen=True):
+class RouterSettings(Keys, frozen=True):
     groups: Annotated[dict[str, Group], told("Groups of models")] = field(default_factory=dict[str, Group])
     matrix: Annotated[MatrixConfig | None, told("Which models may run together")] = None
 
 
-class RouterConfig(_Keys, frozen=True):
+class RouterConfig(Keys, frozen=True):
     use: Annotated[Literal["group", "matrix"], told("Which policy decides who runs beside whom")] = "group"
     settings: Annotated[RouterSettings, told("The policies")] = field(default_factory=RouterSettings)
 
 
-class FifoSettings(_Keys, frozen=True):
+class FifoSettings(Keys, frozen=True):
     priority: Annotated[dict[str, int], told("Model to priority; higher is served first, default 0")] = field(
         default_factory=dict[str, int]
     )
 
 
-class SchedulerSettings(_Keys, frozen=True):
+class SchedulerSettings(Keys, frozen=True):
     fifo: Annotated[FifoSettings, told("The queue")] = field(default_factory=FifoSettings)
 
 
-class SchedulerConfig(_Keys, frozen=True):
+class SchedulerConfig(Keys, frozen=True):
     use: Annotated[Literal["fifo"], told("The kind of queue")] = "fifo"
     settings: Annotated[SchedulerSettings, told("Its settings")] = field(default_factory=SchedulerSettings)
 
 
-class Routing(_Keys, frozen=True):
+class Routing(Keys, frozen=True):
     router: Annotated[RouterConfig, told("Which models may run together")] = field(default_factory=RouterConfig)
     scheduler: Annotated[SchedulerConfig, told("Which requests are served first")] = field(
         default_factory=SchedulerConfig
     )
 
 
-class Peer(_Keys, frozen=True):
+class Peer(Keys, frozen=True):
     """Another server and the models it is asked for."""
 
     proxy: Annotated[str, told("Base URL")] = ""
@@ -247,7 +250,7 @@ class Peer(_Keys, frozen=True):
     timeouts: Annotated[PeerTimeouts, told("Connection timeouts")] = field(default_factory=PeerTimeouts)
 
 
-class Profile(_Keys, frozen=True):
+class Profile(Keys, frozen=True):
     """A set of names that mean other models while the profile is active."""
 
     description: Annotated[str, told("Display text")] = ""
@@ -256,11 +259,11 @@ class Profile(_Keys, frozen=True):
     )
 
 
-class SelectorSettings(_Keys, frozen=True):
+class SelectorSettings(Keys, frozen=True):
     spillover: Annotated[int, told("Requests at one target before the next is started"), Meta(ge=1)] = 1
 
 
-class Selector(_Keys, frozen=True):
+class Selector(Keys, frozen=True):
     """A name that stands for several models."""
 
     strategy: Annotated[Literal["pin", "warm", "spillover"], told("How the target is chosen")] = "pin"
@@ -270,138 +273,42 @@ class Selector(_Keys, frozen=True):
     description: Annotated[str, told("Display text")] = ""
 
 
-class StoreConfig(_Keys, frozen=True):
+class StoreConfig(Keys, frozen=True):
     path: Annotated[str, told("SQLite file of the activity log")] = ""
 
 
-class ActivityUi(_Keys, frozen=True):
+class ActivityUi(Keys, frozen=True):
     session_id: Annotated[list[str], told("Request headers that name a client's session; [] is off")] = field(
         default_factory=lambda: ["X-Session-ID", "X-Litellm-Session-Id"]
     )
 
 
-class Ui(_Keys, frozen=True):
+class Ui(Keys, frozen=True):
     activity: Annotated[ActivityUi, told("The activity page")] = field(default_factory=ActivityUi)
 
 
-class Performance(_Keys, frozen=True):
+class Performance(Keys, frozen=True):
     disabled: Annotated[bool, told("Take no samples of the machine")] = False
     every: Annotated[str, told("Pause between samples, with a unit, as in 5s or 1m30s; at least 5s")] = "5s"
 
 
-class OnStartup(_Keys, frozen=True):
+class OnStartup(Keys, frozen=True):
     preload: Annotated[list[str], told("Models loaded at the start, one after the other")] = field(
         default_factory=list[str]
     )
 
 
-class Hooks(_Keys, frozen=True):
+class Hooks(Keys, frozen=True):
     on_startup: Annotated[OnStartup, told("At the start")] = field(default_factory=OnStartup)
 
 
-class UpstreamConfig(_Keys, frozen=True):
+class UpstreamConfig(Keys, frozen=True):
     ignore_paths: Annotated[list[str], told("Regular expressions: /upstream/ paths that never start a model")] = field(
         default_factory=lambda: [r".*\.(js|json|css|png|gif|jpg|jpeg|ico|txt)$"], name="ignorePaths"
     )
 
 
-class ServerPool(_Keys, frozen=True):
-    num_servers: Annotated[Positive | None, told("Addition: models loaded at once, as modelsMax")] = None
-
-
-class StreamsConfig(_Keys, frozen=True):
-    """Generations that go on, and can be read again, when their client's connection is gone."""
-
-    max_bytes: Annotated[int, told("Addition: bytes kept of one stream, the newest"), Meta(ge=1)] = 4 << 20
-    keep: Annotated[int, told("Addition: a stream that has ended is kept for so long"), Meta(ge=0)] = 300
-    max_total: Annotated[int, told("Addition: bytes kept of all streams; the oldest go first"), Meta(ge=1)] = 256 << 20
-    path: Annotated[str, told("Addition: folder where streams survive a restart; empty: in memory alone")] = ""
-
-
-class HangsConfig(_Keys, frozen=True):
-    """When a model process that has work, sends nothing and answers no question is ended as one that has crashed."""
-
-    after: Annotated[
-        int, told("Addition: seconds of silence until it is asked whether it lives; 0 never"), Meta(ge=0)
-    ] = 60
-    awaited: Annotated[int, told("Addition: the same while another model waits for room"), Meta(ge=1)] = 20
-    answer: Annotated[int, told("Addition: seconds that it has to answer its check endpoint"), Meta(ge=1)] = 10
-    floor: Annotated[int, told("Addition: fewer bytes than these within that time are silence"), Meta(ge=1)] = 64
-
-
-class ConversationsConfig(_Keys, frozen=True):
-    """The conversations of the page: their texts and files, which the program keeps so that every device has them."""
-
-    enabled: Annotated[bool, told("Addition: keep the page's conversations on this machine")] = True
-    path: Annotated[str, told("Addition: SQLite file of the conversations; empty: in the program's data folder")] = ""
-    max_bytes: Annotated[int, told("Addition: bytes that they may take together"), Meta(ge=1)] = 2 << 30
-
-
-class McpServerConfig(_Keys, frozen=True):
-    """The program as an MCP server, at ``/mcp``."""
-
-    enabled: Annotated[bool, told("Addition: offer the models to MCP clients, at /mcp; needs a key")] = False
-    tools: Annotated[list[str], told("Addition: which of the program's own tools they may also use")] = field(
-        default_factory=list[str]
-    )
-
-
-class RunsConfig(_Keys, frozen=True):
-    """Agent runs: how many at once, how long each step of one may take, and how long its result is kept."""
-
-    slots: Annotated[int, told("Addition: runs of one model at once"), Meta(ge=1)] = 2
-    queue: Annotated[int, told("Addition: runs of one model that may wait for a slot"), Meta(ge=0)] = 0
-    connect: Annotated[int, told("Addition: longest wait for a connection to the engine"), Meta(ge=1)] = 10
-    headers: Annotated[int, told("Addition: longest wait for the head of its answer"), Meta(ge=1)] = 600
-    stall: Annotated[int, told("Addition: longest silence within its answer"), Meta(ge=1)] = 120
-    tool_timeout: Annotated[int, told("Addition: longest time of one use of a tool"), Meta(ge=1)] = field(
-        default=120, name="toolTimeout"
-    )
-    caller_timeout: Annotated[
-        int, told("Addition: longest wait for the results of tools that the caller executes"), Meta(ge=1)
-    ] = field(default=600, name="callerTimeout")
-    keep: Annotated[int, told("Addition: the result of a run that has ended is kept for so long"), Meta(ge=0)] = 3600
-    keep_max: Annotated[int, told("Addition: results kept; the oldest go first"), Meta(ge=1)] = field(
-        default=100, name="keepMax"
-    )
-    event_bytes: Annotated[int, told("Addition: bytes kept of one run's events, the newest"), Meta(ge=1024)] = field(
-        default=1 << 20, name="eventBytes"
-    )
-    max_restarts: Annotated[
-        int, told("Addition: restarts of a model within restartWindow; at one more its runs are refused"), Meta(ge=0)
-    ] = field(default=3, name="maxRestarts")
-    max_faults: Annotated[
-        int,
-        told("Addition: answers of a living engine that fail in a row before it is restarted; 0: any number"),
-        Meta(ge=0),
-    ] = field(default=3, name="maxFaults")
-    restart_window: Annotated[int, told("Addition: the time in which restarts are counted"), Meta(ge=1)] = field(
-        default=600, name="restartWindow"
-    )
-
-
-class ToolsConfig(_Keys, frozen=True):
-    """Tools of this machine for clients and models; none unless they are named."""
-
-    enable: Annotated[list[str], told("Addition: names of built-in tools, or all")] = field(default_factory=list[str])
-    runtime: Annotated[str, told("Addition: where they run, as --tools-runtime; empty: on this machine")] = ""
-    root: Annotated[str, told("Addition: the folder of this machine that they cannot leave; empty: none")] = ""
-
-
-class PluginConfig(_Keys, frozen=True):
-    """Changes to the config.json of one plugin; absent members stay as that file has them."""
-
-    enabled: Annotated[bool | UnsetType, told("Addition: whether there is such a command")] = UNSET
-    settings: Annotated[dict[str, Json], told("Addition: settings of the plugin, each over the one of its file")] = (
-        field(default_factory=dict[str, Json])
-    )
-    timeout: Annotated[
-        Annotated[int, Meta(ge=1)] | UnsetType,
-        told("Addition: seconds that one hook may take, of a stream between two events"),
-    ] = UNSET
-
-
-class Config(_Keys, frozen=True):
+class Config(Keys, frozen=True):
     """A whole configuration."""
 
     health_check_timeout: Annotated[int, told("Longest time a model may take to be ready; at least 15")] = field(

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, structs
 
+from appliance.core.config.additions import ServerPool
 from appliance.core.config.names import Names, normal_aliases, normal_peers, normal_profiles, normal_selectors
 from appliance.core.config.nodes import Places, Problem, Report
 from appliance.core.config.scalars import (
@@ -43,7 +44,6 @@ from appliance.core.config.types import (
     OnStartup,
     RouterConfig,
     Routing,
-    ServerPool,
     Ui,
     UpstreamConfig,
 )

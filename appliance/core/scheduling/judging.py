@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from appliance.core.config.types import HangsConfig
+from appliance.core.config.additions import HangsConfig
 
 REMEMBERED = 600.0
 """Seconds for which a request is remembered that a process died under."""

@@ -10,7 +10,7 @@ from msgspec import Meta, Raw, Struct
 
 from appliance.agents.record import Limits
 from appliance.core.bodies.head import check_json
-from appliance.core.config.types import RunsConfig
+from appliance.core.config.additions import RunsConfig
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
 from appliance.core.tools.schema_check import schema_problem
 from appliance.core.tools.specs import NO_PARAMETERS

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from one_edit import delete_path, set_path
 
 from appliance.core.bodies.filters import compile_edits, is_protected, stripped_paths
-from appliance.core.config.types import Filters, Json, PeerFilters
+from appliance.core.config.additions import Json
+from appliance.core.config.types import Filters, PeerFilters
 
 CHAT = b'{"model": "llama", "temperature": 0.70, "messages": [{"role":"user","content":"hi"}], "stream":true}'
 

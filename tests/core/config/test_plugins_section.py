@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from appliance.core.config.additions import PluginConfig
 from appliance.core.config.load import Loaded, Source, load
 from appliance.core.config.show import schema, shown
-from appliance.core.config.types import PluginConfig
 
 
 def read(text: str, *more: str) -> Loaded:
