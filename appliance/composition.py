@@ -43,9 +43,9 @@ from appliance.http.server import Server, open_listening
 from appliance.http.way.asking import Asking
 from appliance.http.way.gateway import Gateway
 from appliance.http.way.guard import Guard
-from appliance.http.way.lasting import Lasting
 from appliance.http.way.pings import Pings
 from appliance.http.way.pipeline import Pipeline
+from appliance.http.way.resumable import Lasting
 from appliance.peers.owner import Peers, open_peers
 from appliance.platform.drivers import open_gpus
 from appliance.platform.samples import open_samples

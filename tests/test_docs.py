@@ -42,9 +42,9 @@ from appliance.errors import ApplianceError
 from appliance.http import errors as http_errors
 from appliance.http.bytes.body import Bodies
 from appliance.http.control.app import create_app
-from appliance.http.control.run_request import KEYS
+from appliance.http.control.run_routes import KEYS
 from appliance.http.control.run_routes import AgentList as Agents
-from appliance.http.way import resumable, routes
+from appliance.http.way import routes
 from appliance.plugins import testing
 from appliance.plugins.folders import HOOKS, SETTINGS
 from appliance.plugins.manifest import DEFAULT_TIMEOUT
@@ -119,7 +119,7 @@ async def test_every_route_of_the_server_is_documented(open_server: OpenServer) 
         app = create_app(settings, settings.listen, server.traffic, Bodies(settings), server.owners)
     paths = {rule.rule for rule in app.url_map.iter_rules()}
     assert len(paths) >= 30
-    for path in (*paths, resumable.STREAM, resumable.LOOKUP, resumable.SOCKET):
+    for path in (*paths, routes.STREAM, routes.LOOKUP, routes.SOCKET):
         assert path.partition("<")[0].rstrip("/") in HTTP, path
     for path in paths:
         if path.startswith(("/api/runs", "/api/workers")):

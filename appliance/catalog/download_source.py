@@ -21,8 +21,7 @@ from appliance.catalog.download_plan import Plan, PlannedFile, plan_download
 from appliance.catalog.download_status import HubFailed
 from appliance.catalog.found import Cached, UnsafeName, current_snapshot, in_cache, join_inside, list_folder
 from appliance.catalog.hub import Answer, Hub, HubAccess
-from appliance.core.models.download import Wanted
-from appliance.core.models.elsewhere import Image, Location, Remote, shown_url
+from appliance.core.models.download import Image, Location, Remote, Wanted, shown_url
 from appliance.core.models.names import is_projector, stem_of
 from appliance.core.parts import decoded
 from appliance.errors import ApplianceError, NotFound

@@ -7,8 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from appliance.core.models.download import Wanted
-from appliance.core.models.elsewhere import Location, Remote
+from appliance.core.models.download import Location, Remote, Wanted
 from appliance.errors import Conflict, Forbidden, ModelError, NotFound, PeerFailed
 
 LOG_IN = "set HF_TOKEN to a token with access, or log in with 'hf auth login'"

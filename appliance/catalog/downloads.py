@@ -30,8 +30,7 @@ from appliance.catalog.download_status import (
     State,
 )
 from appliance.catalog.hub import Hub, HubAccess, find_token
-from appliance.core.models.download import Throttle, Wanted, parse_reference, retry_delay
-from appliance.core.models.elsewhere import Image, Remote
+from appliance.core.models.download import Image, Remote, Throttle, Wanted, parse_reference, retry_delay
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, CallerError, InvalidModelFile, ModelUnloaded
 from appliance.trio_parts import Changed, beside

@@ -26,8 +26,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from appliance.core.llama.presets import Definition
-from appliance.core.models.download import PRESET_FILE, RemoteFile, Wanted, pick
-from appliance.core.models.elsewhere import Remote
+from appliance.core.models.download import PRESET_FILE, Remote, RemoteFile, Wanted, pick
 from appliance.core.models.model import Source
 from appliance.core.models.names import (
     PROJECTOR_TYPES,

@@ -30,8 +30,7 @@ from appliance.core.llama.presets import (
     define,
     read_presets,
 )
-from appliance.core.models.download import Wanted, parse_reference, sidecars_of
-from appliance.core.models.elsewhere import Remote, parse_image, parse_location
+from appliance.core.models.download import Remote, Wanted, parse_image, parse_location, parse_reference, sidecars_of
 from appliance.core.models.names import QUANTISATIONS, prefer
 from appliance.errors import BadRequest, InvalidConfig, UsageError
 

@@ -128,7 +128,7 @@ def show(
     if models_preset is not None:
         if config_file is not None or config_dir is not None:
             raise UsageError("--models-preset cannot be combined with --config and --config-dir; leave those out")
-        from appliance.cli.llama_server.presets import show_presets
+        from appliance.cli.llama_server.command import show_presets
 
         return show_presets(models_preset, flags, as_json=as_json)
     if flags:

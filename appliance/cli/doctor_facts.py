@@ -35,7 +35,7 @@ from appliance.engines.found import ENGINE_VARIABLE, Engine, Places, find_engine
 from appliance.engines.owner import open_engines
 from appliance.engines.table import Table
 from appliance.errors import ApplianceError
-from appliance.fleet.terms import plan_of
+from appliance.fleet.budgets import plan_of
 from appliance.platform.hardware import checkup, port_owner
 
 PATIENCE = 10.0

@@ -35,7 +35,7 @@ from appliance.core.words import did_you_mean
 from appliance.engines.found import finder, installed_folder
 from appliance.engines.owner import open_engines
 from appliance.errors import Conflict, EngineNotFound, ModelNotFound, UsageError
-from appliance.fleet.terms import plan_of
+from appliance.fleet.budgets import plan_of
 from appliance.platform.children import open_children
 from appliance.platform.console import say
 from appliance.platform.drivers import look

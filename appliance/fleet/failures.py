@@ -20,9 +20,9 @@ import trio
 from appliance.core.config.additions import HangsConfig
 from appliance.core.scheduling.judging import Silence, Suspects, patience
 from appliance.errors import KillsEngines, UpstreamFailed
+from appliance.fleet.child import unanswered
 from appliance.fleet.launches import Launches
 from appliance.fleet.lease import Lease
-from appliance.fleet.readiness import unanswered
 from appliance.fleet.run import Ended, ModelRun
 from appliance.trio_parts import persist
 

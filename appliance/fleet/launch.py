@@ -2,16 +2,19 @@
 
 A model on disk runs on the program's own engine, which speaks llama-server's child protocol. A configured model is
 whatever its ``cmd`` starts (llama-swap's rules, 0bdb3720): nothing is known of it but its URL and its check endpoint.
+Who listens on its port is judged here, too.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
+import socket
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from urllib.parse import quote, urlsplit
 
 from msgspec import Struct, structs
@@ -23,12 +26,78 @@ from appliance.core.settings import FleetSettings
 from appliance.core.words import split_command
 from appliance.engines.found import Engine, is_this_program
 from appliance.errors import ModelFailedToStart
-from appliance.fleet.ports import listens_itself
 from appliance.platform.children import inherited_env, own_env
 from appliance.platform.console import is_frozen
 from appliance.platform.ports import LOOPBACK, free_port
 from appliance.upstream.address import address_of
 from appliance.upstream.client import Address
+
+LAUNCHERS = frozenset(
+    (
+        "docker",
+        "podman",
+        "nerdctl",
+        "ctr",
+        "crictl",
+        "lxc",
+        "incus",
+        "kubectl",
+        "ssh",
+        "wsl",
+        "systemctl",
+        "systemd-run",
+    )
+)
+"""Commands after which a process listens that is not their child."""
+HERE = ("localhost", LOOPBACK, "::1")
+
+
+def will_listen(config: ModelConfig, address: Address) -> bool:
+    """Whether the command itself is told to listen where its requests will go.
+
+    A command may also stand for a server that runs already, or elsewhere; then its port is nobody's business. A port
+    within a URL is one that is called, not one that is listened on.
+    """
+    if address.host.lower() not in HERE:
+        return False
+    number = re.compile(rf"(?<!\d){address.port}(?!\d)")
+    return any(number.search(word) and "://" not in word for word in (*config.argv, *config.env))
+
+
+def listens_itself(config: ModelConfig, address: Address) -> bool:
+    """Whether the port must be held by the command's own process or a descendant.
+
+    Not where the command is a tool that has somebody else listen: the daemon of containers, another machine.
+    """
+    if config.compat.foreign_port or not will_listen(config, address):
+        return False
+    words = (PurePath(word).stem.lower() for part in config.argv for word in part.split())
+    return LAUNCHERS.isdisjoint(words)
+
+
+def is_taken(address: Address) -> bool:
+    """Whether somebody listens there, so that nobody else can. ``localhost`` is where servers listen by default."""
+    host = address.host if address.host == "::1" else LOOPBACK
+    try:
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError:
+        return False  # no IPv6 here: the server will say so itself
+    with sock:
+        if sys.platform != "win32":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, address.port))
+        except PermissionError:
+            return False  # a port for which the command may have rights that this program lacks
+        except OSError:
+            return True
+    return False
+
+
+def neighbour_at(address: Address, others: Mapping[str, Address]) -> str | None:
+    """Which other model has its server there."""
+    return next((m for m, other in others.items() if (other.host, other.port) == (address.host, address.port)), None)
+
 
 ABORT_TIME = 5.0
 """Seconds that a configured server gets to end when it is stopped while it starts."""

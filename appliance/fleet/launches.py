@@ -18,9 +18,17 @@ from appliance.engines.found import EMBEDDED, Engine
 from appliance.engines.owner import Chooser
 from appliance.engines.probing import workers_for
 from appliance.errors import EngineNotFound, ModelFailedToStart
-from appliance.fleet.launch import NOBODY, Launch, configured_launch, engine_argv, engine_launch, worker_endpoints
+from appliance.fleet.launch import (
+    NOBODY,
+    Launch,
+    configured_launch,
+    engine_argv,
+    engine_launch,
+    neighbour_at,
+    will_listen,
+    worker_endpoints,
+)
 from appliance.fleet.logs import Logs
-from appliance.fleet.ports import neighbour_at, will_listen
 from appliance.fleet.run import Ended
 from appliance.platform.machine import engine_threads
 from appliance.upstream.client import Address

@@ -23,7 +23,7 @@ from appliance.core.settings import FleetSettings
 from appliance.engines.found import NO_GPUS, Engine, same_start
 from appliance.engines.owner import Chooser, OneEngine
 from appliance.errors import ApplianceError, KillsEngines, ModelNotFound, ModelUnloaded, ShuttingDown
-from appliance.fleet.budgets import Budgets, keep_measuring
+from appliance.fleet.budgets import Budgets, keep_measuring, policy_for
 from appliance.fleet.failures import END_NOTICED, Failures, Hangs
 from appliance.fleet.launch import same_launch
 from appliance.fleet.launches import Launches
@@ -31,7 +31,6 @@ from appliance.fleet.lease import Lease, Place
 from appliance.fleet.logs import Echo, Logs
 from appliance.fleet.run import Ended, ModelRun
 from appliance.fleet.status import Broken, ChildStatus, Observer, progress_of, status_of, tell_end
-from appliance.fleet.terms import policy_for
 from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.platform.drivers import Gpus
 from appliance.trio_parts import Changed, persist

@@ -15,10 +15,9 @@ from appliance.core.models.model import Model
 from appliance.engines.found import Engine
 from appliance.errors import ApplianceError, ModelFailedToStart, ModelUnloaded
 from appliance.fleet.child import Exited, ModelProcess
-from appliance.fleet.launch import Launch, with_ending
+from appliance.fleet.launch import Launch, is_taken, will_listen, with_ending
 from appliance.fleet.lease import Lease
 from appliance.fleet.logs import Logs
-from appliance.fleet.ports import is_taken, will_listen
 from appliance.platform.children import Children, describe_status
 from appliance.trio_parts import lacking
 from appliance.upstream.client import Address

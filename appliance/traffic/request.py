@@ -40,7 +40,7 @@ class Request(Struct, frozen=True, kw_only=True):
     """The other end of the connection."""
 
     inward: bool = False
-    """The program itself asks: see `http.way.inward`."""
+    """The program itself asks: see `http.way.handover`."""
     first: Mapping[bytes, bytes] = {}
     """The first header of each name, in lower case; made from ``headers`` where it is not given."""
 

@@ -12,7 +12,7 @@ from appliance.catalog.presets import LARGEST, open_presets
 from appliance.catalog.sources import STARTER, Sources
 from appliance.core.llama import flags
 from appliance.core.llama.preset_file import chosen
-from appliance.core.models.elsewhere import Location
+from appliance.core.models.download import Location
 from appliance.core.models.model import Model
 from appliance.errors import InvalidConfig, InvalidModelFile, UsageError
 

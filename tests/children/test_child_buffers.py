@@ -16,10 +16,9 @@ from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.engines.embedded import available, command
 from appliance.engines.found import Engine
-from appliance.fleet.budgets import corrected
+from appliance.fleet.budgets import RAM, corrected, expected_of, plan_of
 from appliance.fleet.child import ModelProcess
 from appliance.fleet.launch import engine_launch
-from appliance.fleet.terms import RAM, expected_of, plan_of
 from appliance.platform.children import open_children
 
 STARTER = Path(__file__).parents[2] / "appliance" / "catalog" / "starter" / "llama-appliance-starter-Q8_0.gguf"

@@ -14,7 +14,7 @@ from configured_harness import PLAIN, Fleets, Settings, ask, free_port
 
 from appliance.core.config.types import Compat, ModelConfig
 from appliance.errors import ModelFailedToStart
-from appliance.fleet.ports import listens_itself
+from appliance.fleet.launch import listens_itself
 from appliance.platform.ports import foreign_holder
 from appliance.upstream.client import Address
 

@@ -11,7 +11,7 @@ from command_line import Command
 
 from appliance import __version__
 from appliance.cli.app import VERBS
-from appliance.fleet.terms import limits_of
+from appliance.fleet.budgets import limits_of
 from appliance.settings import AppSettings
 
 

@@ -8,7 +8,7 @@ import pytest
 from command_line import Command
 from gguf_files import write_model
 
-from appliance.core.llama.shorthands import SHORTHANDS
+from appliance.core.llama.older import SHORTHANDS
 from appliance.settings import AppSettings
 
 

@@ -12,7 +12,7 @@ from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from openai.types.chat import ChatCompletionChunk
 from swap_harness import Configure, configure
 
-from appliance.http.way.loading import LoadingStream
+from appliance.http.way.telling import LoadingStream
 from appliance.traffic.request import Headers
 
 HEADER = "━━━━━\nllama-appliance loading model: alpha\n"

@@ -16,8 +16,8 @@ from appliance.core.config.types import Config, Peer
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.sockets.sockets import join_peers
+from appliance.http.way.asking import answer_from_peers
 from appliance.http.way.explaining import explain
-from appliance.http.way.peer_relay import answer_from_peers
 from appliance.http.way.visit import Visit
 from appliance.peers.owner import Peers, open_peers
 from appliance.traffic.request import Request

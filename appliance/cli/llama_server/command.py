@@ -3,7 +3,8 @@
 The front (address, keys, CORS, page) is this program; every other flag goes to the model process as it was written.
 The configuration file has the form of a preset file: what stands in front of the first section counts, and ``[*]``
 below that; other sections and unknown keys do not. Its options are weaker than the environment. Vertex AI's variables
-(``AIP_*``) are read as llama-server reads them. Source of the behaviour: llama-server of llama.cpp b11434.
+(``AIP_*``) are read as llama-server reads them. ``config show --models-preset`` prints the options of each model of
+router mode, and their sources. Source of the behaviour: llama-server of llama.cpp b11434.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from pathlib import Path
 
 import click
 import trio
-from msgspec import structs
+from msgspec import Struct, structs
 
+from appliance.catalog.catalog import Catalog
 from appliance.catalog.found import cache_directory
 from appliance.catalog.hub import hub_access
 from appliance.catalog.presets import read_ini
@@ -25,13 +27,16 @@ from appliance.cli.llama_server.front import FRONT, LOG_FILE, http_settings, is_
 from appliance.cli.llama_server.models import REMOTE, Places, cached, fetch, missing, needs_of
 from appliance.cli.llama_server.router import preset_of_repository, router_mode
 from appliance.cli.options import tools_of_options
+from appliance.cli.show import print_json, print_table
 from appliance.core.config.nodes import Problem
 from appliance.core.llama import flags
+from appliance.core.llama import flags as llama_flags
 from appliance.core.llama.explained import usage
 from appliance.core.llama.flags import Option
-from appliance.core.llama.older import modern_variables, modern_words
+from appliance.core.llama.older import modern_variables, modern_words, spelled_out
 from appliance.core.llama.preset_file import DEFAULT, EVERYWHERE, HF_TOKEN, Choice, is_known, parse, read_key
-from appliance.core.llama.shorthands import spelled_out
+from appliance.core.llama.presets import Layers, Told, explain
+from appliance.core.models.model import Model
 from appliance.core.models.names import is_speakable
 from appliance.core.settings import DEFAULT_PORT, FleetSettings, HttpSettings, UnixSocket
 from appliance.engines.found import find_engine
@@ -267,3 +272,59 @@ def _model_id(fetched: Sequence[Option], alias: Option | None, places: Places) -
     if not is_speakable(model_id):
         raise UsageError(f"the name {model_id!r} cannot be used for a model; give another with --alias")
     return model_id
+
+
+class ShownModel(Struct, frozen=True, kw_only=True):
+    """One model as ``--json`` prints it."""
+
+    source: str
+    path: str
+    fetch: list[str]
+    """The downloads that wait for the first request."""
+    error: str | None
+    options: list[Told]
+
+
+def show_presets(file: Path, flags: Sequence[str], *, as_json: bool) -> int:
+    """Print it for these flags of llama-server and this environment. Raises UsageError, InvalidConfig."""
+    from_argv = llama_flags.split(("--models-preset", str(file), *flags))
+    sources = router_mode(from_argv, from_surroundings(os.environ), os.environ).sources
+    layers = sources.presets.layers if sources.presets is not None else Layers()
+    snapshot = Catalog(sources).scan()
+    shown = {model.id: _shown(model, layers) for model in snapshot.models}
+    if as_json:
+        print_json({"models": shown, "notes": snapshot.notes})
+        return 0
+    for place, (model_id, model) in enumerate(shown.items()):
+        click.echo(("\n" if place else "") + f"{model_id}{_about(model)}")
+        rows = [(f"  {told.option}", told.said.value, _who(told), _instead(told)) for told in model.options]
+        print_table(("  OPTION", "VALUE", "FROM", "INSTEAD OF"), rows)
+    return 0
+
+
+def _shown(model: Model, layers: Layers) -> ShownModel:
+    section = next((name for name in (model.id, *model.aliases) if name in layers.presets.sections), model.id)
+    settings = (line.partition(" = ") for line in model.preset.splitlines() if " = " in line)
+    return ShownModel(
+        source=model.source,
+        path=model.path,
+        fetch=[str(wanted) for wanted in model.fetch],
+        error=model.error,
+        options=explain(layers, section, model.origins, {f"--{name}": value for name, _, value in settings}),
+    )
+
+
+def _about(model: ShownModel) -> str:
+    if model.error is not None:
+        return f": cannot be used: {model.error}"
+    if model.fetch:
+        return f": {' and '.join(model.fetch)} is downloaded on the first request"
+    return f": {model.path}" if model.path else ""
+
+
+def _who(told: Told) -> str:
+    return f"{told.said.layer} ({told.said.origin})"
+
+
+def _instead(told: Told) -> str:
+    return ", ".join(f"{said.value} of {said.layer} ({said.origin})" for said in told.instead_of)

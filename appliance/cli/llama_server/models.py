@@ -20,8 +20,15 @@ from appliance.cli.pull import Stopped, followed
 from appliance.cli.show import human_size
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
-from appliance.core.models.download import Reference, Wanted, parse_reference, sidecars_of
-from appliance.core.models.elsewhere import Remote, parse_image, parse_location
+from appliance.core.models.download import (
+    Reference,
+    Remote,
+    Wanted,
+    parse_image,
+    parse_location,
+    parse_reference,
+    sidecars_of,
+)
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, say_error
 

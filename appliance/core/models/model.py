@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from appliance.core.config.types import ModelConfig
-from appliance.core.models.elsewhere import Remote
+from appliance.core.models.download import Remote
 from appliance.core.models.gguf import GgufInfo
 
 Source = Literal["config", "preset", "path", "models_dir", "cache", "lm_studio", "ollama", "starter"]

@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from appliance.core.bodies.json_text import JSON, JsonObject
-from appliance.core.models.download import Wanted, parse_reference
-from appliance.core.models.elsewhere import Remote, parse_image
+from appliance.core.models.download import Remote, Wanted, parse_image, parse_reference
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.ollama.asking import (

@@ -1,4 +1,4 @@
-"""The program as its own client: agents, plugins and tools ask models through it. `http.way.inward` implements it."""
+"""The program as its own client: agents, plugins and tools ask models through it. `http.way.handover` implements it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which of llama-server's options the embedded engine carries, how, and why it refuses the others.
 
-Every option of core.llama_flags is in exactly one of CARRIED, REFUSED and ASKED; tests compare CARRIED with what
+Every option of `core.llama.flags` is in exactly one of CARRIED, REFUSED and ASKED; tests compare CARRIED with what
 llama.cpp's own parser makes of the same words.
 """
 
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 
 from appliance.core.llama.flags import Option, split
-from appliance.engines.embedded import hardware as h
 from appliance.engines.embedded import special as s
 from appliance.engines.embedded.carriers import (
     Carrier,
@@ -52,9 +51,9 @@ def _same(*words: str) -> dict[str, str]:
 def _processors(path: str, suffix: str) -> dict[str, Carrier]:
     """The processor options of one kind of work: generation, batches, and both again for a draft model."""
     return {
-        f"--cpu-mask{suffix}": h.cpu_mask(path),
+        f"--cpu-mask{suffix}": s.cpu_mask(path),
         f"--cpu-strict{suffix}": integer(f"{path}.strict_cpu", least=0),
-        f"--prio{suffix}": h.priority(f"{path}.priority"),
+        f"--prio{suffix}": s.priority(f"{path}.priority"),
         f"--poll{suffix}": integer(f"{path}.poll", least=0),
     }
 
@@ -79,8 +78,8 @@ _MODEL: dict[str, Carrier] = {
     "--lora-init-without-apply": switch("lora_init_without_apply"),
     "--mmproj": text("mmproj.path"),
     "--mmproj-auto": unset("no_mmproj"),
-    "--mmproj-offload": h.mmproj_offload,
-    "--mmproj-device": h.mmproj_device,
+    "--mmproj-offload": s.mmproj_offload,
+    "--mmproj-device": s.mmproj_device,
     "--image-min-tokens": integer("image_min_tokens"),
     "--image-max-tokens": integer("image_max_tokens"),
     "--mtmd-batch-max-tokens": integer("mtmd_batch_max_tokens"),
@@ -94,30 +93,30 @@ _MODEL: dict[str, Carrier] = {
 }
 
 _COMPUTE: dict[str, Carrier] = {
-    "--threads": h.threads("cpuparams.n_threads"),
-    "--threads-batch": h.threads("cpuparams_batch.n_threads"),
-    "--threads-draft": h.threads("speculative.draft.cpuparams.n_threads"),
-    "--threads-batch-draft": h.threads("speculative.draft.cpuparams_batch.n_threads"),
+    "--threads": s.threads("cpuparams.n_threads"),
+    "--threads-batch": s.threads("cpuparams_batch.n_threads"),
+    "--threads-draft": s.threads("speculative.draft.cpuparams.n_threads"),
+    "--threads-batch-draft": s.threads("speculative.draft.cpuparams_batch.n_threads"),
     **_processors("cpuparams", ""),
     **_processors("cpuparams_batch", "-batch"),
     **_processors("speculative.draft.cpuparams", "-draft"),
     **_processors("speculative.draft.cpuparams_batch", "-batch-draft"),
-    "--cpu-range": h.cpu_range("cpuparams"),
-    "--cpu-range-batch": h.cpu_range("cpuparams_batch"),
-    "--cpu-range-draft": h.cpu_range("speculative.draft.cpuparams"),
+    "--cpu-range": s.cpu_range("cpuparams"),
+    "--cpu-range-batch": s.cpu_range("cpuparams_batch"),
+    "--cpu-range-draft": s.cpu_range("speculative.draft.cpuparams"),
     "--numa": choice("numa", "ggml_numa_strategy", _same("distribute", "isolate", "numactl")),
-    "--device": h.no_device,
-    "--override-tensor": h.tensor_overrides("tensor_buft_overrides"),
-    "--cpu-moe": h.experts_on_cpu("tensor_buft_overrides"),
-    "--n-cpu-moe": h.layers_on_cpu("tensor_buft_overrides"),
-    "--n-cpu-ffn": h.layers_on_cpu("tensor_buft_overrides", dense=True),
+    "--device": s.no_device,
+    "--override-tensor": s.tensor_overrides("tensor_buft_overrides"),
+    "--cpu-moe": s.experts_on_cpu("tensor_buft_overrides"),
+    "--n-cpu-moe": s.layers_on_cpu("tensor_buft_overrides"),
+    "--n-cpu-ffn": s.layers_on_cpu("tensor_buft_overrides", dense=True),
     "--moe-cache-mib": integer("moe_cache_size", least=0, scale=1024 * 1024),
-    "--n-gpu-layers": h.gpu_layers("n_gpu_layers"),
+    "--n-gpu-layers": s.gpu_layers("n_gpu_layers"),
     "--split-mode": choice("split_mode", "llama_split_mode", _same("none", "layer", "row", "tensor")),
-    "--tensor-split": h.tensor_split,
+    "--tensor-split": s.tensor_split,
     "--main-gpu": integer("main_gpu", least=0),
     "--fit": on_off("fit_params"),
-    "--fit-target": h.fit_target,
+    "--fit-target": s.fit_target,
     "--fit-ctx": integer("fit_params_min_ctx", least=0),
     "--op-offload": unset("no_op_offload"),
     "--kv-offload": unset("no_kv_offload"),
@@ -213,13 +212,13 @@ _SPECULATIVE: dict[str, Carrier] = {
     "--spec-draft-sampling": s.speculative_sampling,
     "--spec-synth-len": number("speculative.synth_len"),
     "--spec-synth-rates": s.synthetic_rates,
-    "--device-draft": h.draft_device,
-    "--n-gpu-layers-draft": h.gpu_layers("speculative.draft.n_gpu_layers"),
+    "--device-draft": s.draft_device,
+    "--n-gpu-layers-draft": s.gpu_layers("speculative.draft.n_gpu_layers"),
     "--cache-type-k-draft": choice("speculative.draft.cache_type_k", "ggml_type", _CACHE_TYPES),
     "--cache-type-v-draft": choice("speculative.draft.cache_type_v", "ggml_type", _CACHE_TYPES),
-    "--override-tensor-draft": h.tensor_overrides("speculative.draft.tensor_buft_overrides"),
-    "--cpu-moe-draft": h.experts_on_cpu("speculative.draft.tensor_buft_overrides"),
-    "--n-cpu-moe-draft": h.layers_on_cpu("speculative.draft.tensor_buft_overrides"),
+    "--override-tensor-draft": s.tensor_overrides("speculative.draft.tensor_buft_overrides"),
+    "--cpu-moe-draft": s.experts_on_cpu("speculative.draft.tensor_buft_overrides"),
+    "--n-cpu-moe-draft": s.layers_on_cpu("speculative.draft.tensor_buft_overrides"),
     "--spec-ngram-mod-n-min": integer("speculative.ngram_mod.n_min", least=0),
     "--spec-ngram-mod-n-max": integer("speculative.ngram_mod.n_max", least=0),
     "--spec-ngram-mod-n-match": integer("speculative.ngram_mod.n_match", least=1),

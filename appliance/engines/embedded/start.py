@@ -26,8 +26,8 @@ from appliance.core.llama.flags import FLAGS, Kind, from_env, last, merge, split
 from appliance.engines.embedded import WHEEL
 from appliance.engines.embedded import version as wheel_version
 from appliance.engines.embedded.carriers import Target
-from appliance.engines.embedded.hardware import accelerators
 from appliance.engines.embedded.params import REFUSED, fill
+from appliance.engines.embedded.special import accelerators
 from appliance.errors import EngineNotFound, UsageError
 
 ANSWERED = ("--help", "--version", "--list-devices")

@@ -19,9 +19,9 @@ from appliance.core.runs.slash import Plan
 from appliance.errors import ApplianceError, BadRequest, UpstreamFailed
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.handover import Reply, answered
-from appliance.http.way.job import Ask, Job
 from appliance.http.way.pings import Pings
-from appliance.http.way.sending import sending
+from appliance.http.way.telling import sending
+from appliance.http.way.visit import Ask, Job
 from appliance.plugins import Event, Response
 from appliance.plugins.registry import Plugins
 from appliance.traffic.record import aside

@@ -49,8 +49,8 @@ from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.errors import BadRequest, Forbidden, ToolLoopFailed
 from appliance.http.errors import JSON_TYPE
 from appliance.http.way.handover import Reply, answered
-from appliance.http.way.job import Ask, Job
-from appliance.http.way.sending import sending
+from appliance.http.way.telling import sending
+from appliance.http.way.visit import Ask, Job
 from appliance.tools.box import Toolbox
 from appliance.traffic.request import send_whole
 

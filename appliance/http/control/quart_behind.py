@@ -26,7 +26,7 @@ from appliance.http.bytes.tls import TlsSocket
 from appliance.http.control.app import MAX_CONTROL_BODY
 from appliance.http.control.run_routes import LARGE, MAX_RUN
 from appliance.http.way.guard import Guard
-from appliance.http.way.resumable import STREAM
+from appliance.http.way.routes import STREAM
 from appliance.http.way.visit import Visit
 from appliance.traffic.request import Request
 

@@ -1,4 +1,7 @@
-"""Agent runs and plugins over HTTP: ``/api/runs``, ``/api/workers`` and ``/api/agents``."""
+"""Agent runs and plugins over HTTP: ``/api/runs``, ``/api/workers`` and ``/api/agents``.
+
+The body of ``POST /api/runs`` becomes a task: every mistake is named before anything begins.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from appliance.agents.run import Asked, Run
 from appliance.errors import BadRequest, NotReady
 from appliance.http import errors
 from appliance.http.control.answers import endless_answer, json_answer, read_body
-from appliance.http.control.run_request import read_results, read_run
 from appliance.http.control.stream_routes import CONTENT_TYPE, StreamBody, read_offset
 from appliance.plugins.registry import Listed, Plugins
 from appliance.traffic.request import CONVERSATIONS
@@ -27,6 +29,214 @@ from appliance.traffic.targets import Targets
 if TYPE_CHECKING:
     from hypercorn.typing import HTTPScope
     from werkzeug.datastructures import Headers
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw
+
+from appliance.agents.record import Limits
+from appliance.core.bodies.head import check_json
+from appliance.core.config.additions import RunsConfig
+from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
+from appliance.core.tools.schema_check import schema_problem
+from appliance.core.tools.specs import NO_PARAMETERS
+from appliance.core.words import meant_or_all
+from appliance.tools.box import Toolbox
+
+OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
+"""Members that ``params`` must not hold: the run sets them itself."""
+MAX_DEFINITIONS = 1 << 20
+"""Bytes of all definitions of one run: each is checked for being a schema."""
+
+
+class _Function(Struct):
+    name: str
+    description: str = ""
+    parameters: Raw = NO_PARAMETERS
+
+
+class _Definition(Struct):
+    """OpenAI's form; the bare function is also understood."""
+
+    function: _Function
+    type: str = "function"
+
+
+class _Timeouts(Struct, forbid_unknown_fields=True):
+    connect: Annotated[float, Meta(gt=0)] | None = None
+    headers: Annotated[float, Meta(gt=0)] | None = None
+    stall: Annotated[float, Meta(gt=0)] | None = None
+
+
+class RunRequest(Struct, frozen=True, kw_only=True):
+    """The body; ``tools`` are names, ``mcp:<server>``, or definitions of functions that the caller executes."""
+
+    model: str
+    messages: list[Raw] | None = None
+    system_prompt: str | None = None
+    user_prompt: str | None = None
+    tools: list[str | dict[str, Raw]] = []
+    exit_tools: list[dict[str, Raw]] = []
+    params: dict[str, Raw] = {}
+    max_tool_iterations: Annotated[int, Meta(ge=0, le=MAX_ITERATIONS)] = 8
+    timeouts: _Timeouts | None = None
+    repeated_line_limit: Annotated[int, Meta(ge=0)] = 0
+    parallel_tool_calls: bool = False
+
+
+KEYS = RunRequest.__struct_fields__
+_decode = msgspec.json.Decoder(RunRequest).decode
+_decode_keys = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_definition = msgspec.json.Decoder(_Definition).decode
+_decode_function = msgspec.json.Decoder(_Function).decode
+_encode = msgspec.json.encode
+
+
+class _Message(Struct):
+    role: str
+
+
+def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task, Limits]:
+    """Raises BadRequest."""
+    check_json(body)  # says what is wrong with it, and where
+    _refuse_unknown(_decode_keys(body), KEYS)
+    try:
+        asked = _decode(body)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the request body cannot be used: {error}") from None
+    if not asked.model:
+        raise BadRequest("'model' is empty; GET /v1/models lists what there is", param="model")
+    if owned := [name for name in OWNED if name in asked.params]:
+        raise BadRequest(f"'params.{owned[0]}' is for the run to say; give it beside 'params'", param="params")
+    task = Task(
+        model=asked.model,
+        messages=tuple(_messages(asked)),
+        tools=tuple(_tools(asked, toolbox)),
+        params=asked.params,
+        max_tool_iterations=asked.max_tool_iterations,
+        repeated_line_limit=asked.repeated_line_limit,
+        parallel_tool_calls=asked.parallel_tool_calls,
+    )
+    return task, _limits(asked.timeouts, settings)
+
+
+def _limits(asked: _Timeouts | None, settings: RunsConfig) -> Limits:
+    times = asked or _Timeouts()
+    return Limits(
+        connect=times.connect or settings.connect,
+        headers=times.headers or settings.headers,
+        stall=times.stall or settings.stall,
+    )
+
+
+def _messages(asked: RunRequest) -> list[Raw]:
+    prompts = asked.system_prompt is not None or asked.user_prompt is not None
+    if asked.messages is not None:
+        if prompts:
+            raise BadRequest("give either 'messages' or the prompts, not both", param="messages")
+        for at, message in enumerate(asked.messages):
+            try:
+                msgspec.json.decode(message, type=_Message)
+            except msgspec.ValidationError as error:
+                raise BadRequest(f"message {at} cannot be used: {error}", param="messages") from None
+        if not asked.messages:
+            raise BadRequest("'messages' is empty; give at least one, or 'user_prompt'", param="messages")
+        return asked.messages
+    if not asked.user_prompt:
+        raise BadRequest("there is nothing to answer; give 'messages', or 'user_prompt'", param="messages")
+    told = [] if asked.system_prompt is None else [{"role": "system", "content": asked.system_prompt}]
+    return [Raw(_encode(message)) for message in (*told, {"role": "user", "content": asked.user_prompt})]
+
+
+def _tools(asked: RunRequest, toolbox: Toolbox) -> list[Tool]:
+    named = [tool for tool in asked.tools if isinstance(tool, str)]
+    definitions = [*(tool for tool in asked.tools if not isinstance(tool, str)), *asked.exit_tools]
+    if sum(len(value) for definition in definitions for value in definition.values()) > MAX_DEFINITIONS:
+        raise BadRequest(f"the definitions of tools are larger than {MAX_DEFINITIONS} bytes", param="tools")
+    tools = [
+        Tool(name=spec.name, description=spec.description, parameters=spec.parameters, runner="server")
+        for spec in toolbox.select(named)
+    ]
+    for definition in (tool for tool in asked.tools if not isinstance(tool, str)):
+        function = _function(definition, "tools")
+        tools.append(
+            Tool(name=function.name, description=function.description, parameters=function.parameters, runner="client")
+        )
+    for definition in asked.exit_tools:
+        function = _function(definition, "exit_tools")
+        tools.append(
+            Tool(name=function.name, description=function.description, parameters=function.parameters, runner="exit")
+        )
+    names: set[str] = set()
+    for tool in tools:
+        if tool.name in names:
+            raise BadRequest(f"there are two tools called '{tool.name}'", param="tools")
+        names.add(tool.name)
+    return tools
+
+
+def _function(definition: dict[str, Raw], param: str) -> _Function:
+    raw = _encode(definition)
+    try:
+        function = _decode_definition(raw).function if "function" in definition else _decode_function(raw)
+    except msgspec.ValidationError as error:
+        form = '{"type": "function", "function": {"name", "description", "parameters"}}'
+        raise BadRequest(
+            f"a definition in '{param}' cannot be used: {error}; it looks like {form}", param=param
+        ) from None
+    if not function.name:
+        raise BadRequest(f"a definition in '{param}' has no name", param=param)
+    if problem := schema_problem(bytes(function.parameters)):
+        raise BadRequest(f"the parameters of '{function.name}' are not a schema: {problem}", param=param)
+    return function
+
+
+class _Result(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The outcome of one call: exactly one of ``content`` and ``error``."""
+
+    tool_call_id: str
+    content: Raw = Raw()
+    error: str | None = None
+
+
+class _Results(Struct):
+    results: list[_Result]
+
+
+RESULT_KEYS = ("results",)
+_decode_results = msgspec.json.Decoder(_Results).decode
+
+
+def read_results(body: bytes) -> dict[str, tuple[str, str | None]]:
+    """The body of ``POST /api/runs/<id>/tool_results``: words for the model, or why a tool could not be used."""
+    check_json(body)
+    _refuse_unknown(_decode_keys(body), RESULT_KEYS)
+    try:
+        results = _decode_results(body).results
+    except msgspec.ValidationError as error:
+        form = '{"results": [{"tool_call_id", "content" or "error"}]}'
+        raise BadRequest(f"the request body cannot be used: {error}; it looks like {form}", param="results") from None
+    for result in results:
+        if bool(result.content) == (result.error is not None):
+            raise BadRequest(
+                f"the result of call '{result.tool_call_id}' needs 'content' or 'error', one of them", param="results"
+            )
+    return {result.tool_call_id: (_text(result.content), result.error) for result in results}
+
+
+def _text(content: Raw) -> str:
+    """A string as it is, any other JSON as its text; nothing as an empty one."""
+    try:
+        return msgspec.json.decode(content or b'""', type=str)
+    except msgspec.ValidationError:
+        return bytes(content).decode()
+
+
+def _refuse_unknown(given: Iterable[str], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            raise BadRequest(f"there is no key '{name}' in this request{meant_or_all(name, known)}", param=name)
 
 
 class AgentList(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,8 @@ from appliance.core.answers.ring import Numbered
 from appliance.core.parts import EVENTS
 from appliance.errors import BadRequest
 from appliance.http.control.answers import Pieces, endless_answer, json_answer, read_as
-from appliance.http.way.resumable import LOOKUP, STREAM, find_stream
+from appliance.http.way.resumable import find_stream
+from appliance.http.way.routes import LOOKUP, STREAM
 from appliance.streams.generation import Reader
 from appliance.streams.owner import Streams
 

@@ -19,7 +19,7 @@ from appliance.core.bodies.sse import Decoder, Event, RecordTooLong
 from appliance.core.parts import UNREADABLE, decoded
 from appliance.core.runs.inward import Asker, Reply
 from appliance.errors import BadRequest, UpstreamFailed
-from appliance.http.control.run_request import read_run
+from appliance.http.control.run_routes import read_run
 from appliance.traffic.targets import Targets
 
 ORIGIN = "mcp"

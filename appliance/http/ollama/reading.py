@@ -21,9 +21,8 @@ from appliance.core.runs.inward import Asker
 from appliance.fleet.owner import Fleet
 from appliance.http.ollama.known import Known
 from appliance.http.ollama.sink import JSON_TYPE, speak
-from appliance.http.way.job import Job
 from appliance.http.way.routes import own_path
-from appliance.http.way.visit import Visit
+from appliance.http.way.visit import Job, Visit
 from appliance.traffic.request import Headers, send_whole
 
 T = TypeVar("T")

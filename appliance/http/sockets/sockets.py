@@ -29,12 +29,12 @@ from appliance.http.bytes.connection import Connection
 from appliance.http.errors import describe
 from appliance.http.owners import Owners
 from appliance.http.sockets.handshake import INTERNAL, Handshake, answer_handshake, websocket_visit
+from appliance.http.way.asking import first_reached, for_peers
 from appliance.http.way.guard import Guard
 from appliance.http.way.outgoing import reached, renamed, sent_headers
-from appliance.http.way.peer_relay import first_reached, for_peers
 from appliance.http.way.pipeline import Pipeline
-from appliance.http.way.resumable import SOCKET, find_stream
-from appliance.http.way.routes import is_passed
+from appliance.http.way.resumable import find_stream
+from appliance.http.way.routes import SOCKET, is_passed
 from appliance.http.way.visit import Visit
 from appliance.peers.link import LINK_PATH, MAX_MESSAGE, LocalState, ModelState, WaitChanged, exchange_states
 from appliance.peers.owner import Peers

@@ -1,7 +1,10 @@
-"""A request asked of a model's process, and of the next one where the engine dies."""
+"""A request asked of a model's process, and of the next one where the engine dies; or of a peer, and of the next one
+where that cannot be reached.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 
 import msgspec
@@ -9,26 +12,26 @@ import trio
 from msgspec import Raw, Struct
 
 from appliance.core.bodies.head import refuse_old_images
+from appliance.core.bodies.sse import Dialect
 from appliance.core.models.model import Model
+from appliance.core.parts import without
 from appliance.core.settings import HttpSettings
-from appliance.errors import ModelLoading, ModelNotLoaded, UpstreamFailed
+from appliance.errors import ModelLoading, ModelNotLoaded, PeerFailed, UpstreamFailed
 from appliance.fleet.lease import Lease, Place
 from appliance.fleet.owner import Fleet
 from appliance.http.way.fallback import Course
 from appliance.http.way.guard import Guard
-from appliance.http.way.job import Job
-from appliance.http.way.loading import LoadingStream
-from appliance.http.way.outgoing import edited, reached, renamed, sent_headers
-from appliance.http.way.peer_relay import answer_from_peers
+from appliance.http.way.outgoing import CONVERSATION, edited, reached, renamed, sent_headers
 from appliance.http.way.pings import Pings
 from appliance.http.way.relay import Relay
-from appliance.http.way.telling import told_meanwhile
+from appliance.http.way.telling import LoadingStream, told_meanwhile
+from appliance.http.way.visit import Job
 from appliance.peers.owner import Peers
 from appliance.traffic.record import aside
-from appliance.traffic.request import Request
+from appliance.traffic.request import Request, Sink
 from appliance.traffic.targets import Target, Targets
 from appliance.upstream.address import Address
-from appliance.upstream.client import Begun, Exchange, split_head
+from appliance.upstream.client import Begun, ConnectFailed, Exchange, Headers, Progress, forwardable_to_peer, split_head
 from appliance.upstream.pool import Pool
 
 OLD_IMAGES = frozenset({"/completion", "/completions", "/embedding", "/embeddings"})
@@ -231,3 +234,87 @@ def _progress(raw: Raw | None) -> float | None:
         return msgspec.json.decode(raw, type=_Progress).value
     except msgspec.MsgspecError:
         return None
+
+
+VIA = (b"Via", b"1.1 llama-appliance")
+MAX_HOPS = 4
+"""Appliances that one request may pass; two that name each other for a model would pass it on for ever."""
+
+BodyFor = Callable[[str, str], bytes]
+"""Peer id and model to the body that this peer gets: its own name of the model, its own filters."""
+
+
+def _nothing(peer_id: str) -> None:
+    pass
+
+
+async def answer_from_peers(
+    peers: Peers,
+    candidates: Sequence[tuple[str, str]],
+    method: str,
+    target: str,
+    headers: Headers,
+    body_for: BodyFor,
+    sink: Sink,
+    dialect: Dialect = Dialect.OPENAI,
+    *,
+    answering: Callable[[str], None] = _nothing,
+    progress: Progress | None = None,
+    pool: Pool | None = None,
+) -> None:
+    """Ask ``candidates``, pairs of peer id and model, best first, until one takes the request, and pass its answer on.
+
+    Only a peer that no byte of the request reached is followed by the next one. ``headers`` are the client's: what
+    belongs to it alone is dropped here. ``answering`` is called with the peer's id when its answer begins. Raises
+    PeerFailed when all failed, or the one that took the request did; Busy.
+    """
+    passed = for_peers(headers, candidates)
+
+    async def ask(peer_id: str, model: str) -> None:
+        body = body_for(peer_id, model)
+        address = peers.address(peer_id)
+        async with Exchange(address, method, target, passed, body, progress=progress, pool=pool) as response:
+            peers.answered(peer_id)
+            answering(peer_id)
+            await Relay(response, sink, dialect).run()
+
+    await first_reached(peers, candidates, ask)
+
+
+async def first_reached(
+    peers: Peers, candidates: Sequence[tuple[str, str]], ask: Callable[[str, str], Awaitable[None]]
+) -> None:
+    """Call ``ask`` with a peer id and its model, best first, until one is reached. Raises as `answer_from_peers`."""
+    failures: list[tuple[str, str]] = []
+    for peer_id, model in peers.order(candidates):
+        try:
+            with peers.using(peer_id):
+                await ask(peer_id, model)
+                return
+        except ConnectFailed as error:
+            peers.failed(peer_id, error.why)
+            failures.append((peer_id, error.why))
+        except UpstreamFailed as error:
+            raise PeerFailed(peer_id, error.why) from None
+    raise _all_failed(candidates, failures)
+
+
+def for_peers(headers: Headers, candidates: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """The client's headers as a peer gets them. Raises PeerFailed for a request that goes in circles."""
+    hops = sum(value.count(VIA[1]) for name, value in headers if name.lower() == b"via")
+    if hops >= MAX_HOPS:
+        why = f"the request has passed {hops} appliances; some name each other as peers for its model"
+        raise PeerFailed(_names(candidates), why)
+    return [*without(forwardable_to_peer(headers), (CONVERSATION,)), VIA]
+
+
+def _all_failed(candidates: Sequence[tuple[str, str]], failures: Sequence[tuple[str, str]]) -> PeerFailed:
+    if not failures:
+        return PeerFailed(_names(candidates), "not in the configuration any more")
+    if len(failures) == 1:
+        return PeerFailed(*failures[0])
+    return PeerFailed(_names(failures), "; ".join(f"{peer_id}: {why}" for peer_id, why in failures))
+
+
+def _names(pairs: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(peer_id for peer_id, _ in pairs)

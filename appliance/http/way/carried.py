@@ -35,12 +35,12 @@ from appliance.http.way import fallback
 from appliance.http.way.asking import OLD_IMAGES, Asking, Standing
 from appliance.http.way.explaining import followed
 from appliance.http.way.guard import Guard
-from appliance.http.way.job import Job
+from appliance.http.way.outgoing import CONVERSATION
 from appliance.http.way.pings import Ping
 from appliance.http.way.pipeline import KEEP_ALIVE, Pipeline
 from appliance.http.way.relay import Relay
-from appliance.http.way.resumable import CONVERSATION
 from appliance.http.way.routes import Route, is_passed
+from appliance.http.way.visit import Job
 from appliance.traffic.record import Record, aside
 from appliance.traffic.request import Headers, Request, Sink, read_request
 from appliance.traffic.targets import Target

@@ -19,8 +19,8 @@ from appliance.core.runs.slash import family_of
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.fleet.lease import Lease
 from appliance.fleet.status import Broken
-from appliance.http.way.job import Job
 from appliance.http.way.relay import MAX_LATE_ANSWER, Trail, error_in
+from appliance.http.way.visit import Job
 from appliance.traffic.record import aside
 from appliance.traffic.request import Request
 from appliance.upstream.client import Address, Response

@@ -8,13 +8,13 @@ from appliance.core.bodies import head as heads
 from appliance.core.bodies.filters import Edits, rewrite_field, rewrite_urlencoded
 from appliance.core.bodies.head import RequestHead
 from appliance.core.models.model import Model
-from appliance.http.way.resumable import CONVERSATION
 from appliance.traffic.request import Request
 from appliance.upstream.address import OWN_TO_THIS_HOP, Address
 
 FORM = "application/x-www-form-urlencoded"
 CREDENTIALS = (b"authorization", b"x-api-key")
 FORWARDED_FOR = b"x-forwarded-for"
+CONVERSATION = b"x-conversation-id"
 _NOT_FOR_MODELS = OWN_TO_THIS_HOP | {CONVERSATION}
 """With the id of a conversation, llama-server would go on when this program hangs up."""
 

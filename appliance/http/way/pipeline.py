@@ -27,13 +27,10 @@ from appliance.http.ollama.sink import speak
 from appliance.http.way.asking import Asking
 from appliance.http.way.explaining import explain
 from appliance.http.way.fallback import wish_of
-from appliance.http.way.handover import Handover
-from appliance.http.way.inward import Inward
-from appliance.http.way.job import Job
-from appliance.http.way.lasting import Lasting
+from appliance.http.way.handover import Handover, Inward
 from appliance.http.way.outgoing import JSON, Format, format_of, head_of
 from appliance.http.way.pings import Pings
-from appliance.http.way.resumable import conversation_of
+from appliance.http.way.resumable import Lasting, conversation_of
 from appliance.http.way.routes import (
     COMFY,
     COMFY_MODEL,
@@ -47,7 +44,7 @@ from appliance.http.way.routes import (
     passed_route,
     single_route,
 )
-from appliance.http.way.visit import Visit
+from appliance.http.way.visit import Job, Visit
 from appliance.plugins.registry import Plugins
 from appliance.traffic.record import CLIENT_LEFT, Record, RecordingSink
 from appliance.traffic.request import Request, Sink, send_whole
@@ -328,7 +325,7 @@ class Pipeline:
         return config is not None and any(is_found(pattern, path) for pattern in config.upstream.ignore_paths)
 
     async def _answer_inward(self, request: Request, record: Record, content: bytes, handover: Handover) -> None:
-        """Have a request of the program itself answered, without a connection; see `http.way.inward`."""
+        """Have a request of the program itself answered, without a connection; see `http.way.handover`."""
         route = self.route(request)
         record.path = route.name if route is not None else record.path
         recorder, requests = self._traffic.recorder, self._traffic.lifetime.requests

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+from msgspec import structs
+
 from appliance.core.bodies.sse import Dialect, ErrorInfo, error_record
 from appliance.errors import BadRequest, Busy, NotFound, RequestCancelled, ShuttingDown
+from appliance.fleet.owner import Fleet
+from appliance.http.bytes.body import Bodies
+from appliance.http.ollama.sink import speaking_ollama
+from appliance.http.way.explaining import explain, followed
+from appliance.http.way.outgoing import CONVERSATION
+from appliance.http.way.visit import Job, Visit
 from appliance.streams.generation import End, Generation
 from appliance.streams.owner import Streams
-from appliance.traffic.request import Headers, Request, Sink
+from appliance.traffic.record import CLIENT_LEFT, RecordingSink
+from appliance.traffic.request import Request, Sink
+from appliance.traffic.traffic import Traffic
 
-CONVERSATION = b"x-conversation-id"
-STREAM = "/v1/stream"
-LOOKUP = "/v1/streams/lookup"
-SOCKET = "/v1/stream/ws"
 MAX_ID = 1024
 """Bytes of an id; a model's name with a UUID before it is a tenth of that."""
 _INTERRUPTED = ErrorInfo(
@@ -30,16 +38,6 @@ def conversation_of(request: Request) -> str | None:
     if len(value) > MAX_ID:
         raise BadRequest(f"the X-Conversation-Id header is longer than {MAX_ID} bytes; use a shorter id")
     return value.encode("latin-1").decode("utf-8", "replace")
-
-
-def without_conversation(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """For a model's server or a peer: with the id, llama-server would go on when this program hangs up."""
-    return [header for header in headers if header[0].lower() != CONVERSATION]
-
-
-def is_stream_path(path: str) -> bool:
-    """Whether the program itself answers it, whatever else its mode leaves to the model."""
-    return path in (STREAM, LOOKUP) or path.startswith(f"{STREAM}/")
 
 
 def interrupted_record(dialect: Dialect) -> bytes:
@@ -75,3 +73,53 @@ async def be_first_reader(generation: Generation, sink: Sink) -> None:
             raise RequestCancelled("request cancelled by another one with the same X-Conversation-Id")
         case End.SHUT_DOWN:
             raise ShuttingDown
+
+
+Serve = Callable[[Visit, Job], Awaitable[None]]
+
+
+class Lasting:
+    """Has requests answered under the owner of streams."""
+
+    def __init__(self, streams: Streams, traffic: Traffic, bodies: Bodies, fleet: Fleet) -> None:
+        self._streams = streams
+        self._traffic = traffic
+        self._bodies = bodies
+        self._fleet = fleet
+
+    async def serve(self, conversation: str, visit: Visit, job: Job, serve: Serve) -> None:
+        """Do ``serve`` in a task that lasts, and pass its answer on to the client for as long as that is there.
+
+        Raises RequestCancelled, ShuttingDown and Busy.
+        """
+        request, record = job.request, job.record
+        recorder, requests = self._traffic.recorder, self._traffic.lifetime.requests
+
+        async def generate(ring: Sink) -> None:
+            sink = recorder.watch(record, followed(speaking_ollama(request, ring), job.route))
+            inner = Visit(request, job.route, sink, record, visit.body)
+            requests.begin(inner.cancel)
+            try:
+                with inner.scope:
+                    await serve(inner, structs.replace(job, sink=sink))
+                if inner.why is not None and inner.scope.cancelled_caught:
+                    raise inner.why
+            except Exception as error:  # noqa: BLE001  it becomes an answer
+                await explain(inner, error)
+            finally:
+                requests.end(inner.cancel)
+                self._bodies.release(reserved)
+                recorder.finish(record, sink, job.route.name, ring.status or CLIENT_LEFT)
+
+        def loading() -> bool:
+            return self._fleet.known(record.model) is not None and not self._fleet.is_ready(record.model)
+
+        generation = self._streams.begin(
+            conversation,
+            generate,
+            streams=job.streams,
+            loading=loading,
+            interrupted=interrupted_record(visit.route.dialect if visit.route is not None else job.route.dialect),
+        )
+        reserved, record.outlives = visit.body.hand_over(), True
+        await be_first_reader(generation, job.sink.inner if isinstance(job.sink, RecordingSink) else job.sink)

@@ -7,7 +7,6 @@ from urllib.parse import quote
 from msgspec import Struct, structs
 
 from appliance.core.bodies.sse import Dialect
-from appliance.http.way.resumable import is_stream_path
 from appliance.traffic.request import CONVERSATIONS, PAGE_PREFIX, Request
 
 
@@ -113,6 +112,9 @@ OTHER = "other"
 """In single-model mode, whatever this program knows nothing of."""
 MCP, TOOLS, CORS_PROXY = "/mcp", "/tools", "/cors-proxy"
 UPSTREAM = "/upstream/"
+STREAM = "/v1/stream"
+LOOKUP = "/v1/streams/lookup"
+SOCKET = "/v1/stream/ws"
 COMFY = "/comfyui/"
 COMFY_MODEL = "comfyui_auto"
 _ASK_MODEL = ("/props", "/slots", "/metrics")
@@ -138,9 +140,8 @@ def single_route(request: Request) -> Route | None:
     path = request.path
     if (
         request.public
-        or is_stream_path(path)
-        or path.startswith((PAGE_PREFIX, CONVERSATIONS, "/logs/"))
-        or path in ("", "/logs")
+        or path in ("", "/logs", STREAM, LOOKUP)
+        or path.startswith((PAGE_PREFIX, CONVERSATIONS, "/logs/", f"{STREAM}/"))
     ):
         return None
     known = model_route(request)

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.core.models.download import SIDECARS, Reference, RemoteFile, Wanted, parse_reference, pick, sidecars_of
-from appliance.core.models.elsewhere import Image, Location, parse_image, parse_location
+from appliance.core.models.download import (
+    SIDECARS,
+    Image,
+    Location,
+    Reference,
+    RemoteFile,
+    Wanted,
+    parse_image,
+    parse_location,
+    parse_reference,
+    pick,
+    sidecars_of,
+)
 from appliance.errors import NotFound, UsageError
 
 FILES = (
