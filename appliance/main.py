@@ -143,7 +143,7 @@ async def _beside_serving(settings: AppSettings, owners: Owners) -> ApplianceErr
     """Finish the start once the program listens and knows its models; an error ends it."""
     if settings.http.single is not None:
         return await _serve_single(settings.http.single, owners)
-    _introduce(owners.fleet.engine, owners.catalog)
+    _introduce(owners.fleet.launches.engine, owners.catalog)
     configured = settings.config.hooks.on_startup.preload if settings.config is not None else ()
     presets = [model.id for model in owners.catalog.snapshot.models if model.load_on_startup]
     for name in dict.fromkeys((*configured, *presets, *settings.preload)):

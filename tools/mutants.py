@@ -77,7 +77,11 @@ MUTANTS = [
         ),
         ("who is behind may evict who is ahead", "if any(other.model in going for other in ahead):", "if False:"),
         ("pinned models idle out", "ttl = math.inf if self.terms.pinned else self", "ttl = self"),
-        ("models in use are squeezed out", "fixed=o.fixed or o.held", "fixed=o.fixed"),
+    ),
+    *_of(
+        "appliance/core/scheduling/policy.py",
+        SCHEDULE,
+        ("models in use are squeezed out", "fixed=occupant.fixed or occupant.held", "fixed=occupant.fixed"),
     ),
     *_of(
         "appliance/fleet/lease.py",

@@ -27,6 +27,8 @@ from appliance.platform.drivers import Gpus, process_memory
 from appliance.platform.machine import free_memory
 
 SAMPLES: Mapping[str, GpuMemory] = {}
+AT_ONCE = 1e-6
+"""Seconds, where none at all would mean for ever."""
 AFTER = 1.0
 EVERY = 30.0
 """Seconds after readiness until the first look, and between looks: servers grow while they are used."""
@@ -55,12 +57,14 @@ class Budgets:
             limits, memory={d: min(most, self._left.get(d, most)) for d, most in limits.memory.items()}
         )
 
-    def terms(self, model: Model, engine: Engine | None) -> Terms:
-        """What is settled about a model, if it runs on this engine."""
+    def terms(self, model: Model, engine: Engine | None, kept: float | None = None) -> Terms:
+        """What is settled about a model, if it runs on this engine. ``kept`` replaces its ``ttl``: see `Fleet.keep`."""
         memory = self.limits(self._config).memory
         devices = (RAM, *(engine.gpus.values() if engine is not None else ()))
         room = {device: memory[device] for device in devices if device in memory}
         terms = terms_of(model, self._config, self._settings, room)
+        if kept is not None:
+            terms = structs.replace(terms, ttl=0.0 if kept == math.inf else max(kept, AT_ONCE))
         return structs.replace(terms, memory=self._capped(terms.memory, memory))
 
     def taken(

@@ -70,7 +70,7 @@ class Launches:
         return self._chooser.choose() if self._chooser is not None else None
 
     def argv_of(self, model: Model) -> tuple[str, ...]:
-        """See `Fleet.argv_of`."""
+        """The command that would start it; of a model on disk with port 0, as the port is not chosen yet."""
         if model.config is not None:
             return tuple(model.config.argv)
         engine = self.choose(model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Protocol
 
@@ -43,6 +43,12 @@ class Place:
     def fetched(self) -> float | None:
         """How much of the model is downloaded, from 0 to 1; None when it is here."""
         return self._fetched() if self._fetched else None
+
+
+class Supply(Protocol):
+    """Returns the same model as it is when all of its files are here; ``tell`` hears how far that is."""
+
+    def __call__(self, model: Model, tell: Callable[[Callable[[], float | None]], None] | None) -> Awaitable[Model]: ...
 
 
 class Counted(Protocol):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Protocol
 
 import trio
-from msgspec import structs
 
 from appliance.core.config.types import Config
 from appliance.core.fit.plan import GpuMemory, Plan
@@ -27,30 +25,17 @@ from appliance.fleet.budgets import Budgets, keep_measuring, policy_for
 from appliance.fleet.failures import END_NOTICED, Failures, Hangs
 from appliance.fleet.launch import same_launch
 from appliance.fleet.launches import Launches
-from appliance.fleet.lease import Lease, Place
+from appliance.fleet.lease import Lease, Place, Supply
 from appliance.fleet.logs import Echo, Logs
-from appliance.fleet.run import Ended, ModelRun
-from appliance.fleet.status import Broken, ChildStatus, Observer, progress_of, status_of, tell_end
+from appliance.fleet.run import ModelRun
+from appliance.fleet.status import Broken, ChildStatus, Ends, Observer, progress_of, status_of
 from appliance.platform.children import REAP_TIME, Children, open_children
 from appliance.platform.drivers import Gpus
-from appliance.trio_parts import Changed, persist
+from appliance.trio_parts import Changed, beside, persist
 from appliance.upstream.client import Address
-
-LAST_GRACE = 3.0
-"""Seconds that engines get to end by themselves when the program ends; their requests are over by then."""
 
 _now = trio.current_time
 log = logging.getLogger(__name__)
-
-
-class Supply(Protocol):
-    """Returns the same model as it is when all of its files are here; ``tell`` hears how far that is."""
-
-    def __call__(self, model: Model, tell: Callable[[Callable[[], float | None]], None] | None) -> Awaitable[Model]: ...
-
-
-UNFETCHED = 100
-"""Models that could not be fetched and are remembered: their names come from clients."""
 
 
 class Fleet:
@@ -76,9 +61,8 @@ class Fleet:
         self.observer = observer
         self._supply, self._gpus = supply, gpus
         self._config: Config | None = None
-        self._settings = settings
-        self._budgets = Budgets(settings)
-        self._launches = Launches(chooser, settings, self.logs, self._staying, self._budgets.plan)
+        self._settings, self._budgets = settings, Budgets(settings)
+        self.launches = Launches(chooser, settings, self.logs, self._staying, self._budgets.plan)
         self._children, self._nursery = children, nursery
         self._schedule = Schedule(self._budgets.limits(None), FreePolicy())
         self._alarm = trio.CancelScope()
@@ -90,18 +74,11 @@ class Fleet:
         self._current: dict[str, Model] = {}
         self._models: dict[str, Model] = {}
         self._runs: dict[str, ModelRun] = {}
-        self._last: dict[str, Ended] = {}
-        self._unfetched: dict[str, None] = {}
-        """The models in `_last` that never had a process, the oldest first."""
+        self._ends = Ends()
         self._kept: dict[str, float] = {}
         """How long clients wish models to stay when nobody uses them, in seconds, until their process ends."""
-        self._failures = Failures(self._runs, self._asked, self._launches)
+        self._failures = Failures(self._runs, self._asked, self.launches)
         self._changed = Changed()
-
-    @property
-    def engine(self) -> Engine | None:
-        """What a model on disk of which nothing is known would be started on."""
-        return self._launches.engine
 
     @property
     def busy(self) -> bool:
@@ -132,10 +109,14 @@ class Fleet:
         self._models |= {model_id: model for model_id, model in self._current.items() if model_id in self._models}
         for model_id in [m for m in self._schedule.models() if m not in self._current]:
             self._perform(self._schedule.remove(model_id, _now()))
-        self._perform(self._schedule.adopt(self._budgets.limits(config), policy_for(config), _now()))
+        self._limit()
         for model_id in [m for m in self._schedule.models() if m in self._current]:
             self._follow(self._current[model_id], outdated=model_id in outdated)
         return outdated
+
+    def _limit(self) -> None:
+        """Budgets or policy may be others than before."""
+        self._perform(self._schedule.adopt(self._budgets.limits(self._config), policy_for(self._config), _now()))
 
     def _follow(self, model: Model, *, outdated: bool) -> None:
         """What a configuration says now of a model that has a process, or is waited for."""
@@ -185,19 +166,10 @@ class Fleet:
             lease.model = await self._supply(model, lease.place.fetches if lease.place is not None else None)
         except ApplianceError as error:
             if not isinstance(error, ModelUnloaded):
-                self._last.pop(model.id, None)
-                self._last[model.id] = Ended(how="failed", error=error, why=str(error))
-                self._unfetched[model.id] = None
-                while len(self._unfetched) > UNFETCHED:
-                    self._forget_unfetched(next(iter(self._unfetched)))
-                self._perform(())
+                self._ends.add_unfetched(model.id, error)
+                self._changed.wake()
             raise
-        self._forget_unfetched(model.id)
-
-    def _forget_unfetched(self, model_id: str) -> None:
-        if model_id in self._unfetched:
-            del self._unfetched[model_id]
-            self._last.pop(model_id, None)
+        self._ends.forget_unfetched(model.id)
 
     def ask(self, lease: Lease) -> None:
         """See `Lender`."""
@@ -242,13 +214,8 @@ class Fleet:
         """Whether a request for it would be served at once."""
         return self._schedule.state(model_id) is State.READY
 
-    def lease_nowait(self, model_id: str) -> AbstractContextManager[Address] | None:
-        """The address of a model that is loaded now, without counting as a use: for introspection. Never loads."""
-        address = self.address(model_id)
-        return nullcontext(address) if address is not None else None
-
     def address(self, model_id: str) -> Address | None:
-        """Where the model is reached, if it is loaded now."""
+        """Where the model is reached, if it is loaded now. Asking for it does not count as a use."""
         return self._runs[model_id].address if self.is_ready(model_id) else None
 
     async def wait_quiet(self, model_id: str) -> None:
@@ -294,21 +261,20 @@ class Fleet:
 
     def plan(self, model: Model) -> Plan | None:
         """How the model is best started in what is free now; None where its file does not say enough."""
-        engine = self._launches.choose(model) if model.config is None else None
+        engine = self.launches.choose(model) if model.config is None else None
         return self._budgets.plan(model, engine) if engine is not None else None
 
     def see_gpus(self, samples: Mapping[str, GpuMemory]) -> None:
         """GPUs were looked at, by what budgets call them. Where others have taken their memory, idle models go."""
         if self._budgets.sampled(samples, self._schedule.taken()):
-            limits = self._budgets.limits(self._config)
-            self._perform(self._schedule.adopt(limits, policy_for(self._config), _now()))
+            self._limit()
             self._perform(self._schedule.squeeze(_now()))
 
     def see_machine(self) -> None:
         """More may be known of the machine than before: its budgets apply, and idle models move to the best seat."""
-        if (look := self._launches.look) is not None and look is not self._budgets.look:
+        if (look := self.launches.look) is not None and look is not self._budgets.look:
             self._budgets.look = look
-            self._perform(self._schedule.adopt(self._budgets.limits(self._config), policy_for(self._config), _now()))
+            self._limit()
         self.reseat()
 
     def reseat(self) -> None:
@@ -319,8 +285,7 @@ class Fleet:
         for model_id, run in list(self._runs.items()):
             if not self.is_ready(model_id) or self._schedule.leases(model_id) or self._schedule.waiting(model_id):
                 continue
-            process, following = run.process, self._launches.choose(run.model)
-            engine = process.launch.engine if process is not None else None
+            engine, following = run.engine, self.launches.choose(run.model)
             if engine is None or following is None or same_start(engine, following):
                 continue
             log.info("model '%s' moves from engine %s to %s", model_id, engine.seat, following.seat)
@@ -343,26 +308,21 @@ class Fleet:
 
     # ---- looking -----------------------------------------------------------------------------------------------------
 
-    def argv_of(self, model: Model) -> tuple[str, ...]:
-        """The command that would start it; of a model on disk with port 0, as the port is not chosen yet."""
-        return self._launches.argv_of(model)
-
     def status(self) -> list[ChildStatus]:
         """Every model that has a process, waits for one, or had one before; sorted by id."""
-        ids = sorted({*self._schedule.models(), *self._last})
+        ids = sorted({*self._schedule.models(), *self._ends.last})
         return [status for model_id in ids if (status := self.known(model_id)) is not None]
 
     def known(self, model_id: str) -> ChildStatus | None:
         """The status of one model, None when it never ran."""
-        there = model_id in self._last or model_id in self._runs or self._schedule.waiting(model_id)
-        run, last = self._runs.get(model_id), self._last.get(model_id)
+        run, last = self._runs.get(model_id), self._ends.last.get(model_id)
+        there = last is not None or run is not None or self._schedule.waiting(model_id)
         return status_of(model_id, self._schedule, run, last) if there else None
 
     def seat_of(self, model_id: str) -> str | None:
         """The seat of the engine that the model's process runs on; None without one."""
         run = self._runs.get(model_id)
-        engine = run.process.launch.engine if run is not None and run.process is not None else None
-        return engine.seat if engine is not None else None
+        return run.engine.seat if run is not None and run.engine is not None else None
 
     def has_fallback(self, model_id: str) -> bool:
         """Whether there is another seat to go to, should the process of this model die."""
@@ -370,14 +330,14 @@ class Fleet:
         if model is None or seat is None:
             return False
         process = self._runs[model_id].process
-        return bool(process and process.launch.crew.workers) or self._launches.choose(model, (seat,)) is not None
+        return bool(process and process.launch.crew.workers) or self.launches.choose(model, (seat,)) is not None
 
     async def broke(self, model_id: str, address: Address, request: int = 0) -> Broken:
         """A connection to this process of the model broke; this waits for a moment until its end is known."""
         with trio.move_on_after(END_NOTICED):
             while (run := self._runs.get(model_id)) is not None and run.address is address and not run.told_to_stop:
                 await self.wait_changed()
-        run, ended, model = self._runs.get(model_id), self._last.get(model_id), self._models.get(model_id)
+        run, ended, model = self._runs.get(model_id), self._ends.last.get(model_id), self._models.get(model_id)
         unloaded = ShuttingDown() if self.closing else ModelUnloaded(model_id)
         if run is not None and run.address is address:
             return Broken(error=unloaded if run.told_to_stop else None)
@@ -389,7 +349,7 @@ class Fleet:
             return Broken(error=KillsEngines(model_id, ended.why or "it crashed"))
         if model is None or not ended.crashed or ended.engine is None:
             return Broken(ended.why)
-        following = self._launches.choose(model)
+        following = self.launches.choose(model)
         elsewhere = following is not None and (following.seat != ended.engine.seat or ended.lost_worker)
         return Broken(ended.why, following.seat if following is not None and elsewhere else None)
 
@@ -409,7 +369,7 @@ class Fleet:
             match effect:
                 case Start(model_id):
                     log.info("loading model '%s'", model_id)
-                    run = self._runs[model_id] = ModelRun(self._models[model_id], self._launches.prepare, self.logs)
+                    run = self._runs[model_id] = ModelRun(self._models[model_id], self.launches.prepare, self.logs)
                     self._nursery.start_soon(self._own, run)
                 case Stop(model_id, why):
                     log.info("stopping model '%s' (%s)", model_id, why)
@@ -432,19 +392,16 @@ class Fleet:
     async def keep_time(self) -> None:
         """Tell the schedule of the time, and end processes that hang, until all has ended; run by `open_fleet`."""
         hangs = Hangs(self._failures, lambda: self._settings.hangs if self._config is None else self._config.hangs)
-        async with trio.open_nursery() as watching:
-            watching.start_soon(hangs.watch, self)
+        async with beside(partial(hangs.watch, self)):
             while not self._ended:
                 self._alarm_at = self._schedule.deadline(_now())
                 with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
                     await trio.sleep_forever()
                 self._perform(self._schedule.tick(_now()))
-            watching.cancel_scope.cancel()
 
     def _terms(self, model: Model) -> Terms:
-        terms = self._budgets.terms(model, self._launches.choose(model) if model.config is None else None)
-        kept = self._kept.get(model.id)
-        return terms if kept is None else structs.replace(terms, ttl=_ttl(kept))
+        engine = self.launches.choose(model) if model.config is None else None
+        return self._budgets.terms(model, engine, self._kept.get(model.id))
 
     def _staying(self) -> Mapping[str, Address]:
         """Where the models are reached that nobody has asked to go."""
@@ -456,25 +413,23 @@ class Fleet:
         model_id, began = run.model.id, _now()
         error: ApplianceError = ModelUnloaded(model_id)
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(persist, f"measuring model '{model_id}'", partial(self._measure, run))
+            async with beside(partial(persist, f"measuring model '{model_id}'", partial(self._measure, run))):
                 ended = await run.run(self._children, on_ready=partial(self._on_ready, run, began))
-                nursery.cancel_scope.cancel()
             if ended.crashed:
                 self._failures.judge(run, ended, _now())
-            self._last[model_id], error = ended, ended.error
-            tell_end(model_id, ended, self.observer)
+            error = ended.error
+            self._ends.add(model_id, ended, self.observer)
         finally:
             del self._runs[model_id]
             self._kept.pop(model_id, None)
-            self._launches.release_workers(model_id)
+            self.launches.release_workers(model_id)
             self._perform(self._schedule.exited(model_id, error, _now()))
             run.gone.set()
 
     def _on_ready(self, run: ModelRun, began: float) -> None:
         model_id, seconds = run.model.id, _now() - began
         for failure in run.failures:
-            self._launches.blame(model_id, failure)
+            self.launches.blame(model_id, failure)
         log.info("model '%s' is ready after %.2f s", model_id, seconds)
         if self.observer is not None:
             self.observer.loaded(model_id, seconds)
@@ -484,12 +439,11 @@ class Fleet:
         model = run.model
         while not self.is_ready(model.id) or (process := run.process) is None or process.pid is None:
             await self._changed.wait()
-        engine = process.launch.engine
 
         def tell(taken: Mapping[str, int]) -> None:
             if self.is_ready(model.id):
-                buffers = process.buffers.by_device(engine.gpus if engine is not None else NO_GPUS)
-                self._schedule.measured(model.id, self._budgets.taken(model, engine, taken, buffers))
+                buffers = process.buffers.by_device(run.engine.gpus if run.engine is not None else NO_GPUS)
+                self._schedule.measured(model.id, self._budgets.taken(model, run.engine, taken, buffers))
                 self._perform(self._schedule.tick(_now()))  # there may be room now for somebody who waits
 
         await keep_measuring(process.pid, lambda: self._schedule.limits.memory.keys(), self._gpus, tell)
@@ -514,22 +468,11 @@ class Fleet:
     def close(self) -> float:
         """Take no new work and ask every process to end; the result is how many seconds they may take."""
         self.closing = True
-        launches = [run.process.launch for run in self._runs.values() if run.process is not None]
-        grace = max(
-            (min(one.stop_timeout, LAST_GRACE) if one.protocol else one.stop_timeout for one in launches), default=0.0
-        )
+        grace = max((run.last_grace for run in self._runs.values()), default=0.0)
         self._perform(self._schedule.close())
         for model_id in list(self._schedule.models()):
             self._perform(self._schedule.unload(model_id, _now()))
         return grace + REAP_TIME
-
-
-AT_ONCE = 1e-6
-"""Seconds, where none at all would mean for ever."""
-
-
-def _ttl(kept: float) -> float:
-    return 0.0 if kept == math.inf else max(kept, AT_ONCE)
 
 
 @asynccontextmanager
@@ -550,8 +493,8 @@ async def open_fleet(
     """
     chooser = OneEngine(engines) if isinstance(engines, Engine) else engines
     async with open_children() as children, trio.open_nursery() as nursery:
-        gpus = gpus or Gpus(None)
-        fleet = Fleet(settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo, gpus=gpus)
+        own = gpus or Gpus(None)
+        fleet = Fleet(settings, chooser, children, nursery, supply=supply, observer=observer, echo=echo, gpus=own)
         nursery.start_soon(fleet.keep_time)
         yield fleet
         nursery.cancel_scope.deadline = _now() + fleet.close()

@@ -23,6 +23,7 @@ from appliance.trio_parts import lacking
 from appliance.upstream.client import Address
 
 HEALTH = "/health"
+LAST_GRACE = 3.0
 RPC_TAIL = 200
 """Lines in which a process says that it lost a worker; a backtrace may follow."""
 TAIL = 12
@@ -104,6 +105,17 @@ class ModelRun:
     def stop_timeout(self) -> float:
         """Seconds that it is given to end when it is asked to."""
         return self.process.launch.stop_timeout if self.process is not None else 0
+
+    @property
+    def engine(self) -> Engine | None:
+        """What it runs on; None before there is a process, and for a configured model."""
+        return self.process.launch.engine if self.process is not None else None
+
+    @property
+    def last_grace(self) -> float:
+        """Seconds that it is given to end when the program ends; the requests of an engine are over by then."""
+        is_engine = self.process is not None and self.process.launch.protocol
+        return min(self.stop_timeout, LAST_GRACE) if is_engine else self.stop_timeout
 
     @property
     def question(self) -> str | None:

@@ -66,19 +66,46 @@ class Observer(Protocol):
     def died(self, model: str) -> None: ...
 
 
-def tell_end(model_id: str, ended: Ended, observer: Observer | None) -> None:
-    """To the log, and to who listens."""
-    match ended.how:
-        case "stopped":
-            return
-        case "died":
-            log.warning("model '%s': %s", model_id, ended.why)
-            if observer is not None:
-                observer.died(model_id)
-        case "failed":
-            log.warning("%s", ended.error)
-            if observer is not None:
-                observer.load_failed(model_id)
+UNFETCHED = 100
+"""Models that could not be fetched and are remembered: their names come from clients."""
+
+
+class Ends:
+    """How the last process of each model ended, or why it never had one. Owned by the fleet."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, Ended] = {}
+        self._unfetched: dict[str, None] = {}
+        """The models in ``last`` that never had a process, the oldest first."""
+
+    def add(self, model_id: str, ended: Ended, observer: Observer | None) -> None:
+        """Note it, and tell the log and who listens."""
+        self.last[model_id] = ended
+        match ended.how:
+            case "stopped":
+                return
+            case "died":
+                log.warning("model '%s': %s", model_id, ended.why)
+                if observer is not None:
+                    observer.died(model_id)
+            case "failed":
+                log.warning("%s", ended.error)
+                if observer is not None:
+                    observer.load_failed(model_id)
+
+    def add_unfetched(self, model_id: str, error: ApplianceError) -> None:
+        """Its files could not be fetched."""
+        self.forget_unfetched(model_id)
+        self.last[model_id] = Ended(how="failed", error=error, why=str(error))
+        self._unfetched[model_id] = None
+        while len(self._unfetched) > UNFETCHED:
+            self.forget_unfetched(next(iter(self._unfetched)))
+
+    def forget_unfetched(self, model_id: str) -> None:
+        """Its files are here, or it is to be forgotten."""
+        if model_id in self._unfetched:
+            del self._unfetched[model_id]
+            self.last.pop(model_id, None)
 
 
 def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: Ended | None) -> ChildStatus:
@@ -107,7 +134,7 @@ def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: End
         started_at=run.started_at,
         progress=progress_of(run),
         ready_info=process.ready_info if process else None,
-        seat=process.launch.engine.seat if process is not None and process.launch.engine is not None else None,
+        seat=run.engine.seat if run.engine is not None else None,
     )
 
 

@@ -118,7 +118,7 @@ async def test_a_lease_loads_and_the_model_stays(world: World) -> None:
         pid = pid_of(fleet, "a")
         async with fleet.lease(world.model("a")):
             assert pid_of(fleet, "a") == pid
-        assert fleet.lease_nowait("b") is None
+        assert fleet.address("b") is None
     assert not psutil.pid_exists(pid)
 
 

@@ -178,15 +178,14 @@ class Appliance:
         status = self.fleet.known(model_id)
         assert status is not None
         assert status.port is not None
-        lease = self.fleet.lease_nowait(model_id)
-        assert lease is not None
-        with lease as address:
-            async with await trio.open_tcp_stream("127.0.0.1", status.port) as stream:
-                key = f"Authorization: Bearer {address.key}\r\n" if address.key else ""
-                await stream.send_all(f"GET /slots HTTP/1.1\r\nHost: x\r\n{key}Connection: close\r\n\r\n".encode())
-                raw = b""
-                while data := await stream.receive_some(1 << 16):
-                    raw += data
+        address = self.fleet.address(model_id)
+        assert address is not None
+        async with await trio.open_tcp_stream("127.0.0.1", status.port) as stream:
+            key = f"Authorization: Bearer {address.key}\r\n" if address.key else ""
+            await stream.send_all(f"GET /slots HTTP/1.1\r\nHost: x\r\n{key}Connection: close\r\n\r\n".encode())
+            raw = b""
+            while data := await stream.receive_some(1 << 16):
+                raw += data
         return sum(slot["is_processing"] for slot in json.loads(raw.partition(b"\r\n\r\n")[2]))
 
     async def wait_idle(self, model_id: str, *, within: float) -> float:

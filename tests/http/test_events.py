@@ -225,10 +225,9 @@ async def test_what_a_peer_lists_is_told(open_server: OpenServer, fake_model: Pa
     async with open_server() as server, feed(server) as reader:
         await reader.first()
         await server.ask("POST", CHAT, chat("alpha"))
-        lease = server.fleet.lease_nowait("alpha")
-        assert lease is not None
-        with lease as address:
-            config = Config(peers={"p": Peer(proxy=f"http://127.0.0.1:{address.port}", api_key=address.key or "")})
+        address = server.fleet.address("alpha")
+        assert address is not None
+        config = Config(peers={"p": Peer(proxy=f"http://127.0.0.1:{address.port}", api_key=address.key or "")})
         server.catalog.adopt(config)
         server.owners.peers.adopt(config)
         models: list[str] = []

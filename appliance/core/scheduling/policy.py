@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.core.config.types import GROUP_OF_THE_REST, Config, Group
 from appliance.core.scheduling.matrix import DEFAULT_COST, Eviction, Matrix
@@ -75,6 +75,26 @@ def make_room(limits: Limits, needed: Mapping[str, int], staying: Sequence[Occup
             going.remove(occupant)
             stay.append(occupant)
     return [occupant.model for occupant in going]
+
+
+def make_fit(limits: Limits, loaded: Iterable[Occupant]) -> list[str]:
+    """Return who goes so that what is loaded fits the memory again: the fewest, or all that take something where it is
+    short if nothing makes it fit. What is held or fixed stays.
+    """
+    staying = [structs.replace(occupant, fixed=occupant.fixed or occupant.held) for occupant in loaded]
+    memory = structs.replace(limits, capacity=0)
+    going = make_room(memory, NO_MEMORY, staying)
+    if going is not None:
+        return going
+    short = [d for d, most in memory.memory.items() if sum(o.memory.get(d, 0) for o in staying) > most]
+    return [o.model for o in staying if not o.fixed and any(o.memory.get(d, 0) for d in short)]
+
+
+def too_large(limits: Limits, needed: Mapping[str, int]) -> str:
+    """Say which limits one model exceeds, and what helps."""
+    over = [d for d, most in limits.memory.items() if needed.get(d, 0) > most]
+    said = " and ".join(f"{needed[d] >> 20} MiB of {d} (limit {limits.memory[d] >> 20} MiB)" for d in over)
+    return f"it takes {said}; raise the limit under 'memory', or give the model less"
 
 
 class Policy(Protocol):

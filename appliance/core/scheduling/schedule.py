@@ -34,8 +34,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from msgspec import structs
-
 from appliance.core.scheduling.effects import (
     DEFAULT_TERMS,
     GOING,
@@ -48,14 +46,13 @@ from appliance.core.scheduling.effects import (
     Stop,
     Terms,
 )
-from appliance.core.scheduling.policy import NO_MEMORY, Limits, Occupant, Policy, fits, make_room
+from appliance.core.scheduling.policy import NO_MEMORY, Limits, Occupant, Policy, fits, make_fit, make_room, too_large
 from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, TooManyRequests
 
 LOOK_AHEAD = 8
 """Entries that cannot be served yet after which the rest of the queue also waits; bounds the work of one event."""
 QUEUE_RETRY = 5.0
 """Seconds after which a client that found the queue full may try again."""
-NOBODY: frozenset[str] = frozenset()
 
 
 class _Process:
@@ -335,15 +332,8 @@ class Schedule:
         return self._serve_queue(now)
 
     def squeeze(self, now: float) -> list[Effect]:
-        """Others have taken memory, and the limits are below what is loaded: idle models stop, as few as make the rest
-        fit, or all that take something where it is short if nothing makes it fit. What is in use goes on.
-        """
-        staying = [structs.replace(o, fixed=o.fixed or o.held) for o in self._occupants(now)]
-        memory = structs.replace(self.limits, capacity=0)
-        going = make_room(memory, NO_MEMORY, staying)
-        if going is None:
-            short = [d for d, most in memory.memory.items() if sum(o.memory.get(d, 0) for o in staying) > most]
-            going = [o.model for o in staying if not o.fixed and any(o.memory.get(d, 0) for d in short)]
+        """Others have taken memory, and the limits are below what is loaded: idle models stop (rule 10)."""
+        going = make_fit(self.limits, self._occupants(now))
         for model in going:
             self._processes[model].state = State.STOPPING
         return [*(Stop(model, "evicted") for model in going), *self._serve_queue(now)]
@@ -385,7 +375,7 @@ class Schedule:
     def _serve_queue(self, now: float) -> list[Effect]:
         """Rules 3 to 5."""
         if not self._queue:
-            self._yielding = NOBODY
+            self._yielding = frozenset()
             return []
         effects: list[Effect] = []
         yielding: set[str] = set()
@@ -456,7 +446,7 @@ class Schedule:
         if more is not None:
             return [*going, *more]
         if not fits(self.limits, [needed]):
-            return ModelFailedToStart(entry.model, self._too_large(needed))
+            return ModelFailedToStart(entry.model, too_large(self.limits, needed))
         if not fits(self.limits, [needed, *(self._memory(m, self._processes[m].terms) for m in pinned)]):
             return self._beside_pinned(entry.model, pinned)
         return None
@@ -491,11 +481,6 @@ class Schedule:
             "unload what is pinned, or change the configuration",
             retry_after=QUEUE_RETRY,
         )
-
-    def _too_large(self, needed: Mapping[str, int]) -> str:
-        over = [d for d, most in self.limits.memory.items() if needed.get(d, 0) > most]
-        said = " and ".join(f"{needed[d] >> 20} MiB of {d} (limit {self.limits.memory[d] >> 20} MiB)" for d in over)
-        return f"it takes {said}; raise the limit under 'memory', or give the model less"
 
     def _grant(self, process: _Process, model: str, tickets: Iterable[int], now: float) -> list[Effect]:
         granted = list(tickets)

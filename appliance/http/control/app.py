@@ -205,7 +205,7 @@ class Control:
         host = request.host or shown(self._bound[0])
         base = f"{request.scheme}://{host}{self._settings.api_prefix}"
         response = Response(
-            page.render(base, self._bound, self._fleet.engine, models, folder), content_type=page.CONTENT_TYPE
+            page.render(base, self._bound, self._fleet.launches.engine, models, folder), content_type=page.CONTENT_TYPE
         )
         response.headers["Content-Security-Policy"] = page.POLICY
         response.headers["Cache-Control"] = "no-store"
@@ -282,10 +282,9 @@ class Control:
         """The slots of every loaded model, each with its model's id. Wakes and loads nothing."""
         found: list[Object] = []
         for status in self._fleet.status():
-            if status.state == "loaded" and (ready := self._fleet.lease_nowait(status.model)) is not None:
+            if status.state == "loaded" and (address := self._fleet.address(status.model)) is not None:
                 await self._fleet.wait_quiet(status.model)
-                with ready as address:
-                    found += [dict(slot, model=status.model) for slot in await _slots_of(address)]
+                found += [dict(slot, model=status.model) for slot in await _slots_of(address)]
         return json_answer(found)
 
 

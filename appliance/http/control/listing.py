@@ -123,7 +123,9 @@ def list_models(view: View, downloads: Iterable[DownloadStatus] = ()) -> Object:
     shown = [model for model in view.catalog.snapshot.models if not model.hidden]
     going = [download for download in downloads if not download.ended]
     now = int(time.time())
-    base = {model.id: _entry(model, known.get(model.id), view.fleet.argv_of(model), going, now) for model in shown}
+    base = {
+        model.id: _entry(model, known.get(model.id), view.fleet.launches.argv_of(model), going, now) for model in shown
+    }
     if view.catalog.sources.cache is not None:
         base |= {d.model: _coming(d, now) for d in going if d.model not in base}
     return {"data": view.entries(base, now), "object": "list"}
@@ -155,7 +157,7 @@ def _going(downloads: Sequence[DownloadStatus]) -> Object:
 
 def router_props(fleet: Fleet, settings: HttpSettings) -> Object:
     """``GET /props`` without a model; ``role`` is how a client knows a router."""
-    engine = fleet.engine
+    engine = fleet.launches.engine
     return {
         "role": "router",
         "max_instances": fleet.capacity,

@@ -150,13 +150,13 @@ class Known:
         status = self._fleet.known(model.id)
         if self._info(model) is not None or key in self._props or status is None or status.state != "loaded":
             return
-        ready = self._fleet.lease_nowait(model.id)
-        if ready is None:
+        address = self._fleet.address(model.id)
+        if address is None:
             return
         for old in [known for known in self._props if known[0] == model.id]:
             del self._props[old]
         props: Props | None = None
-        with ready as address, trio.move_on_after(PROPS_TIME):
+        with trio.move_on_after(PROPS_TIME):
             try:
                 async with Exchange(address, "GET", "/props") as response:
                     if response.status == 200:

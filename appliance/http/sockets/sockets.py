@@ -307,11 +307,10 @@ class Sockets:
 
     @asynccontextmanager
     async def _borrow(self, model: Model) -> AsyncGenerator[Address]:
-        ready = self._owners.fleet.lease_nowait(model.id)
-        if ready is None:
+        address = self._owners.fleet.address(model.id)
+        if address is None:
             raise Conflict(f"model '{model.id}' is not ready, and its websockets do not start it (ignoreWebsockets)")
-        with ready as address:
-            yield address
+        yield address
 
     async def _link(self, request: Request, handshake: Handshake) -> None:
         owners = self._owners

@@ -159,22 +159,21 @@ class Asking:
 
         Raises ModelNotLoaded, or ModelLoading where there is only one, and UpstreamFailed.
         """
-        ready = self._fleet.lease_nowait(model.id)
-        if ready is None:
+        address = self._fleet.address(model.id)
+        if address is None:
             raise ModelLoading if self._settings.single else ModelNotLoaded(model.id)
         await self._fleet.wait_quiet(model.id)
         request = job.request
         headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
-        with ready as address:
-            async with Exchange(
-                reached(address, model, request),
-                request.method,
-                job.path,
-                headers,
-                job.body,
-                pool=self._pool,
-            ) as response:
-                await Relay(response, job.sink).run()
+        async with Exchange(
+            reached(address, model, request),
+            request.method,
+            job.path,
+            headers,
+            job.body,
+            pool=self._pool,
+        ) as response:
+            await Relay(response, job.sink).run()
 
     async def ask_peers(self, job: Job, target: Target) -> None:
         """Ask the peers that have the model, and pass on the answer. Raises PeerFailed and Busy."""
