@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 import trio
 from msgspec import Struct, structs
 
 from appliance.core.conversations import Answer, copied, path_to
+from appliance.core.parts import decoded
 from appliance.errors import ApplianceError, BadRequest, Forbidden, NotFound
 from appliance.store.conversations import ConversationStore
 from appliance.streams.generation import End, Generation
@@ -312,10 +312,8 @@ def _now() -> int:
 
 
 def _refusal(body: bytes) -> str:
-    try:
-        return msgspec.json.decode(body, type=_Refusal).error.message or "the model refused to answer"
-    except msgspec.MsgspecError:
-        return "the model refused to answer"
+    refusal = decoded(_Refusal, body)
+    return (refusal.error.message if refusal is not None else "") or "the model refused to answer"
 
 
 @asynccontextmanager

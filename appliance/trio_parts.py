@@ -88,12 +88,13 @@ async def wait_any(*waits: Callable[[], Awaitable[object]]) -> None:
             nursery.start_soon(wait, one)
 
 
-async def every(seconds: float, act: Callable[[], Awaitable[object] | None]) -> Never:
-    """Act every so many seconds, first after that time: a sign of life, a line of progress."""
+async def every(seconds: float, act: Callable[[], Awaitable[object] | None], *, first: float | None = None) -> Never:
+    """Act every so many seconds, first after that time, or after ``first``: a sign of life, a line of progress."""
+    await trio.sleep(seconds if first is None else first)
     while True:
-        await trio.sleep(seconds)
         if (acting := act()) is not None:
             await acting
+        await trio.sleep(seconds)
 
 
 async def watch(

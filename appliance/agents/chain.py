@@ -25,7 +25,7 @@ from appliance.errors import ApplianceError, PluginFailed
 from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.hooks import HookedStream, Host, PluginStep, Replayed
 from appliance.plugins.registry import Plugins
-from appliance.trio_parts import plain_nursery
+from appliance.trio_parts import beside
 
 MAX_ANSWER = 64 << 20
 """Largest answer that is held as a whole, in bytes."""
@@ -217,7 +217,7 @@ class Chains:
         """Open the chain of one request; leaving the block ends the plugins' work. Raises PluginFailed."""
         entries = [self._plugins.entry(name) for name in commands]
         loaded = [(await entry.hooks(), entry.plugin) for entry in entries]  # loading may change what is known
-        async with plain_nursery() as nursery:
+        async with beside() as nursery:
 
             def spawn(work: Callable[[], Awaitable[None]]) -> None:
                 nursery.start_soon(work)
@@ -229,7 +229,6 @@ class Chains:
                 yield chain
             finally:
                 await chain.close()
-            nursery.cancel_scope.cancel()
 
 
 class Chain:

@@ -21,6 +21,7 @@ from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, Worke
 from appliance.fleet.owner import Fleet
 from appliance.store.runs import RunStore
 from appliance.tools.box import Toolbox
+from appliance.trio_parts import beside, every
 
 if TYPE_CHECKING:
     from appliance.agents.record import Clocks
@@ -275,12 +276,15 @@ class Agents:
     async def keep_saving(self) -> None:
         """Save the text of running runs so far; never returns."""
         saved: dict[str, int] = {}
-        while True:
-            await trio.sleep(SAVE_EVERY)
+
+        def save() -> None:
+            nonlocal saved
             for run in self._runs.values():
                 if saved.get(run.id) != run.changes:
                     self._save(run)
             saved = {run.id: run.changes for run in self._runs.values()}
+
+        await every(SAVE_EVERY, save)
 
     async def keep_awake(self, interval: float) -> None:
         """Let every run send something within ``interval`` seconds, so that no proxy cuts its readers."""
@@ -323,7 +327,7 @@ async def open_agents(
 
     ``ping_after``: seconds of silence before a comment appears among the events of a run, 0 for none.
     """
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         agents = Agents(settings, asker, toolbox, fleet, store, nursery)
         if store is not None:
             agents.take_over(store.stored)
@@ -332,4 +336,3 @@ async def open_agents(
         if ping_after:
             nursery.start_soon(agents.keep_awake, ping_after)
         yield agents
-        nursery.cancel_scope.cancel()

@@ -23,7 +23,7 @@ from appliance.catalog.found import Cached, UnsafeName, current_snapshot, in_cac
 from appliance.catalog.hub import Answer, Hub, HubAccess
 from appliance.core.models.download import Image, Location, Remote, Wanted, shown_url
 from appliance.core.models.names import is_projector, stem_of
-from appliance.core.parts import decoded
+from appliance.core.parts import UNREADABLE, decoded
 from appliance.errors import ApplianceError, NotFound
 from appliance.wire import Grant, Layer, Manifest
 
@@ -145,7 +145,7 @@ async def plan_image(registry: Registry, image: Image, cache: Path) -> Plan:
     """Ask the registry. Raises NotFound for anything but a model, HubFailed."""
     try:
         manifest = await registry.manifest()
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         raise HubFailed(registry.host, "its answer is not that of a registry", passing=False) from None
     models = [layer for layer in manifest.layers if "gguf" in layer.media_type and PROJECTOR not in layer.media_type]
     if len(models) != 1:

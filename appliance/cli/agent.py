@@ -20,10 +20,11 @@ from ruamel.yaml.error import YAMLError
 
 from appliance.cli.remote import NotRunning, Server, ask, ask_raw, parse_server, refuse_errors, server_options
 from appliance.core.bodies.sse import Decoder, Event
+from appliance.core.parts import UNREADABLE
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, harmless, say
 from appliance.settings import AsyncCommand
-from appliance.trio_parts import plain_nursery
+from appliance.trio_parts import beside
 from appliance.upstream.client import Exchange
 
 FROM_STDIN = "-"
@@ -67,7 +68,7 @@ def _parsed(text: str, where: str) -> object:
     """Parse JSON, else YAML, which takes a thousand times as long and accepts surrogates."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except UNREADABLE as error:
         if where.endswith(".json"):
             raise UsageError(f"{where} cannot be read as a task: {error}") from None
     try:
@@ -190,11 +191,10 @@ async def _run(server: Server, task: Task, *, as_json: bool) -> int:
     end: _End | None = None
     try:
         with trio.open_signal_receiver(signal.SIGINT) as signals:
-            async with plain_nursery() as nursery:
+            async with beside() as nursery:
                 nursery.start_soon(_cancel_on_signal, signals, server, run, nursery.cancel_scope)
                 say(f"run {run}")  # from here on Ctrl-C cancels it
                 end = await _follow(server, run, screen)
-                nursery.cancel_scope.cancel()
     except OSError:  # nobody reads what the model says
         await _cancel(server, run)
         raise

@@ -30,6 +30,7 @@ from appliance.core.engines.machine import Look
 from appliance.core.fit.estimate import OFFLOADED, RAM
 from appliance.core.fit.plan import Plan
 from appliance.core.models.model import Model
+from appliance.core.parts import UNREADABLE
 from appliance.core.settings import FleetSettings, is_loopback
 from appliance.engines.found import ENGINE_VARIABLE, Engine, Places, find_engine, list_engines, read_build
 from appliance.engines.owner import open_engines
@@ -82,7 +83,7 @@ async def ask_server(server: Server) -> ServerFact:
         return ServerFact(url=server.url, answer="refused" if wants_key else "other", why=cause.message)
     except ServerFailed as cause:
         return ServerFact(url=server.url, answer="failed", why=cause.message)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return ServerFact(url=server.url, answer="other", why="another program listens there")
     table = await _table(server)
     seats = dict(table.running) if table is not None else {}

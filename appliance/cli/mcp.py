@@ -33,7 +33,7 @@ from appliance.core.mcp.messages import (
     refusal,
 )
 from appliance.core.mcp.serving import META_VERSION, encoded_header
-from appliance.core.parts import Headers, decoded
+from appliance.core.parts import UNREADABLE, Headers, decoded
 from appliance.core.settings import KEY_VARIABLE
 from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.platform.console import EXIT_OURS, PROGRAM, say
@@ -224,7 +224,7 @@ def _understood(line: bytes) -> _Said | None:
         params = msgspec.json.decode(message.params, type=_Params) if message.params is not UNSET else _Params()
     except msgspec.ValidationError:
         return _Said(line, None, "", _Params())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     return _Said(line, None if message.id is UNSET else message.id, message.method, params)
 

@@ -23,6 +23,7 @@ from appliance.core.config.types import Config
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
 from appliance.core.mcp.config import McpServers, parse_mcp_servers, read_mcp_servers
+from appliance.core.parts import UNREADABLE
 from appliance.core.proxy_target import Reach
 from appliance.core.settings import KEY_VARIABLE, HttpSettings, Listen, ToolSettings, UnixSocket, is_loopback
 from appliance.core.tools.specs import ALL, NAMES, chosen_tools
@@ -244,7 +245,7 @@ def ui_settings(option: str, text: str, *, is_file: bool = False) -> bytes:
         raise UsageError(f"{where} is longer than {MAX_FILE >> 20} MiB, which is too long for settings")
     try:
         return msgspec.json.encode(msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
-    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+    except UNREADABLE as error:
         raise UsageError(f'{where} is not a JSON object such as {{"theme": "dark"}}: {error}') from None
 
 

@@ -28,7 +28,7 @@ from appliance.core.models.download import Reference, parse_reference
 from appliance.errors import ApplianceError, UsageError
 from appliance.platform.console import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, PROGRAM, say, say_error
 from appliance.settings import AsyncCommand
-from appliance.trio_parts import beside
+from appliance.trio_parts import beside, every
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 DRAW_EVERY = 0.1
@@ -95,23 +95,28 @@ async def draw_progress(download: Download) -> None:
             url: bars.add_task(url.rpartition("/")[2], total=file.total, completed=file.done)
             for url, file in download.status.files.items()
         }
-        while True:
+
+        def draw() -> None:
             for url, file in download.status.files.items():
                 bars.update(tasks[url], completed=file.done)
             bars.refresh()
-            await trio.sleep(DRAW_EVERY)
+
+        await every(DRAW_EVERY, draw, first=0)
 
 
 async def _say_progress(download: Download) -> None:
     """Print a line for every further tenth, until cancelled."""
     told = 100 * download.status.done // max(download.status.total, 1)
-    while True:
-        await trio.sleep(LINE_EVERY)
+
+    def tell() -> None:
+        nonlocal told
         status = download.status
         percent = 100 * status.done // max(status.total, 1)
         if percent >= told + STEP:
             told = percent
             say(f"downloading {status.model}: {percent} % of {human_size(status.total)}")
+
+    await every(LINE_EVERY, tell)
 
 
 def say_plan(status: DownloadStatus) -> None:
@@ -199,7 +204,7 @@ async def _download(downloads: Downloads, wanted: Reference, as_json: bool) -> D
             return await followed(begin)
         async with stopping(begin) as download:
             _print_plan(download.status)
-            async with beside(partial(_print_progress, download)):
+            async with beside(partial(every, JSON_EVERY, partial(_print_progress, download), first=0)):
                 await download.wait()
         return download.status
     except ApplianceError as error:
@@ -208,11 +213,9 @@ async def _download(downloads: Downloads, wanted: Reference, as_json: bool) -> D
         return None
 
 
-async def _print_progress(download: Download) -> None:
-    while True:
-        status = download.status
-        _print_line({"event": "progress", "done": status.done, "total": status.total, "files": status.files})
-        await trio.sleep(JSON_EVERY)
+def _print_progress(download: Download) -> None:
+    status = download.status
+    _print_line({"event": "progress", "done": status.done, "total": status.total, "files": status.files})
 
 
 def _print_plan(status: DownloadStatus) -> None:

@@ -16,7 +16,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.bodies.sse import Decoder, RecordTooLong
-from appliance.core.parts import decoded
+from appliance.core.parts import UNREADABLE, decoded
 from appliance.core.settings import DEFAULT_HOST, DEFAULT_PORT, KEY_VARIABLE
 from appliance.errors import UpstreamFailed, UsageError
 from appliance.platform.console import EXIT_OURS, EXIT_USER
@@ -272,7 +272,7 @@ def _choices(model: str, decoder: Decoder, data: bytes) -> Iterator[Choice | Non
             if chunk.error is not None:
                 raise UpstreamFailed(model, chunk.error.message)
             yield from chunk.choices[:1]
-    except (RecordTooLong, msgspec.MsgspecError) as cause:
+    except (RecordTooLong, *UNREADABLE) as cause:
         raise UpstreamFailed(model, f"its stream cannot be read: {cause}") from None
 
 

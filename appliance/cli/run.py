@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from appliance.platform.console import EXIT_INTERRUPTED, harmless, say, say_error
+from appliance.trio_parts import beside
 
 try:
     import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]  line editing for input()
@@ -49,7 +50,6 @@ from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.settings import AsyncCommand
 from appliance.store.engine_state import StateFile
-from appliance.trio_parts import plain_nursery
 from appliance.upstream.client import Exchange, Response
 
 FROM_STDIN = "-"
@@ -262,10 +262,9 @@ async def _until_interrupted(work: Callable[[], Awaitable[T]]) -> T | None:
     """Return the result of ``work``; None when Ctrl-C stopped it."""
     result: T | None = None
     with trio.open_signal_receiver(signal.SIGINT) as signals:
-        async with plain_nursery() as nursery:
+        async with beside() as nursery:
             nursery.start_soon(_cancel_on_signal, signals, nursery.cancel_scope)
             result = await work()
-            nursery.cancel_scope.cancel()
     return result
 
 

@@ -28,6 +28,7 @@ from appliance.cli.remote import (
 )
 from appliance.cli.show import print_json
 from appliance.core.models.model import Model
+from appliance.core.parts import UNREADABLE
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import ENGINE_HELP, Engine, find_engine, finder, installed_folder
 from appliance.engines.owner import open_engines
@@ -235,7 +236,7 @@ class Trial:
         try:
             answer = msgspec.json.decode(body, type=Answer)
             choice = answer.choices[0]
-        except (msgspec.MsgspecError, IndexError):
+        except (*UNREADABLE, IndexError):
             raise Failed("the answer is not a chat completion") from None
         self.tokens_per_second = answer.timings.predicted_per_second
         text = choice.message.content or ""

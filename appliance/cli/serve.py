@@ -142,6 +142,13 @@ embed_options = gathered(
 )
 
 
+OWNED = (
+    "--model", "--alias", "--host", "--port", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file",
+    "--api-prefix", "--path", "--models-dir", "--models-preset", "--models-max", "--models-autoload", "--cors-origins",
+    "--cors-methods", "--cors-headers", "--cors-credentials", "--tools", "--agent", "--mcp-servers-config",
+    "--mcp-servers-json", "--ui-mcp-proxy", "--reuse-port",
+)  # fmt: skip
+"""llama-server options that this program decides for its children, or that belong to a front; never passed through."""
 ENDS_AT_ONCE = ("--help", "--version", "--cache-list", "--completion-bash", "--list-devices")
 OTHER_MODELS = ("--model-url", "--docker-repo", "--hf-repo", "--hf-file")
 
@@ -165,7 +172,7 @@ class WithEngineFlags(click.Command):
 def engine_args(words: Sequence[str]) -> tuple[str, ...]:
     """Check llama-server flags meant for every model. Raises UsageError, naming the flag that cannot be among them."""
     options = flags.split(words)
-    refused, allowed = flags.partition(options, (*flags.OWNED, *ENDS_AT_ONCE, *OTHER_MODELS))
+    refused, allowed = flags.partition(options, (*OWNED, *ENDS_AT_ONCE, *OTHER_MODELS))
     for option in refused:
         raise UsageError(
             f"{option.flag} cannot be given after '--': this program sets it for its model processes; "

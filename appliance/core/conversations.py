@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Raw, Struct, structs
 
+from appliance.core.parts import decoded
 from appliance.core.runs.chat import ChatEvents
 from appliance.core.runs.messages import CallDelta, ReasoningDelta, TextDelta, TurnFailed
 from appliance.errors import BadRequest
@@ -173,9 +174,7 @@ class Answer:
 
     def _timed(self) -> _Timed:
         for line in reversed(self._tail.split(b"\n")):
-            if line.startswith(b"data:") and (b'"timings"' in line or b'"usage"' in line):
-                try:
-                    return msgspec.json.decode(line[5:], type=_Timed)
-                except msgspec.MsgspecError:
-                    continue
+            has_numbers = line.startswith(b"data:") and (b'"timings"' in line or b'"usage"' in line)
+            if has_numbers and (timed := decoded(_Timed, line[5:])) is not None:
+                return timed
         return _Timed()

@@ -14,6 +14,7 @@ from msgspec import Struct
 from appliance.core.engines import trials
 from appliance.core.engines.listing import CPU, Device, printable
 from appliance.core.engines.proofs import Proof, ProofKey, Speeds, Timings, next_request, speeds_of
+from appliance.core.parts import decoded
 from appliance.engines.found import Engine
 from appliance.engines.trial import Trial, TrialFailed, open_trial
 from appliance.platform.children import Children
@@ -170,10 +171,10 @@ def _weight(model: Path) -> float:
 
 
 def _said(answer: bytes) -> Said:
-    try:
-        return _SAID.decode(answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise TrialFailed("garbage", "its answer is not what llama-server answers") from None
+    said = decoded(_SAID, answer)
+    if said is None:
+        raise TrialFailed("garbage", "its answer is not what llama-server answers")
+    return said
 
 
 def _left(until: float) -> float:

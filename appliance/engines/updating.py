@@ -17,6 +17,7 @@ from appliance.core.engines.choice import Ranked, best
 from appliance.core.engines.events import Canary, Effect, Event, Prove, Refused, Stage, StepDone, UpdateBegun
 from appliance.core.engines.proofs import Proof, Speeds, Timings, canary_failure, speeds_of
 from appliance.core.engines.state import Step
+from appliance.core.parts import UNREADABLE
 from appliance.engines.found import Engine, find_engine
 from appliance.engines.owner import open_engines
 from appliance.engines.shelf import Shelf
@@ -169,7 +170,7 @@ async def measure(engine: Engine, model: Path, children: Children) -> Speeds | s
         return cause.why
     try:
         timings = [msgspec.json.decode(answer, type=_Answer).timings for answer in answers]
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return "its answer is not that of llama-server"
     speeds = [found for one in timings if (found := speeds_of([one])) is not None]
     if len(speeds) < len(timings):

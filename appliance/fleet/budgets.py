@@ -25,6 +25,7 @@ from appliance.core.settings import DEFAULT_MODELS_MAX, FleetSettings
 from appliance.engines.found import Engine
 from appliance.platform.drivers import Gpus, process_memory
 from appliance.platform.machine import free_memory
+from appliance.trio_parts import every
 
 SAMPLES: Mapping[str, GpuMemory] = {}
 AT_ONCE = 1e-6
@@ -113,13 +114,14 @@ async def keep_measuring(
     pid: int, devices: Callable[[], Collection[str]], gpus: Gpus, tell: Callable[[Mapping[str, int]], None]
 ) -> None:
     """Look at a ready process, for those devices that count, until cancelled. ``tell`` gets bytes by device."""
-    await trio.sleep(AFTER)
-    while True:
+
+    async def look() -> None:
         if wanted := devices():
             taken = await process_memory(pid, tuple(wanted), gpus)
             await trio.lowlevel.checkpoint_if_cancelled()  # the process may have ended meanwhile
             tell(taken)
-        await trio.sleep(EVERY)
+
+    await every(EVERY, look, first=AFTER)
 
 
 def corrected(

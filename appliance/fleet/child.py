@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 import trio
 from msgspec import Struct
 
 from appliance.core.fit.estimate import Buffers
+from appliance.core.parts import UNREADABLE
 from appliance.errors import Busy, UpstreamFailed
 from appliance.fleet.launch import Launch
 from appliance.platform.children import Child, Children, describe_status
 from appliance.platform.ports import foreign_holder, listens
 from appliance.platform.process import Command, Lines, open_process, text_of
+from appliance.trio_parts import beside
 from appliance.upstream.client import Address, Exchange
 
 FIRST_LOOK = 0.005
@@ -66,10 +69,9 @@ class Readiness:
         A server may answer slowly as well as swallow what it is asked before it is ready. So the first look that takes
         long is left to itself for as long as it takes, and the others, each of which gets `LOOK_TIME`, go on beside it.
         """
-        async with trio.open_nursery() as nursery:
+        async with beside() as nursery:
             nursery.start_soon(self._look_again_and_again, nursery)
             await self._ready.wait()
-            nursery.cancel_scope.cancel()
 
     async def _look_again_and_again(self, nursery: trio.Nursery) -> None:
         began = trio.current_time()
@@ -187,16 +189,14 @@ class ModelProcess:
         command = Command(argv=self.launch.argv, env=self.launch.env, stdin=stdin)
         async with (
             open_process(children, command, Lines(self._line), rest=PIPE_GRACE) as child,
-            trio.open_nursery() as watchers,
+            beside(self._watch_readiness) as watchers,
         ):
             self.pid = child.pid
-            watchers.start_soon(self._watch_readiness)
             watchers.start_soon(self._end_when_asked, children, child)
             watchers.start_soon(self._give_up, child)
             status = await child.wait_exit()
             if self._stop.is_set():
                 await self._linger(child)
-            watchers.cancel_scope.cancel()
         return Exited(status, self._on_ready is None, self._timed_out, self._last_look)
 
     async def _linger(self, child: Child) -> None:
@@ -222,7 +222,7 @@ class ModelProcess:
             return
         try:
             state = _decode_state(line[at + len(STATE_PREFIX) :])
-        except msgspec.DecodeError:
+        except UNREADABLE:
             self._log(text_of(line))
             return
         self.state, self._tells = state, True
@@ -236,10 +236,8 @@ class ModelProcess:
         if self._readiness is None:
             self._became_ready()
             return
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._ask_whether_ready, self._readiness)
+        async with beside(partial(self._ask_whether_ready, self._readiness)):
             await self._ready.wait()
-            nursery.cancel_scope.cancel()
 
     async def _ask_whether_ready(self, readiness: Readiness) -> None:
         """One that tells its states gets a moment to say that it is ready, with what it has loaded."""

@@ -15,7 +15,8 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from appliance.trio_parts import every
+from appliance.core.parts import UNREADABLE
+from appliance.trio_parts import beside, every
 
 MAX_MODELS = 10_000
 LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
@@ -108,12 +109,9 @@ async def exchange_states(
     heard: Callable[[Sequence[ModelState]], None],
 ) -> str:
     """Tell and listen until the link ends; returns why. ``heard`` gets every state of the other side, in order."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tell, channel, local_state, wait_changed)
-        nursery.start_soon(every, PING_EVERY, partial(channel.send, PING))
-        why = await _listen(channel, heard)
-        nursery.cancel_scope.cancel()
-    return why
+    telling = partial(_tell, channel, local_state, wait_changed)
+    async with beside(telling, partial(every, PING_EVERY, partial(channel.send, PING))):
+        return await _listen(channel, heard)
 
 
 async def _tell(channel: Channel, local_state: LocalState, wait_changed: WaitChanged) -> None:
@@ -140,7 +138,7 @@ async def _listen(channel: Channel, heard: Callable[[Sequence[ModelState]], None
             return "it sent a message that is too long"
         try:
             message = _MESSAGE.decode(content)
-        except (msgspec.MsgspecError, UnicodeError) as error:
+        except UNREADABLE as error:
             return f"it sent something else than a message ({error})"
         if message.type == "models":
             heard(message.models[:MAX_MODELS])

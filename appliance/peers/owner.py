@@ -11,6 +11,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.config.types import Config, Peer
+from appliance.core.parts import UNREADABLE, field
 from appliance.errors import Busy, PeerFailed, UpstreamFailed
 from appliance.peers.link import LINK_PATH, LocalState, ModelState, WaitChanged, exchange_states, read_listing
 from appliance.trio_parts import Changed, beside, persist
@@ -169,7 +170,7 @@ class RemotePeer:
         self.is_down(why)
 
     def _take(self, response: Response, content: bytes) -> None:
-        server = next((value for name, value in response.headers if name.lower() == b"server"), b"")
+        server = field(response.headers, b"server") or b""
         self._appliance = server.startswith(APPLIANCE)
         if response.status in (401, 403):
             self._look_failed(f"it answers {response.status} to GET /v1/models; apiKey has to be one of its keys")
@@ -186,7 +187,7 @@ class RemotePeer:
     def _read(self, content: bytes) -> None:
         try:
             listed = read_listing(content)
-        except (msgspec.MsgspecError, UnicodeError):
+        except UNREADABLE:
             if not self.config.models:
                 self.error = "its /v1/models cannot be read; name its models in the configuration"
                 self._changed()

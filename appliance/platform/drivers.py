@@ -25,6 +25,7 @@ from appliance.core.engines.builds import platform_of
 from appliance.core.engines.listing import printable
 from appliance.core.engines.machine import Look
 from appliance.core.machine import Accelerator, GpuSample
+from appliance.core.parts import UNREADABLE, decoded
 from appliance.platform.children import Child, Children, describe_status, inherited_env, open_children
 from appliance.platform.driver_process import (
     ACCELERATORS,
@@ -104,11 +105,7 @@ def _told(output: bytes) -> tuple[str, Look | None]:
     """The last stage that began, and the look if there is one."""
     stage = STAGES[0]
     for line in output.split(b"\n"):
-        try:
-            told = _TOLD.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue  # a driver that prints something
-        match told:
+        match decoded(_TOLD, line):  # None: a driver that prints something
             case Stage(name):
                 stage = name
             case Seen(seen):
@@ -177,7 +174,7 @@ class Gpus:
         await reply.there.wait()
         try:
             return nothing if reply.answer is None else read(reply.answer)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return nothing
 
 

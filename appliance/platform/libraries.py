@@ -14,6 +14,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from appliance.core.parts import UNREADABLE
+
 ROOT = Path("/")
 SYSTEM = (
     "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu",
@@ -81,7 +83,7 @@ def vulkan_drivers(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -
         try:
             with manifest.open("rb") as file:
                 icd = msgspec.json.decode(file.read(MAX_MANIFEST), type=Manifest).ICD
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, *UNREADABLE):
             continue
         path = _resolved(icd.library_path, manifest, root, environ)
         told = f"{icd.library_path} is missing" if path is None else _mesa(path) or _dated(path, icd.api_version)

@@ -21,7 +21,7 @@ from trio.abc import ReceiveStream, SendStream
 
 from appliance.core.tools.texts import CappedOutput
 from appliance.platform.children import REAP_TIME, Child, Children
-from appliance.trio_parts import plain_nursery
+from appliance.trio_parts import plain_nursery, wait_any
 
 PIECE = 1 << 16
 MAX_LINE = 1 << 20
@@ -120,12 +120,8 @@ async def before_end(child: Child, ready: Callable[[], Awaitable[T]]) -> T | Non
     async def wait_ready() -> None:
         nonlocal result
         result = await ready()
-        nursery.cancel_scope.cancel()
 
-    async with plain_nursery() as nursery:
-        nursery.start_soon(wait_ready)
-        await child.wait_exit()
-        nursery.cancel_scope.cancel()
+    await wait_any(child.wait_exit, wait_ready)
     return result
 
 

@@ -8,16 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
 from appliance.core.machine import Performance, Sample
 from appliance.platform.drivers import Gpus
 from appliance.trio_parts import beside, persist
-
-if TYPE_CHECKING:
-    pass
 
 KEPT = 3600.0
 """Seconds of samples that are kept."""

@@ -32,7 +32,7 @@ from appliance.plugins.folders import (
 )
 from appliance.plugins.hooks import Plugin
 from appliance.plugins.manifest import Checked, Choice, Source, check_settings
-from appliance.trio_parts import persist, watch
+from appliance.trio_parts import beside, persist, watch
 
 FIRST_LOOK = 1.0
 """Seconds by which the first look at the folders may delay the start of the program; on a slow disk it continues
@@ -258,7 +258,7 @@ async def open_plugins(choice: Choice, data: Path, *, watch: bool = False) -> As
 
     With ``watch`` the folders are searched again when their files change.
     """
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         plugins = Plugins(choice, lambda entry: nursery.start_soon(persist, "loading a plugin", entry.load), data)
         looked = trio.Event()
 
@@ -272,4 +272,3 @@ async def open_plugins(choice: Choice, data: Path, *, watch: bool = False) -> As
         with trio.move_on_after(FIRST_LOOK):
             await looked.wait()
         yield plugins
-        nursery.cancel_scope.cancel()

@@ -26,7 +26,7 @@ from appliance.plugins import AskFailed, Event, Request, Response
 from appliance.plugins.folders import CONFIG, PREFIX, forget, load_hooks
 from appliance.plugins.hooks import Host, Plugin, PluginStep, Replayed
 from appliance.plugins.manifest import read_manifest
-from appliance.trio_parts import plain_nursery
+from appliance.trio_parts import beside
 
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
@@ -121,14 +121,13 @@ async def _take_turn(
     hooks = load_hooks(plugin.folder, package)
     turn: Turn | None = None
     try:
-        async with plain_nursery() as nursery:
+        async with beside() as nursery:
 
             def spawn(work: Callable[[], Awaitable[None]]) -> None:
                 nursery.start_soon(work)
 
             step = PluginStep(plugin, hooks, str(body.get("model", "model")), Host(lambda _: models), spawn)
             turn = await _through(step, body, answer, path)
-            nursery.cancel_scope.cancel()
     finally:
         forget(package)
     assert turn is not None

@@ -15,6 +15,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ from msgspec import UNSET, Struct
 from appliance.core.records.activity import Query, SortKey, histogram, pages
 from appliance.errors import Busy
 from appliance.store.activity_schema import BUSY, BUSY_MS, COLUMNS, open_file, open_memory, unusable
-from appliance.trio_parts import persist, plain_nursery
+from appliance.trio_parts import beside, persist
 from appliance.wire import Page, Row, Stats, Tokens
 
 _LISTED = ", ".join(COLUMNS)
@@ -413,9 +414,7 @@ async def open_activity(
     keep = keep if keep > 0 else DEFAULT_KEEP
     activity = Activity(*await trio.to_thread.run_sync(_open, path, keep, busy_ms), path, keep, retry)
     try:
-        async with plain_nursery() as nursery:
-            nursery.start_soon(persist, "writing the activity log", activity.write)
+        async with beside(partial(persist, "writing the activity log", activity.write)):
             yield activity
-            nursery.cancel_scope.cancel()
     finally:
         await activity.close(flush)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from appliance.core.parts import UNREADABLE
 from appliance.wire import PartialChunk, PartialHead, PartialLine, PartialSource
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ def _read_journal(path: Path) -> tuple[list[PartialLine], list[int]]:
     while (end := text.find(b"\n", at) + 1) > 0:
         try:
             lines.append(_LINE.decode(text[at:end]))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             break
         ends.append(end)
         at = end

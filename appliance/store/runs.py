@@ -10,12 +10,13 @@ import logging
 import sqlite3
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from appliance.store.activity_schema import unusable
-from appliance.trio_parts import persist, plain_nursery
+from appliance.trio_parts import beside, persist
 
 log = logging.getLogger(__name__)
 
@@ -105,10 +106,8 @@ async def open_run_store(path: Path | None) -> AsyncGenerator[RunStore | None]:
         return
     store = RunStore(*await trio.to_thread.run_sync(_open, path), path)
     try:
-        async with plain_nursery() as nursery:
-            nursery.start_soon(persist, "writing runs down", store.write)
+        async with beside(partial(persist, "writing runs down", store.write)):
             yield store
-            nursery.cancel_scope.cancel()
     finally:
         await store.close()
 

@@ -19,7 +19,7 @@ from appliance.core.parts import EVENTS
 from appliance.errors import Busy, ShuttingDown, UsageError
 from appliance.store.stream_files import RETRY, About, Stored, StreamFiles, check_folder, open_stream_files
 from appliance.streams.generation import LINES, End, Generation, Head, RingSink, never
-from appliance.trio_parts import Changed, persist
+from appliance.trio_parts import Changed, beside, persist
 
 
 class StreamStatus(Struct, frozen=True, kw_only=True):
@@ -392,11 +392,10 @@ async def open_streams(
         if settings.path:
             kept = open_stream_files(Path(settings.path), settings.max_bytes, settings.max_total, retry=retry)
             files, stored = await stack.enter_async_context(kept)
-        nursery = await stack.enter_async_context(trio.open_nursery())
+        nursery = await stack.enter_async_context(beside())
         streams = Streams(settings, nursery, files, audience, max_live)
         streams.adopt_stored(stored)
         if files is not None:
             nursery.start_soon(persist, "writing streams down", partial(files.write, streams.adopt_stored))
         nursery.start_soon(streams.expire)
         yield streams
-        nursery.cancel_scope.cancel()

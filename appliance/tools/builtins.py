@@ -46,7 +46,7 @@ from appliance.platform.process import Command, Ending, Sink, before_end, ignore
 from appliance.tools.host import Host
 from appliance.tools.place import Ended, FileProblem, Place, TooLarge, run
 from appliance.tools.runtime import Runtime
-from appliance.trio_parts import plain_nursery
+from appliance.trio_parts import beside
 
 START_TIME = 120.0
 """Seconds that a container may take to start, its image's download included."""
@@ -130,11 +130,10 @@ class OwnContainer:
 @asynccontextmanager
 async def open_container(children: Children, image: Image) -> AsyncGenerator[OwnContainer]:
     """Own a container for the length of the block; it is started at once. Raises ToolProblem."""
-    async with plain_nursery() as nursery:
+    async with beside() as nursery:
         container = OwnContainer(children, image, nursery)
         await container.running()
         yield container
-        nursery.cancel_scope.cancel()
 
 
 def _content(file: Path) -> str:
@@ -181,10 +180,8 @@ async def stream_shell_command(
     A reader that stops reading stops the command's writing, but not its clock.
     """
     sending, receiving = trio.open_memory_channel[bytes | ToolOutcome](0)
-    async with receiving, trio.open_nursery() as nursery:
-        nursery.start_soon(_tell, children, place, asked, sending)
+    async with receiving, beside(partial(_tell, children, place, asked, sending)):
         yield receiving
-        nursery.cancel_scope.cancel()
 
 
 async def _tell(

@@ -27,6 +27,7 @@ from appliance.core.mcp.messages import (
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.platform.children import Children
 from appliance.tools.mcp_session import Session, SessionLost, Start, place_of, run_http, run_stdio
+from appliance.trio_parts import beside
 
 START_TIME = 10.0
 """Seconds, at least, that a server has to start; its own time limit is for its uses."""
@@ -243,7 +244,7 @@ async def open_mcp(servers: McpServers, children: Children) -> AsyncGenerator[Mc
     servers do. Raises UsageError for an address that cannot be used.
     """
     places = {server.name: place_of(server) for server in servers.servers if isinstance(server, HttpServer)}
-    async with trio.open_nursery() as sessions:
+    async with beside() as sessions:
 
         def start_of(server: McpServer) -> Start:
             async def start() -> Session:
@@ -257,7 +258,6 @@ async def open_mcp(servers: McpServers, children: Children) -> AsyncGenerator[Mc
 
         clients = [McpClient(server, start_of(server)) for server in servers.servers]
         yield McpTools(await _warm_up(clients))
-        sessions.cancel_scope.cancel()
 
 
 async def _warm_up(clients: Sequence[McpClient]) -> list[tuple[McpClient, Tools]]:

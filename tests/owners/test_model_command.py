@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from appliance.cli.serve import OWNED
 from appliance.core.llama import flags
-from appliance.core.llama.flags import OWNED
 from appliance.fleet.launch import model_command
 
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from appliance.core.parts import decoded
 from appliance.errors import BadRequest
 
 EXTENSION = "appliance"
@@ -185,11 +186,8 @@ def _where(message: str, body: bytes) -> str:
 
 def refuse_old_images(body: bytes) -> None:
     """Raise BadRequest for images in the form of earlier llama-server releases, which takes no notice of them now."""
-    try:
-        found = _OLD_IMAGES.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return  # the engine says what is wrong with it
-    if found.image_data:
+    found = decoded(_OLD_IMAGES, body)
+    if found is not None and found.image_data:  # the engine says what is wrong with what cannot be read
         raise BadRequest(
             "image_data with [img-N] is of earlier llama-server releases and would be ignored; send images to "
             '/v1/chat/completions, or "prompt": {"prompt_string": ..., "multimodal_data": [...]} with the '

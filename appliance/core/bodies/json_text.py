@@ -10,6 +10,8 @@ from typing import cast
 import msgspec
 from msgspec import Raw, Struct
 
+from appliance.core.parts import decoded
+
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 JsonObject = dict[str, JSON]
 
@@ -261,10 +263,10 @@ def _measured(text: bytes, at: int, array: bool) -> _Container | None:
     They do not when a key occurs twice, since a dict keeps the last value. It cannot go unnoticed: a value that the
     text goes on with, and that is followed by a comma or the end, is the value that stands there.
     """
-    try:
-        values: Iterable[Raw] = _ARRAY.decode(text) if array else _OBJECT.decode(text).values()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    found = decoded(_ARRAY, text) if array else decoded(_OBJECT, text)
+    if found is None:
         return None
+    values: Iterable[Raw] = found.values() if isinstance(found, dict) else found
     start = at
     pattern = _ELEMENT if array else _MEMBER
     items: list[_Item] = []

@@ -313,7 +313,6 @@ _FORMER = {
     "-dio": ("--load-mode", "dio"),
 }
 
-_ROUTER_ONLY = frozenset({"--models-dir", "--models-preset", "--models-max", "--models-autoload"})
 TRUE_WORDS = frozenset({"on", "enabled", "true", "1"})
 FALSE_WORDS = frozenset({"off", "disabled", "false", "0"})
 
@@ -326,7 +325,6 @@ class Flag(NamedTuple):
     negatives: tuple[str, ...]
     kind: Kind
     env: str | None
-    router_only: bool
 
     @property
     def arity(self) -> int:
@@ -366,7 +364,6 @@ def _flag(line: str) -> Flag:
         negatives=tuple(spelled[cut + 1 :]),
         kind=Kind(kind),
         env=env,
-        router_only=name in _ROUTER_ONLY,
     )
 
 
@@ -463,11 +460,7 @@ def partition(options: Iterable[Option], names: Collection[str]) -> tuple[list[O
 def last(options: Iterable[Option], name: str) -> Option | None:
     """Return the occurrence that counts: in llama-server a later one replaces an earlier one."""
     wanted = canonical(name)
-    found: Option | None = None
-    for option in options:
-        if option.canonical == wanted:
-            found = option
-    return found
+    return next((option for option in reversed(list(options)) if option.canonical == wanted), None)
 
 
 def render(options: Iterable[Option]) -> list[str]:
@@ -500,20 +493,7 @@ def _unknown(word: str) -> str:
     name, equals, _ = word.partition("=")
     if equals and lookup(name) is not None:
         return f"unknown flag {word}; write the value as a word of its own: {name} VALUE"
-    near = _near(normalise(word))
-    return f"unknown flag {word}" + (f"; did you mean {near}?" if near else "")
-
-
-def _near(word: str) -> str | None:
     from difflib import get_close_matches  # only on the way to an error
 
-    return next(iter(get_close_matches(word, _BY_SPELLING, n=1, cutoff=0.8)), None)
-
-
-OWNED = (
-    "--model", "--alias", "--host", "--port", "--api-key", "--api-key-file", "--ssl-key-file", "--ssl-cert-file",
-    "--api-prefix", "--path", "--models-dir", "--models-preset", "--models-max", "--models-autoload", "--cors-origins",
-    "--cors-methods", "--cors-headers", "--cors-credentials", "--tools", "--agent", "--mcp-servers-config",
-    "--mcp-servers-json", "--ui-mcp-proxy", "--reuse-port",
-)  # fmt: skip
-"""llama-server options that this program decides for its children, or that belong to a front; never passed through."""
+    near = get_close_matches(normalise(word), _BY_SPELLING, n=1, cutoff=0.8)
+    return f"unknown flag {word}" + (f"; did you mean {near[0]}?" if near else "")

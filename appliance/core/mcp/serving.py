@@ -102,7 +102,7 @@ def read_request(body: bytes, headers: Sequence[tuple[bytes, bytes]], server: Ma
         found = _REQUEST.decode(body)
     except msgspec.ValidationError:
         return _refuse(None, INVALID_REQUEST, "the body is not one JSON-RPC request or notification", 400)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return _refuse(None, PARSE_ERROR, "the body is not JSON", 400)
     if found.jsonrpc != "2.0":
         return _refuse(None, INVALID_REQUEST, 'the body is not JSON-RPC: "jsonrpc" is not "2.0"', 400)

@@ -490,5 +490,5 @@ def as_json(arguments: str) -> Raw:
     raw = arguments.encode(errors="replace")
     try:
         return Raw(bytes(msgspec.json.decode(raw, type=Raw)))
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return Raw(msgspec.json.encode(raw.decode()))

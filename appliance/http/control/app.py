@@ -23,6 +23,7 @@ from werkzeug.exceptions import HTTPException
 from appliance.catalog.catalog import Catalog
 from appliance.core.engines.choice import Seat
 from appliance.core.fit.plan import fit_of
+from appliance.core.parts import UNREADABLE
 from appliance.core.settings import HttpSettings, Listen
 from appliance.engines.owner import Engines
 from appliance.engines.table import Table, table
@@ -118,7 +119,7 @@ class EngineRoutes:
         body = await read_body()
         try:
             asked = _PROVE.decode(body or b"{}")
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise BadRequest(f"the request body cannot be used: {error}") from None
         if self._waiting >= MAX_WAITING:
             raise Conflict("engines are being proven already, and others wait for their turn; ask again later")
@@ -357,7 +358,7 @@ async def _slots_of(address: Address) -> list[Object]:
             async with Exchange(address, "GET", "/slots") as response:
                 slots = msgspec.json.decode(await response.read(MAX_SLOTS), type=list[dict[str, Raw]])
                 return [dict(slot) for slot in slots]
-        except (UpstreamFailed, msgspec.MsgspecError):
+        except (UpstreamFailed, *UNREADABLE):
             pass
     return []
 

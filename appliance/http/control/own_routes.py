@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from appliance.core.bodies.http_request import Head
+from appliance.core.parts import UNREADABLE
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import HttpSettings, Listen
 from appliance.errors import RouteNotFound
@@ -89,7 +90,7 @@ class Predict:
             return Raw(errors.body(errors.describe(error)))
         try:
             msgspec.json.decode(answer)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return answer.decode(errors="replace") or None
         return Raw(answer)
 
@@ -119,7 +120,7 @@ def _instances(body: bytes) -> list[Raw]:
         instances = msgspec.json.decode(body, type=_Body).instances
     except msgspec.ValidationError:
         raise BadRequest("request body must include an array field named instances", param="instances") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BadRequest(f"the request body is not JSON: {error}") from None
     if len(instances) > MAX_INSTANCES:
         raise BadRequest(f"instances array exceeds maximum size of {MAX_INSTANCES}", param="instances")

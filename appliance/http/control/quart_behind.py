@@ -19,7 +19,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from quart_trio import QuartTrio
 
 from appliance.core.bodies.http_request import Head
-from appliance.core.parts import field
+from appliance.core.parts import field, without
 from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.connection import Connection
 from appliance.http.bytes.tls import TlsSocket
@@ -141,7 +141,7 @@ def _limit(path: str) -> int:
 def _written(request: Request, head: Head, body: bytes) -> bytes:
     """The request as one that needs no more reading."""
     lines = [f"{request.method} {request.target} HTTP/{head.http_version}".encode()]
-    lines += [b"%b: %b" % header for header in head.headers if header[0].lower() not in _OF_THE_FRAME]
+    lines += [b"%b: %b" % header for header in without(head.headers, _OF_THE_FRAME)]
     if body or head.length != 0:
         lines.append(b"Content-Length: %d" % len(body))
     return b"\r\n".join(lines) + b"\r\n\r\n" + body

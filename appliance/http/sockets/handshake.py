@@ -21,6 +21,7 @@ from appliance.http.way.explaining import explain
 from appliance.http.way.visit import Visit
 from appliance.traffic.record import Record
 from appliance.traffic.request import Headers, Request, send_whole
+from appliance.trio_parts import beside
 from appliance.upstream.websocket import BROKEN, CLOSE_TIME, MAX_MESSAGE, RECEIVE_SIZE, Close, Websocket
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ async def answer_handshake(
         return
     handshake: Handshake | None = None
     try:
-        async with trio.open_nursery() as nursery:
+        async with beside() as nursery:
             handshake = Handshake(visit, connection, offer, nursery)
             try:
                 visit.stay()
@@ -140,7 +141,6 @@ async def answer_handshake(
                     raise visit.why or ClientLeft
             except Exception as error:  # noqa: BLE001  it becomes an answer, or a goodbye
                 await handshake.fail(error)
-            nursery.cancel_scope.cancel()
     except* LocalProtocolError:  # trio-websocket's reader was to answer a ping behind our own goodbye
         pass
     finally:

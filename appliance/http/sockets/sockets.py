@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from appliance.core.bodies.http_request import Head
 from appliance.core.models.model import Model
-from appliance.core.parts import without
+from appliance.core.parts import UNREADABLE, without
 from appliance.errors import ApplianceError, BadRequest, Conflict, ModelNotLoaded, RouteNotFound, ShuttingDown
 from appliance.http.bytes.body import Bodies
 from appliance.http.bytes.connection import Connection
@@ -43,6 +43,7 @@ from appliance.streams.owner import Streams
 from appliance.traffic.request import Request
 from appliance.traffic.targets import Target
 from appliance.traffic.traffic import Traffic
+from appliance.trio_parts import beside, wait_any
 from appliance.upstream.address import Address, Headers
 from appliance.upstream.client import Response
 from appliance.upstream.websocket import BROKEN, NORMAL, Close, Websocket, open_upstream_websocket
@@ -64,9 +65,8 @@ _MESSAGE = msgspec.json.Decoder(_Message)
 async def serve_stream_socket(handshake: Handshake, streams: Streams) -> None:
     """Accept the websocket and keep it until the client ends it. The caller has checked the key."""
     websocket = await handshake.accept(most=MAX_ORDER)
-    async with trio.open_nursery() as nursery:
+    async with beside() as nursery:
         await _Subscriptions(websocket, streams, nursery).serve()
-        nursery.cancel_scope.cancel()
 
 
 class _Subscription:
@@ -107,7 +107,7 @@ class _Subscriptions:
     async def _obey(self, text: str | bytes) -> None:
         try:
             message = _MESSAGE.decode(text)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             await self._refuse("", BadRequest(f"the message cannot be used: {error}"))
             return
         match message.type:
@@ -234,11 +234,8 @@ async def _first_to_end(client: Websocket, upstream: Websocket) -> Websocket:
         while (message := await sender.receive()) is not None:
             await receiver.send(message)
         ended.append(sender)
-        nursery.cancel_scope.cancel()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pass_on, client, upstream)
-        nursery.start_soon(pass_on, upstream, client)
+    await wait_any(partial(pass_on, client, upstream), partial(pass_on, upstream, client))
     return ended[0]
 
 

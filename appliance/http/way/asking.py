@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 
-import msgspec
 import trio
 from msgspec import Raw, Struct
 
 from appliance.core.bodies.head import refuse_old_images
 from appliance.core.bodies.sse import Dialect
 from appliance.core.models.model import Model
-from appliance.core.parts import without
+from appliance.core.parts import decoded, fields, without
 from appliance.core.settings import HttpSettings
 from appliance.errors import ModelLoading, ModelNotLoaded, PeerFailed, UpstreamFailed
 from appliance.fleet.lease import Lease, Place
@@ -229,10 +228,8 @@ class _Progress(Struct):
 def _progress(raw: Raw | None) -> float | None:
     if raw is None:
         return None
-    try:
-        return msgspec.json.decode(raw, type=_Progress).value
-    except msgspec.MsgspecError:
-        return None
+    progress = decoded(_Progress, raw)
+    return progress.value if progress is not None else None
 
 
 VIA = (b"Via", b"1.1 llama-appliance")
@@ -300,7 +297,7 @@ async def first_reached(
 
 def for_peers(headers: Headers, candidates: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     """The client's headers as a peer gets them. Raises PeerFailed for a request that goes in circles."""
-    hops = sum(value.count(VIA[1]) for name, value in headers if name.lower() == b"via")
+    hops = sum(value.count(VIA[1]) for value in fields(headers, b"via"))
     if hops >= MAX_HOPS:
         why = f"the request has passed {hops} appliances; some name each other as peers for its model"
         raise PeerFailed(_names(candidates), why)

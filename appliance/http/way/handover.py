@@ -20,7 +20,7 @@ from appliance.errors import ApplianceError, UpstreamFailed
 from appliance.http.way.visit import Ask, Job
 from appliance.traffic.record import Record
 from appliance.traffic.request import Headers, Request
-from appliance.trio_parts import plain_nursery
+from appliance.trio_parts import beside
 
 
 class Reply:
@@ -115,13 +115,11 @@ async def handed_over(record: Record, answer: Callable[[Handover], Awaitable[Non
     Raises what it failed with before the head. Leaving the block cancels it.
     """
     handover = Handover()
-    async with plain_nursery() as nursery:
-        nursery.start_soon(answer, handover)
+    async with beside(partial(answer, handover)):
         await handover.begun.wait()
         if handover.failure is not None:
             raise handover.failure.with_traceback(None)
         yield Reply(handover, record)
-        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from appliance.core.bodies import head as heads
 from appliance.core.bodies.filters import Edits, rewrite_field, rewrite_urlencoded
 from appliance.core.bodies.head import RequestHead
 from appliance.core.models.model import Model
+from appliance.core.parts import without
 from appliance.traffic.request import Request
 from appliance.upstream.address import OWN_TO_THIS_HOP, Address
 
@@ -84,7 +85,7 @@ def sent_headers(request: Request, model: Model, *, keys_are_ours: bool) -> list
     and gets the client's credentials where this program asks for none: they can then only be meant for it.
     """
     if model.config is None:
-        return [header for header in request.headers if header[0].lower() not in _NOT_FOR_MODELS]
+        return without(request.headers, _NOT_FOR_MODELS)
     wanted = (b"cookie",) if keys_are_ours else (*CREDENTIALS, b"cookie")
     headers: list[tuple[bytes, bytes]] = []
     given: list[tuple[bytes, bytes]] = []

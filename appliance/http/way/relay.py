@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from appliance.core.answers.continuation import Partial, Refusal, SoFar
 from appliance.core.bodies.sse import Dialect, ErrorInfo, Event, WholeRecords, encode, error_record
+from appliance.core.parts import UNREADABLE, without
 from appliance.core.runs.slash import Family
 from appliance.errors import UpstreamFailed
 from appliance.http.errors import INVALID
@@ -161,11 +162,7 @@ async def _answer_late(response: Response, sink: Sink, dialect: Dialect) -> None
 
 
 def _passed_on(response: Response) -> list[tuple[bytes, bytes]]:
-    headers = [
-        header
-        for header in response.headers
-        if (name := header[0].lower()) not in _DROPPED and not name.startswith(b"access-control-")
-    ]
+    headers = without(response.headers, _DROPPED, (b"access-control-",))
     if response.streaming:
         headers.append((b"X-Accel-Buffering", b"no"))
     return headers
@@ -184,7 +181,7 @@ def error_in(content: bytes, status: int, dialect: Dialect) -> bytes:
     """The body of an error answer as the record that tells the same."""
     try:
         found = msgspec.json.decode(content, type=_EngineAnswer).error
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         found = _EngineError(content.decode("utf-8", "replace")[:1000] or f"the engine answered {status}")
     info = ErrorInfo(message=found.message, type=found.type, code=status, reason="engine_error")
     return error_record(dialect, info)

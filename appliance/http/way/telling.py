@@ -25,7 +25,7 @@ from appliance.http.way.pings import EVENT_STREAM, UNBUFFERED
 from appliance.http.way.relay import error_in
 from appliance.traffic.record import aside
 from appliance.traffic.request import Headers, Sink
-from appliance.trio_parts import plain_nursery
+from appliance.trio_parts import beside
 
 LAST_WORDS = 1.0
 """Seconds that what is being written gets to be whole before an error follows it."""
@@ -61,15 +61,13 @@ async def told_meanwhile(teller: Teller) -> AsyncGenerator[Callable[[], Awaitabl
         teller.stop()
         await done.wait()
 
-    async with plain_nursery() as nursery:
-        nursery.start_soon(run)
+    async with beside(run):
         try:
             yield stop
         except ApplianceError:
             with trio.move_on_after(LAST_WORDS):
                 await stop()
             raise
-        nursery.cancel_scope.cancel()
 
 
 HEAD_START = 0.02
