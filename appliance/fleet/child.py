@@ -189,14 +189,16 @@ class ModelProcess:
         command = Command(argv=self.launch.argv, env=self.launch.env, stdin=stdin)
         async with (
             open_process(children, command, Lines(self._line), rest=PIPE_GRACE) as child,
-            beside(self._watch_readiness) as watchers,
+            trio.open_nursery() as watchers,
         ):
             self.pid = child.pid
+            watchers.start_soon(self._watch_readiness)
             watchers.start_soon(self._end_when_asked, children, child)
             watchers.start_soon(self._give_up, child)
             status = await child.wait_exit()
             if self._stop.is_set():
                 await self._linger(child)
+            watchers.cancel_scope.cancel()
         return Exited(status, self._on_ready is None, self._timed_out, self._last_look)
 
     async def _linger(self, child: Child) -> None:

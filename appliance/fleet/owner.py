@@ -415,10 +415,10 @@ class Fleet:
         try:
             async with beside(partial(persist, f"measuring model '{model_id}'", partial(self._measure, run))):
                 ended = await run.run(self._children, on_ready=partial(self._on_ready, run, began))
-            if ended.crashed:
-                self._failures.judge(run, ended, _now())
-            error = ended.error
-            self._ends.add(model_id, ended, self.observer)
+                if ended.crashed:
+                    self._failures.judge(run, ended, _now())
+                error = ended.error
+                self._ends.add(model_id, ended, self.observer)
         finally:
             del self._runs[model_id]
             self._kept.pop(model_id, None)

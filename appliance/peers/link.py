@@ -16,7 +16,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.parts import UNREADABLE
-from appliance.trio_parts import beside, every
+from appliance.trio_parts import every
 
 MAX_MODELS = 10_000
 LOADED_STATES = frozenset(("loaded", "ready", "sleeping"))
@@ -109,9 +109,12 @@ async def exchange_states(
     heard: Callable[[Sequence[ModelState]], None],
 ) -> str:
     """Tell and listen until the link ends; returns why. ``heard`` gets every state of the other side, in order."""
-    telling = partial(_tell, channel, local_state, wait_changed)
-    async with beside(telling, partial(every, PING_EVERY, partial(channel.send, PING))):
-        return await _listen(channel, heard)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_tell, channel, local_state, wait_changed)
+        nursery.start_soon(every, PING_EVERY, partial(channel.send, PING))
+        why = await _listen(channel, heard)
+        nursery.cancel_scope.cancel()
+    return why
 
 
 async def _tell(channel: Channel, local_state: LocalState, wait_changed: WaitChanged) -> None:

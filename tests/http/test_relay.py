@@ -13,7 +13,9 @@ import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from waiting import until
 
+from appliance.core.bodies.sse import Dialect
 from appliance.core.settings import FleetSettings
+from appliance.http.way.relay import error_in
 from appliance.upstream.client import Exchange
 
 JSON = ("Content-Type", "application/json")
@@ -330,3 +332,10 @@ async def test_an_answer_that_is_shorter_than_told_is_the_engine_s_fault(open_se
         assert row["resp_status_code"] == 502
         assert "ended early or is garbled" in row["error_msg"]
         assert (await server.ask("POST", CHAT, chat())).status == 200
+
+
+@pytest.mark.parametrize("body", [b'{"error": "\xff"}', b'{"error": {"more": ' + b"[" * 100_000, b"[", b"no"])
+def test_an_error_that_cannot_be_read_is_told_all_the_same(body: bytes) -> None:
+    record = error_in(body, 500, Dialect.OPENAI)
+    assert record.startswith(b"data: ")
+    assert json.loads(record.removeprefix(b"data: ").partition(b"\n")[0])["error"]["code"] == 500

@@ -87,10 +87,10 @@ async def own_table(engines: Engines) -> Table:
     return table(engines.engines, engines.ranked(), engines.state, running={}, now=time.time())
 
 
-async def server_table(server: Server, method: str = "GET", path: str = "/api/engines") -> Table | None:
+async def server_table(server: Server) -> Table | None:
     """Return a running server's view, or None if no server runs, or another program. A named server must answer."""
     try:
-        answer = await ask(server, method, path, Table)
+        answer = await ask(server, "GET", "/api/engines", Table)
     except (NotRunning, Refused, ServerFailed):
         if server.named:
             raise

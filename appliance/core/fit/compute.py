@@ -125,7 +125,6 @@ class Walk:
         self._copied = copied
         """True if weights and context lie elsewhere and are copied in when they are needed."""
         self._gpu = False
-        self._mask = self._near = Block(0, FOREVER)
 
     # The order of these takes is the order in which llama.cpp (b11434) allocates a batch's inputs, and it matters: each
     # one fills a hole or makes one. A tensor that nobody reads in this buffer still gets its room, as the allocator
@@ -137,7 +136,7 @@ class Walk:
         readers = 1 if compute else 0
         if self._gpu and self._shape.encoder:  # positions are looked up in main memory, too
             tokens = arena.take(width, 2)
-            self._mask, self._near = self._masks()
+            self._take_masks()
             return tokens
         if own:
             arena.take(width, 0)  # room for vectors instead of tokens, used or not
@@ -146,7 +145,7 @@ class Walk:
         if not own:
             other, tokens = arena.take(width, readers), arena.take(width, 2)
         arena.take(8 * self._row, FOREVER)  # numbers of tokens, positions and cells
-        self._mask, self._near = self._masks()
+        self._take_masks()
         if own:
             tokens, other = arena.take(width, 2 * readers), arena.take(width, readers)
         if not compute and self._shape.encoder:
@@ -176,22 +175,22 @@ class Walk:
             last = self.arena.run(self._shape.width * outputs, 1, [stream])
             self.arena.run(self._shape.vocabulary * outputs, FOREVER, [last])
 
-    def _masks(self) -> tuple[Block, Block]:
+    def _take_masks(self) -> None:
         size = 2 if self._batch.flash else FLOAT
         windowed = {layer.windowed for layer in self._shape.layers if layer.keys}
         if self._shape.encoder:
             windowed = {False}
         cells = {False: self._batch.cells, True: self._batch.near_cells}
-        taken = {near: self.arena.take(cells[near] * self._batch.tokens * size, FOREVER) for near in sorted(windowed)}
-        return taken.get(False, Block(0, FOREVER)), taken.get(True, Block(0, FOREVER))
+        for near in sorted(windowed):
+            self.arena.take(cells[near] * self._batch.tokens * size, FOREVER)
 
     def _matrix(self, numbers: int, readers: int, read: Iterable[Block], weights: int) -> Block:
         """A product with weights, which are copied in first if they lie elsewhere."""
         copy = [self.arena.take(weights, 1)] if self._copied and weights else []
         return self.arena.run(numbers * self._row, readers, [*read, *copy])
 
-    def _normed(self, stream: Block, readers: int, numbers: int = 0) -> Block:
-        size = (numbers or self._shape.width) * self._row
+    def _normed(self, stream: Block, readers: int) -> Block:
+        size = self._shape.width * self._row
         norm = self.arena.run(size, 1, [])
         self.arena.drop(stream)
         return self.arena.run(size, readers, [norm], over=True)
