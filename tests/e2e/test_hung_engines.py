@@ -8,9 +8,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 from program import Server, StartServer, http
-from test_lifetimes import CHAT, ENDLESS, model_process, post, posix_only, send
+from test_lifetimes import CHAT, ENDLESS, model_process, posix_only, post, send
 
 from appliance.catalog.sources import STARTER
 

