@@ -6,7 +6,6 @@ import ast
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys

@@ -12,6 +12,8 @@ import trio
 T = TypeVar("T")
 PATIENCE = 20.0
 """Seconds. It only bounds a failure, so it is far more than any fact takes on a busy machine."""
+SOON = 5.0
+"""Seconds for what happens at once, on a busy machine. The thing that it must not wait for takes far longer."""
 LOOK_EVERY = 0.01
 SELDOM = 0.05
 """Seconds between two looks, at first and later: what takes long is not asked about all the time."""
