@@ -164,7 +164,6 @@ async def test_unchanged_processes_live_through_any_series_of_configurations(
             now = {model: size for model, size in now.items() if pid(server, model) is not None}
 
 
-@pytest.mark.alone
 async def test_no_request_fails_because_the_configuration_changes(open_server: OpenServer, file: File) -> None:
     """Clients ask all the time, whole and streamed, while their models change, come first and last, and swap."""
     statuses: list[int] = []
