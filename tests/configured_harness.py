@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -161,8 +161,3 @@ async def ask(address: Address, path: str = "/echo", body: bytes = b"hello", met
     async with Exchange(address, method, path, (), body) as response:
         assert response.status == 200, response.status
         return await response.read(1 << 20)
-
-
-def percentile(values: Iterable[float], percent: int) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]

@@ -15,7 +15,6 @@ from gguf_files import WriteModel
 from gguf_files import write_model as write_model_file
 from hypothesis import HealthCheck, Phase, settings
 from leftovers import MARK, Leftovers
-from turns import Turns
 from waiting import wait
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,8 +23,6 @@ FAKE = ROOT / "tests" / "fakes" / "llama_server.py"
 
 SETTLE = 5.0
 """Seconds a module's processes, sockets and threads have to be gone after its last test."""
-
-TURNS = pytest.StashKey[Turns]()
 
 BUSY = [HealthCheck.too_slow]  # it takes the clock's word, which says little beside other tests
 settings.register_profile("fast", max_examples=60, deadline=None, stateful_step_count=30, suppress_health_check=BUSY)
@@ -58,7 +55,6 @@ def pytest_configure(config: pytest.Config) -> None:
     named: str | None = config.getoption("--hypothesis-profile")
     settings.load_profile(named or ("deep" if deep else "fast"))
     os.environ[MARK] = uuid.uuid4().hex
-    config.stash[TURNS] = Turns()
     chosen = [str(ROOT / "tests" / file) for name in LONG if config.getoption(f"--{name}") for file in LONG[name][2]]
     if chosen and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = chosen
@@ -68,21 +64,6 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two processes for each core, since tests wait more than they compute. A selection runs in this process alone."""
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.keyword
     return 2 * len(os.sched_getaffinity(0)) if whole and sys.platform == "linux" else 0
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that run alone come first and together, so that the others wait for them only once."""
-    items.sort(key=lambda item: not is_alone(item))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    with item.config.stash[TURNS].taken(is_alone(item), nextitem is not None and is_alone(nextitem)):
-        return (yield)
-
-
-def is_alone(item: pytest.Item) -> bool:
-    return item.get_closest_marker("alone") is not None
 
 
 @pytest.fixture(scope="session")

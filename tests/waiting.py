@@ -12,7 +12,11 @@ import trio
 T = TypeVar("T")
 PATIENCE = 20.0
 """Seconds. It only bounds a failure, so it is far more than any fact takes on a busy machine."""
+SOON = 5.0
+"""Seconds for what happens at once, on a busy machine. The thing that it must not wait for takes far longer."""
 LOOK_EVERY = 0.01
+SELDOM = 0.05
+"""Seconds between two looks, at first and later: what takes long is not asked about all the time."""
 
 
 async def until(
@@ -25,9 +29,10 @@ async def until(
 ) -> T:
     """Look until what is found ``is_so``, and return it. After ``within`` seconds the test fails, with what is `told`.
 
-    ``changed`` waits for the next moment at which it may be so; without it, this looks every 10 ms.
+    ``changed`` waits for the next moment at which it may be so; without it, this looks again and again.
     """
     found: object = None
+    pause = LOOK_EVERY
     with trio.move_on_after(within):
         while True:
             found = look()
@@ -38,7 +43,8 @@ async def until(
             if changed is not None:
                 await changed()
             else:
-                await trio.sleep(LOOK_EVERY)
+                await trio.sleep(pause)
+                pause = min(1.1 * pause, SELDOM)
     raise AssertionError(_words(found, within, told))
 
 
@@ -50,11 +56,12 @@ def wait(
     told: Callable[[], object] = str,
 ) -> T:
     """The same without Trio: nothing else runs in this thread meanwhile."""
-    deadline = time.monotonic() + within
+    deadline, pause = time.monotonic() + within, LOOK_EVERY
     while not is_so(found := look()):
         if time.monotonic() > deadline:
             raise AssertionError(_words(found, within, told))
-        time.sleep(LOOK_EVERY)
+        time.sleep(pause)
+        pause = min(1.1 * pause, SELDOM)
     return found
 
 

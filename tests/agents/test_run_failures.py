@@ -162,7 +162,7 @@ async def test_the_same_line_again_and_again(open_server: OpenServer):
         found = await run(server, asked(script=[{"text": text, "stall": True}], repeated_line_limit=4))
         assert "and again" in failed(found, "repeated_line_loop")
         assert str(found["output"]).startswith(SAID)
-        await server.wait_idle("alpha", within=15)
+        await server.wait_idle("alpha")
 
 
 async def test_the_budget_of_tool_iterations(open_server: OpenServer):
@@ -246,7 +246,7 @@ async def test_cancelling_twice_keeps_what_was_said_and_frees_the_slot(open_serv
             assert (answer.status, answer.json["state"], answer.json["fail_reason"]) == (200, "canceled", "canceled")
         found = await result(server, running)
         assert (found["finish_reason"], found["output"]) == ("canceled", SAID)
-        await server.wait_idle("alpha", within=15)
+        await server.wait_idle("alpha")
         assert (await run(server, asked()))["state"] == "completed"
         assert server.state("alpha") == "loaded", "nothing was restarted"
 

@@ -153,8 +153,8 @@ async def test_a_model_stays_for_the_time_it_was_promised(fleets: Fleets) -> Non
 
 
 async def test_a_place_in_the_queue_is_for_a_time(fleets: Fleets) -> None:
-    async with fleets.open(servers(fleets, "a", "b"), {"queue_timeout": 0.2}) as world, world.lease("a"):
-        with pytest.raises(Busy, match=r"waited 0\.2 s") as refusal:
+    async with fleets.open(servers(fleets, "a", "b"), {"queue_timeout": 2.0}) as world, world.lease("a"):
+        with pytest.raises(Busy, match="waited 2 s") as refusal:
             await world.load("b")
         assert refusal.value.retry_after >= 1
         assert world.loaded() == {"a"}

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import trio
 from configured_harness import PYTHON, Fleets, Settings, World, ask, free_port
-from waiting import until
+from waiting import SOON, until
 
 from appliance.errors import ModelFailedToStart, ModelUnloaded, UpstreamFailed
 
@@ -53,12 +53,11 @@ async def unload_timed(world: World, model: str) -> float:
 async def test_sigterm_is_enough_and_nobody_waits_longer_than_it_takes(fleets: Fleets) -> None:
     async with fleets.open({"m": fleets.server("m", term=0.2)}) as world:
         await world.load("m")
-        assert 0.2 < await unload_timed(world, "m") < 0.6
+        assert 0.2 < await unload_timed(world, "m") < SOON
         assert world.event("m", "end")
         assert world.status("m").error is None
 
 
-@pytest.mark.alone
 async def test_eviction_waits_for_the_end_and_no_longer(fleets: Fleets) -> None:
     waited: list[float] = []
     servers = {name: fleets.server(name, term=0.1) for name in ("a", "b")}
@@ -70,8 +69,7 @@ async def test_eviction_waits_for_the_end_and_no_longer(fleets: Fleets) -> None:
             waited.append(world.event(new, "begun").at - world.event(old, "end").at)
     print(f"\nfrom the end of one to the beginning of the next: {', '.join(f'{w * 1000:.0f}' for w in waited)} ms")
     assert min(waited) > 0
-    assert sorted(waited)[3] < 0.1
-    assert max(waited) < 0.5
+    assert max(waited) < SOON
 
 
 async def test_what_ignores_sigterm_is_killed_with_all_it_has_started(fleets: Fleets) -> None:
@@ -81,7 +79,7 @@ async def test_what_ignores_sigterm_is_killed_with_all_it_has_started(fleets: Fl
     async with fleets.open({"m": server}, {"m": {"unload_timeout": 0.4}}) as world:
         await world.load("m")
         grandchild = (await world.until_event("inner", "listening")).pid
-        assert 0.4 < await unload_timed(world, "m") < 1.2
+        assert 0.4 < await unload_timed(world, "m") < SOON
         assert world.event("m", "term"), "it was asked first"
         assert not is_alive(grandchild)
         assert not is_alive(world.event("m", "begun").pid)
@@ -97,7 +95,7 @@ async def test_a_server_may_end_after_its_wrapper(fleets: Fleets) -> None:
     async with fleets.open({"m": server}) as world:
         await world.load("m")
         assert world.event("m", "begun").pid != world.status("m").pid, "the shell executes it in its own place"
-        assert 0.3 < await unload_timed(world, "m") < 0.8
+        assert 0.3 < await unload_timed(world, "m") < SOON
         assert world.event("m", "end").at - world.event("m", "term").at > 0.29
 
 
@@ -106,7 +104,7 @@ async def test_a_pipe_held_by_a_stranger_is_not_waited_for(fleets: Fleets) -> No
     cmd = f'sh -c "setsid sleep 4 & exec {fleets.command("m", port)}"'
     async with fleets.open({"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}"}}) as world:
         await world.load("m")
-        assert await unload_timed(world, "m") < 2
+        assert await unload_timed(world, "m") < SOON
 
 
 async def test_the_stop_command_gets_the_process_and_the_environment(fleets: Fleets) -> None:
@@ -116,7 +114,7 @@ async def test_the_stop_command_gets_the_process_and_the_environment(fleets: Fle
     async with fleets.open({"m": server}) as world:
         await world.load("m")
         pid = world.status("m").pid
-        assert await unload_timed(world, "m") < 1
+        assert await unload_timed(world, "m") < SOON
         assert f"goodbye for {pid}" in world.log("m")
         assert note.exists()
         assert not any(event.what == "term" for event in world.events("m"))
@@ -128,7 +126,7 @@ async def test_a_stop_command_that_outlasts_the_process_is_let_finish(fleets: Fl
     server = fleets.server("m", {"cmdStop": f'sh -c "kill ${{PID}}; sleep 0.3; touch {note}"'})
     async with fleets.open({"m": server}) as world:
         await world.load("m")
-        assert 0.3 < await unload_timed(world, "m") < 0.9
+        assert 0.3 < await unload_timed(world, "m") < SOON
         assert note.exists()
 
 
@@ -145,7 +143,7 @@ async def test_a_stop_command_that_outlasts_the_process_is_let_finish(fleets: Fl
 async def test_a_stop_command_that_does_not_work_is_replaced_by_sigterm(fleets: Fleets, stop: str, logged: str) -> None:
     async with fleets.open({"m": fleets.server("m", {"cmdStop": stop}, term=0)}) as world:
         await world.load("m")
-        assert await unload_timed(world, "m") < 1
+        assert await unload_timed(world, "m") < SOON
         assert world.event("m", "term")
         assert logged in world.log("m")
 
@@ -155,7 +153,7 @@ async def test_a_stop_command_without_effect_ends_in_a_kill(fleets: Fleets, stop
     server = fleets.server("m", {"cmdStop": stop})
     async with fleets.open({"m": server}, {"m": {"unload_timeout": 0.4}}) as world:
         await world.load("m")
-        assert 0.4 < await unload_timed(world, "m") < 1.2
+        assert 0.4 < await unload_timed(world, "m") < SOON
         assert ("cmdStop has not ended in time" in world.log("m")) is (stop == "sleep 1000")
         assert not is_alive(world.event("m", "begun").pid)
 
@@ -180,7 +178,7 @@ async def test_a_container_is_stopped_by_its_command(fleets: Fleets, container: 
         for _ in range(2):
             async with world.lease("m") as address:
                 assert await ask(address) == b"hello"
-            assert 0.2 < await unload_timed(world, "m") < 1.5
+            assert 0.2 < await unload_timed(world, "m") < SOON
             assert "stopped the container" in world.log("m")
             assert not is_alive(world.event("m", "begun").pid)
 
@@ -189,10 +187,10 @@ async def test_a_container_in_use_is_stopped_by_its_command_when_its_time_is_ove
     fleets: Fleets, container: Settings
 ) -> None:
     """A killed client would leave the container behind."""
-    async with fleets.open({"m": container}, {"m": {"unload_timeout": 0.3}}) as world, world.lease("m") as address:
+    async with fleets.open({"m": container}, {"m": {"unload_timeout": 2.0}}) as world, world.lease("m") as address:
         began = time.monotonic()
         assert await world.fleet.unload("m")
-        assert 0.5 < time.monotonic() - began < 2
+        assert 2.2 < time.monotonic() - began < 2.2 + SOON
         assert "stopped the container" in world.log("m")
         assert not is_alive(world.event("m", "begun").pid)
         with pytest.raises(UpstreamFailed):
@@ -222,7 +220,7 @@ async def test_a_stop_while_it_starts_is_polite_but_short(fleets: Fleets) -> Non
     async with fleets.open({"m": server}) as world, trio.open_nursery() as nursery:
         nursery.start_soon(wait_for_it, world)
         await world.until_event("m", "listening")
-        assert 0.1 < await unload_timed(world, "m") < 1
+        assert 0.1 < await unload_timed(world, "m") < SOON
         assert note.exists()
         assert world.event("m", "end")
     assert refused
@@ -249,8 +247,8 @@ async def test_cancelling_the_fleet_kills_at_once_and_all(fleets: Fleets) -> Non
             began = time.monotonic()
             scope.cancel()
             await trio.sleep_forever()
-    assert time.monotonic() - began < 1
-    await until(lambda: not any(is_alive(pid) for pid in pids), within=5)
+    assert time.monotonic() - began < SOON
+    await until(lambda: not any(is_alive(pid) for pid in pids))
 
 
 async def test_ttl_unloads_what_nobody_uses_and_never_what_somebody_does(fleets: Fleets) -> None:
@@ -263,13 +261,13 @@ async def test_ttl_unloads_what_nobody_uses_and_never_what_somebody_does(fleets:
         ready_at = world.event("idle", "listening").at
         async with world.lease("used") as address:
             await world.until_state("idle", "unloaded")
-            assert 0.3 < time.monotonic() - ready_at < 0.9, "also where no request ever came"
+            assert 0.3 < time.monotonic() - ready_at < SOON, "also where no request ever came"
             await trio.sleep(0.4)  # for longer than the ttl
             assert await ask(address) == b"hello"
             assert world.loaded() == {"for-ever", "pinned", "used"}
             released = time.monotonic()
         await world.until_state("used", "unloaded")
-        assert 0.3 < time.monotonic() - released < 0.9, "counted from the last use"
+        assert 0.3 < time.monotonic() - released < SOON, "counted from the last use"
         await trio.sleep(0.1)
         assert world.loaded() == {"for-ever", "pinned"}
 
@@ -300,15 +298,15 @@ async def test_a_zombie_in_the_group_is_nothing_to_wait_for(fleets: Fleets) -> N
     async with fleets.open({"m": {"cmd": cmd, "proxy": f"http://127.0.0.1:{port}"}}) as world:
         await world.load("m")
         try:
-            assert await unload_timed(world, "m") < 0.8
+            assert await unload_timed(world, "m") < SOON
             assert is_alive(int(note.read_text())), "or there was no zombie"
         finally:
             os.kill(int(note.read_text()), signal.SIGKILL)
 
 
 async def test_a_server_that_gets_ready_while_it_is_given_up_is_given_to_nobody(fleets: Fleets) -> None:
-    server = fleets.server("m", ready_after=0.5, term=0.6)
-    async with fleets.open({"m": server}, {"m": {"health_check_timeout": 0.3}}) as world:
-        with pytest.raises(ModelFailedToStart, match=r"not ready within 0\.3 s \(GET /health .* status 503\)"):
+    server = fleets.server("m", ready_after=2.3, term=1.2)
+    async with fleets.open({"m": server}, {"m": {"health_check_timeout": 2.0}}) as world:
+        with pytest.raises(ModelFailedToStart, match=r"not ready within 2 s \(GET /health .* status 503\)"):
             await world.load("m")
         assert world.event("m", "end").at > world.event("m", "ready").at, "or it was not put to the test"

@@ -12,6 +12,7 @@ import psutil
 import pytest
 import trio
 from trio.testing import assert_no_checkpoints, wait_all_tasks_blocked
+from waiting import SOON
 
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
@@ -197,7 +198,7 @@ async def test_a_failed_start_says_why_at_once_and_the_next_request_tries_again(
         with pytest.raises(ModelFailedToStart) as failure:
             async with fleet.lease(world.model("a", "--fail-to-load", "--exit-code", "7")):
                 pass
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < SOON
         assert "exit status 7" in str(failure.value)
         assert failure.value.log_tail
         status = fleet.known("a")
@@ -270,7 +271,7 @@ async def test_unload_lets_requests_finish_and_then_gives_up_on_them(world: Worl
             assert await ask(address)
             began = time.monotonic()
             await fleet.unload("a")
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < SOON
             with pytest.raises(UpstreamFailed):
                 await ask(address)
         assert await fleet.unload("a") is False
@@ -293,7 +294,7 @@ async def test_unload_while_loading(world: World) -> None:
             began = time.monotonic()
             assert await fleet.unload("a")
         assert refused
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < SOON
         status = fleet.known("a")
         assert status is not None
         assert status.exit_code is None, "a deliberate end is not a failure"
@@ -305,7 +306,7 @@ async def test_a_stubborn_child_is_ended_within_the_stop_timeout(world: World, f
         await fleet.load(world.model("a", *flags))
         began = time.monotonic()
         await fleet.unload("a")
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < SOON
 
 
 async def test_a_pipe_held_by_a_stranger_does_not_hold_the_fleet(world: World) -> None:
@@ -313,7 +314,7 @@ async def test_a_pipe_held_by_a_stranger_does_not_hold_the_fleet(world: World) -
         await fleet.load(world.model("a", "--hold-pipe-in-grandchild", "8"))
         began = time.monotonic()
         await fleet.unload("a")
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < SOON
 
 
 async def test_log_floods_and_huge_lines_are_bounded(world: World) -> None:
@@ -388,5 +389,5 @@ async def test_cancelling_the_fleet_kills_at_once(world: World) -> None:
             began = time.monotonic()
             scope.cancel()
             await trio.sleep_forever()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < SOON
     assert not psutil.pid_exists(pid)

@@ -12,7 +12,7 @@ from collections.abc import Generator
 import psutil
 import pytest
 import trio
-from waiting import wait
+from waiting import PATIENCE, wait
 
 from appliance.platform.children import child_env, describe_status, open_children, own_env
 
@@ -104,7 +104,7 @@ async def test_the_group_goes_with_its_leader() -> None:
     async with open_children() as children:
         child = await children.spawn(["/bin/sh", "-c", "sleep 300 & echo $!; exit 3"], ENV)
         grandchild = int((await child.output.receive_some()).decode())
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await child.wait() == 3
         wait_gone([grandchild], 2.0)
         await child.stdin.aclose()
@@ -116,7 +116,7 @@ async def test_both_outputs_arrive_and_input_reaches_the_child() -> None:
         child = await children.spawn(["/bin/sh", "-c", "read line; echo out $line; echo err $line >&2"], ENV)
         await child.stdin.send_all(b"hello\n")
         received = b""
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while chunk := await child.output.receive_some():
                 received += chunk
             assert await child.wait() == 0
@@ -128,7 +128,7 @@ async def test_both_outputs_arrive_and_input_reaches_the_child() -> None:
 async def test_a_program_that_does_not_exist_is_an_exit_status() -> None:
     async with open_children() as children:
         child = await children.spawn(["/nonexistent/engine"], ENV)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await child.wait() == 127
         await child.stdin.aclose()
         await child.output.aclose()

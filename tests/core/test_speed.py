@@ -24,8 +24,6 @@ from appliance.core.scheduling.routing import Local, Router
 from appliance.core.scheduling.schedule import LOOK_AHEAD
 from appliance.http.ollama.reading import Stopwatch
 
-pytestmark = pytest.mark.alone
-
 # Four times what a machine of 2026 takes, or more.
 PLAN_US = 1000
 FILTERS_US = 65

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gguf_files import write_model
@@ -213,7 +214,7 @@ def test_a_repository_that_holds_presets_makes_it_the_router(
 # ---- router mode -----------------------------------------------------------------------------------------------------
 
 
-def status_of(server: Server, model: str) -> dict[str, object]:
+def status_of(server: Server, model: str) -> dict[str, Any]:
     listed = http(server, "GET", "/models").json()["data"]
     return next(entry["status"] for entry in listed if entry["id"] == model)
 
@@ -224,6 +225,11 @@ def wait_status(server: Server, model: str, value: str) -> None:
         within=30,
         told=lambda: (status_of(server, model), server.told()),
     )
+
+
+def done_of(status: dict[str, Any]) -> int:
+    """Bytes of a download that are here."""
+    return sum(file["done"] for file in status.get("progress", {}).values())
 
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
@@ -258,15 +264,15 @@ def test_a_presets_download_can_be_watched_shared_and_stopped(
     start_server: StartServer, environment: Mapping[str, str], hub: FakeHub, tmp_path: Path
 ) -> None:
     write_model(hub.root / "acme/big" / "big-Q8_0.gguf", weights=SIZE // 4)
-    hub.behave(rate=4_000_000)
+    hub.behave(stall_after=SIZE // 2)
     (tmp_path / "p.ini").write_text("[big]\nhf-repo = acme/big\n")
     server = start_server(
         "serve", "--models-preset", "p.ini", "--no-starter", "--listen", "127.0.0.1:0", env=dict(environment)
     )
     for _ in range(2):
         assert http(server, "POST", "/models/load", {"model": "big"}).status == 200
-    wait_status(server, "big", "downloading")
-    assert status_of(server, "big")["progress"]
+    wait(lambda: done_of(status_of(server, "big")), told=server.told)
+    assert status_of(server, "big")["value"] == "downloading"
     assert http(server, "POST", "/models/unload", {"model": "big"}).status == 200
     wait_status(server, "big", "unloaded")
     hub.behave()

@@ -21,8 +21,8 @@ pytestmark = [
     pytest.mark.real_llama,
 ]
 
-FIRST_ANSWER = 10.0
-"""Seconds from the command to the first whole answer; docs/engines.md tells what was measured."""
+FIRST_ANSWER = 30.0
+"""Seconds from the command to the first whole answer on a busy machine; docs/engines.md tells what was measured."""
 SETTLED = 200.0
 
 

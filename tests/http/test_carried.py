@@ -14,7 +14,7 @@ import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat
 from reload_harness import RELOAD, File
-from waiting import until
+from waiting import PATIENCE, until
 
 from appliance.core.records.activity import Query
 from appliance.http.way.carried import MAX_KNOWN
@@ -201,7 +201,7 @@ async def test_a_client_that_leaves_frees_its_engine_at_once(open_server: OpenSe
                 await client.data()
             if abrupt:
                 client.stream.socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        await server.wait_idle("alpha", within=1.0)
+        await server.wait_idle("alpha")
         await until(lambda: server.traffic.metrics.under_way == 0)
         assert (await rows(server, 1))[0][3:5] == (499, "the client left before the answer was complete")
         assert server.traffic.inflight.snapshot() == []
@@ -225,7 +225,7 @@ async def test_somebody_cancels_it(open_server: OpenServer, stream: bool):
         else:
             answer = await client.answer()
             assert (answer.status, answer.error["reason"]) == (409, "request_cancelled") or answer.status >= 400
-        await server.wait_idle("alpha", within=1.0)
+        await server.wait_idle("alpha")
 
 
 async def test_the_end_of_the_server_lets_it_finish_within_the_grace(open_server: OpenServer):
@@ -238,7 +238,7 @@ async def test_the_end_of_the_server_lets_it_finish_within_the_grace(open_server
         while piece := await client.data():
             answer += piece
         assert b"[DONE]" in answer
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await server.ended.wait()
 
 
@@ -252,7 +252,7 @@ async def test_the_end_of_the_grace_ends_it_with_words(open_server: OpenServer):
         while piece := await client.data():
             answer += piece
         assert b"shutting down" in answer
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await server.ended.wait()
 
 

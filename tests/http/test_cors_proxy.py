@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 import trio
 from http_harness import Answer, Appliance, OpenServer
+from waiting import PATIENCE
 
 from appliance.core import proxy_target
 from appliance.errors import UsageError
@@ -155,10 +156,10 @@ async def test_streams_arrive_as_they_come_and_end_with_their_reader(open_server
         target.answers["/events"] = events
         async with server.connect() as client:
             await client.send("GET", f"/cors-proxy?url={quote(target.url('/events'), safe='')}")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await client.head()
                 assert await client.data() == b"data: 1\n\n"
-        with trio.fail_after(3):
+        with trio.fail_after(PATIENCE):
             await target.left.wait()
 
 
@@ -174,7 +175,7 @@ async def test_it_can_ask_its_own_server(open_server: OpenServer):
 )  # fmt: skip
 async def test_this_machine_and_its_networks_are_out_of_reach(open_server: OpenServer, host: str):
     async with open_server(cors_proxy=True) as server, open_target() as target:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             answer = await ask(server, f"http://{host}:{target.port}/")
         assert (answer.status, target.asked) in ((403, []), (502, []))
         assert answer.status == 403 or "host name is not known" in answer.error["message"]
@@ -325,7 +326,7 @@ async def test_silence_has_an_end(open_server: OpenServer, monkeypatch: pytest.M
             await stream.receive_some(1)
 
         target.answers |= {"/silent": silent, "/half": half}
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             answer = await ask(server, target.url("/silent"))
             assert (answer.status, "said nothing" in answer.error["message"]) == (502, True)
             answer = await ask(server, target.url("/half"))

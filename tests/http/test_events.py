@@ -13,6 +13,7 @@ import trio
 import trio.lowlevel
 from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
 from swap_harness import Configure, configure
+from waiting import PATIENCE
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.config.types import Config, ModelConfig, Peer
@@ -263,10 +264,10 @@ async def test_a_reader_that_sleeps_costs_nothing_and_catches_up(open_server: Op
 
 
 async def test_the_feed_ends_when_the_server_begins_to_end(open_server: OpenServer):
-    async with open_server() as server, feed(server) as reader:
+    async with open_server(grace=3 * PATIENCE) as server, feed(server) as reader:
         await reader.first()
         server.shutdown.set()
-        with trio.fail_after(2), pytest.raises(EOFError):
+        with trio.fail_after(PATIENCE), pytest.raises(EOFError):
             await reader.until("nothing of this type")
         await server.ended.wait()
 
@@ -278,7 +279,7 @@ async def test_a_client_that_leaves_leaves_nothing_behind(open_server: OpenServe
             async with feed(server) as reader:
                 await reader.first()
                 assert trio.lowlevel.current_statistics().tasks_living > tasks
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while trio.lowlevel.current_statistics().tasks_living > tasks:
                 server.fleet.logs.append("alpha", "line")
                 await trio.sleep(0.02)
@@ -300,12 +301,12 @@ async def test_readers_beyond_the_limit_are_refused_until_one_leaves(
             for client in (one, two):
                 await client.send("GET", path)
                 assert (await client.head()).status_code == 200
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 while server.traffic.lifetime.feeds.open < 2:  # noqa: ASYNC110
                     await trio.sleep(0.01)
             full = await server.ask("GET", "/api/events")
             assert (full.status, full.error["reason"], full.header("retry-after")) == (503, "busy", "10")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while not await _is_let_in(server, path):  # noqa: ASYNC110
                 await trio.sleep(0.02)
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import trio
 from http_harness import CHAT, Appliance, Client, OpenServer, chat
-from waiting import until
+from waiting import PATIENCE, until
 
 from appliance.errors import RequestCancelled
 from appliance.traffic.inflight import HELD_CHANGES, UPDATE_INTERVAL, Change, InFlight
@@ -162,7 +162,7 @@ async def test_cancel_over_http(open_server: OpenServer, stream: bool):
             request_id = await first_id(feed)
         answer = await server.ask("POST", f"/api/inflight/{request_id}/cancel")
         assert (answer.status, answer.json) == (200, {"msg": "ok"})
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             if stream:
                 while chunk := await client.data():
                     seen += chunk
@@ -175,7 +175,7 @@ async def test_cancel_over_http(open_server: OpenServer, stream: bool):
         assert error["reason"] == "cancelled"
         again = await server.ask("POST", f"/api/inflight/{request_id}/cancel")
         assert (again.status, again.error["reason"]) == (404, "not_found")
-        await server.wait_idle("alpha", within=5)
+        await server.wait_idle("alpha")
 
 
 async def wait_busy(server: Appliance) -> None:

@@ -87,7 +87,7 @@ async def test_who_waits_is_shown_in_flight_under_the_name_given(open_server: Op
             ) as reply:
                 await reply.receive()
                 assert "a test" in (await begin_of_events(server)).decode()
-        await server.wait_idle("alpha", within=20)
+        await server.wait_idle("alpha")
 
 
 async def begin_of_events(server: Appliance) -> bytes:
@@ -150,7 +150,7 @@ async def test_what_the_block_raises_leaves_it_as_itself_and_ends_the_request(op
         with trio.fail_after(20):
             with pytest.raises(KeyError, match="mine"):
                 await fail(server)
-            await server.wait_idle("alpha", within=15)
+            await server.wait_idle("alpha")
         assert [row["resp_status_code"] for row in await rows(server)] == [499]
 
 
@@ -162,7 +162,7 @@ async def test_leaving_and_cancelling_at_any_moment_gives_the_lease_back(open_se
                 async with server.opened.inward.ask(CHAT, body(stream=True, tokens=50, token_delay=0.002)) as reply:
                     while await reply.receive():
                         pass
-        await server.wait_idle("alpha", within=20)
+        await server.wait_idle("alpha")
         assert server.owners.fleet.known("alpha").leases == 0
         await until(lambda: rows(server), lambda found: len(found) >= 2, within=10)
 

@@ -11,6 +11,7 @@ import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat
 from openai.types.chat import ChatCompletionChunk
 from swap_harness import Configure, configure
+from waiting import PATIENCE
 
 from appliance.http.way.telling import LoadingStream
 from appliance.traffic.request import Headers
@@ -84,15 +85,13 @@ async def test_a_model_that_is_there_is_not_talked_about(open_server: OpenServer
 async def test_the_first_words_come_at_once_and_the_request_is_not_held_up(
     open_server: OpenServer, configured: Configure
 ):
-    async with open_server(config=configured(slow("--load-delay", "1"))) as server, server.connect() as client:
+    async with open_server(config=configured(slow("--load-delay", "90"))) as server, server.connect() as client:
         body = msgspec.json.encode(chat("alpha", stream=True))
         await client.send("POST", CHAT, body)
-        began = trio.current_time()
-        with trio.fail_after(0.5):
+        with trio.fail_after(PATIENCE):
             await client.head()
             assert "loading model" in (await client.data()).decode()
         assert server.state("alpha") == "loading"
-        assert trio.current_time() - began < 0.5
 
 
 async def test_the_place_in_the_queue_and_jokes(open_server: OpenServer, configured: Configure):
@@ -228,7 +227,7 @@ async def test_a_client_that_does_not_read_costs_the_model_nothing(open_server: 
         answer = await ask(server)
         assert answer.status == 200
         seen = b""
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await deaf.head()
             while chunk := await deaf.data():
                 seen += chunk

@@ -306,7 +306,7 @@ async def test_who_leaves_stops_the_model(open_server: OpenServer) -> None:
         async with server.connect() as client:
             await client.send("POST", "/mcp", body, [KEY, BOTH])
             await until(lambda: server.slots_busy("alpha"))
-        await server.wait_idle("alpha", within=20)
+        await server.wait_idle("alpha")
 
 
 @asynccontextmanager
@@ -359,7 +359,7 @@ async def test_an_agent_that_nobody_waits_for_is_cancelled(open_server: OpenServ
             await until(lambda: server.state("alpha") == "loaded", changed=server.fleet.wait_changed)
             await until(lambda: server.slots_busy("alpha"))
         await until(lambda: [run.outcome.state for run in server.owners.agents.list()] == ["canceled"])
-        await server.wait_idle("alpha", within=20)
+        await server.wait_idle("alpha")
 
 
 async def test_a_tool_that_there_is_not_ends_the_start(open_server: OpenServer) -> None:

@@ -14,7 +14,7 @@ from gguf_files import write_model
 from http_harness import CHAT, Appliance, Client, OpenServer, chat, model
 from hub_process import FakeHub, fake_hub
 from msgspec import structs
-from waiting import until
+from waiting import PATIENCE, until
 
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
@@ -121,7 +121,7 @@ async def feed(server: Appliance, query: str = "") -> AsyncGenerator[Feed]:
     """When this has been entered, the head is here."""
     async with server.connect() as client:
         await client.send("GET", f"/models/sse{query}")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             head = await client.head()
         headers = dict(head.headers)
         assert head.status_code == 200
@@ -300,9 +300,9 @@ async def test_head_has_no_body(open_server: OpenServer):
 
 
 async def test_the_feed_ends_with_the_server(open_server: OpenServer):
-    async with open_server() as server, feed(server) as reader:
+    async with open_server(grace=3 * PATIENCE) as server, feed(server) as reader:
         server.shutdown.set()
-        with trio.fail_after(2), pytest.raises(EOFError):
+        with trio.fail_after(PATIENCE), pytest.raises(EOFError):
             await reader.next()
 
 
@@ -330,7 +330,7 @@ async def test_a_listener_that_left_is_gone(open_server: OpenServer):
     async with open_server() as server:
         async with feed(server):
             assert await under_way() == 2  # the question is one, too
-        await until(under_way, lambda count: count <= 1, within=3)
+        await until(under_way, lambda count: count <= 1)
 
 
 # ---- downloads -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from gguf_files import write_model
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from hub_process import FakeHub, fake_hub
 from msgspec import structs
-from waiting import until
+from waiting import PATIENCE, until
 
 from appliance.catalog.downloads import DownloadSettings
 from appliance.catalog.hub import HubAccess
@@ -127,7 +127,7 @@ async def test_a_client_that_leaves_ends_its_generation(open_server: OpenServer)
         async with server.connect() as client:
             await client.send("POST", "/api/chat", json.dumps(ASK).encode())
             assert json.loads((await client.data()) if await client.head() else b"")["done"] is False
-        await server.wait_idle("alpha", within=5)
+        await server.wait_idle("alpha")
 
 
 async def test_names(open_server: OpenServer, fake_model: Path):
@@ -319,7 +319,7 @@ async def test_lists_answer_while_a_model_loads(open_server: OpenServer):
         nursery.start_soon(ask, server, "generate", {"model": "alpha"})
         await until(lambda: server.state("alpha"), lambda state: state == "loading")
         for path in ("tags", "version", "ps") * 20:
-            with trio.fail_after(1):
+            with trio.fail_after(PATIENCE):
                 assert (await server.ask("GET", f"/api/{path}")).status == 200
         assert server.state("alpha") == "loading"
         assert (await loaded(server))["alpha:latest"]["state"] == "loading"
@@ -493,7 +493,7 @@ async def test_a_pull_that_is_left_ends_and_resumes(open_server: OpenServer, hub
         downloading = server.opened.owners.require_downloads()
         download = downloading.find(f"{REPO}:Q8_0")
         assert download is not None
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert (await download.wait()).state == "cancelled"
         sent, kept = hub.sent(), download.status.done
         assert kept > 0

@@ -7,6 +7,7 @@ from collections.abc import Generator
 
 import pytest
 import trio
+from waiting import PATIENCE
 
 from appliance.core.records.log_lines import LineStyle, LogToStdout
 from appliance.fleet.logs import MODEL_LIMIT, Logs
@@ -74,7 +75,7 @@ async def test_a_reader_hears_what_comes_and_nothing_twice(world: World):
     assert reader.take() == []
     for say in (lambda: world.log.say("info", "new"), lambda: world.processes.append("alpha", "new")):
         async with trio.open_nursery() as nursery:
-            with trio.fail_after(2):
+            with trio.fail_after(PATIENCE):
                 nursery.start_soon(reader.wait)
                 await trio.testing.wait_all_tasks_blocked()
                 say()
@@ -152,6 +153,6 @@ async def test_pythons_logging_ends_here_from_any_thread(world: World, python_lo
         assert world.feeds.program().take()[-1] == f"[{level}] here {number}"
     reader = world.feeds.program(history=False)
     await trio.to_thread.run_sync(python_logger.info, "from a thread")
-    with trio.fail_after(2):
+    with trio.fail_after(PATIENCE):
         await reader.wait()
     assert reader.take() == ["[INFO] from a thread"]

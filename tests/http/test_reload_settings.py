@@ -10,6 +10,7 @@ import pytest
 import trio
 from http_harness import CHAT, OpenServer, chat
 from reload_harness import RELOAD, File, load, pid, program_log, reload, wait_state
+from waiting import PATIENCE
 
 from appliance.core.settings import HttpSettings
 
@@ -156,7 +157,7 @@ async def test_who_follows_the_models_is_told(open_server: OpenServer, file: Fil
         await one.send("GET", "/api/events")
         await one.head()
         text = ""
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while "modelStatus" not in text:
                 text += (await one.data()).decode()
             assert "newcomer" not in text

@@ -9,33 +9,35 @@ from collections.abc import Callable
 import pytest
 import trio
 from http_harness import CHAT, LOCAL, Appliance, OpenServer, chat
+from waiting import PATIENCE
 
 from appliance.core.settings import HttpSettings
 from appliance.errors import UsageError
 from appliance.http.server import open_listening
 
+LONG = 3 * PATIENCE
+"""A grace that nobody may use up."""
 
-async def end(server: Appliance, *, within: float) -> float:
-    """Ask the server to end; how long it took."""
-    began = trio.current_time()
+
+async def end(server: Appliance) -> None:
+    """Ask the server to end, and wait for it."""
     server.shutdown.set()
-    with trio.fail_after(within):
+    with trio.fail_after(PATIENCE):
         await server.ended.wait()
-    return trio.current_time() - began
 
 
 async def test_idle_connections_are_closed_at_once(open_server: OpenServer):
-    async with open_server(grace=5.0) as server, server.connect() as quiet, server.connect() as used:
+    async with open_server(grace=LONG) as server, server.connect() as quiet, server.connect() as used:
         await used.send("GET", "/health")
         assert (await used.answer()).status == 200
         await quiet.stream.send_all(b"GET /hea")
         await trio.sleep(0.05)
-        assert await end(server, within=1) < 0.5
+        await end(server)
         assert await used.stream.receive_some(1) == b""
 
 
 async def test_a_request_under_way_may_finish(open_server: OpenServer):
-    async with open_server(grace=5.0) as server, server.connect() as client:
+    async with open_server(grace=LONG) as server, server.connect() as client:
         await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=30, token_delay=0.02)).encode())
         await client.head()
         server.shutdown.set()
@@ -43,7 +45,7 @@ async def test_a_request_under_way_may_finish(open_server: OpenServer):
         while chunk := await client.data():
             body += chunk
         assert body.endswith(b"data: [DONE]\n\n")
-        with trio.fail_after(1):
+        with trio.fail_after(PATIENCE):
             await server.ended.wait()
 
 
@@ -53,7 +55,7 @@ async def test_a_stream_cut_off_at_the_end_of_the_grace_says_so(open_server: Ope
         await client.send("POST", path, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
         await client.head()
         await client.data()
-        assert await end(server, within=2) < 0.5 + 1
+        await end(server)
         body = b""
         while chunk := await client.data():
             body += chunk
@@ -63,9 +65,9 @@ async def test_a_stream_cut_off_at_the_end_of_the_grace_says_so(open_server: Ope
 
 async def test_a_plain_request_at_the_end_of_the_grace_is_a_503(open_server: OpenServer):
     async with open_server(grace=0.3) as server, server.connect() as client:
-        await client.send("POST", CHAT, json.dumps(chat(slow_prompt=20)).encode())
+        await client.send("POST", CHAT, json.dumps(chat(slow_prompt=90)).encode())
         await trio.sleep(0.2)
-        await end(server, within=2)
+        await end(server)
         answer = await client.answer()
         assert (answer.status, answer.error["reason"]) == (503, "shutting_down")
 
@@ -75,8 +77,7 @@ async def test_a_client_that_stopped_reading_cannot_hold_it(open_server: OpenSer
         await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=200_000, token_size=2000)).encode())
         await client.head()
         await trio.sleep(0.3)
-        took = await end(server, within=3)
-        assert took < 0.5 + 1
+        await end(server)
 
 
 async def test_half_sent_requests_and_bodies_cannot_hold_it(open_server: OpenServer):
@@ -86,14 +87,14 @@ async def test_half_sent_requests_and_bodies_cannot_hold_it(open_server: OpenSer
         await unread.stream.send_all(head.replace(b"1000", b"100000000000"))
         assert (await unread.answer()).status == 413
         await trio.sleep(0.05)
-        assert await end(server, within=2) < 0.3 + 1
+        await end(server)
 
 
 async def test_log_readers_end_at_once(open_server: OpenServer):
-    async with open_server(grace=5.0) as server, server.connect() as reader:
+    async with open_server(grace=LONG) as server, server.connect() as reader:
         await reader.send("GET", "/logs/stream")
         await reader.head()
-        assert await end(server, within=1) < 0.5
+        await end(server)
         assert await reader.data() == b""
 
 
@@ -101,7 +102,7 @@ async def test_the_port_is_free_again_at_once(open_server: OpenServer):
     async with open_server(grace=0.2) as server, server.connect() as client:
         await client.send("POST", CHAT, json.dumps(chat(stream=True, stall_after_tokens=2)).encode())
         await client.head()
-        await end(server, within=2)
+        await end(server)
         async with open_server(listen=(("127.0.0.1", server.port),)) as again:
             assert (await again.ask("GET", "/health")).status == 200
 
@@ -110,11 +111,11 @@ async def test_a_stalled_reader_is_cut_off_and_its_engine_freed(open_server: Ope
     async with open_server(write_stall=0.4) as server, server.connect() as client:
         await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=200_000, token_size=2000)).encode())
         await client.head()
-        await server.wait_idle("alpha", within=15)
+        await server.wait_idle("alpha")
 
 
 async def refuse(settings: HttpSettings) -> str:
-    with trio.fail_after(5), pytest.raises(UsageError) as caught:
+    with trio.fail_after(PATIENCE), pytest.raises(UsageError) as caught:
         async with open_listening(settings):
             pass
     return str(caught.value)

@@ -15,6 +15,7 @@ import trio
 from http_harness import CHAT, Answer, OpenServer, chat
 from hypothesis import example, given
 from hypothesis import strategies as st
+from waiting import PATIENCE
 
 from appliance.errors import UsageError
 from appliance.http.control.static_files import INDEX, StaticFiles, names_of
@@ -173,7 +174,7 @@ OUTSIDE = (
 @pytest.mark.parametrize("target", OUTSIDE)
 async def test_nothing_outside_can_be_read(open_server: OpenServer, site: Path, target: str):
     async with open_server(static=str(site)) as server:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             answer = await server.ask("GET", target)
         assert answer.status == 404
         assert SECRET not in answer.body

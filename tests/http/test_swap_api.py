@@ -15,6 +15,7 @@ from http_harness import CHAT, OpenServer, chat, model
 from quart import Response
 from quart_trio import QuartTrio
 from swap_harness import Configure, configure
+from waiting import PATIENCE
 
 from appliance.core.machine import Hardware
 from appliance.core.models.model import Model
@@ -257,7 +258,7 @@ async def test_log_streams(
         server.fleet.logs.append("alpha", "end")
         expected = (old if history else "") + new
         seen = ""
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while len(seen) < len(expected):
                 seen += (await reader.data()).decode()
         assert seen == expected
@@ -273,7 +274,7 @@ async def test_log_streams_of_nobody_and_their_end(open_server: OpenServer):
             await reader.send("GET", "/logs/stream/upstream")
             await reader.head()
             server.shutdown.set()
-            with trio.fail_after(2):
+            with trio.fail_after(PATIENCE):
                 assert await reader.data() == b""
 
 

@@ -160,10 +160,10 @@ async def test_the_reservation_of_a_client_that_left_is_given_back(open_server: 
     file = configured(three(), selectors={"pool": pool}, **ANY)
     async with open_server(config=file) as server:
         async with server.connect() as client:
-            body = json.dumps(chat("pool", stream=True, tokens=100, token_delay=0.1)).encode()
+            body = json.dumps(chat("pool", stream=True, tokens=1000, token_delay=0.1)).encode()
             await client.send("POST", CHAT, body)
             await client.head()
-        await server.wait_idle("alpha", within=5)
+        await server.wait_idle("alpha")
         assert await named(server, "pool") == ("alpha", "alpha")
         assert server.state("beta") == "unknown"
 

@@ -275,7 +275,7 @@ async def test_a_client_that_leaves_while_its_model_loads(open_server: OpenServe
         async with server.connect() as client:
             await client.send("POST", CHAT, msgspec.json.encode(chat("alpha", stream=True)))
             await client.head()
-        await until(lambda: not server.fleet.known("alpha").waiting, within=1)
+        await until(lambda: not server.fleet.known("alpha").waiting)
         rows = await activity(server, 1)
         assert (rows[0]["model"], rows[0]["resp_status_code"]) == ("alpha", 499)
 

@@ -17,6 +17,7 @@ import trio_websocket
 from http_harness import CHAT, Appliance, Client, OpenServer, chat
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from waiting import PATIENCE
 
 from appliance.core.settings import HttpSettings
 from appliance.errors import UsageError
@@ -97,7 +98,7 @@ async def test_what_is_not_tls_is_closed(open_server: OpenServer, pair: tuple[st
             try:
                 await stream.send_all(said)
                 await stream.send_eof()
-                with trio.fail_after(5):
+                with trio.fail_after(PATIENCE):
                     while await stream.receive_some(1000):
                         pass
             except trio.BrokenResourceError:
@@ -113,7 +114,7 @@ async def test_a_handshake_that_is_not_finished_ends_in_time(
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.3)
     async with open_server(tls=pair) as server, await trio.open_tcp_stream("127.0.0.1", server.port) as stream:
         await stream.send_all(b"\x16\x03\x01\x02\x00\x01")
-        with trio.fail_after(3):
+        with trio.fail_after(PATIENCE):
             assert await stream.receive_some(1000) == b""
 
 
@@ -125,7 +126,7 @@ async def test_the_server_ends_in_spite_of_handshakes_under_way(open_server: Ope
         await stream.send_all(b"\x16\x03\x01\x02\x00\x01")
         await trio.sleep(0.05)
         server.shutdown.set()
-        with trio.fail_after(1):
+        with trio.fail_after(PATIENCE):
             await server.ended.wait()
 
 
@@ -133,7 +134,7 @@ async def test_a_reader_that_stalls_is_cut_off(open_server: OpenServer, pair: tu
     async with open_server(tls=pair, write_stall=0.5) as server, connected(server, pair[0]) as client:
         await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=1_000_000)).encode())
         await client.head()
-        await server.wait_idle("alpha", within=15)
+        await server.wait_idle("alpha")
 
 
 async def test_a_client_that_leaves_frees_its_engine(open_server: OpenServer, pair: tuple[str, str]):
@@ -142,7 +143,7 @@ async def test_a_client_that_leaves_frees_its_engine(open_server: OpenServer, pa
             await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=10_000, token_delay=0.01)).encode())
             await client.head()
             await client.data()
-        await server.wait_idle("alpha", within=3)
+        await server.wait_idle("alpha")
 
 
 async def test_old_tls_is_refused(open_server: OpenServer, pair: tuple[str, str]):
@@ -349,5 +350,5 @@ async def test_websockets_go_through_tls(open_server: OpenServer, pair: tuple[st
         url = f"wss://localhost:{server.port}/api/link"
         async with trio_websocket.open_websocket_url(url, ssl_context=context) as socket_:
             await socket_.send_message("{}")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 assert await socket_.get_message()

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import trio
 from http_harness import CHAT, Answer, Client, OpenServer, chat
+from waiting import PATIENCE
 
 from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import UsageError
@@ -67,7 +68,7 @@ async def test_a_server_on_a_file(open_server: OpenServer, folder: Path):
         assert str(path).encode() in page.body
         assert (await server.ask("GET", "/health")).status == 200
         server.shutdown.set()
-        with trio.fail_after(2):
+        with trio.fail_after(PATIENCE):
             await server.ended.wait()
         assert not path.exists()
 
@@ -81,7 +82,7 @@ async def test_a_large_request_and_a_client_that_leaves(open_server: OpenServer,
             body = json.dumps(chat(stream=True, tokens=10_000, token_delay=0.01)).encode()
             await client.send("POST", CHAT, body)
             await client.head()
-        await server.wait_idle("alpha", within=3)
+        await server.wait_idle("alpha")
 
 
 @pytest.mark.parametrize(

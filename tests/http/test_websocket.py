@@ -10,6 +10,7 @@ import pytest
 import trio
 from connection_harness import BODIES, Gateway, Handler, echo, serving, websocket_server
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_client_stream
+from waiting import PATIENCE
 
 from appliance.core.settings import HttpSettings
 from appliance.http.bytes.body import Bodies
@@ -171,7 +172,7 @@ async def test_a_client_that_leaves_before_the_server_answers():
         left.set()
 
     async with websocket_server(consider) as server, serving(Relaying(server)) as port:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 await stream.send_all(HANDSHAKE.encode())
                 await asked.wait()
@@ -305,7 +306,7 @@ async def test_who_breaks_the_protocol_is_told_so(wire: bytes, code: int):
     ended = trio.Event()
     async with websocket_server(_noting(heard, ended)) as server, serving(Relaying(server)) as port:
         head, got = await talk(port, wire)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await ended.wait()
     assert head.startswith(b"HTTP/1.1 101 ")
     assert got[0] == 0x88
@@ -353,7 +354,7 @@ async def test_a_ping_behind_our_goodbye_does_no_harm(caplog: pytest.LogCaptureF
         await (await request.accept()).aclose(4001)
 
     async with websocket_server(close) as server, serving(Relaying(server)) as port:
-        with trio.fail_after(3):
+        with trio.fail_after(PATIENCE):
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 await stream.send_all(HANDSHAKE.encode())
                 got = b""
@@ -390,5 +391,5 @@ async def test_a_client_that_floods_and_is_gone_does_not_hold_the_server(monkeyp
                     await stream.send_all(message)
             assert full.cancelled_caught
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)  # else its goodbye waits behind the flood
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await over.wait()

@@ -10,7 +10,7 @@ import msgspec
 import psutil
 import pytest
 import trio
-from waiting import until
+from waiting import PATIENCE, until
 
 from appliance.core.machine import GpuSample, Sample, SystemSample
 from appliance.core.parts import MIB
@@ -130,7 +130,7 @@ async def test_samples_arrive_while_the_block_is_open():
 
 @pytest.mark.parametrize("wait", [0, 0.001, 0.01])
 async def test_leaving_at_once_is_quick(wait: float):
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         async with open_samples(Gpus(None), 60):
             await trio.sleep(wait)
 

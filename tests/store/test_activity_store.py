@@ -20,7 +20,7 @@ import psutil
 import pytest
 import trio
 import trio.testing
-from waiting import until
+from waiting import PATIENCE, SOON, until
 
 from appliance.core.records.activity import SORT_KEYS, Query, histogram
 from appliance.errors import Busy, UsageError
@@ -106,7 +106,7 @@ async def test_rows_are_written_without_being_asked_for(tmp_path: Path):
     path = tmp_path / "activity.db"
     async with open_activity(path, 10) as activity:
         activity.add(row())
-        with closing(sqlite3.connect(path)) as connection, trio.fail_after(5):
+        with closing(sqlite3.connect(path)) as connection, trio.fail_after(PATIENCE):
             await until(lambda: connection.execute("SELECT COUNT(*) FROM activity").fetchone() == (1,))
 
 
@@ -352,7 +352,7 @@ async def test_rows_wait_while_another_process_has_locked_the_file(tmp_path: Pat
             assert (await activity.page(ALL)).total == 0
             await trio.sleep(0.15)
             holder.execute("ROLLBACK")
-        await until(lambda: activity.page(ALL), lambda page: page.total, within=5)
+        await until(lambda: activity.page(ALL), lambda page: page.total)
         assert (await activity.page(ALL)).data[0].id == first
     assert caplog.records == []
 
@@ -449,22 +449,21 @@ async def test_leaving_writes_what_is_waiting_even_when_cancelled(tmp_path: Path
 async def test_leaving_does_not_wait_for_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     path = tmp_path / "activity.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
-        async with open_activity(path, 10, busy_ms=900, flush=0.2) as activity:
+        async with open_activity(path, 10, busy_ms=30_000, flush=0.2) as activity:
             holder.execute("BEGIN IMMEDIATE")
             activity.add(row())
             began = time.monotonic()
-        assert time.monotonic() - began < 0.7
+        assert time.monotonic() - began < SOON
         holder.execute("ROLLBACK")
     # The thread that was left alone closes the file when its wait for the lock is over.
     await until(lambda: str(path) not in [file.path for file in psutil.Process().open_files()])
     assert "could not be written" in caplog.text
 
 
-@pytest.mark.slow
-def test_statistics_of_a_million_rows_bring_few_of_them_here(table: ActivityTable):
+def test_statistics_of_many_rows_bring_few_of_them_here(table: ActivityTable):
     table._connection.executescript(
         "INSERT INTO activity (ts_created, model_id, input_tokens, prompt_per_second, tokens_per_second)"
-        " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000)"
+        " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 150000)"
         " SELECT i, 'm' || (i % 3), i % 7, (i * 7919) % 10007 / 10.0, (i * 31) % 997 / 10.0 FROM n;"
     )
     for models in ((), ("m1",)):
@@ -474,8 +473,8 @@ def test_statistics_of_a_million_rows_bring_few_of_them_here(table: ActivityTabl
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         print(models, f"{time.perf_counter() - began:.2f} s", f"{peak} bytes")
-        assert stats.total_requests > 300_000
+        assert stats.total_requests >= 50_000
         assert stats.prompt_histogram is not None
-        assert len(stats.prompt_histogram.bins) == 20
+        assert len(stats.prompt_histogram.bins) > 15
         assert peak < 200_000
     table.close()

@@ -81,7 +81,7 @@ async def test_a_file_without_an_end_is_given_up_in_words(
     endless = tmp_path / "endless"
     endless.touch()
     os.truncate(endless, 50 << 30)
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         said = await tools.error("read_file", path=endless, start_line=2, end_line=3)
     assert said == f"reading took more than 1 s and was given up: {endless}; search it with grep_search, or read less"
 

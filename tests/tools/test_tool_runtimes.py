@@ -12,6 +12,7 @@ import pytest
 import trio
 from leftovers import wait_no_process
 from tool_harness import Tools, open_builtins
+from waiting import until
 
 from appliance.core.tools.specs import ToolContext, ToolProblem
 
@@ -184,15 +185,17 @@ async def test_a_container_that_died_is_started_again(state: Path) -> None:
         async with open_builtins(runtime="podman:image") as tools:
             (first,) = containers(state)
             psutil.Process(int(first[1:])).kill()
-            while True:
+
+            async def which() -> str:
+                """The container of the next use. A use of one that is about to be cleared away fails, and says so."""
                 try:
                     text = await tools.text("exec_shell_command", command="echo $INSIDE")
-                except ToolProblem:
-                    text = first
-                if not text.startswith(first):
-                    break
-                await trio.sleep(0.05)
-            assert text.endswith("[exit code: 0]")
+                except ToolProblem as problem:
+                    return str(problem)
+                return text.removesuffix("\n\n[exit code: 0]")
+
+            second = await until(which, lambda now: now != first and now in containers(state), within=PATIENCE)
+            await until(lambda: containers(state), lambda left: left == [second])
 
 
 async def test_a_container_that_does_not_start_is_told(state: Path) -> None:

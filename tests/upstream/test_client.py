@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import trio
 from upstream_harness import OK, answering, listening, read_request
+from waiting import PATIENCE, SOON
 
 from appliance.errors import UpstreamFailed
 from appliance.upstream import connect as tls
@@ -59,7 +60,7 @@ async def test_localhost_is_whichever_loopback_answers(host: str):
         began = trio.current_time()
         for name in ("localhost", "model.localhost"):
             assert await ask(address_of(f"http://{name}:{port}", "m", timeouts=None)) == b"ok"
-        assert trio.current_time() - began < 0.5
+        assert trio.current_time() - began < SOON
 
 
 async def test_a_name_is_asked_for():
@@ -170,7 +171,7 @@ async def test_tls_streams_as_it_comes(tls_server: ssl.SSLContext, trusted: None
         await stream.send_all(b"3\r\ntwo\r\n0\r\n\r\n")
 
     async with listening(serve, tls=tls_server) as port:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             async with Exchange(address_of(f"https://localhost:{port}", "m"), "GET", "/") as response:
                 assert await response.receive() == b"one"
                 heard.set()
@@ -224,7 +225,7 @@ async def test_leaving_closes_the_connection_at_once(secure: bool, tls_server: s
         with trio.move_on_after(0.3):
             async with Exchange(address, "GET", "/") as response:
                 await response.receive()
-        with trio.fail_after(2):
+        with trio.fail_after(PATIENCE):
             await left.wait()
 
 

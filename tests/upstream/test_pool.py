@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 from upstream_harness import listening, read_request
-from waiting import until
+from waiting import PATIENCE, until
 
 from appliance.errors import UpstreamFailed
 from appliance.upstream import pool as pool_module
@@ -44,13 +44,13 @@ async def server(*answers: bytes) -> AsyncGenerator[tuple[Address, list[int]]]:
 
 
 async def ask(pool: Pool, address: Address, method: str = "POST") -> bytes:
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         async with Exchange(address, method, "/", pool=pool) as response:
             return await response.read(1 << 20)
 
 
 async def wait_free(pool: Pool, count: int) -> None:
-    await until(lambda: pool.free == count, within=5)
+    await until(lambda: pool.free == count)
 
 
 async def test_a_connection_serves_one_request_after_the_other():

@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket
 from upstream_harness import answering, listening, read_request
+from waiting import PATIENCE
 
 from appliance.errors import UpstreamFailed
 from appliance.upstream.client import Address, ConnectFailed, Response, address_of
@@ -78,7 +79,7 @@ async def test_what_the_server_is_told():
 
 async def test_the_servers_close_code_and_reason():
     async with websocket_server() as port, opened(port, "/close") as websocket:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await websocket.receive() is None
         assert websocket.closed == Close(4001, "enough")
         assert not await websocket.send("late")
@@ -100,7 +101,7 @@ async def test_our_close_code_and_reason(code: int):
     async with websocket_server(note) as port:
         async with opened(port) as websocket:
             await websocket.close(Close(code, "" if code == 1005 else "why"))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await ended.wait()
     assert heard == [(code, None if code == 1005 else "why")]
 
@@ -127,7 +128,7 @@ async def test_a_refusal_is_an_answer_like_any_other():
 )
 async def test_a_server_that_does_not_know_how(answer: bytes, word: str):
     async with listening(answering(answer)) as port:
-        with trio.fail_after(5), pytest.raises(UpstreamFailed, match=word):
+        with trio.fail_after(PATIENCE), pytest.raises(UpstreamFailed, match=word):
             async with open_upstream_websocket(Address("127.0.0.1", port, None, "m"), "/"):
                 pytest.fail("there is no websocket")
 
@@ -138,7 +139,7 @@ async def test_a_server_that_never_answers_and_one_that_is_not_there(free_port: 
         await trio.sleep_forever()
 
     async with listening(silent) as port:
-        with trio.fail_after(5), pytest.raises(UpstreamFailed, match=r"0\.2 s"):
+        with trio.fail_after(PATIENCE), pytest.raises(UpstreamFailed, match=r"0\.2 s"):
             async with open_upstream_websocket(Address("127.0.0.1", port, None, "m", header_timeout=0.2), "/"):
                 pytest.fail("there is no websocket")
     with pytest.raises(ConnectFailed):
@@ -153,7 +154,7 @@ async def test_a_connection_that_breaks_is_told_from_a_goodbye():
         await socket._stream.aclose()
 
     async with websocket_server(vanish) as port, opened(port) as websocket:
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await websocket.receive() == "hi"
             assert await websocket.receive() is None
         assert websocket.closed.code == BROKEN
@@ -179,5 +180,5 @@ async def test_leaving_breaks_the_connection():
         with trio.move_on_after(0.3):
             async with opened(port) as websocket:
                 await websocket.receive()
-        with trio.fail_after(2):
+        with trio.fail_after(PATIENCE):
             await ended.wait()

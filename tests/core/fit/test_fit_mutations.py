@@ -1,4 +1,4 @@
-"""Damaged and hostile headers, ten thousand of them: a refusal or an estimate, never anything else, and bounded."""
+"""Damaged and hostile headers, thousands of them: a refusal or an estimate, never anything else, and bounded."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from appliance.core.fit.plan import asked_of, plan
 from appliance.core.models.gguf import read_gguf
 from appliance.core.models.gguf_bytes import GgufError
 
-HEADERS = 10_000
-LONGEST = 60.0
+HEADERS, DEEP = 2_000, 100_000
+LONGEST = 12.0
 """Seconds of a processor for all of them."""
 MOST_MEMORY = 32 << 20
 """Bytes; the headers are a hundredth of that."""
@@ -143,10 +143,10 @@ def run(count: int, seed: int) -> int:
     return sum(examine(*mutated(chance, headers)) for _ in range(count))
 
 
-def test_ten_thousand_damaged_headers(request: pytest.FixtureRequest):
+def test_thousands_of_damaged_headers(request: pytest.FixtureRequest):
     deep = request.config.getoption("--deep")
     began = time.process_time()
-    estimated = run(HEADERS * (10 if deep else 1), seed=time.time_ns() if deep else 7)
+    estimated = run(DEEP if deep else HEADERS, seed=time.time_ns() if deep else 7)
     assert estimated > HEADERS // 10, "the damage must not all be found before there is an estimate"
     assert deep or time.process_time() - began < LONGEST
 
@@ -155,7 +155,7 @@ def test_damaged_headers_take_no_memory():
     run(20, seed=1)  # what is kept for good is not theirs
     tracemalloc.start()
     try:
-        run(500, seed=2)
+        run(150, seed=2)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
