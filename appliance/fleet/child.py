@@ -157,7 +157,7 @@ class ModelProcess:
         self.state = ChildState("loading")
         self.ready_info: msgspec.Raw | None = None
         self.buffers = Buffers()
-        """What it says it has allocated. Complete soon after it is ready: another thread of an engine writes its log."""
+        """What it says it has allocated. Complete soon after it is ready: an engine may log in a thread of its own."""
         self._log = log
         foreign = self._foreign_holder if launch.own_port else None
         self._readiness = Readiness(launch.address, launch.probe, foreign) if launch.probe is not None else None
