@@ -50,8 +50,19 @@ NAMES = (
 )
 
 
+LEADING = ("-", "-n", "--", "--help", "-exec", "~user", "*", "#x", "\n", " ")
+"""Those among them that mean something at the beginning of a path."""
+INNER = [name for name in NAMES if name not in LEADING]
+NESTED = [(first, *INNER[at :: len(LEADING)]) for at, first in enumerate(LEADING)]
+"""All of them in few paths, since every use in another place starts several processes."""
+
+
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def all_names(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*")}
 
 
 @pytest.fixture
@@ -69,26 +80,34 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return state / "ssh"
 
 
-@pytest.mark.parametrize("runtime", [None, "docker-container:box1", "ssh:somewhere"])
-async def test_a_name_is_a_name_whatever_is_in_it(there: Path, runtime: str | None) -> None:
+@pytest.mark.parametrize(
+    ("runtime", "paths"),
+    [(None, [(name,) for name in NAMES]), ("docker-container:box1", NESTED), ("ssh:somewhere", NESTED)],
+    ids=["here", "container", "ssh"],
+)
+async def test_a_name_is_a_name_whatever_is_in_it(
+    there: Path, runtime: str | None, paths: list[tuple[str, ...]]
+) -> None:
     with trio.fail_after(PATIENCE):
         async with open_builtins() as tools:
-            for name in NAMES:
-                path = f"{there}/{name}/{name}"
+            for names in paths:
+                name, folder = names[0], "/".join(names)
+                path = f"{there}/{folder}/{name}"
                 wrote = await tools.call("write_file", path=path, content=f"{name}|", runtime=runtime)
-                assert "error" not in wrote, (name, wrote)
+                assert "error" not in wrote, (names, wrote)
                 assert (await trio.Path(path).read_bytes()) == f"{name}|".encode()
-                read = await tools.call("read_file", path=name, cwd=f"{there}/{name}", runtime=runtime)
-                assert read["plain_text_response"].rstrip("\n") == f"{name}|", name
+                read = await tools.call("read_file", path=name, cwd=f"{there}/{folder}", runtime=runtime)
+                assert read["plain_text_response"].rstrip("\n") == f"{name}|".rstrip("\n"), names
                 edits = [{"old_text": "|", "new_text": "!"}]
                 edited = await tools.call("edit_file", path=path, edits=edits, runtime=runtime)
-                assert edited.get("edits_applied") == 1, (name, edited)
-                found = await tools.call("file_glob_search", path=name, cwd=there, runtime=runtime)
+                assert edited.get("edits_applied") == 1, (names, edited)
+                found = await tools.call("file_glob_search", path=folder, cwd=there, runtime=runtime)
                 assert [entry["path"] for entry in found["entries"]] == [name], found
-                assert found["base"] == f"{there}/{name}"
+                assert found["base"] == f"{there}/{folder}"
                 inside = await tools.call("grep_search", path=path, pattern=name, literal=True, runtime=runtime)
-                assert "\n" in name or "Total matches: 1" in inside["plain_text_response"], (name, inside)
-    assert names_in(there) == sorted(NAMES)  # and nothing that was touched
+                assert "\n" in name or "Total matches: 1" in inside["plain_text_response"], (names, inside)
+    assert names_in(there) == sorted(names[0] for names in paths)
+    assert "owned" not in all_names(there), "something in a name was executed"
 
 
 @pytest.fixture
