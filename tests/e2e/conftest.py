@@ -77,7 +77,9 @@ def lavapipe() -> dict[str, str]:
 
 @pytest.fixture(scope="session", params=[EMBEDDED, "built"])
 def engine(request: pytest.FixtureRequest) -> str:
-    """A value for ``--engine``, each in turn."""
+    """A value for ``--engine``, each in turn; "any" for a test with `program.one_engine`."""
+    if request.param == "any" and (found := _find_built()):
+        return found
     if request.param == "built":
         return request.getfixturevalue("built_engine")
     return EMBEDDED if embedded.available() else _missing("the embedded engine")

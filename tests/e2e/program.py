@@ -16,10 +16,13 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import psutil
+import pytest
 import trio
 from waiting import wait
 
 T = TypeVar("T")
+one_engine = pytest.mark.parametrize("engine", ["any"], indirect=True)
+"""For tests of what this program does, which is the same with every engine."""
 COMMAND = Path(sysconfig.get_path("scripts")) / ("llama-appliance.exe" if os.name == "nt" else "llama-appliance")
 STARTER_QUESTION = "Hello! What can you do?"
 START_TIME = 60.0

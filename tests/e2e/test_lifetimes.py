@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from program import COMMAND, Server, StartServer, fresh_environment, http, run_command, wait_gone
+from program import COMMAND, Server, StartServer, fresh_environment, http, one_engine, run_command, wait_gone
 from waiting import wait
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
@@ -87,6 +87,7 @@ def test_an_interrupted_program_ends_at_once_when_nothing_is_under_way(
     wait_gone(children, 0.5)
 
 
+@one_engine
 def test_a_client_that_does_not_read_holds_nothing_up(start_server: StartServer, engine: str) -> None:
     grace = 1.0
     server = serve(start_server, engine, "--grace", str(grace))
@@ -145,6 +146,7 @@ def test_a_hang_up_that_was_ignored_from_the_start_stays_so(tmp_path: Path, fake
 
 
 @posix_only
+@one_engine
 def test_a_kept_stream_is_finished_though_its_client_is_away(
     start_server: StartServer, engine: str, tmp_path: Path
 ) -> None:

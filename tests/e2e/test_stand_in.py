@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from program import COMMAND, Server, StartServer, fresh_environment, http, run_command, wait_gone
+from program import COMMAND, Server, StartServer, fresh_environment, http, one_engine, run_command, wait_gone
 from waiting import wait
 
 from appliance.engines.found import ENGINE_VARIABLE, is_this_program
@@ -54,6 +54,7 @@ def test_it_serves_the_one_model_whatever_the_request_names(stand_in, starter_mo
     assert http(server, "GET", "/models/load").status == 404
 
 
+@one_engine
 def test_aliases_keys_prefix_and_pages_from_everywhere(stand_in) -> None:
     server = stand_in("--alias", "zeta,alpha", "--api-prefix", "/llama", env={"LLAMA_API_KEY": "secret"})
     wait(lambda: http(server, "GET", "/llama/v1/models", Authorization="Bearer secret").status == 200, within=30)
@@ -67,6 +68,7 @@ def test_aliases_keys_prefix_and_pages_from_everywhere(stand_in) -> None:
     assert http(server, "POST", "/llama/v1/chat/completions", CHAT, x_api_key="secret").status == 200
 
 
+@one_engine
 def test_the_environment_is_read_as_llama_server_reads_it(
     start_server: StartServer, engine: str, starter_model
 ) -> None:
@@ -172,6 +174,7 @@ def test_an_engine_that_dies_is_started_again_and_one_that_keeps_dying_ends_it(s
     assert "Traceback" not in server.told()
 
 
+@one_engine
 def test_a_port_that_is_taken_is_told_in_llama_servers_words(stand_in, starter_model: Path, tmp_path: Path) -> None:
     server = stand_in()
     words = ("llama-server", "-m", str(starter_model), "--port", str(server.port))
@@ -206,6 +209,7 @@ def test_the_version_is_the_engines_own_and_help_explains_every_option(engine: s
     assert "(env: LLAMA_ARG_CTX_SIZE)" in lines[at]
 
 
+@one_engine
 def test_it_is_installed_under_the_name_that_scripts_use(tmp_path: Path, starter_model: Path, engine: str) -> None:
     program = COMMAND.with_name("llama-server.exe" if sys.platform == "win32" else "llama-server")
     env = {**fresh_environment(tmp_path), ENGINE_VARIABLE: engine}
@@ -214,6 +218,7 @@ def test_it_is_installed_under_the_name_that_scripts_use(tmp_path: Path, starter
     assert is_this_program(program), "it is never taken for an engine"
 
 
+@one_engine
 def test_options_of_the_seeds_time_are_understood_or_told(
     start_server: StartServer, engine: str, starter_model: Path
 ) -> None:
@@ -246,6 +251,7 @@ def test_what_the_embedded_engine_cannot_honour_runs_on_another_or_is_refused_wi
     assert http(server, "POST", "/v1/chat/completions", {**CHAT, "max_tokens": 2}).status == 200
 
 
+@one_engine
 def test_the_log_goes_into_a_file_or_nowhere(stand_in, tmp_path: Path) -> None:
     file = tmp_path / "server.log"
     server = stand_in("--ctx-size", "256", "--log-file", str(file))
@@ -286,6 +292,7 @@ def test_unknown_flags_are_refused_as_the_real_program_refuses_them(built_engine
         assert ours.stderr.splitlines()[0] == real.stderr.splitlines()[0]
 
 
+@one_engine
 def test_without_a_model_it_is_the_router(start_server: StartServer, engine: str) -> None:
     server = start_server("llama-server", "--port", "0", "--models-max", "3", env={ENGINE_VARIABLE: engine})
     assert http(server, "GET", "/health").status == 200

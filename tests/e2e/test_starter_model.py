@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import Server
+from program import Server, one_engine
 
 from appliance.catalog.sources import STARTER
 
@@ -26,7 +26,7 @@ def test_questions_of_new_users(server: Server, questions: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("engine", ["built"], indirect=True)  # the answers are the model's, whatever computes them
+@one_engine
 def test_every_answer_ends(server: Server) -> None:
     done = ask(server, "stress.py")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 import trio
-from program import Server, StartServer, post
+from program import Server, StartServer, one_engine, post
 from waiting import PATIENCE, wait
-
-from appliance.engines.found import EMBEDDED
 
 STREAMS = 200
 ONE_SLOT = ("--parallel", "1", "--batch-size", "512")
@@ -74,7 +72,7 @@ def same_in_every_run(stream: bytes) -> bytes:
     return VARYING.sub(rb'"\1":0', stream)
 
 
-@pytest.mark.parametrize("engine", [EMBEDDED], indirect=True)  # what is relayed is the same from every one
+@one_engine
 async def test_two_hundred_streams_at_once(start_server: StartServer, engine: str, direct: int) -> None:
     """One slot each: llama.cpp computes several sequences together with other roundings than one alone."""
     server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1", "--", *ONE_SLOT)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from program import COMMAND, STARTER_QUESTION, Server, StartServer, fresh_environment, http, run_command
+from program import COMMAND, STARTER_QUESTION, Server, StartServer, fresh_environment, http, one_engine, run_command
 from waiting import wait
 
 
@@ -20,6 +20,7 @@ def nobody_listens(free_port: object) -> str:
     return f"http://127.0.0.1:{free_port()}"
 
 
+@one_engine
 def test_the_tour(start_server: StartServer, engine: str, tmp_path: Path) -> None:
     server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", engine, "--threads", "1")
 

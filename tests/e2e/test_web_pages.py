@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from program import StartServer, http
+from program import StartServer, http, one_engine
 
 from appliance.engines.found import ENGINE_VARIABLE
 
 
+@one_engine
 def test_the_one_model_tells_of_the_page_its_settings_and_the_proxy(
     start_server: StartServer, engine: str, starter_model: Path
 ) -> None:
