@@ -55,7 +55,7 @@ async def test_in_the_middle_of_a_stream_while_nothing_is_sent(open_server: Open
 async def test_in_the_middle_of_a_flood_that_is_not_read(open_server: OpenServer):
     async with open_server() as server:
         async with server.connect() as client:
-            await send(client, chat(stream=True, tokens=100_000, token_size=2000))
+            await send(client, chat(stream=True, tokens=10_000, token_size=100_000))
             await client.head()
             await trio.sleep(0.3)
         await server.wait_idle("alpha")

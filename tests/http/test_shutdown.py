@@ -74,7 +74,7 @@ async def test_a_plain_request_at_the_end_of_the_grace_is_a_503(open_server: Ope
 
 async def test_a_client_that_stopped_reading_cannot_hold_it(open_server: OpenServer):
     async with open_server(grace=0.5) as server, server.connect() as client:
-        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=200_000, token_size=2000)).encode())
+        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=10_000, token_size=100_000)).encode())
         await client.head()
         await trio.sleep(0.3)
         await end(server)
@@ -109,7 +109,7 @@ async def test_the_port_is_free_again_at_once(open_server: OpenServer):
 
 async def test_a_stalled_reader_is_cut_off_and_its_engine_freed(open_server: OpenServer):
     async with open_server(write_stall=0.4) as server, server.connect() as client:
-        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=200_000, token_size=2000)).encode())
+        await client.send("POST", CHAT, json.dumps(chat(stream=True, tokens=10_000, token_size=100_000)).encode())
         await client.head()
         await server.wait_idle("alpha")
 

@@ -13,7 +13,7 @@ from appliance.core.settings import Listen, UnixSocket
 from appliance.errors import UsageError
 from appliance.platform import unix_sockets
 
-PROBE_TIME = 1.0
+PROBE_TIME = 3.0
 BACKLOG = 4096
 """Connections that may wait to be accepted; the system lowers it to its own limit."""
 
