@@ -215,7 +215,7 @@ def test_the_worker_does_not_outlive_the_program(start: Callable[..., Running], 
     server = running.server()
     running.process.kill()
     running.process.wait(TIME)
-    psutil.wait_procs([server], timeout=5)
+    psutil.wait_procs([server], timeout=20)
     assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
 
 

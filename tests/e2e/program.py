@@ -200,9 +200,9 @@ def dechunk(data: bytes, *, whole: bool = True) -> bytes:
         data = data[length + 2 :]
 
 
-def wait_gone(processes: Sequence[psutil.Process], seconds: float) -> None:
-    """Fail when any of these processes still runs after so long. A zombie has ended."""
-    wait(lambda: [process for process in processes if _runs(process)], lambda left: not left, within=seconds)
+def wait_gone(processes: Sequence[psutil.Process]) -> None:
+    """Until none of these processes runs. A zombie has ended."""
+    wait(lambda: [process for process in processes if _runs(process)], lambda left: not left)
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -70,7 +70,7 @@ def test_an_engine_that_hangs_is_replaced(start_server: StartServer, engine: str
     found = result(server, run)
     assert (found["state"], found["fail_reason"]) == ("failed", "stall_timeout")
     assert found["output"]
-    wait_gone([status], 15)
+    wait_gone([status])
     assert result(server, begin(server, params={"temperature": 0, "max_tokens": 20}))["state"] == "completed"
 
 
@@ -93,7 +93,7 @@ def test_runs_outlive_a_program_that_is_killed(
     children = [process for process in server.children() if psutil.pid_exists(process.pid)]
     server.process.kill()
     server.wait(10)
-    wait_gone(children, 15)
+    wait_gone(children)
     again = start_server(*argv)
     assert http(again, "GET", f"/api/runs/{done['id']}/result").json() == done
     found = http(again, "GET", f"/api/runs/{run}/result").json()

@@ -140,7 +140,7 @@ def test_the_example_of_llama_swap_runs(seed: Server, tmp_path: Path) -> None:
     assert running(seed, **key) == {"docker-llama": "ready"}
     container = psutil.Process(int((tmp_path / "docker-llama.pid").read_text()))
     assert post("stable-diffusion")["choices"]
-    wait_gone([container], 1)
+    wait_gone([container])
     assert (tmp_path / "docker.log").read_text() == "stopped docker-llama\n"
 
     for model in ("gemma-model", "voxtral-model", "reranker-model"):
@@ -156,8 +156,8 @@ def test_the_example_of_llama_swap_runs(seed: Server, tmp_path: Path) -> None:
     assert post("docker-llama")["choices"]
     children = [*seed.children(), psutil.Process(int((tmp_path / "docker-llama.pid").read_text()))]
     seed.signal(signal.SIGINT)
-    assert seed.wait(8) == 0
-    wait_gone(children, 1)
+    assert seed.wait(20) == 0
+    wait_gone(children)
     assert (tmp_path / "docker.log").read_text() == "stopped docker-llama\n" * 2
 
 
@@ -214,5 +214,5 @@ def test_many_models_take_turns(
     assert stats["total_requests"] == REQUESTS
     children = server.children()
     server.signal(signal.SIGTERM)
-    assert server.wait(5) == 0
-    wait_gone(children, 0.5)
+    assert server.wait(20) == 0
+    wait_gone(children)

@@ -88,7 +88,7 @@ def test_it_ends_in_order_when_its_parent_ends(tmp_path: Path, how: signal.Signa
         assert children
         parent.send_signal(how)
         assert server.wait(PATIENCE) == 0
-        assert not psutil.wait_procs(children, timeout=5)[1]
+        assert not psutil.wait_procs(children, timeout=20)[1]
         assert not (tmp_path / "ready").exists()
 
 

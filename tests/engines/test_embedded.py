@@ -329,7 +329,7 @@ def test_while_loading_it_answers_503_and_obeys_a_signal(start: Start, tmp_path:
     assert error == {"message": "Loading model", "type": "unavailable_error", "code": 503}
     assert engine.ask("GET", "/v1/models")[0] == 503
     engine.process.terminate()
-    assert engine.process.wait(5) == -signal.SIGTERM
+    assert engine.process.wait(20) == -signal.SIGTERM
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
@@ -339,7 +339,7 @@ def test_a_signal_ends_it_with_0(start: Start, number: signal.Signals) -> None:
     engine.wait_health(200)
     engine.json("POST", "/completion", {"prompt": "Once", "n_predict": 30, "ignore_eos": True})
     engine.process.send_signal(number)
-    assert engine.process.wait(5) == 0
+    assert engine.process.wait(20) == 0
     with pytest.raises(ConnectionRefusedError):
         engine.ask("GET", "/health")
 
@@ -350,7 +350,7 @@ def test_a_signal_ends_it_at_once_while_a_client_reads(start: Start) -> None:
     engine.wait_health(200)
     with engine.generating():
         engine.process.terminate()
-        assert engine.process.wait(5) == 0
+        assert engine.process.wait(20) == 0
 
 
 # ---- as a router's child ---------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def test_a_child_reports_its_states_and_obeys_the_exit_line(start: Start) -> Non
     engine.say(b"anything else\n")
     with engine.generating():
         engine.say(b"cmd_router_to_child:exit\n")
-        assert engine.process.wait(5) == 0
+        assert engine.process.wait(20) == 0
     states = engine.state_names()
     assert states[0] == "loading"
     assert states[-1] == "ready"
@@ -379,7 +379,7 @@ def test_a_child_ends_with_its_parent(start: Start) -> None:
     with engine.generating():
         assert engine.process.stdin is not None
         engine.process.stdin.close()
-        assert engine.process.wait(5) == 1
+        assert engine.process.wait(20) == 1
 
 
 def test_a_child_tells_when_it_sleeps_and_wakes(start: Start) -> None:
