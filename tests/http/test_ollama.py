@@ -313,7 +313,7 @@ async def test_a_chat_that_is_too_long_loses_its_oldest_messages(open_server: Op
 
 async def test_lists_answer_while_a_model_loads(open_server: OpenServer):
     async with (
-        open_server(fleet=FleetSettings(engine_args=("--load-delay", "3"))) as server,
+        open_server(fleet=FleetSettings(engine_args=("--load-delay", "90"))) as server,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(ask, server, "generate", {"model": "alpha"})

@@ -47,7 +47,7 @@ async def connected(server: Appliance, certificate: str) -> AsyncGenerator[Clien
     context = ssl.create_default_context(cafile=certificate)
     async with await trio.open_tcp_stream("127.0.0.1", server.port) as stream:
         secure = trio.SSLStream(stream, context, server_hostname="localhost")
-        with trio.fail_after(15):
+        with trio.fail_after(3 * PATIENCE):
             await secure.do_handshake()
             client = Client(stream)
             client.stream = secure  # pyright: ignore[reportAttributeAccessIssue]

@@ -39,7 +39,7 @@ class Relaying(Gateway):
 async def relayed(handler: Handler, target: str = "/", **options) -> AsyncGenerator[WebSocketConnection]:
     """A client's websocket, through the relay, to ``handler``."""
     async with websocket_server(handler) as server, serving(Relaying(server)) as port:
-        with trio.fail_after(20):
+        with trio.fail_after(3 * PATIENCE):
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream, trio.open_nursery() as nursery:
                 yield await wrap_client_stream(nursery, stream, "localhost", target, max_message_size=LARGE, **options)
                 nursery.cancel_scope.cancel()
