@@ -1,4 +1,4 @@
-"""A real server on a free port, its real fleet of fake engines, and a client that sees every byte."""
+"""A real server on a free port, its real fleet of fake engines, and a client."""
 
 from __future__ import annotations
 
@@ -69,8 +69,6 @@ class Client:
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
         self.h11 = h11.Connection(h11.CLIENT)
-        self.raw = b""
-        """Every byte received, framing included."""
 
     async def send(
         self, method: str, target: str, body: bytes | None = None, headers: Iterable[tuple[str, str]] = ()
@@ -98,7 +96,6 @@ class Client:
     async def event(self) -> h11.Event:
         while (event := self.h11.next_event()) is h11.NEED_DATA:
             data = await self.stream.receive_some(1 << 16)
-            self.raw += data
             self.h11.receive_data(data)
         assert isinstance(event, h11.Event), event
         return event
