@@ -171,6 +171,11 @@ class ModelProcess:
         self._tells = False
         self._on_ready: Callable[[], None] | None = None
 
+    @property
+    def says_more(self) -> bool:
+        """It answers, and is about to say what it has loaded: its words come by another way than its answers."""
+        return self._tells and self.ready_info is None
+
     def stop(self, *, politely: bool = True) -> None:
         """Ask for the end: politely when the model is loaded and nobody is in a hurry.
 

@@ -37,6 +37,8 @@ class ChildStatus(Struct, frozen=True, kw_only=True):
     """llama-server's own loading progress, JSON."""
     ready_info: msgspec.Raw | None = None
     """llama-server's own description of the loaded model, JSON."""
+    says_more: bool = False
+    """It is loaded, and ``ready_info`` is still on its way."""
     seat: str | None = None
     """The engine and devices it runs on, or ran; None of a configured model."""
 
@@ -134,6 +136,7 @@ def status_of(model_id: str, schedule: Schedule, run: ModelRun | None, last: End
         started_at=run.started_at,
         progress=progress_of(run),
         ready_info=process.ready_info if process else None,
+        says_more=process.says_more if process else False,
         seat=run.engine.seat if run.engine is not None else None,
     )
 

@@ -61,6 +61,19 @@ async def test_both_forms_of_the_conversation_reach_the_engine(open_server: Open
         assert (await run(server, given))["output"] == "ok"
 
 
+@pytest.mark.parametrize(
+    ("bios", "used"), [("${call_format}", 1), ("No tools are explained.", 0), (False, 0), (True, 1)]
+)
+async def test_a_run_brings_its_own_system_text_or_none(open_server: OpenServer, bios: str | bool, used: int):
+    """A call in plain text is one only where the text has told the model about it."""
+    script = [{"text": '```tool_call\n{"tool": "echo", "arguments": {}}\n```'}, {"text": "done"}]
+    async with open_server(tools=box()) as server:
+        body = asked("Question", bios=bios, tools=["echo"], params={"fake": {"script": json.dumps(script)}})
+        found = await run(server, body)
+        assert (found["state"], len(found["tool_trace"])) == ("completed", used)
+        assert ("tool_call" in found["output"]) is not bool(used)
+
+
 async def test_tools_of_the_server_and_exit_tools(open_server: OpenServer):
     tools = Tools()
     calls = [
@@ -201,6 +214,8 @@ async def test_events_that_are_not_held_any_more(open_server: OpenServer):
         ({"user_prompt": None, "messages": []}, "empty"),
         ({"user_prompt": None, "messages": [{"content": "x"}]}, "message 0"),
         ({"model": ""}, "'model' is empty"),
+        ({"bios": "It is ${tim}."}, "${tim}, which is not known; did you mean 'time'"),
+        ({"bios": 3}, "bios"),
     ],
 )
 async def test_mistakes_are_told_by_name_and_begin_nothing(

@@ -465,6 +465,34 @@ async def test_a_hub_that_stays_away_fails_the_download_and_keeps_what_came(
     assert hub.sent() <= (hub.root / REPO / NAME).stat().st_size + SLACK
 
 
+async def test_a_hub_that_dies_at_any_byte_costs_neither_time_nor_what_came(
+    hub: FakeHub, settings: DownloadSettings, request: pytest.FixtureRequest
+) -> None:
+    """Cut in heads, listings and contents alike: the download ends by itself, and the next one makes it whole."""
+    write_model(hub.root / REPO / NAME, weights=64)
+    hub.behave()
+    assert (await fetched(settings)).status.state == "finished"
+    total = sum(entry["sent"] for entry in hub.requests()) + 4096  # with the heads and listings around it
+    step = 5 if request.config.getoption("--deep") else 97
+    died = 0
+    for byte in range(1, total, step):
+        shutil.rmtree(settings.cache)
+        hub.behave(die_after=byte)
+        with trio.fail_after(20):
+            async with open_downloads(settings) as downloads:
+                try:
+                    status = await (await downloads.start(REPO, "Q8_0")).wait()
+                except HubFailed:
+                    status = None
+        died += status is None or status.state == "failed"
+        assert status is None or status.state in ("failed", "finished"), byte
+        assert status is None or status.state == "finished" or listed(settings) == {}, "half a model is none"
+        hub.behave()
+        assert (await fetched(settings)).status.state == "finished", byte
+        assert_whole(hub, settings)
+    assert died > 5
+
+
 async def test_one_failure_is_no_other_downloads_failure(hub: FakeHub, settings: DownloadSettings) -> None:
     write_model(hub.root / "acme/other-GGUF/other-Q8_0.gguf", weights=200_000)
     hub.behave(corrupt=2, rate=3_000_000)

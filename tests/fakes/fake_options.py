@@ -75,6 +75,8 @@ class Options:
         self.load_delay = 0.0
         self.fail_to_load = False
         self.never_ready = False
+        self.late_words = 0.0
+        """It answers so many seconds before it says that it is ready."""
         self.port_taken_once = ""
         """A path: the first run that finds nothing there creates it and claims that its port is taken."""
         self.deaf = False

@@ -74,6 +74,7 @@ class Server:
             log("D", f"line {number} of {options.log_lines}")
         self.state.ready = True
         log("I", f"listening on http://{options.host}:{options.port}")
+        time.sleep(options.late_words)
         self.tell("ready", self.state.info())
         if self.is_child:
             start(self._obey_router)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import re
 import ssl
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 PIECE = 1 << 16
@@ -57,6 +60,8 @@ class Mood:
     """Files of one page of the tree."""
     lie_size: int = 0
     """Added to sizes in the tree."""
+    die_after: int = 0
+    """Bytes of all answers together after which it is dead: it cuts that one, and answers nobody."""
     evil_path: str = ""
     """A file of the tree with this path."""
 
@@ -67,6 +72,8 @@ class State:
     mood: Mood = field(default_factory=Mood)
     requests: list[dict[str, object]] = field(default_factory=list)
     hashes: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)
+    told: int = 0
+    """Bytes of all answers since the mood changed."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     hashing: threading.Lock = field(default_factory=threading.Lock)
     hub: str = ""
@@ -94,10 +101,41 @@ class State:
         return hashlib.sha1(text.encode()).hexdigest()
 
 
+class Dead(OSError):
+    """The hub has said all that it says; see `Mood.die_after`."""
+
+
+class Voice(io.BufferedIOBase):
+    """Writes an answer, and counts its bytes, until the hub is dead."""
+
+    def __init__(self, out: io.BufferedIOBase, state: State) -> None:
+        self._out, self._state = out, state
+
+    def write(self, data: Any) -> int:
+        with self._state.lock:
+            left = self._state.mood.die_after - self._state.told if self._state.mood.die_after else len(data)
+            self._state.told += len(data)
+        self._out.write(bytes(data)[: max(left, 0)])
+        if left < len(data):
+            raise Dead
+        return len(data)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     state: State
     is_cdn: bool
+
+    def setup(self) -> None:
+        super().setup()
+        self.wfile = Voice(self.wfile, self.state)
+
+    def handle(self) -> None:
+        with suppress(Dead):
+            super().handle()
 
     def do_GET(self) -> None:
         self._answer()
@@ -110,8 +148,11 @@ class Handler(BaseHTTPRequestHandler):
         known = {one.name for one in fields(Mood)}
         assert set(wanted) <= known, set(wanted) - known
         with self.state.lock:
-            self.state.mood = Mood(**wanted)
+            self.state.mood, self.state.told = Mood(**wanted), -(1 << 20)  # the answer to this does not count
         self._json(200, asdict(self.state.mood))
+        self.wfile.flush()
+        with self.state.lock:
+            self.state.told = 0
 
     def log_message(self, format: str, *args: object) -> None:
         """Quiet."""
@@ -121,7 +162,8 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         if url.path == "/_stats":
             with self.state.lock:
-                self._json(200, self.state.requests)
+                found, self.state.mood.die_after = list(self.state.requests), 0
+            self._json(200, found)
             return
         entry: dict[str, object] = {
             "server": "cdn" if self.is_cdn else "hub",

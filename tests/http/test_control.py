@@ -8,6 +8,7 @@ import math
 import re
 from pathlib import Path
 
+import psutil
 import pytest
 import trio
 from http_harness import CHAT, Answer, OpenServer, chat, model
@@ -91,6 +92,33 @@ async def test_health_props_slots_and_metrics(open_server: OpenServer):
         assert 'llama_appliance_requests_total{route="/v1/chat/completions",status="200"} 1' in text
         assert 'llama_appliance_models{state="loaded"} 1' in text
         assert (await server.ask("HEAD", "/health")).body == b""
+
+
+async def test_a_model_that_failed_is_unhealthy_with_its_reason_until_it_runs_again(
+    open_server: OpenServer, fake_model: Path, tmp_path: Path
+):
+    async with open_server(
+        models=[model(fake_model, "bad", args=("--fail-to-load",)), model(fake_model, "good")]
+    ) as server:
+        assert (await server.ask("POST", CHAT, chat("bad"))).status == 500
+        assert (await server.ask("POST", CHAT, chat("good"))).status == 200
+        health = (await server.ask("GET", "/health")).json
+        good, bad = health["pool"]["servers"]
+        assert (good["model"], good["state"]) == ("good", "loaded")
+        assert (bad["model"], bad["state"], bad["leases"]) == ("bad", "unhealthy", 0)
+        assert "exit status" in bad["reason"]
+        assert "\n" not in bad["reason"]
+        assert health["models"] == ["good"]
+        killed = server.fleet.known("good")
+        assert killed is not None
+        assert killed.pid is not None
+        psutil.Process(killed.pid).kill()
+        await until(lambda: server.state("good") != "loaded")
+        servers = (await server.ask("GET", "/health")).json["pool"]["servers"]
+        assert {each["model"]: each["state"] for each in servers} == {"bad": "unhealthy", "good": "unhealthy"}
+        assert (await server.ask("POST", CHAT, chat("good"))).status == 200
+        servers = (await server.ask("GET", "/health")).json["pool"]["servers"]
+        assert {each["model"]: each["state"] for each in servers} == {"bad": "unhealthy", "good": "loaded"}
 
 
 MISSING = (

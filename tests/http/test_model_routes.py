@@ -183,6 +183,22 @@ async def test_a_process_is_told_from_its_start_to_its_end(open_server: OpenServ
         assert events == [{"model": "alpha", "event": "status_change", "data": {"status": "unloaded", "exit_code": 0}}]
 
 
+async def test_loaded_is_told_once_and_with_what_has_been_loaded(open_server: OpenServer, fake_model: Path):
+    """Also where the process answers long before it says so; requests do not wait for its words."""
+    late = [model(fake_model, "alpha", args=("--load-delay", "0.1", "--late-words", "3"))]
+    async with open_server(models=late) as server, feed(server) as reader:
+        assert (await server.ask("POST", CHAT, chat())).status == 200
+        assert server.state("alpha") == "loaded"
+        assert server.fleet.status()[0].says_more
+        events = await reader.until("status_change", status="loaded")
+        assert [event["data"].get("info", {}).get("id") for event in events if status_of(event) == "loaded"] == [
+            "alpha"
+        ]
+        await ok(server, "POST", "/models/unload", {"model": "alpha"})
+        events = await reader.until("status_change", status="unloaded")
+        assert [status_of(event) for event in events] == ["unloaded"]
+
+
 async def test_a_request_that_loads_is_told_and_later_ones_are_not(open_server: OpenServer):
     async with open_server() as server, feed(server) as reader:
         for _ in range(5):

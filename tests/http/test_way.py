@@ -94,16 +94,6 @@ async def test_a_plain_request_opens_no_nursery(open_server: OpenServer):
         assert serving[0].child_nurseries == []
 
 
-@pytest.mark.parametrize("path", ["/completion", "/embedding"])
-async def test_images_in_an_old_form_are_refused_and_not_ignored(open_server: OpenServer, path: str):
-    async with open_server() as server:
-        old = {"model": "alpha", "prompt": "[img-12]", "content": "[img-12]"}
-        refused = await server.ask("POST", path, {**old, "image_data": [{"data": "AAAA", "id": 12}]})
-        assert refused.status == 400
-        assert "multimodal_data" in refused.error["message"]
-        assert (await server.ask("POST", path, {**old, "image_data": []})).status != 400
-
-
 async def test_the_log_says_what_a_name_means_and_that_a_process_is_used_again(
     open_server: OpenServer, caplog: pytest.LogCaptureFixture
 ):

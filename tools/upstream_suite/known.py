@@ -30,9 +30,7 @@ NEITHER: Reasons = {
     "vision_api.py::test_vision_completion": TRAINED,
 }
 ONLY_REAL: dict[str, str] = {}
-ONLY_REAL_EMBEDDED: dict[str, str] = {
-    "chat_completion.py::test_completion_with_response_format[response_format5-0-None]": "the wheel takes any schema",
-}
+ONLY_REAL_EMBEDDED: dict[str, str] = {}
 """The same where this program runs on its embedded engine."""
 
 

@@ -11,7 +11,6 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from appliance.core.parts import decoded
 from appliance.errors import BadRequest
 
 EXTENSION = "appliance"
@@ -37,12 +36,7 @@ class _Body(Struct):
     appliance: Raw | UnsetType = UNSET
 
 
-class _OldImages(Struct):
-    image_data: list[object] | None = None
-
-
 _BODY = msgspec.json.Decoder(_Body)
-_OLD_IMAGES = msgspec.json.Decoder(_OldImages)
 _AT_BYTE = re.compile(r"\s*\(byte (\d+)\)$")
 _WRONG_TYPE = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`(?: - at `\$\.?(?P<field>[^`]*)`)?")
 
@@ -182,15 +176,3 @@ def _where(message: str, body: bytes) -> str:
     line = body.count(b"\n", 0, at) + 1
     column = at - (body.rfind(b"\n", 0, at) + 1) + 1
     return f"{what} at byte {at} (line {line}, column {column})"
-
-
-def refuse_old_images(body: bytes) -> None:
-    """Raise BadRequest for images in the form of earlier llama-server releases, which takes no notice of them now."""
-    found = decoded(_OLD_IMAGES, body)
-    if found is not None and found.image_data:  # the engine says what is wrong with what cannot be read
-        raise BadRequest(
-            "image_data with [img-N] is of earlier llama-server releases and would be ignored; send images to "
-            '/v1/chat/completions, or "prompt": {"prompt_string": ..., "multimodal_data": [...]} with the '
-            "media_marker of /props in the text",
-            param="image_data",
-        )

@@ -465,9 +465,13 @@ def last(options: Iterable[Option], name: str) -> Option | None:
 
 def render(options: Iterable[Option]) -> list[str]:
     """Return command line words for these options, as they were written, so that any release of the engine reads
-    them.
+    them. Only switches that the followed release refuses, such as ``--no-mmap``, become what they mean.
     """
-    return [word for option in options for word in option.words]
+    words: list[str] = []
+    for option in options:
+        former = normalise(option.flag) in _FORMER
+        words += (option.canonical, *option.values) if former else option.words
+    return words
 
 
 def canonical(name: str) -> str:

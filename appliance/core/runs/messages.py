@@ -57,8 +57,10 @@ class Task(Struct, frozen=True, kw_only=True):
     repeated_line_limit: int = 0
     """A line that is repeated so many times in a row ends the run; 0 means never. Empty lines do not count."""
     parallel_tool_calls: bool = False
-    bios: bool = True
-    """The program's own system message comes before the caller's, and the fallback format that it explains is read."""
+    bios: bool | str = True
+    """The program's own system message comes before the caller's, or this text in its place, or none. Calls in plain
+    text are read where it explains them: see `appliance.core.runs.turn.bios_of`.
+    """
     hands_over: bool = False
     """A turn that calls tools of the caller ends the run, completed, with those calls as ``pending_tool_calls``.
 

@@ -45,7 +45,7 @@ from appliance.core.runs.messages import (
     TurnFailed,
     Usage,
 )
-from appliance.core.runs.turn import Judge, Judged, Prompt, Reading, Round, Turn, Written, as_json
+from appliance.core.runs.turn import Judge, Judged, Prompt, Reading, Round, Turn, Written, as_json, tells_format
 
 MAX_HELD = 64 << 20
 """Largest number of characters of text, reasoning, calls and results in one run: all of it is kept, and sent again with
@@ -168,7 +168,8 @@ class Loop:
 
     def _generate(self, now: float) -> Generate:
         self._turn = Turn(
-            reads_directives=self._task.bios and bool(self._task.tools), line_limit=self._task.repeated_line_limit
+            reads_directives=tells_format(self._task.bios) and bool(self._task.tools),
+            line_limit=self._task.repeated_line_limit,
         )
         return Generate(body=self._prompt.body(now, self._left))
 

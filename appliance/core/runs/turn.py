@@ -15,7 +15,7 @@ line can. Nothing else is a call: not JSON by itself, not JSON in any other fenc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from itertools import groupby
 
@@ -139,6 +139,8 @@ VERSION = 1
 class BiosContext(Struct, frozen=True, kw_only=True):
     """The facts in the text. ``now`` carries its time zone."""
 
+    version: int = VERSION
+    """The layout's version; it changes when a reader of the text could notice."""
     now: datetime
     worker: str
     tools: tuple[str, ...]
@@ -159,27 +161,71 @@ Call a tool the way you were trained to. Only if you cannot, end your turn with 
 {FENCE}"""
 
 
+Bios = Callable[[BiosContext], str]
+"""Writes the program's own system message, anew for every turn. Its text is visible to the model."""
+
+
 def bios_text(context: BiosContext) -> str:
-    """Return version 1 of the text, which is written anew for every turn."""
-    zone = context.now.tzname() or "no time zone"
-    lines = [
-        f"[BIOS v={VERSION}]",
-        f"Time: {context.now.isoformat(sep=' ', timespec='seconds')} ({zone})",
-        f"Worker: {context.worker}",
-    ]
+    """Return version 1 of the text."""
+    facts = bios_facts(context)
+    lines = [f"[BIOS v={facts['version']}]", f"Time: {facts['time']} ({facts['zone']})", f"Worker: {facts['worker']}"]
     if not context.tools and not context.exit_tools:
         return "\n".join([*lines, "Tools: none"])
     lines += [
-        f"Tool iterations left: {context.iterations_left}",
-        f"Tools: {', '.join(context.tools) or 'none'}",
-        f"Exit tools: {', '.join(context.exit_tools) or 'none'}",
+        f"Tool iterations left: {facts['iterations_left']}",
+        f"Tools: {facts['tools']}",
+        f"Exit tools: {facts['exit_tools']}",
         "Tool rules:",
+        facts["tool_rules"],
+        facts["call_format"],
     ]
-    if context.tools:
-        lines.append(_TOOL_RULES)
-    if context.exit_tools:
-        lines.append(_EXIT_RULES)
-    return "\n".join([*lines, _FALLBACK])
+    return "\n".join(lines)
+
+
+def bios_facts(context: BiosContext) -> dict[str, str]:
+    """Return the facts that a text of the caller may name, as ``${time}``."""
+    rules = [*([_TOOL_RULES] if context.tools else ()), *([_EXIT_RULES] if context.exit_tools else ())]
+    return {
+        "version": str(context.version),
+        "time": context.now.isoformat(sep=" ", timespec="seconds"),
+        "zone": context.now.tzname() or "no time zone",
+        "worker": context.worker,
+        "iterations_left": str(context.iterations_left),
+        "tools": ", ".join(context.tools) or "none",
+        "exit_tools": ", ".join(context.exit_tools) or "none",
+        "tool_rules": "\n".join(rules),
+        "call_format": _FALLBACK if rules else "",
+    }
+
+
+CALL_FORMAT = "call_format"
+"""The fact that tells a model how to call tools in plain text; without it nobody looks for such calls."""
+BIOS_FACTS = (
+    "version", "time", "zone", "worker", "iterations_left", "tools", "exit_tools", "tool_rules", CALL_FORMAT,
+)  # fmt: skip
+_FACT = re.compile(r"\$\{([^{}]*)\}")
+
+
+def bios_of(wish: str | bool) -> Bios | None:
+    """The provider that a run wants: the program's own, none, or a text of its own that names facts."""
+    if isinstance(wish, bool):
+        return bios_text if wish else None
+    return (lambda context: _FACT.sub(_told(bios_facts(context)), wish)) if wish else None
+
+
+def _told(facts: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
+    return lambda found: facts[found[1]]
+
+
+def unknown_fact(wish: str | bool) -> str | None:
+    """Return the first name in a text that is not a fact."""
+    named = _FACT.findall(wish) if isinstance(wish, str) else []
+    return next((name for name in named if name not in BIOS_FACTS), None)
+
+
+def tells_format(wish: str | bool) -> bool:
+    """Return whether the text explains calls in plain text."""
+    return wish if isinstance(wish, bool) else CALL_FORMAT in _FACT.findall(wish)
 
 
 class _System(Struct):
@@ -229,6 +275,7 @@ class Prompt:
         self._task = task
         self._worker = worker
         self._zone = zone
+        self._bios = bios_of(task.bios)
         self._messages = list(task.messages)
         self._tools = [
             _Tool(_Function(name=tool.name, description=tool.description, parameters=tool.parameters))
@@ -239,8 +286,8 @@ class Prompt:
         """Return the next request. ``now`` is in seconds since the epoch."""
         task = self._task
         messages: list[object] = [*self._messages]
-        if task.bios:
-            messages.insert(0, _System(bios_text(self._context(now, iterations_left))))
+        if self._bios is not None:
+            messages.insert(0, _System(self._bios(self._context(now, iterations_left))))
         body: dict[str, object] = {"stream_options": {"include_usage": True}, **self._params()}
         body |= {"model": task.model, "messages": messages, "stream": True}
         if self._tools:

@@ -126,6 +126,9 @@ def json_schema_file(target: Target, option: Option) -> None:
 
 
 def _set_schema(target: Target, option: Option, schema: str) -> None:
+    found = as_json(option, schema)
+    if isinstance(found, dict):  # llguidance gives up a schema with a keyword that it does not know, unless told so
+        schema = json.dumps({**found, "x-guidance": {"lenient": True, "coerce_one_of": True}})
     try:
         rules = target.native.json_schema_to_grammar(schema)
     except ValueError as cause:
@@ -182,16 +185,19 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def keep_output_formats(target: Target) -> None:
-    """Once all options are in: the wheel's server follows ``response_format`` in a chat only with Jinja templates.
+    """Once all options are in: the wheel's server follows every ``response_format`` in a chat only with Jinja.
 
-    With ``--no-jinja`` it passes over it without a word. Jinja then renders the template anyway, which gives the same
-    prompt, unless it is the name of a built-in one, which Jinja does not know.
+    With ``--no-jinja`` llguidance takes its place, which gives up with some vocabularies without a word. Jinja then
+    renders the template anyway, which gives the same prompt, unless it is the name of a built-in one, which Jinja does
+    not know.
     """
     if target.get("use_jinja"):
         return
     template = target.text_at("chat_template")
     if template and "{" not in template:
-        print(f"warning: with --no-jinja and the template {template}, response_format has no effect", file=sys.stderr)
+        print(
+            f"warning: with --no-jinja and the template {template}, not every response_format counts", file=sys.stderr
+        )
     else:
         target.set("use_jinja", True)
 

@@ -177,10 +177,20 @@ def health(fleet: Fleet, *, trusted: bool) -> Object:
     """``GET /health``. A caller that is not trusted learns only that the server lives."""
     if not trusted:
         return {"status": "ok"}
-    children = [status for status in fleet.status() if status.pid is not None]
-    servers = [{"model": child.model, "state": child.state, "leases": child.leases} for child in children]
+    statuses = fleet.status()
+    children = [status for status in statuses if status.pid is not None]
+    servers = [_server(child.model, child.state, leases=child.leases) for child in children]
+    servers += [
+        _server(status.model, "unhealthy", leases=0, reason=status.error.partition("\n")[0])
+        for status in statuses
+        if state_of(status) == "unloaded" and status.error is not None
+    ]
     loaded = [child.model for child in children if state_of(child) in ("loaded", "sleeping")]
     return {"status": "ok", "pool": {"capacity": fleet.capacity, "servers": servers}, "models": loaded}
+
+
+def _server(model: str, state: str, **more: object) -> Object:
+    return {"model": model, "state": state, **more}
 
 
 def _entry(

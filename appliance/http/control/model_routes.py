@@ -65,8 +65,10 @@ def seen_of(statuses: Iterable[ChildStatus]) -> dict[str, Seen]:
 
 
 def _seen(status: ChildStatus) -> Seen:
-    progress = status.progress if status.state == "loading" else None
-    return Seen(status.state, progress, status.started_at, status.error)
+    """A model is loaded once it says with what: listeners hear that once, with all of it."""
+    state = "loading" if status.state == "loaded" and status.says_more else status.state
+    progress = status.progress if state == "loading" else None
+    return Seen(state, progress, status.started_at, status.error)
 
 
 def changes(before: Mapping[str, Seen], now: Iterable[ChildStatus]) -> list[ModelEvent]:
@@ -93,7 +95,7 @@ def _changes(known: Seen, status: ChildStatus) -> Iterator[ModelEvent]:
 
 def _running(status: ChildStatus, *, first: bool) -> dict[str, object] | None:
     """None where there is no process, or nothing to say of it. ``first``: it is not merely awake again."""
-    match status.state:
+    match _seen(status).state:
         case "loading" if status.progress is not None:
             return {"status": "loading", "progress": status.progress}
         case "loaded" if first and status.ready_info is not None:

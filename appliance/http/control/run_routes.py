@@ -39,6 +39,7 @@ from appliance.agents.record import Limits
 from appliance.core.bodies.head import check_json
 from appliance.core.config.additions import RunsConfig
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
+from appliance.core.runs.turn import BIOS_FACTS, unknown_fact
 from appliance.core.tools.schema_check import schema_problem
 from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.core.words import meant_or_all
@@ -83,6 +84,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     timeouts: _Timeouts | None = None
     repeated_line_limit: Annotated[int, Meta(ge=0)] = 0
     parallel_tool_calls: bool = False
+    bios: bool | str = True
 
 
 KEYS = RunRequest.__struct_fields__
@@ -109,6 +111,8 @@ def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task,
         raise BadRequest("'model' is empty; GET /v1/models lists what there is", param="model")
     if owned := [name for name in OWNED if name in asked.params]:
         raise BadRequest(f"'params.{owned[0]}' is for the run to say; give it beside 'params'", param="params")
+    if (name := unknown_fact(asked.bios)) is not None:
+        raise BadRequest(f"'bios' names ${{{name}}}, which is not known{meant_or_all(name, BIOS_FACTS)}", param="bios")
     task = Task(
         model=asked.model,
         messages=tuple(_messages(asked)),
@@ -117,6 +121,7 @@ def read_run(body: bytes, toolbox: Toolbox, settings: RunsConfig) -> tuple[Task,
         max_tool_iterations=asked.max_tool_iterations,
         repeated_line_limit=asked.repeated_line_limit,
         parallel_tool_calls=asked.parallel_tool_calls,
+        bios=asked.bios,
     )
     return task, _limits(asked.timeouts, settings)
 

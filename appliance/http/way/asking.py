@@ -10,16 +10,19 @@ from contextlib import nullcontext
 import trio
 from msgspec import Raw, Struct
 
-from appliance.core.bodies.head import refuse_old_images
 from appliance.core.bodies.sse import Dialect
+from appliance.core.llama.older_bodies import has_images, says_nothing, with_images
+from appliance.core.llama.schemas import has_schema, kept
 from appliance.core.models.model import Model
 from appliance.core.parts import decoded, fields, without
 from appliance.core.settings import HttpSettings
+from appliance.engines.found import EMBEDDED
 from appliance.errors import ModelLoading, ModelNotLoaded, PeerFailed, UpstreamFailed
 from appliance.fleet.lease import Lease, Place
 from appliance.fleet.owner import Fleet
 from appliance.http.way.fallback import Course
 from appliance.http.way.guard import Guard
+from appliance.http.way.older import METRICS, Silent, media_marker, send_metrics
 from appliance.http.way.outgoing import CONVERSATION, edited, reached, renamed, sent_headers
 from appliance.http.way.pings import Pings
 from appliance.http.way.relay import Relay
@@ -32,9 +35,6 @@ from appliance.traffic.targets import Target, Targets
 from appliance.upstream.address import Address
 from appliance.upstream.client import Begun, ConnectFailed, Exchange, Headers, Progress, forwardable_to_peer, split_head
 from appliance.upstream.pool import Pool
-
-OLD_IMAGES = frozenset({"/completion", "/completions", "/embedding", "/embeddings"})
-"""Routes that took ``image_data`` before llama-server had ``multimodal_data``."""
 
 
 class Standing:
@@ -94,9 +94,9 @@ class Asking:
         ``carried`` has begun; it is taken over where it stands.
         """
         body, path, request = job.body, job.path, job.request
+        pictures = wordless = False
         if job.edits:
-            if job.route.name in OLD_IMAGES and b'"image_data"' in body:
-                refuse_old_images(body)
+            pictures, wordless = has_images(job.route.name, body), says_nothing(job.route.name, body)
             name = self._targets.sent_name(target)
             body = edited(job.format, body, self._targets.edits(model), target.requested, name)
             path = renamed(path, name)
@@ -127,8 +127,13 @@ class Asking:
                         course.begin(lease, address)
                     there = reached(address, model, request)
                     begun = carried.begun if carried is not None else None
+                    body = course.body
+                    if job.edits and has_schema(job.route.name, body) and self._fleet.engine_of(model.id) == EMBEDDED:
+                        body = kept(body)
+                    if pictures:
+                        body = with_images(job.route.name, body, await media_marker(there, self._pool))
                     async with Exchange(
-                        there, request.method, path, headers, course.body, progress=watch, pool=self._pool, begun=begun
+                        there, request.method, path, headers, body, progress=watch, pool=self._pool, begun=begun
                     ) as response:
                         lease.answer_under_way = response
                         if carried is not None:
@@ -142,7 +147,8 @@ class Asking:
                         elif carried is not None and carried.relay is not None:
                             await carried.relay.run()
                         else:
-                            await Relay(response, job.sink, job.route.dialect, course.trail, course.headers).run()
+                            sink = Silent(job.sink) if wordless else job.sink
+                            await Relay(response, sink, job.route.dialect, course.trail, course.headers).run()
                 return
             except UpstreamFailed as error:
                 failure = error
@@ -164,15 +170,12 @@ class Asking:
         await self._fleet.wait_quiet(model.id)
         request = job.request
         headers = sent_headers(request, model, keys_are_ours=self._guard.asks_for_key)
-        async with Exchange(
-            reached(address, model, request),
-            request.method,
-            job.path,
-            headers,
-            job.body,
-            pool=self._pool,
-        ) as response:
-            await Relay(response, job.sink).run()
+        there = reached(address, model, request)
+        async with Exchange(there, request.method, job.path, headers, job.body, pool=self._pool) as response:
+            if request.method == "GET" and request.path == METRICS and response.status == 200:
+                await send_metrics(response, there, self._pool, job.sink, self._fleet.known(model.id))
+            else:
+                await Relay(response, job.sink).run()
 
     async def ask_peers(self, job: Job, target: Target) -> None:
         """Ask the peers that have the model, and pass on the answer. Raises PeerFailed and Busy."""

@@ -23,6 +23,8 @@ from appliance.core.bodies.http_message import BodyError, HeadError, ResponseHea
 from appliance.core.bodies.http_request import Head, RequestError
 from appliance.core.bodies.http_request import read_request as read_head
 from appliance.core.bodies.sse import Dialect
+from appliance.core.llama.older_bodies import is_older
+from appliance.core.llama.schemas import has_schema
 from appliance.core.models.model import Model
 from appliance.core.settings import HttpSettings
 from appliance.errors import ApplianceError, BadRequest, BodyTooLarge, Busy, KillsEngines, ModelNotFound
@@ -32,7 +34,7 @@ from appliance.http.bytes.answer import HttpSink
 from appliance.http.bytes.body import Bodies, Body, ClientLeft
 from appliance.http.bytes.connection import Connection
 from appliance.http.way import fallback
-from appliance.http.way.asking import OLD_IMAGES, Asking, Standing
+from appliance.http.way.asking import Asking, Standing
 from appliance.http.way.explaining import followed
 from appliance.http.way.guard import Guard
 from appliance.http.way.outgoing import CONVERSATION
@@ -222,7 +224,7 @@ class Carrier:
             known.sent = self.asking.plain_head(request, path, target, model, address)
         if known.sent is None or self._pipeline.names_plugins(known.route, content):
             return None
-        if known.route.name in OLD_IMAGES and b'"image_data"' in content:
+        if is_older(known.route.name, content) or has_schema(known.route.name, content):
             return None
         return target, model, address
 

@@ -58,7 +58,7 @@ def test_underscores_and_negatives_and_former_spellings() -> None:
         ("--webui", (), False),
         ("--load-mode", ("none",), True),
     ]
-    assert llama_flags.render(options) == ["--n_gpu_layers", "3", "--no-webui", "--no-mmap"]
+    assert llama_flags.render(options) == ["--n_gpu_layers", "3", "--no-webui", "--load-mode", "none"]
 
 
 def test_a_value_may_look_like_a_flag() -> None:

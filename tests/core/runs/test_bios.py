@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+import json
+from datetime import UTC, datetime, timedelta, timezone
 
-from appliance.core.runs.turn import BiosContext, DirectiveReader, bios_text
+from msgspec import Raw, structs
+
+from appliance.core.runs.messages import Task
+from appliance.core.runs.turn import (
+    BIOS_FACTS,
+    BiosContext,
+    DirectiveReader,
+    Prompt,
+    bios_facts,
+    bios_of,
+    bios_text,
+    tells_format,
+    unknown_fact,
+)
 
 CONTEXT = BiosContext(
     now=datetime(2026, 11, 20, 19, 30, 5, tzinfo=timezone(timedelta(hours=1), "CET")),
@@ -50,3 +64,33 @@ def test_a_model_that_follows_the_text_to_the_letter_is_understood():
     reader.feed(example.replace("<name>", "report").replace("{...}", '{"status": "ok"}'))
     [found] = reader.end().directives
     assert (found.tool, found.arguments) == ("report", '{"status": "ok"}')
+
+
+def test_a_text_of_the_callers_takes_its_place_with_the_facts_of_the_turn():
+    wish = "[BIOS v=mine/${version}]\nIt is ${time} in ${zone}. ${worker} has ${iterations_left}: ${tools}; $tools {x}"
+    own = bios_of(wish)
+    assert own is not None
+    assert own(CONTEXT) == (
+        "[BIOS v=mine/1]\nIt is 2026-11-20 19:30:05+01:00 in CET. starter has 7: read_file, list_files; $tools {x}"
+    )
+    assert "has 6: " in own(structs.replace(CONTEXT, iterations_left=6))
+    everything = bios_of("\n".join(f"${{{name}}}" for name in BIOS_FACTS))
+    assert everything is not None
+    assert everything(CONTEXT) == "\n".join(bios_facts(CONTEXT)[name] for name in BIOS_FACTS)
+    assert (bios_of(True), bios_of(False), bios_of("")) == (bios_text, None, None)
+
+
+def test_it_comes_before_the_callers_own_system_message():
+    messages = (Raw(b'{"role":"system","content":"S"}'), Raw(b'{"role":"user","content":"U"}'))
+    for bios, said in (("${worker} has ${iterations_left}", ["w has 3"]), (False, []), ("", [])):
+        prompt = Prompt(Task(model="m", messages=messages, bios=bios), worker="w", zone=UTC)
+        sent = json.loads(prompt.body(0.0, 3))["messages"]
+        assert [message["content"] for message in sent] == [*said, "S", "U"]
+        assert [message["role"] for message in sent] == ["system"] * (len(said) + 1) + ["user"]
+
+
+def test_calls_in_plain_text_count_only_where_the_text_explains_them():
+    assert [tells_format(wish) for wish in (True, False, "x", "x ${call_format}", "$call_format")] == [
+        True, False, False, True, False,
+    ]  # fmt: skip
+    assert [unknown_fact(wish) for wish in (True, "${time}", "${time} ${tim}", "${}")] == [None, None, "tim", ""]

@@ -93,7 +93,7 @@ TASKS = st.builds(
     tools=st.just(TOOLS),
     max_tool_iterations=st.integers(0, 3),
     parallel_tool_calls=st.booleans(),
-    bios=st.booleans(),
+    bios=st.sampled_from([True, False, "${iterations_left} left.\n${call_format}"]),
     hands_over=st.booleans(),
     repeated_line_limit=st.sampled_from([0, 2, 3]),
 )
@@ -189,7 +189,9 @@ class World(RuleBasedStateMachine):
     def check_request(self, command: Generate) -> None:
         """Every call that the model is shown is a normal one and answered right behind it, in order."""
         messages = json.loads(command.body)["messages"]
-        assert [message["role"] for message in messages[: 1 + self.task.bios]] == ["system"] * (1 + self.task.bios)
+        assert [message["role"] for message in messages[: 1 + bool(self.task.bios)]] == ["system"] * (
+            1 + bool(self.task.bios)
+        )
         open_calls: list[str] = []
         seen: set[str] = set()
         for message in messages:

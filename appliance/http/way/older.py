@@ -1,0 +1,104 @@
+"""What earlier llama-server releases answered, asked of today's engines and written into their answers.
+
+`core.llama.older_bodies` decides; here is what has to be asked and held for it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from appliance.core.llama.older_bodies import IMAGES, NEW_FORM, cache_lines, lacks_cache, silenced, silenced_records
+from appliance.core.parts import is_event_stream, without
+from appliance.errors import BadRequest, UpstreamFailed
+from appliance.fleet.status import ChildStatus
+from appliance.traffic.request import Headers, Passing, Sink, send_whole
+from appliance.upstream.address import Address
+from appliance.upstream.client import Exchange, Response
+from appliance.upstream.pool import Pool
+
+METRICS = "/metrics"
+_LENGTHS = (b"content-length", b"transfer-encoding")
+MAX_TOLD = 16 << 20
+"""Bytes of an engine's answer about itself."""
+MAX_HELD = 128 << 20
+"""Bytes of an answer without words: it repeats the prompt, which is not longer than a body may be."""
+
+
+class _Props(Struct):
+    media_marker: str = ""
+
+
+async def media_marker(there: Address, pool: Pool) -> str:
+    """The text that means a picture to this engine. Raises BadRequest where it has none, UpstreamFailed."""
+    content = await _ask(there, pool, "/props")
+    try:
+        marker = msgspec.json.decode(content or b"{}", type=_Props).media_marker
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        marker = ""
+    if not marker:
+        raise BadRequest(
+            f"this model's server tells no media_marker in /props, so nobody knows how to place images; {NEW_FORM}",
+            param=IMAGES,
+        )
+    return marker
+
+
+async def send_metrics(response: Response, there: Address, pool: Pool, sink: Sink, status: ChildStatus | None) -> None:
+    """Pass an engine's metrics on, and behind them how full its cache is. Raises UpstreamFailed.
+
+    An engine that sleeps is not asked, because that would wake it: its cache is empty.
+    """
+    metrics = await response.read(MAX_TOLD)
+    if lacks_cache(metrics) and status is not None:
+        slots = b'[{"n_ctx":0}]' if status.state == "sleeping" else await _ask(there, pool, "/slots")
+        metrics += cache_lines(slots, status.argv)
+    await send_whole(sink, response.status, without(response.headers, _LENGTHS), metrics)
+
+
+async def _ask(there: Address, pool: Pool, path: str) -> bytes:
+    """What the engine answers; nothing where it refuses."""
+    async with Exchange(there, "GET", path, pool=pool) as response:
+        content = await response.read(MAX_TOLD)
+        return content if response.status == 200 else b""
+
+
+class Silent(Passing):
+    """Takes the one token out of an answer that was to have none. Refusals pass as they are."""
+
+    def __init__(self, inner: Sink) -> None:
+        super().__init__(inner)
+        self._head: Headers | None = None  # of an answer that is held
+        self._held = bytearray()
+
+    def start(self, status: int, headers: Headers) -> None:
+        if status == 200 and not is_event_stream(headers):
+            self._head = headers
+        else:
+            self.inner.start(status, headers)
+
+    def push(self, data: bytes) -> bool:
+        if self._head is not None:
+            if len(self._held) <= MAX_HELD:
+                self._held += data
+            return True
+        if self.inner.event_stream:
+            data = silenced_records(data)
+        return self.inner.push(data) if data else True
+
+    async def end(self) -> None:
+        """Raises UpstreamFailed for an answer that is too long to be held."""
+        if self._head is None:
+            await self.inner.end()
+            return
+        head, self._head = self._head, None
+        if len(self._held) > MAX_HELD:
+            raise UpstreamFailed("the model", f"its answer is longer than {MAX_HELD} bytes")
+        await send_whole(self.inner, 200, without(head, _LENGTHS), silenced(bytes(self._held)))
+
+    def abort(self) -> None:
+        """A held answer is dropped: nothing of it has left, so that its error can be told in its place."""
+        if self._head is not None:
+            self._head = None
+        else:
+            self.inner.abort()
