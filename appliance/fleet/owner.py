@@ -266,7 +266,7 @@ class Fleet:
 
     def room(self) -> Mapping[str, int]:
         """Return the bytes that are free now for a model that is not here yet, by device."""
-        return self._budgets.room(self.engine)
+        return self._budgets.room(self.launches.engine)
 
     def see_gpus(self, samples: Mapping[str, GpuMemory]) -> None:
         """GPUs were looked at, by what budgets call them. Where others have taken their memory, idle models go."""

@@ -44,7 +44,6 @@ from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
 from appliance.core.tools.schema_check import schema_problem
 from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.core.words import meant_or_all
-from appliance.tools.box import Toolbox
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""
