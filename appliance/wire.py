@@ -227,6 +227,16 @@ class TreeEntry(Struct, frozen=True):
     lfs: Lfs | None = None
 
 
+class HubModel(Struct, frozen=True):
+    """One line of ``GET /api/models?search=``. ``gated``: its owner wants terms accepted, or to be asked."""
+
+    id: str
+    downloads: int = 0
+    likes: int = 0
+    gated: bool | str = False
+    tags: tuple[str, ...] = ()
+
+
 class Layer(Struct, frozen=True, rename="camel"):
     """One blob of an image; ``digest`` is ``sha256:`` and the hash of its contents."""
 

@@ -30,10 +30,20 @@ from appliance.catalog.download_status import (
     State,
 )
 from appliance.catalog.hub import Hub, HubAccess, find_token
-from appliance.core.models.download import Image, Remote, Throttle, Wanted, parse_reference, retry_delay
+from appliance.core.models.download import (
+    Choice,
+    Image,
+    Remote,
+    Throttle,
+    Wanted,
+    all_choices,
+    parse_reference,
+    retry_delay,
+)
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, CallerError, InvalidModelFile, ModelUnloaded
 from appliance.trio_parts import Changed, beside
+from appliance.wire import HubModel
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +54,8 @@ GATHER = 0.2
 """Seconds for which changes in numbers of bytes are gathered."""
 REMEMBERED = 100
 """Number of ended downloads that are still listed."""
+REACH_TIME = 4.0
+"""Seconds within which a hub answers that somebody could download from now."""
 LISTING_ATTEMPTS = 4
 """Times that a source is asked for its files, over some seconds: somebody waits for the answer."""
 
@@ -275,6 +287,34 @@ class Downloads:
             return None
         known.resume()
         return known
+
+    async def search(self, text: str) -> list[HubModel]:
+        """Return the hub's repositories of models that match. Raises DownloadsOff, TokenRefused, HubFailed."""
+        return await (await self._hub()).search(text)
+
+    async def choices(self, repo: str) -> list[Choice]:
+        """Return the quantisations of a repository. Raises BadRequest, NotFound, and the errors of `start`."""
+        hub, repo = await self._hub(), parse_reference(repo).repo
+        return all_choices(repo, await hub.files_of(repo, await hub.commit_of(repo)))
+
+    async def reachable(self) -> bool:
+        """Return True if the hub answers at all within `REACH_TIME`."""
+        if not self._settings.hub.offline:
+            with trio.move_on_after(REACH_TIME):
+                try:
+                    async with Hub(structs.replace(self._settings.hub, token=None)).open(
+                        "HEAD", self._settings.hub.endpoint
+                    ):
+                        return True
+                except HubFailed:
+                    return False
+        return False
+
+    async def _hub(self) -> Hub:
+        if self._settings.hub.offline:
+            raise DownloadsOff
+        access = self._settings.hub
+        return Hub(access if access.token else structs.replace(access, token=await find_token()))
 
     def find(self, model: str) -> Download | None:
         """Return the download of a model, even one that has ended."""

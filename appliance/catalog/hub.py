@@ -17,7 +17,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import trio
 from msgspec import Struct
@@ -31,7 +31,7 @@ from appliance.core.parts import decoded
 from appliance.errors import ApplianceError, NotFound, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
 from appliance.upstream.client import Exchange, Response
-from appliance.wire import Refs, TreeEntry
+from appliance.wire import HubModel, Refs, TreeEntry
 
 ENDPOINT = "https://huggingface.co"
 TIMEOUTS = Timeouts(connect=20, tls_handshake=20, response_header=60)
@@ -39,6 +39,8 @@ STALL = 60.0
 """Seconds after which a silent connection is given up."""
 MAX_REDIRECTS = 8
 MAX_ANSWER = 32 << 20
+SEARCHED = 20
+"""Repositories that a search lists."""
 MAX_PAGES = 50
 """Largest number of pages of a list, of 1000 files each."""
 SAFE = "/%:@!$&'()*+,;=~-._?"
@@ -140,6 +142,12 @@ class Hub:
             if url is None:
                 break
         return files
+
+    async def search(self, text: str) -> list[HubModel]:
+        """Return repositories with GGUF files, those that most people take first."""
+        query = urlencode({"search": text, "filter": "gguf", "sort": "downloads", "limit": SEARCHED})
+        found, _ = await self._ask(text, f"api/models?{query}", list[HubModel])
+        return found
 
     async def size_of(self, repo: str, path: str) -> int | None:
         """Return its size from the headers alone, None if they lack it; this also proves that it may be read."""

@@ -89,12 +89,16 @@ class Budgets:
 
         Asks the system, for a millisecond. None where the model's file does not say enough.
         """
+        return plan_of(model, self._settings, {**self.room(engine), **further}, RESERVE)
+
+    def room(self, engine: Engine | None) -> dict[str, int]:
+        """Return the bytes that are free now where this engine puts models, by device. Asks the system."""
         room = {RAM: free_memory()}
-        for device in dict.fromkeys(engine.gpus.values()):
+        for device in dict.fromkeys(engine.gpus.values() if engine is not None else ()):
             free = self._free(device)
             if free is not None:
                 room[device] = free
-        return plan_of(model, self._settings, {**room, **further}, RESERVE)
+        return room
 
     def _free(self, device: str) -> int | None:
         if (sample := self._samples.get(device)) is not None:

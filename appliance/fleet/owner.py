@@ -264,6 +264,10 @@ class Fleet:
         engine = self.launches.choose(model) if model.config is None else None
         return self._budgets.plan(model, engine) if engine is not None else None
 
+    def room(self) -> Mapping[str, int]:
+        """Return the bytes that are free now for a model that is not here yet, by device."""
+        return self._budgets.room(self.launches.engine)
+
     def see_gpus(self, samples: Mapping[str, GpuMemory]) -> None:
         """GPUs were looked at, by what budgets call them. Where others have taken their memory, idle models go."""
         if self._budgets.sampled(samples, self._schedule.taken()):

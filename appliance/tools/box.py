@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Protocol, runtime_checkable
 
+from appliance.core.mcp.offers import Offers
 from appliance.core.settings import ToolSettings
 from appliance.core.tools.places import BadTarget, Container, Image, Ssh, parse_target
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolSpec
@@ -47,6 +48,25 @@ class StreamingSource(Protocol):
         ...
 
 
+class OfferingServer(Protocol):
+    """An MCP server with prompts and resources; see `McpClient`."""
+
+    name: str
+
+    async def offers(self) -> Offers: ...
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> str: ...
+
+    async def resource(self, uri: str) -> str: ...
+
+
+@runtime_checkable
+class OfferingSource(Protocol):
+    """A source whose servers have more than tools."""
+
+    def servers(self) -> Sequence[OfferingServer]: ...
+
+
 class Toolbox:
     """The tools of several sources; of two with the same name, the one of the earlier source counts.
 
@@ -56,9 +76,13 @@ class Toolbox:
     def __init__(self, sources: Sequence[ToolSource] = ()) -> None:
         self.enabled = bool(sources)
         """True if somebody asked for tools, though there may be none."""
+        self.servers: dict[str, OfferingServer] = {}
+        """The MCP servers by name."""
         self._sources: dict[str, ToolSource] = {}
         self._specs: dict[str, ToolSpec] = {}
         for source in sources:
+            if isinstance(source, OfferingSource):
+                self.servers |= {server.name: server for server in source.servers()}
             for spec in source.specs():
                 if spec.name in self._specs:
                     log.warning("there are two tools called '%s'; that of %s is left out", spec.name, _whose(spec))

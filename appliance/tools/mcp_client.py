@@ -6,7 +6,7 @@ All servers are asked for their tools once, before the program accepts clients.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -23,6 +23,14 @@ from appliance.core.mcp.messages import (
     outcome,
     read_tools,
     unique,
+)
+from appliance.core.mcp.offers import (
+    Offers,
+    prompt_params,
+    prompt_text,
+    read_prompts,
+    read_resources,
+    resource_text,
 )
 from appliance.core.tools.specs import ToolContext, ToolOutcome, ToolProblem, ToolSpec
 from appliance.platform.children import Children
@@ -95,6 +103,47 @@ class McpClient:
                 return failed(f"MCP server unavailable: {self.name}")
             except SessionLost as lost:
                 return failed(f"MCP server '{self.name}' failed during the call: {lost.why}")
+
+    async def offers(self) -> Offers:
+        """Return its prompts and resources; the answer reports a server that cannot be asked."""
+        async with self._one_at_a_time:
+            try:
+                session = await self._ready()
+                prompts = await self._ask(session, "prompts/list", None, self._timeout)
+                resources = await self._ask(session, "resources/list", None, self._timeout)
+            except Unavailable as unavailable:
+                return Offers(server=self.name, error=str(unavailable))
+            except SessionLost as lost:
+                return Offers(server=self.name, error=lost.why)
+        return Offers(server=self.name, prompts=read_prompts(prompts), resources=read_resources(resources))
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
+        """Return the text that the server makes of a prompt. Raises ToolProblem."""
+        answer = await self._answer("prompts/get", prompt_params(name, arguments))
+        try:
+            return prompt_text(answer)
+        except ValueError as error:
+            raise ToolProblem(self.name, str(error)) from None
+
+    async def resource(self, uri: str) -> str:
+        """Return the text of a resource. Raises ToolProblem."""
+        answer = await self._answer("resources/read", {"uri": uri})
+        try:
+            return resource_text(answer)
+        except ValueError as error:
+            raise ToolProblem(self.name, str(error)) from None
+
+    async def _answer(self, method: str, params: object) -> Answer:
+        async with self._one_at_a_time:
+            try:
+                answer = await self._ask(await self._ready(), method, params, self._timeout)
+            except Unavailable as unavailable:
+                raise ToolProblem(self.name, str(unavailable)) from None
+            except SessionLost as lost:
+                raise ToolProblem(self.name, lost.why) from None
+        if answer is None:
+            raise ToolProblem(self.name, "it did not answer in time")
+        return answer
 
     async def wait_gone(self) -> None:
         if self._session is not None:
@@ -215,6 +264,7 @@ class McpTools:
 
     def __init__(self, found: Sequence[tuple[McpClient, Tools]]) -> None:
         self._specs: list[ToolSpec] = []
+        self._servers = [client for client, _ in found]
         self._clients: dict[str, tuple[McpClient, str]] = {}
         taken: set[str] = set()
         for client, tools in found:
@@ -227,6 +277,9 @@ class McpTools:
 
     def specs(self) -> Sequence[ToolSpec]:
         return self._specs
+
+    def servers(self) -> Sequence[McpClient]:
+        return self._servers
 
     async def call(self, name: str, arguments: bytes, context: ToolContext) -> ToolOutcome:
         """Use a tool by its offered name. Raises ToolProblem for an unknown name."""

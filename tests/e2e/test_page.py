@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import pytest
 from conftest import REQUIRED
 from gguf_files import write_model
+from hub_process import FakeHub, fake_hub
 from program import Server, StartServer
+from waiting import wait
 
+from appliance.core.models.recommended import RECOMMENDED
 from appliance.engines.embedded import available
 from appliance.engines.found import EMBEDDED, ENGINE_VARIABLE
 
@@ -43,14 +48,37 @@ def f(): return "<b>"
 ```
 
 {"a" * 60_000}
+
+[ref][x] &#106;avascript:alert(1) [entity](&#106;avascript:hit) [tab](java\tscript:hit) [vb](vbscript:hit) [f](file:///etc)
+
+{"[" * 2000}{"**" * 2000}{"`" * 1001}
+
+{"- " * 5000} list
+
+| a | b
+|--|--
+| <img src=x onerror=hit=1> | half
+
+> quote **without an end
+
+~~~html
+<script>window.hit = 1</script>
+[x]: javascript:hit
 """
+RIGHT_TO_LEFT = (
+    "مرحبا، هذا **نص** طويل بما يكفي ليملأ السطر كله.\n\n```python\ndef f(): return 'x'\n```\n\n" + "שלום עולם " * 40
+)
+CODE = "```python\ndef f(): return 1\n```"
+LAN = "192.0.2.1"
+CLONE_NEWNET = 0x40000000
+SIZE = 24 << 20
 
 Play = Callable[..., None]
 
 
 @pytest.fixture
 def play(tmp_path: Path) -> Play:
-    """Run a scenario; ``steps`` are done when it asks for them by name."""
+    """Run a scenario; ``steps`` are done when it asks for them by name, ``within`` runs the browser somewhere else."""
     node = shutil.which("node")
     chromium = os.environ.get("CHROMIUM", "/usr/bin/chromium")
     packages = ROOT / "appliance" / "web" / "node_modules" / "playwright-core"
@@ -60,8 +88,10 @@ def play(tmp_path: Path) -> Play:
             pytest.fail(message)
         pytest.skip(message)
 
-    def run(scenario: str, server: Server, *more: str, url: str = "", **steps: Callable[[], object]) -> None:
-        command = [node, str(SCENARIOS), scenario, url or server.url, *more]
+    def run(
+        scenario: str, server: Server, *more: str, within: Sequence[str] = (), **steps: Callable[[], object]
+    ) -> None:
+        command = [*within, node, str(SCENARIOS), scenario, server.url, *more]
         environment = {**os.environ, "HOME": str(tmp_path), "PICTURE": f"/tmp/page-{scenario}.png"}
         told: list[str] = []
         with subprocess.Popen(
@@ -72,6 +102,7 @@ def play(tmp_path: Path) -> Play:
             assert process.stdin is not None
             for line in process.stdout:
                 told.append(line)
+                print(line, end="")
                 step = steps.get(line.removeprefix(">> ").strip())
                 if step is not None:
                     step()
@@ -88,14 +119,16 @@ def serve_fake(start_server: StartServer, fake_engine: Path, tmp_path: Path) -> 
     """A server with one model, ``small``, on the scripted engine."""
     write_model(tmp_path / "small.gguf")
 
-    def serve(*more: str, listen: str = "127.0.0.1:0", **env: str) -> Server:
+    def serve(
+        *more: str, listen: str = "127.0.0.1:0", limited: Callable[[], object] | None = None, **env: str
+    ) -> Server:
         words = ("serve", "--listen", listen, "--model", "small.gguf", "--no-starter", "--no-stores", *more)
-        return start_server(*words, env={ENGINE_VARIABLE: str(fake_engine), **env})
+        return start_server(*words, env={ENGINE_VARIABLE: str(fake_engine), **env}, limited=limited)
 
     return serve
 
 
-@pytest.mark.parametrize("scenario", ["chat", "screens"])
+@pytest.mark.parametrize("scenario", ["chat", "screens", "compact"])
 def test_with_the_starter_model(play: Play, start_server: StartServer, scenario: str) -> None:
     if not available():
         pytest.skip("the embedded engine is not on this machine")
@@ -124,12 +157,156 @@ def test_the_page_outlives_a_killed_program(play: Play, serve_fake: Callable[...
     play("killed", server, kill=kill, start=lambda: serve_fake(listen=place))
 
 
+def test_the_page_outlives_a_killed_engine(play: Play, serve_fake: Callable[..., Server]) -> None:
+    server = serve_fake(FAKE_TOKENS="200", FAKE_TOKEN_DELAY="0.05")
+
+    def kill() -> None:
+        engines = [child for child in server.children() if "--port" in child.cmdline()]
+        assert engines
+        for engine in engines:
+            engine.kill()
+
+    play("engine", server, kill=kill)
+
+
 def test_nothing_that_a_model_writes_is_more_than_text(play: Play, serve_fake: Callable[..., Server]) -> None:
     play("hostile", serve_fake(FAKE_SCRIPT=json.dumps([{"text": HOSTILE}])))
 
 
+def test_a_line_of_a_megabyte_stops_nothing(play: Play, serve_fake: Callable[..., Server]) -> None:
+    play("long", serve_fake(FAKE_TOKENS="64", FAKE_TOKEN_SIZE=str(1 << 14)))
+
+
+def test_right_to_left_and_at_double_size(play: Play, serve_fake: Callable[..., Server]) -> None:
+    play("layouts", serve_fake(FAKE_SCRIPT=json.dumps([{"text": RIGHT_TO_LEFT}])))
+
+
+def test_below_a_path_of_a_proxy(play: Play, serve_fake: Callable[..., Server]) -> None:
+    play("prefix", serve_fake())
+
+
+def test_on_plain_http_without_a_network(play: Play, serve_fake: Callable[..., Server]) -> None:
+    if (
+        shutil.which("nsenter") is None
+        or subprocess.run(["unshare", "-n", "ip", "link"], capture_output=True).returncode
+    ):
+        pytest.skip("network namespaces need root, util-linux and iproute2")
+
+    def cut_off() -> None:
+        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "unshare")
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        subprocess.run(["ip", "address", "add", f"{LAN}/32", "dev", "lo"], check=True)
+
+    script = json.dumps([{"text": CODE}])
+    server = serve_fake("--api-key", "secret", listen=f"{LAN}:0", limited=cut_off, FAKE_SCRIPT=script)
+    inside = ("nsenter", f"--net=/proc/{server.process.pid}/ns/net")
+    play("lan", server, "--insecure", within=inside)
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Generator[FakeHub]:
+    """A hub with one model, and with other files under the names of the recommended ones."""
+    write_model(tmp_path / "hub" / "acme/big-GGUF" / "big-Q8_0.gguf", weights=SIZE // 4)
+    for model in RECOMMENDED:
+        write_model(tmp_path / "hub" / model.repository / model.file)
+    with fake_hub(tmp_path / "hub") as running:
+        yield running
+
+
+def test_a_model_is_fetched_and_paused(
+    play: Play, serve_fake: Callable[..., Server], hub: FakeHub, tmp_path: Path
+) -> None:
+    whole = (hub.root / "acme/big-GGUF" / "big-Q8_0.gguf").stat().st_size
+    hub.behave(rate=2_000_000)
+    server = serve_fake(MODEL_ENDPOINT=hub.url, HF_HUB_CACHE=str(tmp_path / "cache"))
+
+    def paused() -> None:
+        assert 0 < hub.sent() < whole
+
+    play("pull", server, came=lambda: wait(lambda: hub.sent() > SIZE // 16), paused=paused, fast=hub.behave)
+    assert hub.sent() < 2 * whole
+
+
+def test_the_first_model_and_the_first_question(
+    play: Play, start_server: StartServer, fake_engine: Path, hub: FakeHub, tmp_path: Path
+) -> None:
+    words = ("serve", "--listen", "127.0.0.1:0", "--no-starter", "--no-stores")
+    env = {ENGINE_VARIABLE: str(fake_engine), "HF_HUB_CACHE": str(tmp_path / "cache"), "MODEL_ENDPOINT": hub.url}
+    hub.behave(rate=4_000_000)
+    play("first", start_server(*words, env=env), coming=hub.behave)
+
+
+def test_the_first_run_without_a_hub(play: Play, start_server: StartServer, fake_engine: Path) -> None:
+    words = ("serve", "--listen", "127.0.0.1:0", "--no-starter", "--no-stores")
+    play("offline", start_server(*words, env={ENGINE_VARIABLE: str(fake_engine), "HF_HUB_OFFLINE": "1"}))
+
+
+def test_what_fits_and_a_search_of_the_hub(
+    play: Play, serve_fake: Callable[..., Server], hub: FakeHub, tmp_path: Path
+) -> None:
+    play("hub", serve_fake(MODEL_ENDPOINT=hub.url, HF_HUB_CACHE=str(tmp_path / "cache")))
+
+
+def test_a_large_conversation_and_a_fast_answer(play: Play, serve_fake: Callable[..., Server]) -> None:
+    """Its figures are in docs/page.md; ``-s`` shows them."""
+    play("large", serve_fake(FAKE_TOKENS="20000", FAKE_TOKEN_DELAY="0.005"))
+
+
 def test_files_and_parameters_reach_the_model(play: Play, serve_fake: Callable[..., Server]) -> None:
     play("files", serve_fake(FAKE_SCRIPT='[{"echo": true}]'))
+
+
+def test_parameters_presets_and_commands(play: Play, serve_fake: Callable[..., Server]) -> None:
+    play("settings", serve_fake())
+
+
+def test_two_models_answer_side_by_side(play: Play, serve_fake: Callable[..., Server], tmp_path: Path) -> None:
+    write_model(tmp_path / "other.gguf")
+    play("compare", serve_fake("--model", "other.gguf"))
+
+
+def test_a_tool_that_writes_is_asked_for(play: Play, serve_fake: Callable[..., Server], tmp_path: Path) -> None:
+    note = tmp_path / "files" / "note.txt"
+    note.parent.mkdir()
+
+    def call(number: int, name: str, **arguments: str) -> dict[str, object]:
+        return {"calls": [{"name": name, "id": f"c{number}", "arguments": json.dumps(arguments)}]}
+
+    script = [
+        call(1, "write_file", path="note.txt", content="hi"),
+        call(2, "read_file", path="note.txt"),
+        call(3, "write_file", path="note.txt", content="again"),
+        {"text": "All is written."},
+    ]
+    tools = ("--tools", "write_file,read_file", "--tools-root", str(note.parent))
+
+    def asked() -> None:
+        assert not note.exists()
+
+    def written() -> None:
+        assert note.read_text() == "again"
+        note.write_text("hi")
+
+    play("tools", serve_fake(*tools, FAKE_SCRIPT=json.dumps(script)), asked=asked, written=written)
+
+
+def test_prompts_resources_and_tools_of_an_mcp_server(play: Play, serve_fake: Callable[..., Server]) -> None:
+    call = {"name": "s_echo", "id": "c1", "arguments": '{"message": "hello"}'}
+    servers = {"s": {"command": sys.executable, "args": [str(ROOT / "tests" / "fakes" / "mcp_server.py")]}}
+    more = ("--mcp-servers-json", json.dumps({"mcpServers": servers}))
+    play("mcp", serve_fake(*more, FAKE_SCRIPT=json.dumps([{"calls": [call]}, {"text": "All is said."}])))
+
+
+def test_a_browser_keeps_what_the_server_does_not(play: Play, serve_fake: Callable[..., Server]) -> None:
+    play("here", serve_fake("--no-conversations", FAKE_TOKENS="60", FAKE_TOKEN_DELAY="0.05"))
+
+
+def test_a_random_walk_through_the_tree(
+    play: Play, serve_fake: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEED", os.environ.get("SEED", "7"))
+    play("walk", serve_fake(FAKE_TOKENS="12", FAKE_TOKEN_DELAY="0.03"))
 
 
 def test_a_key_is_asked_for_once(play: Play, serve_fake: Callable[..., Server]) -> None:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 NAMES = ("echo", "add", "fail", "boom", "sleep", "die", "about", "asked", "structured", "picture")
+CAN = {"tools": {}, "prompts": {}, "resources": {}}
 MIB = 1 << 20
 
 
@@ -134,11 +135,28 @@ class Server:
     def answer(self, method: str, params: dict[str, object]) -> dict[str, object]:
         if method == "initialize":
             info = {"name": "fake", "version": "1"}
-            return {"result": {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": info}}
+            return {"result": {"protocolVersion": "2024-11-05", "capabilities": CAN, "serverInfo": info}}
         if method == "tools/list":
             return {"result": self.page(params)}
         if method == "tools/call":
             return self.call(str(params["name"]), params["arguments"])
+        if method == "prompts/list":
+            arguments = [{"name": "topic", "description": "what about", "required": True}]
+            return {"result": {"prompts": [{"name": "poem", "description": "a poem", "arguments": arguments}]}}
+        if method == "prompts/get":
+            topic = dict(params["arguments"]).get("topic")  # type: ignore[arg-type]
+            if topic is None:
+                return {"error": {"code": -32602, "message": "topic is missing"}}
+            told = {"role": "user", "content": {"type": "text", "text": f"Write a poem about {topic}."}}
+            return {"result": {"messages": [told]}}
+        if method == "resources/list":
+            kinds = {"notes": "text/plain", "picture": "image/png"}
+            listed = [{"uri": f"fake://{n}", "name": n, "mimeType": kind} for n, kind in kinds.items()]
+            return {"result": {"resources": listed}}
+        if method == "resources/read" and params["uri"] == "fake://notes":
+            return {"result": {"contents": [{"uri": "fake://notes", "text": "the magic word is zebra"}]}}
+        if method == "resources/read" and params["uri"] == "fake://picture":
+            return {"result": {"contents": [{"uri": "fake://picture", "blob": "AAAA", "mimeType": "image/png"}]}}
         return {"error": {"code": -32601, "message": f"Method not found: {method}"}}
 
     def page(self, params: dict[str, object]) -> dict[str, object]:

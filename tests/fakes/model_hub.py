@@ -195,6 +195,15 @@ class Handler(BaseHTTPRequestHandler):
             pass
 
     def _hub(self, path: str, query: dict[str, list[str]], mood: Mood, entry: dict[str, object]) -> None:
+        if path == "/api/models":
+            words = query.get("search", [""])[0].lower().split()
+            repos = sorted(f"{found.parent.name}/{found.name}" for found in self.state.root.glob("*/*"))
+            hits = [repo for repo in repos if all(word in repo.lower() for word in words)]
+            self._json(200, [{"id": repo, "downloads": 7, "likes": 1, "gated": mood.gated} for repo in hits])
+            return
+        if path == "/":
+            self._json(200, {})
+            return
         api = re.fullmatch(r"/api/models/([^/]+/[^/]+)/(refs|tree)(?:/([0-9a-f]{40}))?", path)
         resolve = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)", unquote(path))
         repo = api[1] if api else resolve[1] if resolve else ""

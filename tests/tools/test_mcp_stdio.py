@@ -48,6 +48,29 @@ async def test_errors_are_told_as_llama_server_tells_them() -> None:
             await tools.call("nothing_here", b"{}", ToolContext())
 
 
+async def test_prompts_and_resources_of_a_server() -> None:
+    async with opened(s=entry(), dumb=entry("--exit-at-start", "3")) as tools:
+        server, dumb = tools.servers()
+        offers = await server.offers()
+        assert [(prompt.name, prompt.arguments[0].name) for prompt in offers.prompts if prompt.arguments] == [
+            ("poem", "topic")
+        ]
+        assert [resource.uri for resource in offers.resources] == ["fake://notes", "fake://picture"]
+        assert await server.prompt("poem", {"topic": "zebras"}) == "Write a poem about zebras."
+        assert await server.resource("fake://notes") == "the magic word is zebra"
+        with pytest.raises(ToolProblem, match="topic is missing"):
+            await server.prompt("poem", {})
+        with pytest.raises(ToolProblem, match="not text"):
+            await server.resource("fake://picture")
+        with pytest.raises(ToolProblem, match="Method not found"):
+            await server.resource("fake://nothing")
+        silent = await dumb.offers()
+        assert (silent.prompts, silent.resources) == ((), ())
+        assert silent.error
+        with pytest.raises(ToolProblem):
+            await dumb.resource("fake://notes")
+
+
 async def test_warm_up_stops_every_server_and_the_first_call_starts_one(tmp_path: Path) -> None:
     file = tmp_path / "pids"
     async with opened(s=entry("--pid-file", str(file))) as tools:

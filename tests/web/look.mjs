@@ -21,6 +21,8 @@ try {
       await say(page, "Hello! What can you do?");
       await page.getByText("The answer is complete.").waitFor({ state: "attached", timeout: 60_000 });
       await shot("chat");
+      await page.getByRole("button", { name: "Parameters" }).click();
+      await shot("parameters");
       for (const screen of ["models", "settings", "welcome"]) {
         await page.goto(`${url}/#/${screen}`);
         await page.getByRole("heading", { level: 1 }).waitFor();

@@ -1,6 +1,7 @@
 // What the tests of the page do in the browser. Each is given the page and ways to talk to the test that started it:
 // `told(word)` says how far it is and waits until the test has done its part.
 import assert from "node:assert/strict";
+import { createServer, request } from "node:http";
 import { another, answered, axe, field, open, say } from "./browser.mjs";
 
 const messages = (page) => page.getByRole("article");
@@ -90,6 +91,10 @@ export const scenarios = {
     const before = (await lastText(page)).length;
     await page.waitForFunction((before) => document.querySelector("article:last-of-type .prose-chat").innerText.length > before + 20, before);
     const device = await another(browser, url);
+    const tab = await page.context().newPage();
+    await tab.goto(page.url());
+    await messages(tab).last().locator(".prose-chat p").waitFor();
+    await tab.close(); // ends nothing
     await device.page.goto(page.url());
     await messages(device.page).last().locator(".prose-chat p").waitFor();
     await field(page).fill("Afterwards");
@@ -134,6 +139,366 @@ export const scenarios = {
     assert.ok((await lastText(page)).length > 5);
     await press(page, "Continue the answer");
     await answered(page);
+  },
+
+  /** The only engine dies in mid-answer: what was there stays, the reason is said, and the answer can be continued. */
+  async engine({ page, told }) {
+    await say(page, "Count");
+    await messages(page).last().locator(".prose-chat p").waitFor();
+    await told("kill");
+    await page.getByText("The answer failed").waitFor();
+    await page.getByText("killed by SIGKILL", { exact: false }).waitFor();
+    const before = (await lastText(page)).trim();
+    assert.ok(before.length > 5);
+    await press(page, "Continue the answer");
+    await page.getByRole("button", { name: "Stop" }).waitFor();
+    await page.getByRole("button", { name: "Stop" }).waitFor({ state: "detached", timeout: 60_000 });
+    const [, answer] = await stored(page);
+    assert.ok(answer.content.startsWith(before), answer.content);
+    assert.ok(answer.content.length > before.length);
+    assert.equal(answer.state ?? "done", "done");
+  },
+
+  /** A server that keeps no conversations: this browser does, and another one knows nothing of them. */
+  async here({ page, browser, url }) {
+    await say(page, "Count");
+    await messages(page).last().locator(".prose-chat p").waitFor();
+    await page.waitForURL(/#\/chat\/./);
+    await page.reload(); // in mid-answer
+    await answered(page);
+    const text = await lastText(page);
+    assert.ok(text.length > 50);
+    await press(page, "Another answer");
+    await page.getByText("2/2").waitFor();
+    await answered(page);
+    await messages(page).last().getByRole("button", { name: "Previous version" }).click();
+    await page.getByText("1/2").waitFor();
+    const tab = await page.context().newPage();
+    await tab.goto(page.url());
+    await messages(tab).last().getByText("1/2").waitFor();
+    assert.equal(await lastText(tab), text);
+    await press(tab, "Delete");
+    await tab.getByRole("button", { name: "Undo" }).click();
+    await page.waitForFunction(() => document.querySelectorAll("article").length === 2);
+    const chooser = page.getByLabel("Attach files").first();
+    await chooser.setInputFiles({ name: "note.txt", mimeType: "text/plain", buffer: Buffer.from("zebra") });
+    await page.getByText("note.txt").waitFor();
+    await say(page, "Read it");
+    await answered(page);
+    await page.getByRole("searchbox", { name: "Search conversations" }).fill("read");
+    await page.locator("nav mark").first().waitFor();
+    await page.getByRole("searchbox", { name: "Search conversations" }).fill("");
+    const device = await another(browser, url);
+    await device.page.goto(url);
+    await device.page.getByText("Your conversations will be listed here.").waitFor();
+    await page.goto(`${url}/#/settings`);
+    await page.getByText("this browser keeps them", { exact: false }).waitFor();
+    page.once("dialog", (dialog) => dialog.accept());
+    await page.getByRole("button", { name: "Delete all" }).click();
+    await page.getByText("Your conversations will be listed here.").waitFor();
+  },
+
+  /** A random walk through a conversation: what is shown and what is stored is what a small model of the tree says. */
+  async walk({ page, seed }) {
+    let state = seed;
+    const random = (count) => (state = (state * 1103515245 + 12345) % 2147483648) % count;
+    const nodes = new Map(); // id: { parent, role }, in the order in which they were made
+    let leaf = null;
+    const below = (id) => [...nodes].filter(([, node]) => node.parent === id).map(([child]) => child);
+    const path = () => {
+      const found = [];
+      for (let at = leaf; at !== null; at = nodes.get(at).parent) found.unshift(at);
+      return found;
+    };
+    const settled = async () => {
+      for (;;) {
+        const all = await stored(page);
+        if (all.every((each) => each.state !== "answering")) return all;
+        await page.waitForTimeout(100);
+      }
+    };
+    /** What is new, which must be these roles in a line below `parent`; its end is shown. */
+    const grew = async (parent, ...roles) => {
+      const fresh = (await settled()).filter((each) => !nodes.has(each.id));
+      assert.deepEqual(fresh.map((each) => each.role).sort(), [...roles].sort());
+      for (const role of roles) {
+        const one = fresh.find((each) => each.role === role);
+        assert.equal(one.parent ?? null, parent);
+        nodes.set(one.id, { parent, role });
+        leaf = parent = one.id;
+      }
+    };
+    const article = (id) => page.locator(`article[data-message="${id}"]`);
+    const pick = (list) => list[random(list.length)];
+    const some = (role) => pick(path().filter((id) => nodes.get(id).role === role));
+    const click = async (id, name) => {
+      await article(id).hover();
+      await article(id).getByRole("button", { name, exact: true }).click();
+    };
+    const steps = {
+      async ask() {
+        const parent = leaf;
+        await say(page, `question ${nodes.size}`);
+        await grew(parent, "user", "assistant");
+      },
+      async stop() {
+        const parent = leaf;
+        await say(page, `question ${nodes.size}`);
+        await page.getByRole("button", { name: "Stop" }).click({ timeout: 5_000 }).catch(() => undefined); // it may be done
+        await grew(parent, "user", "assistant");
+      },
+      async edit() {
+        const id = some("user");
+        await click(id, "Edit");
+        await page.getByRole("textbox", { name: "Edit" }).fill(`edited ${nodes.size}`);
+        await article(id).getByRole("button", { name: "Send" }).click();
+        await page.waitForFunction((id) => !document.querySelector(`article[data-message="${id}"]`), id);
+        await grew(nodes.get(id).parent, "user", "assistant");
+      },
+      async again() {
+        const id = some("assistant");
+        await click(id, "Another answer");
+        await page.waitForFunction((id) => !document.querySelector(`article[data-message="${id}"]`), id);
+        await grew(nodes.get(id).parent, "assistant");
+      },
+      async branch() {
+        const id = pick(path().filter((each) => below(nodes.get(each).parent).length > 1));
+        if (!id) return;
+        const siblings = below(nodes.get(id).parent);
+        const at = siblings.indexOf(id);
+        await click(id, at ? "Previous version" : "Next version");
+        leaf = siblings[at ? at - 1 : at + 1];
+        while (below(leaf).length) leaf = below(leaf).at(-1);
+      },
+      async remove() {
+        const id = pick(path());
+        await click(id, "Delete");
+        await page.getByRole("button", { name: "Undo" }).last().click();
+        await page.getByRole("status").filter({ hasText: "Undo" }).waitFor({ state: "hidden" }).catch(() => undefined);
+      },
+      async reload() {
+        await page.reload();
+      },
+    };
+    await steps.ask();
+    for (let step = 0; step < 25; step++) {
+      const name = pick(Object.keys(steps));
+      await steps[name]();
+      const wanted = path();
+      await page.waitForFunction(
+        (wanted) => JSON.stringify([...document.querySelectorAll("article")].map((each) => each.dataset.message)) === JSON.stringify(wanted),
+        wanted,
+      ).catch(() => assert.fail(`step ${step}, ${name}, seed ${seed}: the shown branch is another`));
+      const kept = Object.fromEntries((await settled()).map((each) => [each.id, { parent: each.parent ?? null, role: each.role }]));
+      assert.deepEqual(kept, Object.fromEntries(nodes), `step ${step}, ${name}, seed ${seed}`);
+    }
+  },
+
+  /** A line without an end: it is shown, and the page can be used. */
+  async long({ page }) {
+    await say(page, "Go on");
+    await answered(page);
+    assert.ok((await messages(page).last().locator(".prose-chat").innerText()).length > 1_000_000);
+    await field(page).fill("still here");
+    await page.reload();
+    await messages(page).last().locator(".prose-chat p").waitFor();
+    await page.getByRole("link", { name: "New chat" }).click();
+    await page.getByRole("heading", { name: "What can I do for you?" }).waitFor();
+  },
+
+  /** Text from right to left, at 200 % and in a page that is turned round: nothing is cut off or scrolls sideways. */
+  async layouts({ browser, url }) {
+    const { page, wrong } = await another(browser, url, { viewport: { width: 640, height: 400 }, deviceScaleFactor: 2 });
+    await page.goto(url);
+    await say(page, "مرحبا");
+    await answered(page);
+    const answer = messages(page).last().locator(".prose-chat");
+    const direction = (place) => place.evaluate((element) => getComputedStyle(element).direction);
+    assert.equal(await direction(answer.locator("p").first()), "rtl");
+    assert.equal(await direction(answer.locator("pre")), "ltr");
+    for (const dir of ["ltr", "rtl"]) {
+      await page.evaluate((dir) => document.documentElement.setAttribute("dir", dir), dir);
+      for (const screen of ["", "#/models", "#/settings"]) {
+        if (screen) await page.evaluate((screen) => (location.hash = screen), screen);
+        await page.getByRole("heading", { level: 1 }).waitFor();
+        const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        assert.ok(over <= 0, `${screen} ${dir} is ${over} px too wide`);
+        await accessible(page, `${screen} ${dir}`);
+      }
+      await page.goBack();
+      await page.goBack();
+      await answer.waitFor();
+      await field(page).click(); // it is in view
+    }
+    assert.deepEqual(wrong, []);
+  },
+
+  /** Below a path of a proxy that takes the path away. */
+  async prefix({ browser, url }) {
+    const proxy = createServer((incoming, outgoing) => {
+      if (!incoming.url.startsWith("/a/b/")) return outgoing.writeHead(404).end();
+      const target = new URL(incoming.url.slice(4), url);
+      const asked = request(target, { method: incoming.method, headers: { ...incoming.headers, host: target.host } }, (answer) => {
+        outgoing.writeHead(answer.statusCode, answer.headers);
+        answer.pipe(outgoing);
+      });
+      outgoing.on("close", () => asked.destroy());
+      incoming.pipe(asked);
+    });
+    await new Promise((resolve) => proxy.listen(0, "127.0.0.1", resolve));
+    try {
+      const place = `http://127.0.0.1:${proxy.address().port}/a/b/`;
+      const { page, context, wrong } = await another(browser, place);
+      await page.goto(place);
+      await say(page, "Hi");
+      await answered(page);
+      assert.match(page.url(), /\/a\/b\/(ui\/)?#\/chat\/./);
+      await page.reload();
+      await messages(page).last().locator(".prose-chat p").waitFor();
+      await page.goto(`${place}#/models`);
+      await page.getByText("Loaded", { exact: true }).waitFor();
+      assert.deepEqual(wrong, []);
+      await context.close();
+    } finally {
+      proxy.closeAllConnections();
+      proxy.close();
+    }
+  },
+
+  /** Plain http on an address that is not this machine's own, in a network with nothing else in it. */
+  async lan({ page }) {
+    await page.getByLabel("API key").fill("secret");
+    await page.getByRole("button", { name: "Continue" }).click();
+    await say(page, "Code");
+    await answered(page);
+    await messages(page).last().getByRole("button", { name: "Copy the code" }).click();
+    await page.getByText("Copied").waitFor();
+    await field(page).click();
+    await page.keyboard.press("Control+V");
+    await page.waitForFunction(() => document.querySelector("form textarea").value.includes("def f"));
+    for (const screen of ["models", "settings", "welcome"]) {
+      await page.evaluate((screen) => (location.hash = `#/${screen}`), screen);
+      await page.getByRole("heading", { level: 1 }).waitFor();
+    }
+    await page.evaluate(() => (location.hash = "#/settings"));
+    const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "Export all" }).click()]);
+    assert.match(file.suggestedFilename(), /\.jsonl$/);
+  },
+
+  /** A model is fetched from the hub, paused, fetched on, and talked to. */
+  async pull({ page, url, told }) {
+    await page.goto(`${url}/#/models`);
+    await page.getByLabel("Get a model from Hugging Face").fill("acme/big-GGUF:Q8_0");
+    await page.getByRole("button", { name: "Download" }).click();
+    const card = messages(page).filter({ hasText: "acme/big" });
+    await card.getByText("Downloading", { exact: true }).waitFor();
+    await told("came");
+    await card.getByRole("button", { name: "Pause" }).click();
+    await card.getByText("paused").waitFor();
+    await told("paused");
+    await card.getByRole("button", { name: "Resume" }).click();
+    await told("fast");
+    await card.getByRole("button", { name: "Chat" }).click();
+    await say(page, "Hi");
+    await answered(page);
+    const [, answer] = await stored(page);
+    assert.match(answer.model, /acme\/big/);
+    await page.goto(`${url}/#/models`);
+    page.once("dialog", (dialog) => dialog.accept());
+    await card.getByRole("button", { name: "Delete" }).click();
+    await card.waitFor({ state: "detached" });
+  },
+
+  /** The first model: three cards that say their size, another file than the recommended one is refused, one comes. */
+  async first({ page, told }) {
+    await page.getByRole("heading", { name: "Welcome. First you need a model." }).waitFor();
+    const card = page.getByRole("article", { name: "Fast" });
+    await card.getByText(/Licence: Apache-2.0/).waitFor();
+    await card.getByText(/needs .* of .* free/).waitFor();
+    assert.ok((await page.getByRole("article").count()) <= 3);
+    await accessible(page, "first run");
+    await card.getByRole("button", { name: /Download [\d.]+ [GM]B/ }).click();
+    await page.getByText("the hub has another file").waitFor();
+    await page.getByLabel("Get a model from Hugging Face").fill("acme/big-GGUF:Q8_0");
+    await page.getByRole("button", { name: "Download", exact: true }).click();
+    await page.getByText("Downloading", { exact: true }).waitFor();
+    await told("coming");
+    await page.getByRole("heading", { name: "Welcome. Ask something." }).waitFor();
+    await accessible(page, "first question");
+    await page.getByLabel(/What do you want to ask/).fill("Hi");
+    await page.getByRole("button", { name: "Send" }).click();
+    await answered(page);
+    const [, answer] = await stored(page);
+    assert.match(answer.model, /acme\/big/);
+  },
+
+  /** Without a hub there is nothing to download, and the page says what to do. */
+  async offline({ page }) {
+    await page.getByText("This server reaches no hub at the moment", { exact: false }).waitFor();
+    await page.getByText("Use a file of your own", { exact: true }).waitFor();
+    assert.equal(await page.getByRole("button", { name: /Download/ }).count(), 0);
+    await accessible(page, "offline");
+  },
+
+  /** What fits, how long a model stays, and a search of the hub down to one quantisation. */
+  async hub({ page, url }) {
+    await page.goto(`${url}/#/models`);
+    const card = messages(page).first();
+    await card.getByRole("button", { name: "Load", exact: true }).click();
+    await card.getByText("Loaded", { exact: true }).waitFor({ timeout: 30_000 });
+    await card.getByLabel("Stays loaded").selectOption("-1");
+    await card.getByText(/· stays loaded/).waitFor();
+    await card.getByRole("button", { name: "What it takes" }).click();
+    await card.getByText(/Fits|cannot be foretold/).first().waitFor();
+    await page.getByRole("searchbox", { name: "Search Hugging Face for models" }).fill("big");
+    await page.getByRole("button", { name: "Search", exact: true }).click();
+    await page.getByRole("button", { name: /acme\/big-GGUF/ }).click();
+    await page.getByText(/needs .* of .* free/).first().waitFor();
+    await accessible(page, "hub");
+    await page.getByRole("button", { name: /Download acme\/big-GGUF:Q8_0, \d/ }).click();
+    await messages(page).filter({ hasText: "acme/big" }).getByRole("button", { name: "Chat" }).waitFor();
+  },
+
+  /** 10,000 messages open at once and few of them are in the page; an answer at 200 tokens a second blocks nothing. */
+  async large({ page, url }) {
+    const lines = [{ harness: "llama.app", type: "session", id: "large", name: "Large", lastModified: 1, currNode: "m9999" }];
+    for (let at = 0; at < 10_000; at++) {
+      const content = at % 2 ? `Answer ${at} with **words**, \`code\` and a list:\n\n- one\n- two\n\n${"more text ".repeat(20)}` : `Question ${at}?`;
+      const message = { id: `m${at}`, convId: "large", type: "text", role: at % 2 ? "assistant" : "user", timestamp: at + 1, content, parent: at ? `m${at - 1}` : null, children: [] };
+      lines.push({ type: "message", message });
+    }
+    const body = lines.map((line) => JSON.stringify(line)).join("\n");
+    const imported = await page.evaluate(async (body) => (await fetch("/api/conversations/import", { method: "POST", body })).json(), body);
+    assert.equal(imported.imported.length, 1);
+    const place = `${url}/#/chat/${imported.imported[0]}`;
+    const times = [];
+    for (let round = 0; round < 3; round++) {
+      await page.goto("about:blank");
+      const began = performance.now();
+      await page.goto(place);
+      await messages(page).last().getByText("Answer 9999").waitFor();
+      times.push(performance.now() - began);
+    }
+    const nodes = await page.evaluate(() => document.querySelectorAll("*").length);
+    const shown = await messages(page).count();
+    assert.ok(shown <= 150 && shown >= 20, `${shown} messages`);
+    assert.ok(nodes <= 5000, `${nodes} nodes`);
+    await page.evaluate(() => {
+      window.tasks = [];
+      new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((entry) => entry.duration))).observe({ entryTypes: ["longtask"] });
+    });
+    await field(page).fill("Count");
+    await page.getByRole("button", { name: "Send", exact: true }).click();
+    await page.getByRole("button", { name: "Stop" }).waitFor();
+    await messages(page).last().getByText("Once upon a time").waitFor();
+    await page.waitForTimeout(1000);
+    await page.evaluate(() => (window.tasks.length = 0));
+    await page.waitForTimeout(10_000);
+    const tasks = await page.evaluate(() => window.tasks);
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.getByText("You stopped this answer.").waitFor();
+    const rounded = (all) => all.map((each) => Math.round(each)).join(", ");
+    console.log(`opens in ${rounded(times)} ms, with ${shown} messages and ${nodes} nodes; tasks over 50 ms in ten seconds: ${rounded(tasks) || "none"}`);
   },
 
   /** Model output that wants to be more than text. */
@@ -198,6 +563,166 @@ export const scenarios = {
     assert.doesNotMatch(sent, /top_p/);
   },
 
+  /** What a conversation is asked with beside its words, under a name for the next one; and commands by their first letters. */
+  async settings({ page, url }) {
+    const sent = [];
+    page.on("request", (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()));
+    await page.getByRole("button", { name: "Parameters" }).click();
+    const panel = page.getByRole("complementary", { name: "Parameters" });
+    await panel.getByLabel("Thinking").selectOption("low");
+    await panel.getByLabel("Seed").fill("7");
+    await panel.getByLabel("JSON schema of answers").fill("{");
+    await panel.getByRole("heading").click();
+    await panel.getByText("The schema is not JSON").waitFor();
+    await accessible(page, "parameters");
+    await panel.getByLabel("JSON schema of answers").fill('{"type": "object"}');
+    await panel.getByRole("heading").click();
+    page.once("dialog", (dialog) => dialog.accept("careful"));
+    await panel.getByRole("button", { name: "Save" }).click();
+    await say(page, "Hi");
+    await answered(page);
+    await page.goto(`${url}/#/chat`);
+    await page.reload();
+    await page.getByRole("button", { name: "Parameters" }).click();
+    await panel.getByLabel("Preset").selectOption("careful");
+    await say(page, "Hello");
+    await answered(page);
+    assert.equal(sent.length, 2);
+    for (const body of sent) {
+      assert.deepEqual(body.chat_template_kwargs, { enable_thinking: true, reasoning_effort: "low" });
+      assert.deepEqual(body.response_format.json_schema.schema, { type: "object" });
+      assert.equal(body.seed, 7);
+      assert.ok(!("top_k" in body) && !("tools" in body));
+    }
+    await panel.getByRole("button", { name: "Close" }).click();
+    await field(page).fill("/su");
+    await page.getByRole("option", { name: "/summarize" }).waitFor();
+    await accessible(page, "commands");
+    await page.keyboard.press("Tab");
+    assert.equal(await field(page).inputValue(), "/summarize ");
+    await field(page).pressSequentially("/j");
+    await page.keyboard.press("Enter");
+    assert.equal(await field(page).inputValue(), "/summarize /json ");
+    await field(page).fill("a/su");
+    assert.equal(await page.getByRole("option").count(), 0);
+  },
+
+  /** The context's gauge, and the summary in place of what was said. */
+  async compact({ page }) {
+    const sent = [];
+    page.on("request", (request) => request.url().endsWith("/chat/completions") && sent.push(request.postDataJSON()));
+    for (const text of ["Hello! What can you do?", "Thank you."]) {
+      await say(page, text);
+      await answered(page);
+      await page.waitForFunction(() => !document.querySelector("[aria-label=Stop]"));
+    }
+    await page.getByRole("button", { name: /tokens of the context are in use/ }).click();
+    await accessible(page, "context");
+    await page.getByRole("button", { name: "Summarise what was said" }).click();
+    await messages(page).last().getByRole("heading", { name: "Summary of what was said before" }).waitFor();
+    const summary = (await stored(page)).at(-1);
+    assert.equal(summary.role, "system");
+    await say(page, "And now?");
+    await answered(page);
+    assert.equal(sent.at(-2).messages.length, 5); // two questions with their answers, and what is wanted
+    const [first, ...rest] = sent.at(-1).messages;
+    assert.equal(first.role, "system");
+    assert.ok(first.content.includes(summary.content));
+    assert.deepEqual(rest, [{ role: "user", content: "And now?" }]);
+    await page.getByText("Thank you.").first().waitFor(); // it stays readable
+  },
+
+  /** Two models answer one question side by side, and one of them goes on. */
+  async compare({ page }) {
+    await page.getByRole("button", { name: "Models that answer too" }).click();
+    await page.getByRole("checkbox").first().check();
+    await page.keyboard.press("Escape");
+    await field(page).fill("Who are you?");
+    await page.getByRole("button", { name: "Send", exact: true }).click();
+    const group = page.getByRole("group", { name: "Side by side" });
+    await page.waitForFunction(() => document.querySelectorAll("[role=group] article").length === 2);
+    await answered(page);
+    await accessible(page, "side by side");
+    const other = await group.getByRole("heading").nth(1).innerText();
+    await group.getByRole("button", { name: "Go on with this answer" }).nth(1).click();
+    await messages(page).last().getByText("2/2").waitFor();
+    await page.getByRole("button", { name: `Choose a model: ${other}` }).waitFor();
+    await page.getByRole("img", { name: "Answering" }).waitFor({ state: "detached" });
+    const [, one, two] = await stored(page);
+    assert.notEqual(one.model, two.model);
+    assert.deepEqual([one.state ?? "done", two.state ?? "done"], ["done", "done"]);
+    assert.equal(one.parent, two.parent);
+    await messages(page).last().getByRole("button", { name: "Side by side" }).click();
+    await group.waitFor();
+  },
+
+  /** A tool that writes is asked for: once, for a chat, always, or not; one that reads is not. */
+  async tools({ page, url, told }) {
+    const question = page.getByRole("group", { name: "May write_file run?" });
+    const begin = async () => {
+      await page.getByRole("button", { name: "Tools" }).click();
+      for (const name of ["Write file", "Read file"]) await page.getByRole("checkbox", { name }).check();
+      await page.keyboard.press("Escape");
+      await field(page).fill("Write it down");
+      await page.getByRole("button", { name: "Send", exact: true }).click();
+    };
+    await begin();
+    await question.waitFor();
+    await messages(page).last().getByText('"note.txt"').waitFor();
+    await accessible(page, "question");
+    await page.reload();
+    await question.waitFor();
+    await told("asked");
+    await question.getByRole("button", { name: "In this chat" }).click();
+    await page.getByText("All is written.").waitFor(); // what reads, and the second writing, were not asked for
+    await told("written");
+    const tree = await stored(page);
+    assert.deepEqual(tree.map((each) => each.role), ["user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant"]);
+    assert.equal(tree[2].tool_call_id, tree[1].tool_calls[0].id);
+    assert.match(tree[4].content, /hi/);
+    for (const word of ["No", "Always", ""]) {
+      await page.goto(`${url}/#/chat`);
+      await page.getByRole("heading", { name: "What can I do for you?" }).waitFor();
+      await begin();
+      if (word) await question.getByRole("button", { name: word, exact: true }).click();
+      if (word === "No") {
+        await page.waitForFunction(() => document.querySelectorAll("article").length === 6); // it asks for the next one
+        await question.waitFor();
+        assert.match((await stored(page))[2].content, /not allow/);
+      } else {
+        await page.getByText("All is written.").waitFor();
+      }
+    }
+    await page.goto(`${url}/#/settings`);
+    await page.getByRole("button", { name: "Ask again before write_file runs" }).click();
+    await page.getByText("Tools that run without a question").waitFor({ state: "detached" });
+  },
+
+  /** A prompt of an MCP server becomes the question, and a resource an attached text; its tools are asked for. */
+  async mcp({ page }) {
+    const open = () => page.getByRole("button", { name: "Prompts and resources" }).click();
+    await open();
+    await page.getByRole("button", { name: "poem" }).click();
+    await accessible(page, "offers");
+    await page.getByLabel("topic").fill("zebras");
+    await page.getByRole("button", { name: "Insert" }).click();
+    await page.waitForFunction(() => document.querySelector("form textarea").value === "Write a poem about zebras.");
+    await open();
+    await page.getByRole("button", { name: "notes" }).click();
+    await page.getByText("notes.txt").waitFor();
+    await page.getByRole("button", { name: "Tools" }).click();
+    await page.getByRole("checkbox", { name: /echo/i }).first().check();
+    await page.keyboard.press("Escape");
+    await page.getByRole("button", { name: "Send", exact: true }).click();
+    const question = page.getByRole("group", { name: "May s_echo run?" });
+    await question.getByRole("button", { name: "Once" }).click();
+    await page.getByText("All is said.").waitFor();
+    const [asked, , result] = await stored(page);
+    assert.equal(asked.content, "Write a poem about zebras.");
+    assert.equal(asked.attachments[0].name, "notes.txt");
+    assert.match(result.content, /echo: hello/);
+  },
+
   /** Load, unload, and a name that the hub does not have. */
   async models({ page, url }) {
     await page.goto(`${url}/#/models`);
@@ -223,7 +748,7 @@ if (name) {
     page.setDefaultTimeout(20_000);
     await page.goto(url);
     if (insecure) assert.equal(await page.evaluate(() => isSecureContext), false);
-    await scenarios[name]({ page, browser, url, told });
+    await scenarios[name]({ page, browser, url, told, seed: Number(process.env.SEED ?? 1) });
     assert.deepEqual(wrong, []);
     console.log(">> passed");
   } catch (error) {

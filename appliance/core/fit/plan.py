@@ -130,6 +130,8 @@ LEAST_CONTEXT = 4096
 """A smaller context is never chosen, unless the model was trained for less."""
 RESERVE = 1 << 30
 """Bytes that stay free on each device; llama-server's own ``--fit-target``."""
+RAM_SPEED, GPU_SPEED = 30 * GIB, 300 * GIB
+"""Bytes a second that usual memory gives, of a machine and of its cards."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -199,6 +201,36 @@ def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = 
         estimate=found,
         room=room,
         reserve=reserve,
+    )
+
+
+class Foretold(Struct, frozen=True, kw_only=True):
+    """The needs of a model that is not here yet, in bytes; ``free`` is the memory that it could have now."""
+
+    verdict: Verdict
+    needed: int
+    free: int
+    speed: Literal["fast", "medium", "slow"]
+    """Faster than one reads, about as fast, slower."""
+
+
+def foretold(size: int, room: Mapping[str, int], *, reserve: int = RESERVE) -> Foretold:
+    """Judge a model by the size of its files alone, with the reserve of `plan`. Pure.
+
+    A small context and the room to compute with take an eighth of the files at least. Every token reads them all once,
+    so the speed of memory bounds the speed of answers.
+    """
+    needed = size + max(size // 8, 512 * MIB)
+    gpus = sum(max(0, free - reserve) for device, free in room.items() if device != RAM)
+    ram = max(0, room.get(RAM, 0) - reserve)
+    whole = gpus >= needed if gpus else ram >= needed
+    verdict: Verdict = "fits" if whole else "partly" if gpus + ram >= needed else "no"
+    rate = (GPU_SPEED if gpus >= needed else RAM_SPEED) / max(size, 1)
+    return Foretold(
+        verdict=verdict,
+        needed=needed,
+        free=gpus if gpus >= needed else gpus + ram,
+        speed="fast" if rate >= 15 else "medium" if rate >= 6 else "slow",
     )
 
 

@@ -83,6 +83,11 @@ class Choice(Struct, frozen=True):
     def files(self) -> tuple[RemoteFile, ...]:
         return self.model if self.projector is None else (*self.model, self.projector)
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of all files, as far as they are known."""
+        return sum(file.size or 0 for file in self.files)
+
 
 class _Candidate(Struct, frozen=True):
     stem: str
@@ -131,6 +136,18 @@ def choose(reference: Reference, files: Iterable[RemoteFile]) -> Choice:
         raise NotFound(f"{reference.repo} has no {reference.tag}; it has {', '.join(tags[:SHOWN_TAGS])}{more}")
     tag, found = wanted
     return Choice(tag, _shards(reference.repo, found, known), nearest_projector(found.first.folder, known))
+
+
+def all_choices(repo: str, files: Iterable[RemoteFile]) -> list[Choice]:
+    """Return what can be chosen of a repository, one for each quantisation, the smallest first. Raises NotFound."""
+    known = list(files)
+    first = choose(Reference(repo), known)
+    tags = dict.fromkeys(tag_of(found.stem) for found in _candidates(sorted(known, key=lambda file: file.path)))
+    found = {first.tag: first}
+    for tag in tags:
+        if tag is not None and tag not in found:
+            found[tag] = choose(Reference(repo, tag), known)
+    return sorted(found.values(), key=lambda choice: choice.size)
 
 
 def _candidates(files: Iterable[RemoteFile]) -> Iterable[_Candidate]:

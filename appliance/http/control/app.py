@@ -48,10 +48,11 @@ from appliance.http.control import page
 from appliance.http.control.answers import json_answer, read_as, read_body
 from appliance.http.control.conversation_routes import ConversationRoutes, add_conversation_routes
 from appliance.http.control.events import Sources
+from appliance.http.control.hub_routes import HubRoutes, add_hub_routes
 from appliance.http.control.listing import Object, View, health, list_models, router_props, state_of
 from appliance.http.control.model_routes import ModelRoutes, add_model_routes, under_way
 from appliance.http.control.page import PageBundle, add_page_bundle, add_page_files
-from appliance.http.control.run_routes import add_agent_routes, add_run_routes
+from appliance.http.control.run_routes import add_agent_routes, add_mcp_routes, add_run_routes
 from appliance.http.control.stream_routes import add_stream_routes
 from appliance.http.control.swap_api import Records, SwapApi, add_routes
 from appliance.http.owners import Owners
@@ -323,9 +324,11 @@ def create_app(
     add_model_routes(app, ModelRoutes(owners, traffic.lifetime))
     add_stream_routes(app, owners.streams)
     add_agent_routes(app, owners.plugins)
+    add_mcp_routes(app, owners.tools)
     add_conversation_routes(app, ConversationRoutes(owners, traffic.lifetime))
     add_run_routes(app, traffic.targets, owners.agents)
     add_engine_routes(app, _engine_routes(owners))
+    add_hub_routes(app, HubRoutes(owners))
     add_fit_routes(app, FitRoutes(owners.catalog, owners.fleet))
     app.register_error_handler(ApplianceError, _refuse)
     app.register_error_handler(HTTPException, _refuse_http)

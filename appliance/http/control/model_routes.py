@@ -22,6 +22,7 @@ from appliance.core.bodies.head import read_json
 from appliance.core.bodies.sse import PING, Event, encode
 from appliance.core.models.download import parse_reference
 from appliance.core.models.model import Model
+from appliance.core.parts import decoded
 from appliance.errors import BadRequest, Conflict, Forbidden, ModelNotFound
 from appliance.fleet.owner import Fleet
 from appliance.fleet.status import ChildStatus
@@ -217,6 +218,12 @@ def as_in_readme(event: ModelEvent | DownloadEvent) -> ModelEvent | DownloadEven
     return event
 
 
+class _Exactly(Struct):
+    """In the body of ``POST /models``: the hash that the model's file must have."""
+
+    sha256: str = ""
+
+
 class ModelRoutes:
     """Every method is one route."""
 
@@ -240,7 +247,8 @@ class ModelRoutes:
 
     async def download(self) -> Response:
         """Answers when the hub has said what is to be downloaded; how it goes on is in the list and in the feed."""
-        name = read_json(await read_body()).model
+        body = await read_body()
+        name, wanted = read_json(body).model, decoded(_Exactly, body) or _Exactly()
         if not name:
             raise BadRequest("model must be a non-empty string", param="model")
         await refresh(self._owners.catalog)
@@ -248,7 +256,10 @@ class ModelRoutes:
             raise BadRequest(f"model '{name}' already exists", param="model")
         downloads = self._owners.require_downloads()
         reference = parse_reference(name)
-        await downloads.start(reference.repo, reference.tag)
+        download = await downloads.start(reference.repo, reference.tag)
+        if wanted.sha256 and wanted.sha256 not in (files := [file.oid for file in download.plan.files]):
+            await downloads.discard(download.model)
+            raise Conflict(f"the hub has another file for '{name}' now, with the SHA-256 {', '.join(files)}")
         return json_answer({"success": True})
 
     async def pause(self) -> Response:

@@ -18,11 +18,13 @@ from quart_trio.wrappers import TrioRequest
 from appliance.agents.owner import Agents
 from appliance.agents.record import PastRun, RunResult, RunStatus, WorkerStatus, result_of, status_of
 from appliance.agents.run import Asked, Run
-from appliance.errors import BadRequest, NotReady
+from appliance.core.mcp.offers import Offers
+from appliance.errors import BadRequest, NotFound, NotReady
 from appliance.http import errors
-from appliance.http.control.answers import endless_answer, json_answer, read_body
+from appliance.http.control.answers import endless_answer, json_answer, read_as, read_body
 from appliance.http.control.stream_routes import CONTENT_TYPE, StreamBody, read_offset
 from appliance.plugins.registry import Listed, Plugins
+from appliance.tools.box import OfferingServer, Toolbox
 from appliance.traffic.request import CONVERSATIONS
 from appliance.traffic.targets import Targets
 
@@ -43,7 +45,6 @@ from appliance.core.runs.turn import BIOS_FACTS, unknown_fact
 from appliance.core.tools.schema_check import schema_problem
 from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.core.words import meant_or_all
-from appliance.tools.box import Toolbox
 
 OWNED = ("messages", "tools", "stream", "model", "parallel_tool_calls")
 """Members that ``params`` must not hold: the run sets them itself."""
@@ -257,6 +258,17 @@ class AgentList(Struct, frozen=True, kw_only=True):
     off: str | None
 
 
+class _AskedPrompt(Struct):
+    server: str
+    name: str
+    arguments: dict[str, str] = {}
+
+
+class _AskedResource(Struct):
+    server: str
+    uri: str
+
+
 def agents_of(plugins: Plugins) -> AgentList:
     """Return the plugins as known now."""
     return AgentList(
@@ -265,6 +277,39 @@ def agents_of(plugins: Plugins) -> AgentList:
         problems=plugins.problems,
         off=plugins.choice.off,
     )
+
+
+def add_mcp_routes(app: QuartTrio, tools: Toolbox) -> None:
+    """Prompts and resources of the MCP servers that the program uses, for its page."""
+
+    def named(name: str) -> OfferingServer:
+        if (server := tools.servers.get(name)) is None:
+            known = ", ".join(tools.servers) or "none"
+            raise NotFound(f"there is no MCP server '{name}'; there is {known}")
+        return server
+
+    async def offers() -> Response:
+        found: list[Offers] = []
+
+        async def ask(server: OfferingServer) -> None:
+            found.append(await server.offers())
+
+        async with trio.open_nursery() as nursery:
+            for server in tools.servers.values():
+                nursery.start_soon(ask, server)
+        return json_answer({"servers": sorted(found, key=lambda one: one.server)})
+
+    async def prompt() -> Response:
+        asked = await read_as(_AskedPrompt)
+        return json_answer({"text": await named(asked.server).prompt(asked.name, asked.arguments)})
+
+    async def resource() -> Response:
+        asked = await read_as(_AskedResource)
+        return json_answer({"text": await named(asked.server).resource(asked.uri)})
+
+    app.add_url_rule("/api/mcp", "mcp offers", offers)
+    app.add_url_rule("/api/mcp/prompt", "mcp prompt", prompt, methods=["POST"])
+    app.add_url_rule("/api/mcp/resource", "mcp resource", resource, methods=["POST"])
 
 
 def add_agent_routes(app: QuartTrio, plugins: Plugins) -> None:

@@ -1,6 +1,8 @@
 /** What a model is asked with: the shown branch, with attachments where the model can take them. */
-import { ask } from "./api";
-import type { Attachment, Message, Settings } from "./chat";
+import { isSummary, type Attachment, type Effort, type Message, type Settings } from "./chat";
+import { keeping } from "./keeping.svelte";
+import { t } from "./prefs.svelte";
+import { tools } from "./tools.svelte";
 
 const cache = new Map<string, Promise<Blob>>();
 
@@ -8,7 +10,7 @@ const cache = new Map<string, Promise<Blob>>();
 export function content(attachment: Attachment): Promise<Blob> {
   let found = cache.get(attachment.hash);
   if (!found) {
-    found = ask(`api/conversations/attachments/${attachment.hash}`).then((response) => response.blob());
+    found = keeping.content(attachment.hash);
     found.catch(() => cache.delete(attachment.hash));
     cache.set(attachment.hash, found);
   }
@@ -43,22 +45,59 @@ async function part(attachment: Attachment): Promise<object> {
 }
 
 async function told(message: Message): Promise<object> {
-  const { role, content: text = "", attachments = [] } = message;
+  const { role, content: text = "", attachments = [], tool_calls: calls, tool_call_id } = message;
+  if (role === "tool") return { role, content: text, tool_call_id };
+  if (calls?.length) return { role, content: text, tool_calls: calls };
   if (!attachments.length) return { role, content: text };
   const parts = await Promise.all(attachments.map(part));
   return { role, content: [...(text ? [{ type: "text", text }] : []), ...parts] };
 }
 
+/** Every call has a result, or templates of models fail: one that did not run says so. */
+async function toldAll(path: Message[]): Promise<object[]> {
+  const all: object[] = [];
+  for (const [at, message] of path.entries()) {
+    if (!message.content && !message.attachments?.length && !message.tool_calls?.length && message.role !== "tool") continue;
+    all.push(await told(message));
+    if (message.role !== "tool" && message.role !== "assistant") continue;
+    const from = path.slice(0, at + 1).findLastIndex((each) => each.role !== "tool");
+    if (path[at + 1]?.role === "tool") continue;
+    const results = new Set(path.slice(from + 1, at + 1).map((each) => each.tool_call_id));
+    for (const call of path[from]?.tool_calls ?? []) {
+      if (!results.has(call.id)) all.push({ role: "tool", tool_call_id: call.id, content: "This tool was not run." });
+    }
+  }
+  return all;
+}
+
+function thinking(effort: Effort): object {
+  return { enable_thinking: effort !== "off", ...(effort === "off" ? {} : { reasoning_effort: effort }) };
+}
+
+function format(schema: string): object {
+  try {
+    return { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema) as unknown } };
+  } catch (error) {
+    throw new Error(t("schemaWrong", { why: String(error) }));
+  }
+}
+
 /** The body for `/v1/chat/completions`. What is not set is not sent, so that the server's values hold. */
-export async function requestOf(path: Message[], settings: Settings, model: string | undefined): Promise<object> {
-  const messages = await Promise.all(path.filter((message) => message.content || message.attachments?.length).map(told));
-  const system = settings.system?.trim();
+export async function requestOf(path: Message[], settings: Settings, model: string | undefined, more: object[] = []): Promise<object> {
+  if (settings.tools?.length) await tools.read();
+  const from = path.findLastIndex(isSummary);
+  const summary = from < 0 ? "" : `Summary of the conversation so far:\n${path[from]!.content}`;
+  const system = [settings.system?.trim(), summary].filter(Boolean).join("\n\n");
+  const offered = settings.tools?.flatMap((name) => tools.find(name)?.definition ?? []) ?? [];
   return {
     ...(model ? { model } : {}),
-    messages: system ? [{ role: "system", content: system }, ...messages] : messages,
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...(await toldAll(path.slice(from + 1))), ...more],
     stream: true,
     return_progress: true,
     timings_per_token: true,
     ...settings.params,
+    ...(settings.effort ? { chat_template_kwargs: thinking(settings.effort) } : {}),
+    ...(settings.schema?.trim() ? { response_format: format(settings.schema) } : {}),
+    ...(offered.length ? { tools: offered } : {}),
   };
 }

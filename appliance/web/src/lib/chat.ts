@@ -27,6 +27,7 @@ export interface Message {
   content?: string;
   reasoning?: string;
   tool_calls?: ToolCall[];
+  tool_call_id?: string;
   model?: string;
   attachments?: Attachment[];
   state?: "done" | "answering" | "stopped" | "failed" | "interrupted";
@@ -41,7 +42,15 @@ export interface Settings {
   model?: string;
   system?: string;
   params?: Record<string, number | string>;
+  /** How much the model thinks before it answers, where it can. */
+  effort?: Effort;
+  /** The JSON schema that an answer has to follow. */
+  schema?: string;
+  /** Names of the server's tools that the model may call. */
+  tools?: string[];
 }
+
+export type Effort = "off" | "low" | "medium" | "high";
 
 export interface Conversation {
   id: string;
@@ -65,16 +74,25 @@ export interface Whole {
 
 type Known = ReadonlyMap<string, Message>;
 
-export function childrenOf(messages: Known, parent: string | null): Message[] {
-  return [...messages.values()]
-    .filter((message) => (message.parent ?? null) === parent)
-    .sort((a, b) => (a.created ?? 0) - (b.created ?? 0));
+/** The messages by their parent, those of one parent by age. */
+export type Children = ReadonlyMap<string | null, Message[]>;
+
+export function childrenOf(messages: Known): Children {
+  const children = new Map<string | null, Message[]>();
+  for (const message of messages.values()) {
+    const parent = message.parent ?? null;
+    const known = children.get(parent);
+    if (known) known.push(message);
+    else children.set(parent, [message]);
+  }
+  for (const list of children.values()) if (list.length > 1) list.sort((a, b) => (a.created ?? 0) - (b.created ?? 0));
+  return children;
 }
 
 /** The newest leaf below a message: what choosing a sibling shows. */
-export function newestBelow(messages: Known, id: string): string {
+export function newestBelow(children: Children, id: string): string {
   for (;;) {
-    const last = childrenOf(messages, id).at(-1);
+    const last = children.get(id)?.at(-1);
     if (!last) return id;
     id = last.id;
   }
@@ -89,4 +107,18 @@ export function branch(messages: Known, leaf: string | null): Message[] {
     at = messages.get(at.parent ?? "");
   }
   return path.reverse();
+}
+
+/** A message in place of everything before it: the model is sent its text, and not what it sums up. */
+export function isSummary(message: Message): boolean {
+  return message.role === "system" && !!message.model && !!message.content && message.state !== "failed";
+}
+
+/** The last answer of a branch with calls of tools, and those of them that have no result; none once it went on. */
+export function unanswered(path: Message[]): { caller?: Message; calls: ToolCall[] } {
+  const at = path.findLastIndex((message) => message.role !== "tool");
+  const caller = path[at];
+  if (!caller?.tool_calls?.length || caller.state === "answering") return { calls: [] };
+  const results = new Set(path.slice(at + 1).map((message) => message.tool_call_id));
+  return { caller, calls: caller.tool_calls.filter((call) => !results.has(call.id)) };
 }

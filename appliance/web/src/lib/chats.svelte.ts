@@ -1,22 +1,28 @@
 /** The conversations: the list of all, and the one that is open. The server owns them; this follows its news. */
-import { SvelteMap } from "svelte/reactivity";
-import { ask, get, send } from "./api";
+import { SvelteMap, SvelteSet } from "svelte/reactivity";
+import { ask } from "./api";
 import { requestOf } from "./asking";
-import { branch, childrenOf, newestBelow, type Attachment, type Conversation, type Message, type Settings, type Whole } from "./chat";
+import { branch, childrenOf, newestBelow, unanswered } from "./chat";
+import type { Attachment, Conversation, Message, Settings, ToolCall, Whole } from "./chat";
 import { events, type ServerEvent } from "./events.svelte";
 import { newId } from "./ids";
+import { keeping, ROOT } from "./keeping.svelte";
 import { Live } from "./live.svelte";
 import { t } from "./prefs.svelte";
 import { toasts } from "./toasts.svelte";
+import { tools } from "./tools.svelte";
 
-const ROOT = "api/conversations";
 const DRAFT_AFTER = 600;
+/** Rounds of tools that follow each other without the person doing anything. */
+const ROUNDS = 16;
+const SUM_UP =
+  "Summarise our conversation so far for yourself, so that we can go on without the text before: goals, facts, decisions, " +
+  "names, code and open questions. Write only the summary, in the language of the conversation.";
 
 interface Listing {
-  enabled: boolean;
   conversations: Conversation[];
-  bytes: number;
-  limit: number;
+  bytes?: number;
+  limit?: number;
 }
 
 export interface Asked {
@@ -27,12 +33,21 @@ export interface Asked {
 /** The open conversation. */
 export class Chat {
   info = $state.raw<Conversation>()!;
-  messages = new SvelteMap<string, Message>();
+  messages = $state.raw<ReadonlyMap<string, Message>>(new Map());
   lives = new SvelteMap<string, Live>();
   /** What is sent when the answer under way has ended. */
   queue = $state<Asked[]>([]);
+  /** Further models that the next question goes to, and the question whose answers are shown side by side. */
+  also = $state.raw<string[]>([]);
+  beside = $state.raw<string>();
+  /** Calls of tools that run. */
+  using = new SvelteSet<string>();
   /** False for a new one that the server does not know yet. */
   stored = $state(true);
+  readonly children = $derived(childrenOf(this.messages));
+  private readonly leaf = $derived(this.info.leaf);
+  /** The shown branch. */
+  readonly path: Message[] = $derived(branch(this.messages, this.leaf));
   private latest = 0;
   private reading: Promise<void> | undefined;
   private again = false;
@@ -46,16 +61,21 @@ export class Chat {
     this.stored = stored;
   }
 
-  get path(): Message[] {
-    return branch(this.messages, this.info.leaf);
-  }
-
   get answering(): Message | undefined {
     return this.path.find((message) => message.state === "answering");
   }
 
+  /** Calls of tools that wait for a decision or run, and the answer that has them. */
+  get pending(): ToolCall[] {
+    return unanswered(this.path).calls;
+  }
+
+  get caller(): Message | undefined {
+    return unanswered(this.path).caller;
+  }
+
   siblings(message: Message): Message[] {
-    return childrenOf(this.messages, message.parent ?? null);
+    return this.children.get(message.parent ?? null) ?? [];
   }
 
   /** Read what has changed; news that come meanwhile are read once more. */
@@ -65,7 +85,7 @@ export class Chat {
       try {
         while (this.again) {
           this.again = false;
-          this.take(await get<Whole>(`${ROOT}/${this.info.id}?since=${this.latest}`));
+          this.take(await keeping.ask<Whole>("GET", `${ROOT}/${this.info.id}?since=${this.latest}`));
         }
       } finally {
         this.reading = undefined;
@@ -77,7 +97,12 @@ export class Chat {
     const question: Message = { id: newId(), parent: this.path.at(-1)?.id ?? null, role: "user", content: text, attachments: files };
     await this.make();
     await this.write(question);
+    const also = this.also.filter((each) => each !== model);
+    this.beside = also.length ? question.id : undefined;
     await this.answer(question.id, model);
+    const leaf = this.info.leaf!;
+    for (const other of also) await this.answer(question.id, other);
+    if (also.length) await this.show(leaf);
   }
 
   /** Ask for an answer to the branch that ends with `parent`; beside others that are there. */
@@ -87,6 +112,43 @@ export class Chat {
     await this.write(message);
     this.ask(message.id, request);
     await this.show(message.id);
+  }
+
+  /** Put a summary at the end of the branch, in whose place the model is sent nothing else of what came before. */
+  async compact(model: string | undefined) {
+    const message: Message = { id: newId(), parent: this.path.at(-1)!.id, role: "system", model: model ?? "", state: "answering", content: "" };
+    const settings = { ...this.info.settings, schema: "", tools: [] };
+    const request = await requestOf(this.path, settings, model, [{ role: "user", content: SUM_UP }]);
+    await this.write(message);
+    this.ask(message.id, request);
+    await this.show(message.id);
+  }
+
+  /** Run a tool, or tell the model that it may not; when all have answered, the model goes on. */
+  async use(call: ToolCall, run: boolean) {
+    if (this.using.has(call.id)) return;
+    const caller = this.caller!;
+    this.using.add(call.id);
+    try {
+      const content = run ? await tools.run(call) : "The user did not allow this call.";
+      const parent = this.path.at(-1)!.id;
+      const result: Message = { id: newId(), parent, role: "tool", tool_call_id: call.id, content, model: call.function.name };
+      await this.write(result);
+      await this.show(result.id);
+      if (!this.pending.length) await this.answer(result.id, caller.model);
+    } finally {
+      this.using.delete(call.id);
+    }
+  }
+
+  /** Run what needs no question. Only the tab that asked for the answer does that. */
+  private async proceed() {
+    await tools.read();
+    const asked = this.path.findLastIndex((message) => message.role === "user");
+    const rounds = this.path.slice(asked).filter((message) => message.tool_calls?.length).length;
+    for (const call of rounds > ROUNDS ? [] : this.pending) {
+      if (tools.allowed(call.function.name, this.info.id)) await this.use(call, true);
+    }
   }
 
   /** Another question in place of one, as a branch beside it. */
@@ -115,15 +177,15 @@ export class Chat {
   }
 
   async choose(sibling: string) {
-    await this.show(newestBelow(this.messages, sibling));
+    await this.show(newestBelow(this.children, sibling));
   }
 
   async remove(message: Message) {
     const before = this.info.leaf;
     await this.lives.get(message.id)?.stop();
-    const { ids } = await send<{ ids: string[] }>("DELETE", `${ROOT}/${this.info.id}/messages/${message.id}`);
+    const { ids } = await keeping.ask<{ ids: string[] }>("DELETE", `${ROOT}/${this.info.id}/messages/${message.id}`);
     const back = async () => {
-      await send("POST", `${ROOT}/${this.info.id}/messages/restore`, { ids, leaf: before });
+      await keeping.ask("POST", `${ROOT}/${this.info.id}/messages/restore`, { ids, leaf: before });
       await this.refresh();
       this.info = { ...this.info, leaf: before };
     };
@@ -136,7 +198,7 @@ export class Chat {
     if (!this.stored) return;
     this.changing += 1;
     try {
-      const { change } = await send<Conversation>("PUT", `${ROOT}/${this.info.id}`, fields);
+      const { change } = await keeping.ask<Conversation>("PUT", `${ROOT}/${this.info.id}`, fields);
       this.changed = Math.max(this.changed, change);
     } finally {
       this.changing -= 1;
@@ -151,7 +213,7 @@ export class Chat {
   draft(text: string) {
     clearTimeout(this.drafting);
     this.info = { ...this.info, draft: text };
-    if (this.stored) this.drafting = setTimeout(() => void send("PUT", `${ROOT}/${this.info.id}`, { draft: text }).catch(() => undefined), DRAFT_AFTER);
+    if (this.stored) this.drafting = setTimeout(() => void keeping.ask("PUT", `${ROOT}/${this.info.id}`, { draft: text }).catch(() => undefined), DRAFT_AFTER);
   }
 
   leave() {
@@ -162,15 +224,15 @@ export class Chat {
   private async make() {
     if (this.stored) return;
     const { settings } = this.info;
-    await send("PUT", `${ROOT}/${this.info.id}`, { settings });
+    await keeping.ask("PUT", `${ROOT}/${this.info.id}`, { settings });
     this.stored = true;
     location.replace(`#/chat/${this.info.id}`);
   }
 
   private async write(message: Message) {
     const sent = { ...message, revision: message.revision ?? 0 };
-    const answer = await send<{ message: Message; branched: boolean }>("PUT", `${ROOT}/${this.info.id}/messages/${message.id}`, sent);
-    this.messages.set(answer.message.id, answer.message);
+    const answer = await keeping.ask<{ message: Message; branched: boolean }>("PUT", `${ROOT}/${this.info.id}/messages/${message.id}`, sent);
+    this.messages = new Map(this.messages).set(answer.message.id, answer.message);
     if (answer.branched) toasts.tell(t("branched"));
   }
 
@@ -182,8 +244,18 @@ export class Chat {
   }
 
   private async finish(id: string, live: Live) {
+    if (keeping.here && this.messages.get(id)?.state === "answering") await this.keepHere(id, live);
     await this.refresh().catch(() => undefined);
     if (this.messages.get(id)?.state !== "answering" && this.lives.get(id) === live) this.lives.delete(id);
+    if (live.mine && this.caller?.id === id) await this.proceed().catch((error) => toasts.failed(error));
+  }
+
+  /** What the server does where it keeps conversations: write the answer down at its end. */
+  private async keepHere(id: string, live: Live) {
+    const { content = "", reasoning = "", ...message } = this.messages.get(id)!;
+    const state = live.error ? "failed" : live.finished ? "done" : live.stopped ? "stopped" : "interrupted";
+    const ended = { ...message, content: content + live.content, reasoning: reasoning + live.reasoning, error: live.error };
+    await this.write({ ...ended, tool_calls: live.calls.map((call) => ({ ...call, type: "function" })), timings: live.timings ?? null, state });
   }
 
   private take(whole: Whole) {
@@ -192,25 +264,29 @@ export class Chat {
     // The server read this before it knew of the newest changes made here: they are not undone by it.
     const older = !first && (this.changing > 0 || whole.conversation.change < this.changed);
     this.latest = whole.conversation.change;
+    const messages = new Map(this.messages);
     for (const message of whole.messages) {
-      this.latest = Math.max(this.latest, whole.conversation.change);
-      this.messages.set(message.id, message);
+      messages.set(message.id, message);
       if (message.state === "answering") this.ask(message.id);
       else if (this.lives.get(message.id)?.over) this.lives.delete(message.id);
     }
-    for (const id of whole.deleted) this.messages.delete(id);
-    const kept = !first && leaf && this.messages.has(leaf); // another tab may look at another branch
+    for (const id of whole.deleted) messages.delete(id);
+    this.messages = messages;
+    // Another tab may look at another branch, but where it went on with this one, this one follows.
+    const follows = branch(messages, whole.conversation.leaf).some((message) => message.id === leaf);
+    const kept = !first && leaf && messages.has(leaf) && !follows;
     this.info = { ...whole.conversation, ...(first ? {} : { draft }), ...(kept ? { leaf } : {}), ...(older ? { settings, title, folder, pinned } : {}) };
   }
 }
 
 class Chats {
   list = $state.raw<Conversation[]>([]);
-  enabled = $state(true);
   known = $state(false);
   bytes = $state(0);
   limit = $state(0);
   open = $state.raw<Chat>();
+
+  private following = false;
 
   constructor() {
     events.listen((event) => this.hear(event));
@@ -239,32 +315,31 @@ class Chats {
   }
 
   async remove(conversation: Conversation) {
-    await send("DELETE", `${ROOT}/${conversation.id}`);
+    await keeping.ask("DELETE", `${ROOT}/${conversation.id}`);
     if (this.open?.info.id === conversation.id) location.hash = "#/chat";
-    const back = () => send("POST", `${ROOT}/${conversation.id}/restore`).catch((error) => toasts.failed(error));
+    const back = () => keeping.ask("POST", `${ROOT}/${conversation.id}/restore`).catch((error) => toasts.failed(error));
     toasts.tell(t("conversationDeleted"), "told", { label: t("undo"), run: back });
     await this.read();
   }
 
   async fork(message: Message) {
-    const made = await send<Conversation>("POST", `${ROOT}/${this.open!.info.id}/fork`, { message: message.id });
+    const made = await keeping.ask<Conversation>("POST", `${ROOT}/${this.open!.info.id}/fork`, { message: message.id });
     location.hash = `#/chat/${made.id}`;
   }
 
   async change(conversation: Conversation, fields: Partial<Conversation>) {
-    await send("PUT", `${ROOT}/${conversation.id}`, fields);
+    await keeping.ask("PUT", `${ROOT}/${conversation.id}`, fields);
     if (this.open?.info.id === conversation.id) await this.open.refresh();
     await this.read();
   }
 
   async search(text: string): Promise<{ conversation: string; message: string; title: string; excerpt: string }[]> {
-    return (await get<{ data: never[] }>(`${ROOT}/search?q=${encodeURIComponent(text)}`)).data;
+    return (await keeping.ask<{ data: never[] }>("GET", `${ROOT}/search?q=${encodeURIComponent(text)}`)).data;
   }
 
   async attach(file: File): Promise<Attachment> {
     const type = file.type || "text/plain";
-    const response = await ask(`${ROOT}/attachments`, { method: "POST", body: file, headers: { "Content-Type": type } });
-    const { hash, size } = (await response.json()) as { hash: string; size: number };
+    const { hash, size } = await keeping.store(file, type);
     return { hash, size, type, name: file.name.slice(-255) || "file" };
   }
 
@@ -285,13 +360,14 @@ class Chats {
   }
 
   async empty() {
-    await send("DELETE", `${ROOT}?all=1`);
+    await keeping.ask("DELETE", `${ROOT}?all=1`);
     location.hash = "#/chat";
     this.begin();
   }
 
   private hear(event: ServerEvent & { conversation?: string }) {
     if (event.event !== "connected" && event.event !== "conversation_changed") return;
+    if (event.event === "connected") keeping.forget();
     void this.read();
     const open = this.open;
     if (open?.stored && (!event.conversation || event.conversation === open.info.id)) open.refresh().catch(() => undefined);
@@ -299,11 +375,15 @@ class Chats {
 
   private async read() {
     try {
-      const listing = await get<Listing>(ROOT);
+      const listing = await keeping.ask<Listing>("GET", ROOT);
       this.list = listing.conversations;
-      this.enabled = listing.enabled;
-      this.bytes = listing.bytes;
-      this.limit = listing.limit;
+      this.bytes = listing.bytes ?? 0;
+      this.limit = listing.limit ?? 0;
+      if (keeping.here && !this.following) {
+        this.following = true;
+        const { news } = await import("./local");
+        news.onmessage = ({ data }) => this.hear({ event: "conversation_changed", conversation: String(data) || undefined });
+      }
       this.known = true;
     } catch {
       // the event connection shows that the server is away, and this is read again when it is back

@@ -31,13 +31,18 @@ export class Live {
   /** The connection broke, and is being made again. */
   resuming = $state.raw(false);
   over = $state.raw(false);
+  /** This tab asked for it. */
+  readonly mine: boolean;
   readonly ended: Promise<void>;
   private text = "";
   private thoughts = "";
   private frame = 0;
   private received = 0;
   private line = "";
-  private finished = false;
+  /** It was read to its end. */
+  finished = false;
+  /** This tab ended it. */
+  stopped = false;
   private leaving = new AbortController();
 
   /** With a `request` the answer is asked for, without one it is looked for. */
@@ -45,6 +50,7 @@ export class Live {
     readonly id: string,
     request?: unknown,
   ) {
+    this.mine = request !== undefined;
     this.ended = this.run(request);
   }
 
@@ -55,6 +61,7 @@ export class Live {
 
   /** End the answer for everybody. */
   async stop() {
+    this.stopped = true;
     await ask(`v1/stream?conv_id=${encodeURIComponent(this.id)}`, { method: "DELETE" });
   }
 

@@ -68,6 +68,15 @@ const LONGEST = 10_000;
 
 /** Like `marked.lexer`, but a paragraph longer than people write stays text: some cost time in the square of it. */
 function lexed(text: string): Token[] {
+  try {
+    return lexedDeep(text);
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    return [{ type: "text", raw: text, text }]; // nested so deeply that the stack is full
+  }
+}
+
+function lexedDeep(text: string): Token[] {
   const lexer = new Lexer(marked.defaults);
   lexer.blockTokens(text.replace(/\r\n|\r/g, "\n"), lexer.tokens);
   for (const { src, tokens } of lexer.inlineQueue) {
@@ -79,8 +88,14 @@ function lexed(text: string): Token[] {
 
 const DEEPEST = 20;
 
-/** Quotes within quotes are cut at a depth that nobody writes: the lexer calls itself for each. */
+const LISTS = /^((?:[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+){20})[-*+\d]/gm;
+
+/**
+ * Quotes and lists within each other are cut at a depth that nobody writes: the lexer calls itself for each. The length
+ * of the text stays what it is, because finished blocks are counted by it.
+ */
 function quoted(text: string): string {
+  text = text.replace(LISTS, "$1\u2010");
   return /^[ \t]*(?:>[ \t]?){20}/m.test(text)
     ? text.replace(/^([ \t]*)((?:>[ \t]?)+)/gm, (all, indent: string, marks: string) =>
         marks.split(">").length - 1 > DEEPEST ? `${indent}${">".repeat(DEEPEST)}`.padEnd(all.length, " ") : all,

@@ -27,7 +27,27 @@ export interface Model {
   meta?: { n_ctx?: number; n_ctx_train?: number; n_params?: number; size?: number; ftype?: string } | null;
 }
 
+/** A loaded model as `/api/ps` tells of it. */
+export interface Use {
+  name: string;
+  size: number;
+  size_vram: number;
+  expires_at: string;
+  state: string;
+  queue: number;
+}
+
+/** What the server foretells of a model that is not here yet, in bytes. */
+export interface Fit {
+  verdict: "fits" | "partly" | "no";
+  needed: number;
+  free: number;
+  speed: "fast" | "medium" | "slow";
+}
+
 class Models {
+  /** What the loaded ones take, by name. */
+  uses = $state.raw<ReadonlyMap<string, Use>>(new Map());
   all = $state<Model[]>([]);
   /** False until the server has once said which models it has. */
   known = $state(false);
@@ -59,8 +79,14 @@ class Models {
     await this.order("POST", "models/unload", { model: id });
   }
 
-  async pull(name: string): Promise<boolean> {
-    return this.order("POST", "models", { model: name });
+  /** With `sha256` only the file that has it. */
+  async pull(name: string, sha256?: string): Promise<boolean> {
+    return this.order("POST", "models", { model: name, ...(sha256 ? { sha256 } : {}) });
+  }
+
+  /** How long it stays loaded without being used: seconds, negative for ever. It is loaded if it is not. */
+  async keep(id: string, seconds: number) {
+    await this.order("POST", "api/generate", { model: id, keep_alive: seconds, stream: false });
   }
 
   async pause(id: string) {
@@ -106,6 +132,8 @@ class Models {
         this.again = false;
         this.all = (await get<{ data: Model[] }>("v1/models")).data;
         this.known = true;
+        const { models: used } = await get<{ models: Use[] }>("api/ps");
+        this.uses = new Map(used.map((each) => [each.name, each]));
       } while (this.again);
     } catch {
       // the event connection shows whether the server is there, and reads again when it is

@@ -1,0 +1,143 @@
+"""The offers of an MCP server beside its tools: prompts, which people fill in, and resources, which they read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from msgspec import Raw, Struct
+
+from appliance.core.mcp.messages import Answer
+from appliance.core.parts import decoded
+
+MAX_OFFERS = 500
+"""Prompts, and resources, of one server."""
+MAX_TEXT = 4 << 20
+"""Characters of one prompt or resource."""
+
+
+class Argument(Struct, frozen=True):
+    """One field of a prompt's form."""
+
+    name: str
+    description: str | None = None
+    required: bool = False
+
+
+class Prompt(Struct, frozen=True):
+    """A text that the server makes, by the values of its arguments."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    arguments: tuple[Argument, ...] | None = None
+
+
+class Resource(Struct, frozen=True):
+    """A text or file that the server can read."""
+
+    uri: str
+    name: str = ""
+    title: str | None = None
+    description: str | None = None
+    mimeType: str | None = None
+
+
+class Offers(Struct, frozen=True, kw_only=True):
+    """Everything of one server; ``error`` where it could not be asked."""
+
+    server: str
+    prompts: tuple[Prompt, ...] = ()
+    resources: tuple[Resource, ...] = ()
+    error: str | None = None
+
+
+class _Prompts(Struct):
+    prompts: list[Raw] = []
+
+
+class _Resources(Struct):
+    resources: list[Raw] = []
+
+
+class _Content(Struct):
+    type: str = ""
+    text: str | None = None
+    resource: Raw | None = None
+
+
+class _Message(Struct):
+    role: str
+    content: _Content
+
+
+class _Messages(Struct):
+    messages: list[_Message] = []
+
+
+class _Held(Struct):
+    uri: str = ""
+    text: str | None = None
+    blob: str | None = None
+    mimeType: str | None = None
+
+
+class _Contents(Struct):
+    contents: list[_Held] = []
+
+
+T = TypeVar("T")
+
+
+def read_prompts(answer: Answer | None) -> tuple[Prompt, ...]:
+    """Return those that can be understood; a server that knows no prompts answers with an error, and has none."""
+    page = decoded(_Prompts, answer.result) if answer is not None and answer.result is not None else None
+    return _each(page.prompts if page else [], Prompt)
+
+
+def read_resources(answer: Answer | None) -> tuple[Resource, ...]:
+    """The same for resources."""
+    page = decoded(_Resources, answer.result) if answer is not None and answer.result is not None else None
+    return _each(page.resources if page else [], Resource)
+
+
+def _each(found: list[Raw], kind: type[T]) -> tuple[T, ...]:
+    return tuple(one for raw in found[:MAX_OFFERS] if (one := decoded(kind, raw)) is not None)
+
+
+def prompt_text(answer: Answer) -> str:
+    """Return the text of a prompt's messages. Raises ValueError with the server's words, or where there is none."""
+    if answer.error is not None:
+        raise ValueError(answer.error.message)
+    found = decoded(_Messages, answer.result or b"{}")
+    if found is None:
+        raise ValueError("its answer is not a prompt")
+    texts = [_text_of(message.content) for message in found.messages]
+    if not (text := "\n\n".join(text for text in texts if text)):
+        raise ValueError("the prompt has no text")
+    return text[:MAX_TEXT]
+
+
+def _text_of(content: _Content) -> str:
+    if content.resource is not None:
+        held = decoded(_Held, content.resource)
+        return held.text or "" if held is not None else ""
+    return content.text or ""
+
+
+def resource_text(answer: Answer) -> str:
+    """Return the text of a resource. Raises ValueError as `prompt_text` does; what is not text is refused."""
+    if answer.error is not None:
+        raise ValueError(answer.error.message)
+    found = decoded(_Contents, answer.result or b"{}")
+    if found is None or not found.contents:
+        raise ValueError("its answer is not a resource")
+    texts = [held.text for held in found.contents if held.text is not None]
+    if not texts:
+        kinds = ", ".join(held.mimeType or "unknown" for held in found.contents)
+        raise ValueError(f"the resource is not text ({kinds})")
+    return "\n".join(texts)[:MAX_TEXT]
+
+
+def prompt_params(name: str, arguments: Mapping[str, str]) -> dict[str, object]:
+    return {"name": name, "arguments": dict(arguments)}

@@ -1,0 +1,86 @@
+"""Models to download: a search of the hub, a repository's quantisations, and models that suit this machine.
+
+The page asks here, because it asks no other host. Nothing is downloaded by these routes.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from quart import Response, request
+from quart_trio import QuartTrio
+
+from appliance.core.fit.plan import Foretold, foretold
+from appliance.core.models.recommended import Card, cards
+from appliance.errors import BadRequest
+from appliance.http.control.answers import json_answer
+from appliance.http.owners import Owners
+from appliance.wire import HubModel
+
+MAX_QUERY = 200
+"""Characters of a search."""
+
+
+class _Found(Struct):
+    data: list[HubModel]
+
+
+class _Choice(Struct):
+    """``model`` is the name for ``POST /models``; ``size`` counts the projector."""
+
+    model: str
+    tag: str
+    size: int
+    vision: bool
+    fit: Foretold
+
+
+class _Choices(Struct):
+    data: list[_Choice]
+
+
+class _Recommended(Struct):
+    """``online``: the hub answers, so that the cards can be downloaded."""
+
+    online: bool
+    folder: str | None
+    data: list[Card]
+
+
+class HubRoutes:
+    """Every method is one route."""
+
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+
+    async def search(self) -> Response:
+        text = request.args.get("q", "").strip()
+        if not text or len(text) > MAX_QUERY:
+            raise BadRequest(f"say what to look for, in at most {MAX_QUERY} characters: ?q=WORDS", param="q")
+        return json_answer(_Found(await self._owners.require_downloads().search(text)))
+
+    async def choices(self) -> Response:
+        """Each with what the planner foretells of its size."""
+        found = await self._owners.require_downloads().choices(request.args.get("repo", ""))
+        room, repo = self._owners.fleet.room(), request.args.get("repo", "")
+        return json_answer(
+            _Choices(
+                [
+                    _Choice(f"{repo}:{one.tag}", one.tag, one.size, one.projector is not None, foretold(one.size, room))
+                    for one in found
+                ]
+            )
+        )
+
+    async def recommended(self) -> Response:
+        downloads = self._owners.downloads
+        folder = self._owners.catalog.sources.models_dir
+        online = (
+            downloads is not None and self._owners.catalog.sources.cache is not None and await downloads.reachable()
+        )
+        return json_answer(_Recommended(online, str(folder) if folder else None, cards(self._owners.fleet.room())))
+
+
+def add_hub_routes(app: QuartTrio, routes: HubRoutes) -> None:
+    app.add_url_rule("/api/hub/search", "search hub", routes.search)
+    app.add_url_rule("/api/hub/choices", "hub choices", routes.choices)
+    app.add_url_rule("/api/recommended", "recommended", routes.recommended)
