@@ -95,8 +95,13 @@ async def test_all_owners_at_once(
 
     def write(extra: int) -> str:
         models = {name: () for name in (*MODELS, *(f"extra{each}" for each in range(extra)))}
-        beside = {"streams": {"path": str(tmp_path / "streams")}, "runs": {"slots": 2, "queue": BESIDE}}
-        return file.write(models, modelsMax=2, logToStdout="none", **beside)
+        return file.write(
+            models,
+            modelsMax=2,
+            streams={"path": str(tmp_path / "streams")},
+            runs={"slots": 1, "queue": BESIDE},  # so that runs wait for each other, and none is refused
+            logToStdout="none",
+        )
 
     tasks, path = tmp_path / "tasks", tmp_path / "watch"
     path.mkdir()
