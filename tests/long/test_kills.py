@@ -22,7 +22,7 @@ import pytest
 from config_files import ANY_PORT, ConfigFile, ask
 from engine_folders import HERE, make_build
 from kill_clients import ENDLESS, Reader, Waits, readers, records, text_of
-from leftovers import Leftovers
+from leftovers import processes
 from program import COMMAND, Server, StartServer, fresh_environment, http, run_command
 from waiting import wait
 
@@ -66,10 +66,10 @@ class Survivors:
     """Processes of this test run that were not there before."""
 
     def __init__(self) -> None:
-        self._before = Leftovers.now().processes.keys()
+        self._before = processes().keys()
 
     def wait_none(self) -> None:
-        wait(lambda: Leftovers.now().processes.keys() - self._before, lambda left: not left, within=ORPHANS)
+        wait(lambda: processes().keys() - self._before, lambda left: not left, within=ORPHANS)
 
 
 def check_kept(server: Server, reader: Reader, killed_at: float, waits: Waits) -> tuple[float, float]:
@@ -121,7 +121,10 @@ def test_kills_of_the_program(start_server: StartServer, file: ConfigFile, kills
             assert server.wait(15) == 0, server.told()
             survivors.wait_none()
             server = start_server(*argv)
-        print(f"{number + 1} kills of the program: {len(losses)} kept streams, at most (s lost, s waited) {max(losses)}")
+        most, beyond = max(lost for lost, _ in losses), max(lost - waited for lost, waited in losses)
+        print(
+            f"{number + 1} kills: {len(losses)} streams, {most:.3f} s lost at most, {beyond:.3f} s while it could run"
+        )
 
 
 def test_kills_of_engines(start_server: StartServer, file: ConfigFile, kills: int, chance: random.Random) -> None:
