@@ -123,7 +123,7 @@ def test_kills_of_the_program(start_server: StartServer, file: ConfigFile, kills
             server = start_server(*argv)
         most, beyond = max(lost for lost, _ in losses), max(lost - waited for lost, waited in losses)
         print(
-            f"{number + 1} kills: {len(losses)} streams, {most:.3f} s lost at most, {beyond:.3f} s while it could run"
+            f"{number + 1} kills: {len(losses)} streams, {most:.3f} s lost at most, {beyond:.3f} s of them able to run"
         )
 
 
