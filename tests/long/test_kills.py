@@ -36,7 +36,7 @@ GATHERED = 0.1
 """Seconds for which writes of kept streams are gathered, as docs/reliability.md says."""
 ORPHANS = 5.0
 """Seconds that the warden has to end everything."""
-PACE = {"tokens": ENDLESS, "token_delay": 0.002}
+PACE = {"tokens": ENDLESS, "token_delay": 0.005}
 
 
 @pytest.fixture
