@@ -213,9 +213,10 @@ def test_kills_of_an_import(tmp_path: Path, rare: int, chance: random.Random) ->
         ) as process:
             try:
                 process.wait(chance.random() * took)
-                took = 0.9 * (time.monotonic() - began)
+                took = time.monotonic() - began
             except subprocess.TimeoutExpired:
                 process.kill()
+                took *= 1.3  # until some come to their end: kills shall hit every moment of it
         survivors.wait_none()
         listed = run_command("engines", "ls", "--json", cwd=home, env=env)
         assert listed.returncode == 0, listed.stderr
@@ -229,4 +230,5 @@ def test_kills_of_an_import(tmp_path: Path, rare: int, chance: random.Random) ->
     done = run_command("engines", "install", "--from", str(archive), "cpu/b100", cwd=home, env=env)
     assert done.returncode == 0, done.stderr
     assert not [path.name for path in (home / "engines").glob(".*/*") if path.parent.name in (".staged", ".work")]
+    assert there or rare < 3 * RARE, "all of them came too early"
     print(f"{rare} kills of an import: {there} times the build was there, and whole")
