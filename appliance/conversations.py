@@ -258,7 +258,7 @@ class Conversations:
             answer.feed(data)
             if trio.current_time() >= noted + NOTE_EVERY:
                 noted, so_far = trio.current_time(), answer.so_far
-                with suppress(ApplianceError):  # its end is written all the same, as soon as that can be
+                with suppress(ApplianceError):  # its end is written as soon as that is possible
                     await self._do(lambda store, so_far=so_far: store.note(so_far))
         stopped = generation.end in (End.STOPPED, End.REPLACED)
         cut = generation.end in (End.SHUT_DOWN, End.BROKEN) or generation.interrupted_at is not None

@@ -29,7 +29,7 @@ class HubFailed(PeerFailed):
 
 
 class RepoChanged(HubFailed):
-    """What the hub has listed is not there any more: somebody has changed the repository. A new list will do."""
+    """A listed file is not there any more: somebody has changed the repository. A new list will do."""
 
     reason = "repository_changed"
 

@@ -60,7 +60,7 @@ class ConversationStore:
     """Methods raise sqlite3.Error, see `failure`. ``limit``: bytes that it may have before writes are refused."""
 
     def __init__(self, path: Path, limit: int) -> None:
-        """Raises UsageError where no file can be made, too."""
+        """Raises UsageError where no file can be made."""
         self._limit = limit
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
