@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+import sqlite3
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,8 +27,8 @@ from msgspec import Struct, structs
 
 from appliance.core.conversations import Answer, copied, path_to
 from appliance.core.parts import decoded
-from appliance.errors import ApplianceError, BadRequest, Forbidden, NotFound
-from appliance.store.conversations import ConversationStore
+from appliance.errors import ApplianceError, BadRequest, Busy, Forbidden, NotFound, StoreFailed
+from appliance.store.conversations import ConversationStore, failure
 from appliance.streams.generation import End, Generation
 from appliance.trio_parts import Changed, persist
 from appliance.wire import Conversation, Fields, Hit, Listing, Message, Whole, Written
@@ -40,6 +41,8 @@ NOTE_EVERY = 2.0
 """Seconds of an answer that a kill of the program may cost."""
 REMEMBERED = 500
 """Changes that a reader may miss before it has to read everything again."""
+RETRY = 10.0
+"""Seconds until an answer that could not be written down is written again."""
 LAST_WORDS = 5.0
 """Seconds that answers get to be written down when the program ends."""
 
@@ -224,21 +227,23 @@ class Conversations:
 
     async def _write_down(self, message: Message, awaited: _Awaited) -> None:
         """Follow an answer from the request for it to its end. Cancelled only at the end of the program."""
-        ended = message
+        ended = structs.replace(message, state="interrupted")
         try:
-            with trio.move_on_after(BEGIN_WITHIN):
-                await awaited.here.wait()
-            if awaited.generation is None:
-                ended = structs.replace(message, state="failed", error="no model was asked for this answer")
-            else:
-                ended = await persist("keeping an answer", partial(self._follow, awaited.generation, message))
+            ended = await self._end_of(message, awaited)
+            await self._finish(ended)
         except trio.Cancelled:
-            ended = structs.replace(message, state="interrupted")
+            with trio.move_on_after(LAST_WORDS, shield=True):
+                await self._finish(ended)
             raise
         finally:
             del self._awaited[message.id]
-            with trio.move_on_after(LAST_WORDS, shield=True):
-                await persist("keeping an answer", partial(self._finish, ended))
+
+    async def _end_of(self, message: Message, awaited: _Awaited) -> Message:
+        with trio.move_on_after(BEGIN_WITHIN):
+            await awaited.here.wait()
+        if awaited.generation is None:
+            return structs.replace(message, state="failed", error="no model was asked for this answer")
+        return await persist("keeping an answer", partial(self._follow, awaited.generation, message))
 
     async def _follow(self, generation: Generation, message: Message) -> Message:
         await generation.wait_begun()
@@ -253,19 +258,29 @@ class Conversations:
             answer.feed(data)
             if trio.current_time() >= noted + NOTE_EVERY:
                 noted, so_far = trio.current_time(), answer.so_far
-                await self._do(lambda store, so_far=so_far: store.note(so_far))
+                with suppress(ApplianceError):  # its end is written as soon as that is possible
+                    await self._do(lambda store, so_far=so_far: store.note(so_far))
         stopped = generation.end in (End.STOPPED, End.REPLACED)
         cut = generation.end in (End.SHUT_DOWN, End.BROKEN) or generation.interrupted_at is not None
         return answer.ended(stopped=stopped, cut=cut)
 
     async def _finish(self, ended: Message) -> None:
-        try:
-            conversation = await self._do(lambda store: store.finish(ended, _now()))
-        except ApplianceError as error:
-            log.warning("an answer cannot be written into its conversation: %s", error)
-        else:
-            if conversation is not None:
-                self._tell(conversation)
+        """Write an answer down. A disk that is full is tried again until it has room, or the program ends."""
+        told = False
+        while True:
+            try:
+                finish = partial(self._do, lambda store: store.finish(ended, _now()))
+                conversation = await persist("keeping an answer", finish)
+                break
+            except ApplianceError as error:
+                if not told:
+                    log.warning("an answer cannot be written into its conversation: %s", error)
+                told = True
+                if not isinstance(error, Busy):
+                    return
+            await trio.sleep(RETRY)
+        if conversation is not None:
+            self._tell(conversation)
 
     # ---- parts -------------------------------------------------------------------------------------------------------
 
@@ -275,20 +290,28 @@ class Conversations:
         self.news.wake()
 
     async def _do(self, work: Callable[[ConversationStore], T]) -> T:
-        store = await self._open()
-        return await trio.to_thread.run_sync(work, store, limiter=self._turn)
-
-    async def _open(self) -> ConversationStore:
-        if self._store is not None:
-            return self._store
         path = self._path
         if path is None:
             raise Forbidden("this server keeps no conversations; start it without --no-conversations")
+        try:
+            store = await self._open(path)
+            return await trio.to_thread.run_sync(work, store, limiter=self._turn)
+        except sqlite3.Error as error:
+            failed = failure(path, error)
+            if isinstance(failed, StoreFailed):
+                await self.close()  # the next call takes the file that is there then
+            raise failed from error
+
+    async def _open(self, path: Path) -> ConversationStore:
         async with self._opening:
             if self._store is None:
                 store = await trio.to_thread.run_sync(ConversationStore, path, self._limit, limiter=self._turn)
+                try:
+                    await self._take_up(store)
+                except BaseException:
+                    store.close()
+                    raise
                 self._store = store
-                await self._take_up(store)
         return self._store
 
     async def _take_up(self, store: ConversationStore) -> None:
@@ -301,10 +324,11 @@ class Conversations:
                 await trio.to_thread.run_sync(store.finish, ended, _now(), limiter=self._turn)
 
     async def close(self) -> None:
-        """Close the file."""
-        if self._store is not None:
+        """Close the file, until it is used again."""
+        store, self._store = self._store, None
+        if store is not None:
             with trio.move_on_after(LAST_WORDS, shield=True):
-                await trio.to_thread.run_sync(self._store.close, limiter=self._turn, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(store.close, limiter=self._turn, abandon_on_cancel=True)
 
 
 def _now() -> int:

@@ -284,6 +284,12 @@ class PluginFailed(_Told, ApplianceError):
         super().__init__(f"plugin '{plugin}' failed in {hook}: {why}")
 
 
+class StoreFailed(_Told, ApplianceError):
+    """A file that the program keeps for its user is damaged. Only a person can set it aside."""
+
+    reason = "store_failed"
+
+
 class EngineNotFound(_Told, ModelError):
     """No llama.cpp build on this machine can be used."""
 

@@ -36,7 +36,7 @@ LONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fuzz": ("N", "so many damaged inputs for each parser", ("long/test_fuzz.py",)),
     "kills": (
         "N",
-        "so many kills of each kind",
+        "so many kills of the program and of engines, a tenth of the rest",
         ("long/test_kills.py", "e2e/test_pull_kill.py", "e2e/test_update_kill.py"),
     ),
 }

@@ -31,7 +31,7 @@ class Leftovers(NamedTuple):
     def now(cls) -> Leftovers:
         """What is held now, garbage collected first. A few milliseconds, more on a machine with many processes."""
         gc.collect()
-        return cls(_processes(), _ports(), _threads(), _descriptors())
+        return cls(processes(), _ports(), _threads(), _descriptors())
 
     def since(self, before: Leftovers, spared: set[int]) -> list[str]:
         """What is new since ``before``, one line each; the processes in ``spared`` and their children do not count."""
@@ -57,7 +57,8 @@ def _has_ancestor(pid: int, ancestors: set[int]) -> bool:
         return True  # it ended while we looked
 
 
-def _processes() -> dict[int, str]:
+def processes() -> dict[int, str]:
+    """Those that this test run has begun, orphans included, by number."""
     mark = os.environ.get(MARK, "")
     found: dict[int, str] = {}
     for process in psutil.process_iter():

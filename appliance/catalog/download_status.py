@@ -28,6 +28,16 @@ class HubFailed(PeerFailed):
         self.retry_after = retry_after
 
 
+class RepoChanged(HubFailed):
+    """A listed file is not there any more: somebody has changed the repository. A new list will do."""
+
+    reason = "repository_changed"
+
+    def __init__(self, repo: str, host: str) -> None:
+        super().__init__(host, f"{repo} has changed since its files were listed", passing=False)
+        self.message = f"{self.why} by {host}; download it again"
+
+
 class RepoNotFound(NotFound):
     """The repository is missing or private; the hub does not say which without a token."""
 

@@ -23,12 +23,19 @@ import trio
 from msgspec import Struct
 
 from appliance import __version__
-from appliance.catalog.download_status import GatedRepo, HubFailed, LoginUnusable, RepoNotFound, TokenRefused
+from appliance.catalog.download_status import (
+    GatedRepo,
+    HubFailed,
+    LoginUnusable,
+    RepoChanged,
+    RepoNotFound,
+    TokenRefused,
+)
 from appliance.core.config.types import Timeouts
 from appliance.core.models.download import RemoteFile, is_oid, is_passing, retry_after
 from appliance.core.models.names import is_commit
 from appliance.core.parts import decoded
-from appliance.errors import ApplianceError, NotFound, UpstreamFailed, UsageError
+from appliance.errors import ApplianceError, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
 from appliance.upstream.client import Exchange, Response
 from appliance.wire import HubModel, Refs, TreeEntry
@@ -203,7 +210,7 @@ class Hub:
         if code == "RepoNotFound" or (own and not code and answer.status in (401, 404)):
             return RepoNotFound(repo, self.host, token=token)
         if code in ("EntryNotFound", "RevisionNotFound") or (own and answer.status == 404):
-            return NotFound(f"{repo} has lost the file since it was listed; try again")
+            return RepoChanged(repo, self.host)
         if own and answer.status in (401, 403):
             return GatedRepo(repo, f"{self._access.endpoint}/{repo}", token=token)
         # A content server that refuses (an address that has expired) is asked again by a new address.

@@ -23,7 +23,7 @@ from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, dev
 from appliance.core.engines.events import Failed, Learnt, Pardoned, Seen, Trusted, reduce
 from appliance.core.engines.listing import Device, cpu_device, drivers_of, identify, memory_names
 from appliance.core.engines.machine import VISIBILITY, Look
-from appliance.core.engines.proofs import Proof
+from appliance.core.engines.proofs import Proof, ProofKey
 from appliance.core.engines.state import Listed, State, key_of
 from appliance.engines.found import NO_GPUS, Engine, check_build
 from appliance.engines.probing import list_devices
@@ -322,14 +322,25 @@ class Engines:
             proof = Proof(key=key, build=seat.build, device=device.name, fault="damaged", why=damage, at=time.time())
             tell(proof)
             return proof
-        from appliance.engines.proving import prove  # seven modules, for what is done in the background
+        from appliance.engines.proving import alone_on_machine, prove  # seven modules, for what is done now and then
 
-        proof = await prove(engine, device, self._starter, children, key=key, build=seat.build, now=time.time())
-        self.tell(proof)
+        before = self._proof_of(key)
+        async with alone_on_machine() as waited:
+            if waited:
+                await self.sync()
+                if (known := self._proof_of(key)) not in (None, before):  # another program has tried the same
+                    tell(known)
+                    return known
+            proof = await prove(engine, device, self._starter, children, key=key, build=seat.build, now=time.time())
+            self.tell(proof)
+            await self.sync()  # for a program that waits for its turn
         said = "is proven" if proof.ok else f"failed its proof: {proof.why}"
         log.log(logging.INFO if proof.ok else logging.WARNING, "engine %s on %s %s", seat.build, proof.device, said)
         tell(proof)
         return proof
+
+    def _proof_of(self, key: ProofKey) -> Proof | None:
+        return next((proof for proof in self.state.proofs if proof.key == key), None)
 
     # ---- what is in doubt --------------------------------------------------------------------------------------------
 

@@ -1,10 +1,16 @@
-"""Proof that a build works on a device: it says what the starter model is known to say, and so fast."""
+"""Proof that a build works on a device: it says what the starter model is known to say, and so fast.
+
+One program at a time tries engines on a machine (`alone_on_machine`): two at once would measure each other.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import platformdirs
@@ -19,6 +25,11 @@ from appliance.engines.found import Engine
 from appliance.engines.trial import Trial, TrialFailed, open_trial
 from appliance.platform.children import Children
 from appliance.store.model_files import write_sparse
+from appliance.store.partial_file import Taken, claim
+from appliance.trio_parts import lacking
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 APP_NAME = "llama-appliance"
 PROOF_TIME = 240.0
@@ -29,6 +40,12 @@ DEADLY = ("crash", "garbage")
 """Faults with the measuring model that count. That a build cannot load it says more of the file than of the build,
 which has loaded the starter."""
 ALL_LAYERS = "99"
+LOCK = "proving.lock"
+LOOK_EVERY = 0.25
+"""Seconds between two looks whether the other program is done."""
+LONGEST_WAIT = 600.0
+"""Seconds that a trial waits for those of other programs. More than two proofs take, so only somebody who stands still
+lets it run out."""
 STRIDE = 37
 """Tokens of the measuring prompt are this far apart, so that it is no repetition."""
 
@@ -106,6 +123,40 @@ async def prove(
         seconds=trio.current_time() - began,
         at=now,
     )
+
+
+@asynccontextmanager
+async def alone_on_machine(folder: Path | None = None, *, longest: float = LONGEST_WAIT) -> AsyncGenerator[bool]:
+    """Let no other program of this user try engines meanwhile; yields whether that had to be waited for.
+
+    The system frees the lock of a program that dies. After ``longest`` seconds, and where no lock can be had (a folder
+    that cannot be written), the block runs beside others: a proof that is too slow is better than none.
+    """
+    path = (folder or measuring_folder()) / LOCK
+    until = trio.current_time() + longest
+    lock: FileLock | None = None
+    waited = False
+    while lock is None:
+        try:
+            lock = await trio.to_thread.run_sync(claim, path)
+        except Taken:
+            if trio.current_time() >= until:
+                log.warning("another program has tried engines for %g s; this one goes on beside it", longest)
+                break
+            if not waited:
+                log.warning("another program tries engines on this machine; this one waits, %g s at most", longest)
+            waited = True
+            await trio.sleep(LOOK_EVERY)
+        except OSError as cause:
+            if lacking(cause):
+                raise
+            log.info("engines are tried beside other programs: %s cannot be used (%s)", path, cause.strerror or cause)
+            break
+    try:
+        yield waited
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 async def _known_answers(

@@ -150,7 +150,12 @@ def unusable(path: Path, error: sqlite3.Error) -> UsageError:
     if getattr(error, "sqlite_errorcode", None) in BUSY:
         advice = "another program holds it; stop that program, or name another file"
     else:
-        beside = f"{path}.damaged"
-        files = " ".join(shlex.quote(f"{path}{suffix}") for suffix in ("", "-wal", "-shm"))
-        advice = f"name another file, or set it aside: mkdir {shlex.quote(beside)}; mv {files} {shlex.quote(beside)}"
+        advice = f"name another file, or {set_aside(path)}"
     return UsageError(f"store.path '{path}' cannot be used as an SQLite database: {error}; {advice}")
+
+
+def set_aside(path: Path) -> str:
+    """Return the advice to move a damaged database away, with what belongs to it."""
+    beside = f"{path}.damaged"
+    files = " ".join(shlex.quote(f"{path}{suffix}") for suffix in ("", "-wal", "-shm"))
+    return f"set it aside: mkdir {shlex.quote(beside)}; mv {files} {shlex.quote(beside)}"

@@ -14,7 +14,8 @@ import msgspec
 from msgspec import UNSET, structs
 
 from appliance.core import conversations as rules
-from appliance.errors import BadRequest, Busy, Conflict, NotFound, UsageError
+from appliance.errors import ApplianceError, BadRequest, Busy, Conflict, NotFound, StoreFailed, UsageError
+from appliance.store.activity_schema import set_aside
 from appliance.wire import Conversation, Fields, Hit, Message, Whole
 
 VERSION = 1
@@ -44,14 +45,32 @@ _message = msgspec.json.Decoder(Message).decode
 _conversation = msgspec.json.Decoder(Conversation).decode
 
 
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def failure(path: Path, error: sqlite3.Error) -> ApplianceError:
+    """Return what an error of the store means: damage, or something that may be over when it is tried again."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED:
+        return StoreFailed(f"the file of the conversations is damaged ({error}); {set_aside(path)}")
+    remedy = "try again when there is room, and no other program holds the file"
+    return Busy(f"the conversations in '{path}' cannot be used now ({error}); {remedy}", retry_after=10)
+
+
 class ConversationStore:
-    """Raises UsageError when the file cannot be used. ``limit``: bytes that it may have before writes are refused."""
+    """Methods raise sqlite3.Error, see `failure`. ``limit``: bytes that it may have before writes are refused."""
 
     def __init__(self, path: Path, limit: int) -> None:
+        """Raises UsageError where no file can be made."""
         self._limit = limit
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._db = sqlite3.connect(path, timeout=BUSY_MS / 1000, check_same_thread=False, isolation_level=None)
+        except OSError as error:
+            raise UsageError(
+                f"conversations cannot be kept in '{path}' ({error}); name another file as conversations.path, or "
+                "start with --no-conversations"
+            ) from None
+        try:
             path.chmod(0o600)
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version > VERSION:
@@ -60,11 +79,9 @@ class ConversationStore:
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.execute("PRAGMA secure_delete = ON")
             self._db.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
-        except (sqlite3.Error, OSError) as error:
-            raise UsageError(
-                f"conversations cannot be kept in '{path}' ({error}); name another file as conversations.path, or "
-                "start with --no-conversations"
-            ) from None
+        except BaseException:
+            self._db.close()
+            raise
 
     def close(self) -> None:
         self._db.close()
@@ -321,7 +338,12 @@ class _Transaction:
         return self._db.execute("UPDATE counter SET change = change + 1 RETURNING change").fetchone()[0]
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._db.execute("COMMIT" if kind is None else "ROLLBACK")
+        try:
+            if kind is None:
+                self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:  # a full disk may have ended it already
+                self._db.execute("ROLLBACK")
 
     def _purge(self) -> None:
         until = (self._now - UNDO_MS,)

@@ -119,7 +119,6 @@ class Generation:
         self.refusal = b""
         """The beginning of the body of an answer that is not kept."""
         self.scope = trio.CancelScope()
-        self.sink = RingSink(self)
         self.changed = ParkingLot()
         self._keeper = keeper
         self._streams = streams
@@ -269,7 +268,10 @@ class Generation:
 
 
 class RingSink:
-    """The sink of a generation's work; it has the shape of every sink of the program."""
+    """The sink of a generation's work; it has the shape of every sink of the program.
+
+    The generation does not know it: what is kept of a stream would be in a cycle, and stay for hours after its time.
+    """
 
     def __init__(self, generation: Generation) -> None:
         self.sent = 0

@@ -252,7 +252,7 @@ class Streams:
         end = End.SHUT_DOWN
         try:
             with generation.scope:
-                await work(generation.sink)
+                await work(RingSink(generation))
             end = End.GIVEN_UP
         finally:
             self._live -= 1

@@ -290,7 +290,10 @@ async def _connect(address: Address) -> socket.socket:
             return await _connect_to(host, address.port, seconds)
         except OSError as cause:
             failures.append(cause)
-    raise failures[0]  # a machine without IPv6 would complain about that rather than about the server
+    try:
+        raise failures[0]  # a machine without IPv6 would complain about that rather than about the server
+    finally:
+        failures.clear()  # its traceback leads back here: both would stay until Python looks for cycles
 
 
 @lru_cache(maxsize=1024)

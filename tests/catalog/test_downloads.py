@@ -365,6 +365,24 @@ async def test_what_was_begun_of_an_older_version_goes(hub: FakeHub, settings: D
     assert_whole(hub, settings)
 
 
+async def test_a_repository_that_changes_under_a_download_is_nobodys_mistake_and_begun_again(
+    hub: FakeHub, settings: DownloadSettings
+) -> None:
+    hub.behave(stall_after=BIG // 2)
+    async with open_downloads(settings) as downloads:
+        download = await downloads.start(REPO)
+        await until(lambda: download.status.done >= BIG // 3, changed=downloads.wait_changed)
+        download.pause()
+        write_big(hub.root / REPO / NAME)
+        download.resume()
+        status = await download.wait()
+    assert (status.state, status.reason, status.callers_fault) == ("failed", "repository_changed", False)
+    assert status.error == f"{REPO} has changed since its files were listed by 127.0.0.1; download it again"
+    hub.behave()
+    assert (await fetched(settings)).status.state == "finished"
+    assert_whole(hub, settings)
+
+
 async def test_a_version_under_way_is_finished_although_there_is_a_newer_one(
     hub: FakeHub, settings: DownloadSettings
 ) -> None:

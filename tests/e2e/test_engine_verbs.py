@@ -6,12 +6,16 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tarfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from engine_folders import Lie, Listed, make_build, tell
 from hub_process import FakeHub, fake_hub
@@ -54,6 +58,46 @@ class Machine:
 
     def seats(self) -> dict[str, str]:
         return {seat["id"]: seat["standing"] for build in self.table()["builds"] for seat in build["seats"]}
+
+
+class Command:
+    """``engines`` under way, with a cache that several machines may share."""
+
+    def __init__(self, machine: Machine, cache: Path, *words: str) -> None:
+        self._output, self._errors = machine.home / "output", machine.home / "errors"
+        with self._output.open("wb") as output, self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [str(COMMAND), "engines", *words],
+                cwd=machine.home,
+                env=fresh_environment(machine.home) | machine.env | {"XDG_CACHE_HOME": str(cache)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+            )
+
+    def trials(self) -> list[psutil.Process]:
+        found = list[psutil.Process]()
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.Error):  # it ended while we looked
+                found += [child] if "--port" in child.cmdline() else []
+        return found
+
+    def wait_waiting(self) -> None:
+        wait(lambda: "another program tries engines on this machine" in self._errors.read_text(), within=60)
+
+    def ended_well(self) -> Any:
+        assert self.process.wait(60) == 0, self._errors.read_text()
+        return json.loads(self._output.read_text())
+
+
+@contextmanager
+def proving(machine: Machine, cache: Path) -> Generator[Command]:
+    command = Command(machine, cache, "prove", "--json", f"{CPU}/b1")
+    try:
+        yield command
+    finally:
+        command.process.kill()
+        command.process.wait(10)
 
 
 @pytest.fixture
@@ -349,3 +393,29 @@ def test_a_new_build_that_fails_in_its_first_hour_gives_way_to_the_old_one(machi
         assert "after the switch" in roles[f"{CPU}/b200"][1]
     del machine.env["LLAMA_APPLIANCE_URL"]
     assert machine.table()["used"] == f"{CPU}/b100:CPU"
+
+
+def test_programs_try_engines_one_after_the_other_and_a_dead_one_holds_nobody_up(tmp_path: Path) -> None:
+    machines = [Machine(tmp_path / name) for name in ("first", "second")]
+    for machine, lie in zip(machines, (Lie(load="hang"), Lie()), strict=True):
+        make_build(machine.root, build="b1", lie=lie)
+    with proving(machines[0], tmp_path / "cache") as first:
+        wait(first.trials, within=60)
+        with proving(machines[1], tmp_path / "cache") as second:
+            second.wait_waiting()
+            assert not second.trials()
+            first.process.kill()
+            assert second.ended_well()["ok"]
+
+
+def test_what_another_program_has_proven_meanwhile_is_not_proven_again(machine: Machine, tmp_path: Path) -> None:
+    make_build(machine.root, build="b1")
+    other = Machine(tmp_path / "other")
+    other.env = machine.env
+    with proving(machine, tmp_path / "cache") as first:
+        (trial,) = wait(first.trials, within=60)
+        trial.send_signal(signal.SIGSTOP)
+        with proving(other, tmp_path / "cache") as second:
+            second.wait_waiting()
+            trial.send_signal(signal.SIGCONT)
+            assert first.ended_well() == second.ended_well()

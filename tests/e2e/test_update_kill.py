@@ -21,6 +21,8 @@ if sys.platform == "win32":
 DRIVER = Path(__file__).with_name("killed_at.py")
 OLD, NEW = "linux-x64-cpu/b100", "linux-x64-cpu/b200"
 NEVER = 1 << 30
+RARE = 10
+"""Kills of the program for each one of an update."""
 SHARES = 6
 """Of the points of death: each takes some seconds."""
 
@@ -89,11 +91,14 @@ def changes_of(machine: Path) -> dict[str, object]:
     return json.loads((machine / "engines" / "state.json").read_text())["state"]
 
 
-def points(log: str, *, deep: bool) -> list[int]:
-    """Numbers of the changes to be killed at: every renaming and removal of a folder, with --deep and --kills all."""
+def points(log: str, *, deep: bool, kills: int) -> list[int]:
+    """Numbers of the changes to be killed at: every renaming of a folder, with --deep and --kills all.
+
+    There are ``kills`` at least: then those at the beginning come again.
+    """
     lines = [line.split(" ", 2) for line in log.splitlines()]
     chosen = [int(number) for number, event, _ in lines if deep or event == "os.rename"]
-    return [*chosen, len(lines) + 1]
+    return [*chosen, *chosen[: max(0, kills - len(chosen))], len(lines) + 1]
 
 
 def check_serves(machine: Path) -> None:
@@ -136,7 +141,8 @@ def test_killed_before_any_of_its_changes_the_machine_serves_and_clears_up(
     machine: Path, archive: Path, changes: str, request: pytest.FixtureRequest, share: int
 ) -> None:
     command = update_from(archive)
-    numbers = points(changes, deep=bool(request.config.getoption("--deep") or request.config.getoption("--kills")))
+    kills: int = request.config.getoption("--kills")
+    numbers = points(changes, deep=bool(request.config.getoption("--deep") or kills), kills=kills // RARE)
     ours = numbers[share::SHARES]
     for number in ours:
         copy = copy_of(machine, f"killed-{number}")

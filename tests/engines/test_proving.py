@@ -14,6 +14,7 @@ from appliance.core.engines.listing import Device
 from appliance.core.engines.proofs import Fault
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED, Engine, find_engine, list_engines
+from appliance.engines.proving import alone_on_machine
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="the lying engine is a shell script")
 HANG = 3.0
@@ -187,3 +188,22 @@ async def test_without_room_for_the_measuring_model_it_is_still_proven(
     assert proof.ok
     assert proof.nominal_seconds is not None, "what the starter's speed lets one expect"
     assert "was not measured" in caplog.text
+
+
+async def test_a_program_that_stands_still_holds_nobody_up_for_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with alone_on_machine(tmp_path) as waited:
+        assert not waited
+        async with alone_on_machine(tmp_path, longest=0.5) as waited:
+            assert waited
+    assert "this one waits" in caplog.text
+    assert "goes on beside it" in caplog.text
+    async with alone_on_machine(tmp_path) as waited:
+        assert not waited
+
+
+async def test_where_no_lock_can_be_had_engines_are_tried_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with alone_on_machine(tmp_path / "file" / "below") as waited:
+        assert not waited

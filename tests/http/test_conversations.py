@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
 import trio
+from full_disk import full_disk, posix_only
 from http_harness import CHAT, Appliance, OpenServer, chat
-from waiting import PATIENCE, SOON
+from waiting import PATIENCE, SOON, until
 
 from appliance.store import conversations as store
 
@@ -244,6 +246,47 @@ async def test_a_full_store_says_so_and_can_be_emptied(open_server: OpenServer, 
         assert (full.status, "max_bytes" in full.error["message"]) == (503, True)
         assert (await server.ask("DELETE", f"{BASE}/c")).status == 204
     assert oct((fake_model.parent / "small.db").stat().st_mode)[-3:] == "600"
+
+
+async def test_a_damaged_file_names_the_command_that_sets_it_aside_and_costs_nothing_else(
+    open_server: OpenServer, fake_model: Any
+):
+    path = fake_model.parent / "kept.db"
+    config = fake_model.parent / "kept.yaml"
+    config.write_text(f"conversations: {{path: '{path}'}}\n" + MODELS)
+    async with open_server(config=config) as server:
+        await put(server, "c", title="t")
+    damaged = path.read_bytes()[:4096] + os.urandom(path.stat().st_size - 4096)
+    path.write_bytes(damaged)
+    async with open_server(config=config) as server:
+        for _ in range(2):
+            told = await server.ask("GET", f"{BASE}/c")
+            assert (told.status, told.error["reason"]) == (500, "store_failed")
+            assert (await server.ask("GET", "/health")).status == 200
+        command = told.error["message"].partition("set it aside: ")[2]
+        await trio.run_process(["/bin/sh", "-c", command], check=False, capture_stderr=True)
+        await put(server, "c")
+    assert (path.with_name("kept.db.damaged") / "kept.db").read_bytes() == damaged
+
+
+@posix_only
+async def test_a_full_disk_costs_no_answer(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """What cannot be written while it is said, and at its end, is written when there is room."""
+    monkeypatch.setattr("appliance.conversations.NOTE_EVERY", 0.05)
+    monkeypatch.setattr("appliance.conversations.RETRY", 0.1)
+    async with open_server() as server:
+        await begin(server, tokens=20, token_delay=0.02)
+        with full_disk():
+            full = await server.ask("PUT", f"{BASE}/other", {})
+            assert (full.status, full.error["reason"], full.header("Retry-After")) == (503, "busy", "10")
+            await until(lambda: "cannot be written into its conversation" in caplog.text)
+            assert (await server.ask("GET", "/health")).status == 200
+        done = await ended(server)
+        assert done.get("state", "done") == "done"
+        assert done["content"]
+        await put(server, "other")
 
 
 # ---- answers -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from collections.abc import AsyncGenerator
@@ -19,6 +20,8 @@ from appliance.core.bodies.sse import Decoder
 from appliance.core.config.additions import StreamsConfig
 from appliance.core.settings import FleetSettings
 from appliance.http.way.resumable import conversation_of
+from appliance.streams.generation import Generation
+from appliance.traffic.record import Record
 from appliance.traffic.request import Request
 
 ID = "c0ffee::org/model:Q8_0"
@@ -396,6 +399,24 @@ async def inflight(server: Appliance) -> list[dict[str, object]]:
 
 
 # ---- ids, and several at once --------------------------------------------------------------------------------------
+
+
+async def test_a_stream_that_is_forgotten_is_in_no_cycle(open_server: OpenServer):
+    """Python looks for cycles of old objects once in hours; until then each would hold the whole answer."""
+    async with open_server() as server:
+        await begin(server, tokens=3)
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(8):
+                await begin(server, f"c{number}", tokens=20)
+                assert (await read(server, f"c{number}")).body.endswith(DONE)
+                assert (await server.ask("DELETE", f"/v1/stream?conv_id=c{number}")).status == 204
+            server.traffic.recorder.settle()
+            kept = [each for each in gc.get_objects() if isinstance(each, Generation | Record)]
+            assert len(kept) <= 6, kept  # of the first stream, and of what was asked last
+        finally:
+            gc.enable()
 
 
 async def test_records_with_ids_resume_where_the_last_one_ended(open_server: OpenServer):

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 CORPUS = Path(__file__).with_name("corpus")
 LONGEST = 0.05
-"""Seconds of a processor for one input of some kilobytes, unless its parser says otherwise."""
+"""Seconds of a processor for one input of some kilobytes, whatever else the machine does meanwhile."""
 MOST = 16 << 20
 """Bytes of memory beyond the input, at most."""
 BATCH = 500
@@ -37,7 +37,8 @@ class Parser(Struct, frozen=True, kw_only=True):
     """Compare with another reader, or with the same one on the input in pieces. Its time and memory do not count."""
     least: float = 0.05
     """The share of inputs that is accepted at least; otherwise most of them would try one refusal only."""
-    longest: float = LONGEST
+    pace: float = 0.0
+    """Seconds of a processor for each byte, where that is more than `LONGEST`."""
     share: float = 1.0
     """The part of the number of inputs that this one gets: one that works on files takes longer."""
 
@@ -98,15 +99,16 @@ def fuzz(parser: Parser, inputs: Iterable[bytes], keep: Path) -> int:
 
 
 def examine(parser: Parser, data: bytes) -> bool:
-    """Read one input within its time. A second and a third try are for what else the machine did meanwhile."""
-    took, accepted = parser.longest, False
+    """Read one input within its time. A second and a third try are for a collection of garbage, and cold caches."""
+    longest = max(LONGEST, parser.pace * len(data))
+    took, accepted = longest, False
     for _ in range(3):
         began = time.thread_time()
         accepted = parser.read(data)
         took = time.thread_time() - began
-        if took < parser.longest:
+        if took < longest:
             break
-    assert took < parser.longest, f"it took {1000 * took:.0f} ms"
+    assert took < longest, f"it took {1000 * took:.0f} ms"
     parser.agrees(data)
     return accepted
 

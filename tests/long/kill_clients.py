@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from program import Server
+from waiting import wait
 
 CHAT = "/v1/chat/completions"
 ENDLESS = 100_000
@@ -86,3 +90,51 @@ def text_of(body: bytes) -> str:
     """What the model said in a chat."""
     choices = [each["choices"][0]["delta"] for each in records(body) if each.get("choices")]  # type: ignore[index]
     return "".join(delta.get("content") or "" for delta in choices)
+
+
+class Waits:
+    """How long the threads of a program were ready to run and had no processor, as Linux counts it.
+
+    The kernel adds a wait when it is over, so it is looked at again and again, and for the last time in `kill`.
+    """
+
+    EVERY = 0.02
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._looks: list[tuple[float, dict[str, float]]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, daemon=True)
+        self._thread.start()
+
+    def kill(self) -> float:
+        """End the program without warning, and say when. It stands still before, so that no wait is left uncounted."""
+        self._over.set()
+        self._thread.join()
+        now = time.monotonic()
+        self._process.send_signal(signal.SIGSTOP)
+        wait(lambda: all(_state(task) in "Tt" for task in self._tasks()))
+        self._looks.append((now, self._look()))
+        self._process.kill()
+        self._process.wait(10)
+        return now
+
+    def since(self, instant: float) -> float:
+        """Seconds of all its threads together from then to its end."""
+        last = self._looks[-1][1]
+        before = max((look for look in self._looks if look[0] <= instant), default=(0.0, dict[str, float]()))[1]
+        return sum(waited - before.get(task, 0.0) for task, waited in last.items())
+
+    def _look_on(self) -> None:
+        while not self._over.wait(self.EVERY):
+            self._looks.append((time.monotonic(), self._look()))
+
+    def _look(self) -> dict[str, float]:
+        return {task.name: int((task / "schedstat").read_text().split()[1]) / 1e9 for task in self._tasks()}
+
+    def _tasks(self) -> list[Path]:
+        return list(Path(f"/proc/{self._process.pid}/task").iterdir())
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]

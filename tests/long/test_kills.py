@@ -1,6 +1,7 @@
 """SIGKILL at random instants, again and again: no process stays behind, and nothing is lost that the docs promise.
 
-``--kills N`` makes N kills of each kind; kills of downloads and of updates are in tests/e2e.
+``--kills N`` makes N kills of the program and of engines, N cuts, and a tenth of N of the rest. Kills of downloads and
+of updates are in tests/e2e.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import psutil
 import pytest
 from config_files import ANY_PORT, ConfigFile, ask
 from engine_folders import HERE, make_build
-from kill_clients import ENDLESS, Reader, readers, records, text_of
-from leftovers import Leftovers
+from kill_clients import ENDLESS, Reader, Waits, readers, records, text_of
+from leftovers import processes
 from program import COMMAND, Server, StartServer, fresh_environment, http, run_command
 from waiting import wait
 
@@ -29,18 +30,23 @@ if sys.platform == "win32":
     pytest.skip("signals as POSIX has them", allow_module_level=True)
 
 FEW, DEEP = 3, 100
+RARE = 10
+"""Kills of the program for each one in a reload or an import, which take longer."""
 GATHERED = 0.1
 """Seconds for which writes of kept streams are gathered, as docs/reliability.md says."""
-BUSY = 0.9
-"""Seconds that a busy machine may add to that."""
 ORPHANS = 5.0
 """Seconds that the warden has to end everything."""
-PACE = {"tokens": ENDLESS, "token_delay": 0.002}
+PACE = {"tokens": ENDLESS, "token_delay": 0.005}
 
 
 @pytest.fixture
 def kills(request: pytest.FixtureRequest) -> int:
     return request.config.getoption("--kills") or (DEEP if request.config.getoption("--deep") else FEW)
+
+
+@pytest.fixture
+def rare(kills: int) -> int:
+    return max(FEW, kills // RARE)
 
 
 @pytest.fixture
@@ -60,64 +66,65 @@ class Survivors:
     """Processes of this test run that were not there before."""
 
     def __init__(self) -> None:
-        self._before = Leftovers.now().processes.keys()
+        self._before = processes().keys()
 
     def wait_none(self) -> None:
-        wait(lambda: Leftovers.now().processes.keys() - self._before, lambda left: not left, within=ORPHANS)
+        wait(lambda: processes().keys() - self._before, lambda left: not left, within=ORPHANS)
 
 
-def kill(process: subprocess.Popen[bytes]) -> float:
-    """When it was dead."""
-    process.kill()
-    process.wait(10)
-    return time.monotonic()
+def check_kept(server: Server, reader: Reader, killed_at: float, waits: Waits) -> tuple[float, float]:
+    """A kept stream after the kill: the client's bytes and no others, and an end.
 
-
-def check_kept(server: Server, reader: Reader, killed_at: float) -> float:
-    """A kept stream after the kill: the client's bytes and no others, and an end. Seconds of it that are lost."""
+    Returns the seconds of it that are lost, and for how many of them the program waited for a processor.
+    """
     found = http(server, "GET", f"/v1/stream/{reader.conversation}?from=0")
-    missing_since = next((at for at, _ in reader.arrived), killed_at)
-    if found.status == 404:
-        assert killed_at - missing_since < GATHERED + BUSY, "a stream that had been written is gone"
-        return killed_at - missing_since
-    assert found.status == 200, found.body
-    assert "error" in records(found.body)[-1]
-    before, end, _ = found.body[:-2].rpartition(b"\n\n")
-    kept = before + end
+    kept = b""
+    if found.status != 404:
+        assert found.status == 200, found.body
+        assert "error" in records(found.body)[-1]
+        before, end, _ = found.body[:-2].rpartition(b"\n\n")
+        kept = before + end
     common = min(len(kept), len(reader.body))
     assert kept[:common] == reader.body[:common], "other bytes than the client had"
-    lost = [at for at, count in reader.arrived if count > len(kept)]
-    seconds = killed_at - lost[0] if lost else 0.0
-    assert seconds < GATHERED + BUSY, f"{len(reader.body) - len(kept)} bytes of {seconds:.2f} s are lost"
-    return seconds
+    lost = next((at for at, count in reader.arrived if count > len(kept)), killed_at)
+    seconds, waited = max(killed_at - lost, 0.0), waits.since(lost)
+    told = f"{len(reader.body) - len(kept)} bytes of {seconds:.3f} s are lost; {waited:.3f} s without a processor"
+    assert seconds < GATHERED + waited, told
+    return seconds, waited
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="waits for a processor as Linux counts them")
 def test_kills_of_the_program(start_server: StartServer, file: ConfigFile, kills: int, chance: random.Random) -> None:
     """With kept streams under way, and sometimes in the middle of a reload; the next start has what was kept."""
     folder = file.path.parent
-    kept = {"streams": {"path": str(folder / "streams")}, "store": {"path": str(folder / "store.db")}}
+    kept = {"streams": {"path": str(folder / "streams"), "keep": 20}, "store": {"path": str(folder / "store.db")}}
     argv = ("serve", *ANY_PORT, "--config", file.write({"m": ()}, **kept))
-    worst, row = 0.0, 0
+    losses, row, survivors = list[tuple[float, float]](), 0, Survivors()
+    server = start_server(*argv)
     for number in range(kills):
-        survivors = Survivors()
-        server = start_server(*argv)
         with readers(server, *(f"k{number}-{each}" for each in range(3)), **PACE) as reading:
+            waits = Waits(server.process)
             time.sleep(chance.random())
             if chance.random() < 0.3:
                 server.signal(signal.SIGHUP)
                 time.sleep(chance.random() / 50)
-            killed_at = kill(server.process)
+            killed_at = waits.kill()
         survivors.wait_none()
-        again = start_server(*argv)
-        worst = max(worst, *(check_kept(again, reader, killed_at) for reader in reading))
-        ask(again, "m")
-        newest = http(again, "GET", "/api/metrics/activity?limit=1").json()["data"][0]["id"]
+        server = start_server(*argv)
+        losses += [check_kept(server, reader, killed_at, waits) for reader in reading]
+        ask(server, "m")
+        newest = http(server, "GET", "/api/metrics/activity?limit=1").json()["data"][0]["id"]
         assert newest > row, "an activity row that was there is gone"
         row = newest
-        again.signal(signal.SIGTERM)
-        assert again.wait(15) == 0, again.told()
-        survivors.wait_none()
-    print(f"{kills} kills of the program: {3 * kills} kept streams, at most {worst:.2f} s of one lost")
+        if chance.random() < 1 / RARE or number + 1 == kills:
+            server.signal(signal.SIGTERM)
+            assert server.wait(15) == 0, server.told()
+            survivors.wait_none()
+            server = start_server(*argv)
+        most, beyond = max(lost for lost, _ in losses), max(lost - waited for lost, waited in losses)
+        print(
+            f"{number + 1} kills: {len(losses)} streams, {most:.3f} s lost at most, {beyond:.3f} s of them able to run"
+        )
 
 
 def test_kills_of_engines(start_server: StartServer, file: ConfigFile, kills: int, chance: random.Random) -> None:
@@ -165,8 +172,8 @@ def busy(slot: dict[str, object]) -> bool:
     return bool(slot["is_processing"])
 
 
-def test_kills_in_a_reload(start_server: StartServer, file: ConfigFile, kills: int, chance: random.Random) -> None:
-    for number in range(kills):
+def test_kills_in_a_reload(start_server: StartServer, file: ConfigFile, rare: int, chance: random.Random) -> None:
+    for number in range(rare):
         survivors = Survivors()
         server = start_server("serve", *ANY_PORT, "--config", file.write({"m": (), f"old{number}": ()}))
         ask(server, "m")
@@ -174,15 +181,16 @@ def test_kills_in_a_reload(start_server: StartServer, file: ConfigFile, kills: i
         written = file.path.read_bytes()
         server.signal(signal.SIGHUP)
         time.sleep(chance.random() / 10)
-        kill(server.process)
+        server.process.kill()
+        server.wait(10)
         survivors.wait_none()
         assert file.path.read_bytes() == written
     checked = run_command("config", "check", "--config", str(file.path), cwd=file.path.parent)
     assert checked.returncode == 0, checked.stderr
-    print(f"{kills} kills in a reload")
+    print(f"{rare} kills in a reload")
 
 
-def test_kills_of_an_import(tmp_path: Path, kills: int, chance: random.Random) -> None:
+def test_kills_of_an_import(tmp_path: Path, rare: int, chance: random.Random) -> None:
     """``engines install --from ARCHIVE``, as without a network: a build is there and whole, or it is not there."""
     home, archive = tmp_path / "home", tmp_path / "llama-b100.tar.gz"
     home.mkdir()
@@ -194,7 +202,7 @@ def test_kills_of_an_import(tmp_path: Path, kills: int, chance: random.Random) -
     first = run_command("engines", "install", "--from", source, cwd=home, env=env)
     assert first.returncode == 0, first.stderr
     survivors, took, there = Survivors(), 2.0, 0
-    for _ in range(kills):
+    for _ in range(rare):
         began = time.monotonic()
         with subprocess.Popen(
             install,
@@ -205,9 +213,10 @@ def test_kills_of_an_import(tmp_path: Path, kills: int, chance: random.Random) -
         ) as process:
             try:
                 process.wait(chance.random() * took)
-                took = 0.9 * (time.monotonic() - began)
+                took = time.monotonic() - began
             except subprocess.TimeoutExpired:
-                kill(process)
+                process.kill()
+                took *= 1.3  # until some come to their end: kills shall hit every moment of it
         survivors.wait_none()
         listed = run_command("engines", "ls", "--json", cwd=home, env=env)
         assert listed.returncode == 0, listed.stderr
@@ -221,4 +230,5 @@ def test_kills_of_an_import(tmp_path: Path, kills: int, chance: random.Random) -
     done = run_command("engines", "install", "--from", str(archive), "cpu/b100", cwd=home, env=env)
     assert done.returncode == 0, done.stderr
     assert not [path.name for path in (home / "engines").glob(".*/*") if path.parent.name in (".staged", ".work")]
-    print(f"{kills} kills of an import: {there} times the build was there, and whole")
+    assert there or rare < 3 * RARE, "all of them came too early"
+    print(f"{rare} kills of an import: {there} times the build was there, and whole")

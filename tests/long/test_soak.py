@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -85,19 +86,31 @@ def counted(server: Server) -> int:
     )
 
 
+def configuration(tmp_path: Path, fake_engine: Path, fake_model: Path, **top: object) -> Callable[[int], str]:
+    """What writes it, with so many models that nobody uses."""
+    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model)
+
+    def write(extra: int) -> str:
+        models = {name: () for name in (*MODELS, *(f"extra{each}" for each in range(extra)))}
+        return file.write(
+            models,
+            modelsMax=2,
+            streams={"path": str(tmp_path / "streams")},
+            runs={"slots": 1, "queue": BESIDE},  # so that runs wait for each other, and none is refused
+            logToStdout="none",
+            **top,
+        )
+
+    return write
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors and memory as Linux counts them")
 async def test_all_owners_at_once(
     start_server: StartServer, fake_engine: Path, fake_model: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     seconds = request.config.getoption("--soak") * 60.0 or SHORT
     seed = random.randrange(1 << 30)
-    file = ConfigFile(tmp_path / "config.yaml", fake_engine, "--model", fake_model)
-
-    def write(extra: int) -> str:
-        models = {name: () for name in (*MODELS, *(f"extra{each}" for each in range(extra)))}
-        beside = {"streams": {"path": str(tmp_path / "streams")}, "runs": {"slots": 2, "queue": BESIDE}}
-        return file.write(models, modelsMax=2, logToStdout="none", **beside)
-
+    write = configuration(tmp_path, fake_engine, fake_model)
     tasks, path = tmp_path / "tasks", tmp_path / "watch"
     path.mkdir()
     (path / "sitecustomize.py").write_text(Path(__file__).with_name("watch_tasks.py").read_text())
@@ -131,6 +144,48 @@ async def test_all_owners_at_once(
             await check(each, start, seconds)
         assert not clients.wrong, (len(clients.wrong), clients.wrong[:10], told)
         assert counted(server) == clients.asked, told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets a limit of another process")
+async def test_a_disk_that_is_full_ends_nothing(
+    start_server: StartServer, fake_engine: Path, fake_model: Path, tmp_path: Path
+) -> None:
+    """What needs no file works meanwhile, and everything works afterwards."""
+    write = configuration(tmp_path, fake_engine, fake_model, store={"path": str(tmp_path / "store.db")})
+    hub_files(tmp_path / "hub", write_model)
+    with fake_hub(tmp_path / "hub") as hub:
+        hub_at = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "cache")}
+        servers = [
+            start_server("serve", *ANY_PORT, "--config", write(1), env=hub_at),
+            start_server("serve", *ANY_PORT, "--no-starter", env=hub_at),
+        ]
+        clients = Clients(servers[0].port, servers[1].port, write, random.Random(1))
+        kinds = list(dict.fromkeys(clients.kinds))
+        for kind in kinds:
+            await clients.one(kind)
+        assert not clients.wrong
+        limits = [(psutil.Process(server.process.pid), psutil.RLIMIT_FSIZE) for server in servers]
+        for process, limit in limits:
+            process.rlimit(limit, (0, process.rlimit(limit)[1]))
+        for kind in kinds * 2:
+            await clients.one(kind)
+        assert {each.partition(":")[0] for each in clients.wrong} <= {"conversation", "pull"}
+        for process, limit in limits:
+            process.rlimit(limit, (process.rlimit(limit)[1],) * 2)
+        clients.wrong.clear()
+
+        async def is_kept() -> bool:
+            await clients.kept()
+            return any((tmp_path / "streams").glob("stream-*"))
+
+        await until(is_kept, within=60)
+        for kind in kinds * 2:
+            await clients.one(kind)
+        assert not clients.wrong
+        for server in servers:
+            assert http(server, "GET", "/health").status == 200
+            server.signal(signal.SIGTERM)
+            assert server.wait(15) == 0, server.told()
 
 
 async def check(watched: Watched, start: Sample, seconds: float) -> None:

@@ -186,6 +186,20 @@ async def test_what_is_discarded_or_too_old_is_deleted(tmp_path: Path):
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+async def test_a_clock_that_was_wrong_loses_no_stream(tmp_path: Path, off: float):
+    """It is kept for as long as if it had ended with the start, though it seems to be from another time."""
+    async with opened(tmp_path) as (files, _):
+        key = files.begin(about("a"))
+        files.append(key, b"data: 1\n\n")
+        files.finish(key, time.time() + off)
+    async with open_streams(StreamsConfig(path=str(tmp_path), keep=60)) as streams:
+        await trio.sleep(0.1)  # whatever is over is dropped at once
+        found = streams.find("a")
+        assert found is not None
+        assert found.end is not None
+
+
 async def test_files_of_others_and_damaged_ones(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "stream-x.sse").write_text("mine")

@@ -40,6 +40,7 @@ from appliance.core.engines.state import Step, line_of
 from appliance.core.records.activity import MAX_LIMIT, Query
 from appliance.engines.found import Engine, here
 from appliance.engines.installing import CannotInstall, Sources, forget_downloads, read_manifest, stage
+from appliance.engines.proving import alone_on_machine
 from appliance.engines.shelf import Shelf, alone
 from appliance.engines.updating import Candidate, Steps, canary, devices_of, prove_staged, run_update
 from appliance.errors import UsageError
@@ -278,7 +279,7 @@ def _steps(
     async def try_models(folder: Path) -> str:
         assert new is not None
         candidates = await models()
-        async with open_children() as children:
+        async with alone_on_machine(), open_children() as children:
             verdict = await canary(old, new, candidates, children)
         if verdict.new is not None:
             before = f", before {verdict.old.generation:.0f}" if verdict.old is not None else ""

@@ -40,6 +40,11 @@ class Token(Struct, frozen=True):
     style: str = ""
 
 
+MAX_DEPTH = 100
+"""Levels of lists and mappings within each other."""
+TOO_DEEP = f"values are nested more than {MAX_DEPTH} levels deep"
+
+
 class NotYaml(Exception):
     """The text breaks a rule of YAML. Line and column count from 1."""
 

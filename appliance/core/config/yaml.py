@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from appliance.core.config.nodes import Entry, Event, Mapping, Node, NotYaml, Position, Problem, Scalar, Sequence, Token
+from appliance.core.config.nodes import (
+    MAX_DEPTH,
+    TOO_DEEP,
+    Entry,
+    Event,
+    Mapping,
+    Node,
+    NotYaml,
+    Position,
+    Problem,
+    Scalar,
+    Sequence,
+    Token,
+)
 from appliance.core.config.scalars import WrongTag, tagged, typed
 from appliance.core.config.yaml_quick import quick_events, quick_tokens
 
@@ -36,7 +49,6 @@ def tokens(text: str) -> Iterable[Token]:
 
 MAX_NODES = 200_000
 """Values in one file with every alias written out: a few lines of nested aliases can stand for billions."""
-MAX_DEPTH = 100
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -140,7 +152,7 @@ class _Builder:
         if self._count > MAX_NODES:
             raise _Hopeless(f"more than {MAX_NODES} values with all aliases written out; use fewer aliases", at)
         if len(self._path) > MAX_DEPTH:
-            raise _Hopeless(f"values are nested more than {MAX_DEPTH} levels deep", at)
+            raise _Hopeless(TOO_DEEP, at)
 
     def _alias(self, event: Event) -> Node:
         at = self._at(event)

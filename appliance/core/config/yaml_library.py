@@ -17,7 +17,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scanner import Scanner
 
-from appliance.core.config.nodes import BREAK, Event, Kind, NotYaml, Token
+from appliance.core.config.nodes import BREAK, MAX_DEPTH, TOO_DEEP, Event, Kind, NotYaml, Token
 
 
 def events(text: str) -> Iterator[Event]:
@@ -74,6 +74,13 @@ class _LibyamlScanner(Scanner):
                 return
             if not self.flow_level:
                 self.allow_simple_key = True
+
+    def fetch_flow_collection_start(self, TokenClass: object, to_push: str) -> None:
+        """Refuse a bracket too many at once: the scanner's time grows with the square of the open ones."""
+        if self.flow_level >= MAX_DEPTH:
+            at = cast("_Mark", self.reader.get_mark())  # pyright: ignore[reportUnknownMemberType]
+            raise NotYaml(TOO_DEEP, at.line + 1, at.column + 1)
+        super().fetch_flow_collection_start(TokenClass, to_push)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _new_yaml() -> _Yaml:

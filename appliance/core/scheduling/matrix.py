@@ -7,7 +7,7 @@ llama-swap's (0bdb3720); `core.scheduling.matrix_solver` holds their theory.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -17,6 +17,9 @@ from appliance.core.words import did_you_mean
 
 MAX_DEPTH = 100
 """Largest number of nested brackets. Useful expressions have three; the program's own stack ends at some hundreds."""
+
+HINTS = 20
+"""Errors that say which name was probably meant; the later ones do not."""
 
 
 class Name(Struct, frozen=True):
@@ -248,6 +251,10 @@ class _Program:
     def _error(self, path: str, message: str) -> None:
         self.errors.append(MatrixError(path, message))
 
+    def _hint(self, name: str, known: Iterable[str]) -> str:
+        """The name that was meant. Every error with every name would take the square of their number."""
+        return did_you_mean(name, known) if len(self.errors) < HINTS else ""
+
     def _check_vars(self) -> None:
         for var, model in self._vars.items():
             if not _VAR.fullmatch(var):
@@ -255,7 +262,7 @@ class _Program:
                     f"vars.{var}", "is not a name for a var: 1 to 32 letters (a-z, A-Z), digits, dots or hyphens"
                 )
             if model not in self._models:
-                hint = did_you_mean(model, self._models)
+                hint = self._hint(model, self._models)
                 self._error(f"vars.{var}", f"there is no model '{model}', and an alias does not count{hint}")
 
     def _read_costs(self, costs: Mapping[str, int]) -> None:
@@ -266,7 +273,7 @@ class _Program:
             if name in self._vars or name in self._models:
                 self.costs[self._vars.get(name, name)] = cost
             else:
-                self._error(path, f"is neither a var nor a model id{did_you_mean(name, [*self._vars, *self._models])}")
+                self._error(path, f"is neither a var nor a model id{self._hint(name, [*self._vars, *self._models])}")
 
     def _parsed(self, name: str, text: str) -> Expression | None:
         try:
@@ -280,11 +287,9 @@ class _Program:
             where = f"'{leaf.text}' at position {leaf.at}"
             if isinstance(leaf, Reference):
                 if leaf.text not in sets:
-                    self._error(
-                        path, f"'+{leaf.text}' at position {leaf.at} is not a set{did_you_mean(leaf.text, sets)}"
-                    )
+                    self._error(path, f"'+{leaf.text}' at position {leaf.at} is not a set{self._hint(leaf.text, sets)}")
             elif leaf.text not in self._vars and leaf.text not in self._models:
-                hint = did_you_mean(leaf.text, [*self._vars, *self._models])
+                hint = self._hint(leaf.text, [*self._vars, *self._models])
                 if not hint and leaf.text in sets:
                     hint = f"; to mean the set, write '+{leaf.text}'"
                 self._error(path, f"{where} is neither a var nor a model id{hint}")

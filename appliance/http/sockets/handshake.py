@@ -137,8 +137,9 @@ async def answer_handshake(
                 visit.stay()
                 with visit.scope:
                     await work(handshake)
+                visit.raise_why()
                 if visit.scope.cancelled_caught:
-                    raise visit.why or ClientLeft
+                    raise ClientLeft
             except Exception as error:  # noqa: BLE001  it becomes an answer, or a goodbye
                 await handshake.fail(error)
     except* LocalProtocolError:  # trio-websocket's reader was to answer a ping behind our own goodbye

@@ -112,6 +112,7 @@ class Gateway:
                 visit.stay()
                 if carried.why is not None:
                     visit.cancel(carried.why)
+                    carried.why = None  # see `Visit.raise_why`
                 await self._asking.ask(carried.job(), carried.target, carried.model, carried)
             visit.raise_why()
         except Exception as error:  # noqa: BLE001  as in `answer`

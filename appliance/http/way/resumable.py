@@ -102,8 +102,7 @@ class Lasting:
             try:
                 with inner.scope:
                     await serve(inner, structs.replace(job, sink=sink))
-                if inner.why is not None and inner.scope.cancelled_caught:
-                    raise inner.why
+                inner.raise_why()
             except Exception as error:  # noqa: BLE001  it becomes an answer
                 await explain(inner, error)
             finally:

@@ -67,7 +67,10 @@ class Visit:
     def raise_why(self) -> None:
         """Behind the scope: raise what has cancelled it, if that ended it."""
         if self.why is not None and self.scope.cancelled_caught:
-            raise self.why
+            try:
+                raise self.why
+            finally:
+                self.why = None  # its traceback leads back here: both would stay until Python looks for cycles
 
     async def read_body(self, limit: int | None = None) -> bytes:
         """All of it. From here on the client's leaving ends the request. Raises as `Body.read`."""
