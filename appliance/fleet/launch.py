@@ -297,7 +297,7 @@ def with_ending(launch: Launch, config: ModelConfig) -> Launch:
 def _launched(config: ModelConfig) -> tuple[object, ...]:
     """What of a configuration a running process has been started with, or is reached by."""
     reached = config.proxy, config.check_endpoint, config.timeouts
-    return config.argv, config.env, config.engine, config.rpc, *reached
+    return config.argv, config.env, config.engine, config.gpu, config.rpc, *reached
 
 
 def _path_of(check: str) -> str:

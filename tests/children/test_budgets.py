@@ -37,7 +37,13 @@ class Machine:
             gpus=(card,),
         )  # fmt: skip
 
-    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+    async def lacks(self, cards: tuple[str, ...]) -> str:
+        await trio.lowlevel.checkpoint()
+        return ""
+
+    def choose(
+        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
+    ) -> Engine | None:
         return None if ON_GPU.seat in tried else ON_GPU
 
     def failed(self, engine: Engine, model: str, why: str) -> None:

@@ -174,12 +174,21 @@ class ModelConfig(Keys, frozen=True):
         str,
         told("Addition: the engine that llama-server in cmd stands for: auto, vulkan ...; empty: cmd runs as it is"),
     ] = ""
+    gpu: Annotated[
+        str | list[str],
+        told("Addition: the graphics cards that it runs on, by name, as in RTX 4090; engine is then auto"),
+    ] = ""
     rpc: Annotated[list[str], told("Addition: workers (HOST:PORT) whose devices it also uses; engine is then auto")] = (
         field(default_factory=list[str])
     )
     argv: Annotated[list[str], told("Addition: cmd split into words; shown, and ignored when read")] = field(
         default_factory=list[str]
     )
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """The graphics cards that ``gpu`` names."""
+        return tuple(filter(None, map(str.strip, [self.gpu] if isinstance(self.gpu, str) else self.gpu)))
 
     @property
     def limit(self) -> int:
