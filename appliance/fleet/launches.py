@@ -149,12 +149,9 @@ class Launches:
         plan = self._plan(model, engine, room_of(workers))
         return plan is None or plan.verdict != "no"
 
-    def _fitting(self, model: Model, engine: Engine, crew: Crew) -> tuple[str, ...]:
-        """Flags that make the model fit into what is free. The memory of workers is llama-server's to share out."""
-        if not self._settings.fit or crew.workers:
-            return ()
-        plan = self._plan(model, engine, NO_MEMORY)
-        return plan.flags if plan is not None else ()
+    def _fitting(self, model: Model, engine: Engine, crew: Crew) -> Plan | None:
+        """What makes the model fit into what is free. The memory of workers is llama-server's to share out."""
+        return self._plan(model, engine, NO_MEMORY) if self._settings.fit and not crew.workers else None
 
     def release_workers(self, model_id: str) -> None:
         self._lent = {endpoint: owner for endpoint, owner in self._lent.items() if owner != model_id}

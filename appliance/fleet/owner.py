@@ -15,7 +15,7 @@ from appliance.core.config.types import Config
 from appliance.core.fit.plan import GpuMemory, Plan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
-from appliance.core.scheduling.policy import FreePolicy
+from appliance.core.scheduling.policy import NO_MEMORY, FreePolicy
 from appliance.core.scheduling.schedule import Schedule
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import NO_GPUS, Engine, same_start
@@ -62,7 +62,7 @@ class Fleet:
         self._supply, self._gpus = supply, gpus
         self._config: Config | None = None
         self._settings, self._budgets = settings, Budgets(settings)
-        self.launches = Launches(chooser, settings, self.logs, self._staying, self._budgets.plan)
+        self.launches = Launches(chooser, settings, self.logs, self._staying, self._plan)
         self._children, self._nursery = children, nursery
         self._schedule = Schedule(self._budgets.limits(None), FreePolicy())
         self._alarm = trio.CancelScope()
@@ -262,7 +262,15 @@ class Fleet:
     def plan(self, model: Model) -> Plan | None:
         """How the model is best started in what is free now; None where its file does not say enough."""
         engine = self.launches.choose(model) if model.config is None else None
-        return self._budgets.plan(model, engine) if engine is not None else None
+        return self._plan(model, engine) if engine is not None else None
+
+    def _plan(self, model: Model, engine: Engine, further: Mapping[str, int] = NO_MEMORY) -> Plan | None:
+        """See `Budgets.plan`; beside the models that have a process now."""
+        own, taken = self._schedule.memory(model.id), self._schedule.taken()
+        others = {device: size - own.get(device, 0) for device, size in taken.items()}
+        beside = [run.process for name, run in self._runs.items() if name != model.id and run.process is not None]
+        cached = sum(process.launch.prompt_cache for process in beside)
+        return self._budgets.plan(model, engine, further, others, cached)
 
     def see_gpus(self, samples: Mapping[str, GpuMemory]) -> None:
         """GPUs were looked at, by what budgets call them. Where others have taken their memory, idle models go."""
