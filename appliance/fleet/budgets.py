@@ -6,7 +6,7 @@ The memory is what there is, what each model is expected to take of it, and what
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 
 import trio

@@ -21,7 +21,7 @@ from appliance.fleet.owner import Fleet
 from appliance.http.way.fallback import Course
 from appliance.http.way.guard import Guard
 from appliance.http.way.outgoing import CONVERSATION, edited, reached, renamed, sent_headers
-from appliance.http.way.pings import Pings
+from appliance.http.way.pings import Pings, queue_headers
 from appliance.http.way.relay import Relay
 from appliance.http.way.telling import LoadingStream, told_meanwhile
 from appliance.http.way.visit import Job
@@ -108,15 +108,18 @@ class Asking:
             place = Place()
             lease = self._fleet.lease(model, place) if carried is None else carried.lease
             lease.asks = path, job.body
+            if job.record.entry is not None:
+                job.record.entry.place = place
             first = waits and course.falls == 0 and carried is None
             loading = self._loading_stream(job, model, place) if first else None
             silent = waits and loading is None and (carried is None or carried.relay is None)
-            ping = self.pings.begin(aside(job.sink)) if silent else None
+            ping = self.pings.begin(aside(job.sink), place) if silent else None
             try:
                 async with (
                     told_meanwhile(loading) if loading is not None else nullcontext() as told,
                     lease as address,
                 ):
+                    waited = queue_headers(place) if not request.inward else ()
                     model = lease.model  # what was named on the hub has its whole name by now
                     if loading is not None:
                         loading.ready()
@@ -142,7 +145,8 @@ class Asking:
                         elif carried is not None and carried.relay is not None:
                             await carried.relay.run()
                         else:
-                            await Relay(response, job.sink, job.route.dialect, course.trail, course.headers).run()
+                            told_too = (*course.headers, *waited)
+                            await Relay(response, job.sink, job.route.dialect, course.trail, told_too).run()
                 return
             except UpstreamFailed as error:
                 failure = error
@@ -216,6 +220,8 @@ class Asking:
             jokes=config.loading_jokes,
             ping_after=self._settings.ping_after,
             fetched=place.fetched,
+            expected=place.expected,
+            headers=lambda: queue_headers(place),
         )
 
 
