@@ -25,6 +25,8 @@ class Place:
         """The place in the queue when it came; 0: only its model's load was waited for. None: it did not wait."""
         self.waited = 0.0
         """Seconds that it has waited, once that is over."""
+        self.loaded = False
+        """Its model was loaded while it waited."""
         self._position: Callable[[], int | None] | None = None
         self._expected: Callable[[], float | None] | None = None
         self._progress: Callable[[], Raw | None] | None = None

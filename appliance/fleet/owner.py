@@ -195,6 +195,8 @@ class Fleet:
 
     def waited(self, lease: Lease, seconds: float) -> None:
         """See `Lender`."""
+        if lease.place is not None and (run := self._runs.get(lease.model.id)) is not None:
+            lease.place.loaded = not run.reused
         if self.observer is not None:
             self.observer.waited(lease.model.id, seconds)
 

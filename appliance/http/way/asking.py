@@ -120,6 +120,7 @@ class Asking:
                     lease as address,
                 ):
                     waited = queue_headers(place) if not request.inward else ()
+                    job.record.loaded = place.loaded
                     model = lease.model  # what was named on the hub has its whole name by now
                     if loading is not None:
                         loading.ready()
