@@ -347,6 +347,9 @@ class Config(Keys, frozen=True):
         default=10, name="unloadTimeout"
     )
     start_port: Annotated[int, told("First value of ${PORT}"), Meta(ge=1)] = field(default=5800, name="startPort")
+    ollama_port: Annotated[
+        int, told("Addition: also listen on this port of this machine, for clients of Ollama; 0: no"), Meta(ge=0)
+    ] = field(default=0, name="ollamaPort")
     send_loading_state: Annotated[bool, told("Tell streaming chat clients that the model loads")] = field(
         default=False, name="sendLoadingState"
     )

@@ -262,8 +262,9 @@ def _normal_globals(config: Config, report: Report) -> Config:
     _check_tools(config, report)
     if config.store is not None and not config.store.path.strip():
         report.error("store.path", "is empty; name a file, or remove 'store' to keep the activity log in memory")
-    if config.start_port > LAST_PORT:
-        report.error("startPort", f"must be at most {LAST_PORT}, and is {config.start_port}")
+    for key, port in (("startPort", config.start_port), ("ollamaPort", config.ollama_port)):
+        if port > LAST_PORT:
+            report.error(key, f"must be at most {LAST_PORT}, and is {port}")
     headers = structs.replace(config.ui.activity, session_id=_header_names(config.ui.activity.session_id))
     return structs.replace(
         config,
