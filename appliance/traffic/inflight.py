@@ -114,7 +114,7 @@ class Entry:
         self.id = request_id
         self.cancel = cancel
         self.told = UNSEEN
-        """What readers know of."""
+        """The part that readers know of."""
         self.place: Place | None = None
         """Set by who waits for the model."""
         self._owner = owner
@@ -152,7 +152,7 @@ class Entry:
 
     @property
     def seen(self) -> Seen:
-        """What readers are told anew when it changes."""
+        """Readers hear of the request again when this changes."""
         return self._answer.passed, self.place.position() if self.place is not None else None
 
     def shown(self) -> InFlightRequest:

@@ -334,7 +334,7 @@ def _flags(chosen: _Try, shape: Shape, asked: Asked, gpus: Sequence[str], reserv
 
 # llama-server (b11434) copies the state of a prompt that leaves its slot, with its checkpoints, into main memory, and
 # drops the oldest when all of them are larger than --cache-ram. The memory is taken as prompts come, so that neither
-# the estimate nor what is free shows it: what other processes may still take is told by ``spoken_for``. Half of the
+# the estimate nor what is free shows it: ``spoken_for`` is what other processes may still take. Half of the
 # rest leaves the same to the next model, and so on; together they never take more than there is.
 def _prompt_cache(found: Estimate, left: Mapping[str, int], asked: Asked, spoken_for: int) -> int:
     if asked.prompt_cache is not None:
