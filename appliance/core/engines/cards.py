@@ -76,15 +76,16 @@ def _named(word: str, devices: Sequence[Device]) -> list[Device]:
         return own if folded else []
     if not words:
         return [device for device in devices if maker_of(device).lower() == folded]
-    names = {device.name: plain(device.description) for device in devices}
-    for fits in (
-        lambda name: name == words,
-        lambda name: name.endswith(f" {words}"),
-        lambda name: f" {words} " in f" {name} ",
-    ):
-        if found := [device for device in devices if fits(names[device.name])]:
-            return found
-    return []
+    close = {device.name: _closeness(words, plain(device.description)) for device in devices}
+    closest = max(close.values(), default=0)
+    return [device for device in devices if closest and close[device.name] == closest]
+
+
+def _closeness(words: str, description: str) -> int:
+    """0: the words are not in it."""
+    if words == description:
+        return 3
+    return 2 if description.endswith(f" {words}") else int(f" {words} " in f" {description} ")
 
 
 def _cards(seats: Iterable[Seat]) -> str:
