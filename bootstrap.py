@@ -4,6 +4,7 @@
     python3 bootstrap.py test [--deep] [ARGS]  run the tests; ARGS go to pytest, --deep searches much longer
     python3 bootstrap.py test --soak MINUTES   the soak; --fuzz N and --kills N: damaged inputs, and kills of everything
     python3 bootstrap.py test --upstream       run llama.cpp's own server tests against both programs
+    python3 bootstrap.py test --llama-page     build llama.cpp's own page and drive it against this program
     python3 bootstrap.py check                 format, lint, types, import directions, prose
     python3 bootstrap.py web [--check]         build the page of appliance/web (needs Node); --check compares
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program and all it carries, dist/llama-appliance/
@@ -293,9 +294,10 @@ def run_serve(args: Sequence[str]) -> int:
 
 def run_test(args: Sequence[str]) -> int:
     """pytest; tests/conftest.py knows --deep, pyproject.toml leaves out the tests of the frozen program."""
-    if "--upstream" in args:
-        rest = [arg for arg in args if arg != "--upstream"]
-        return become([str(ensure("dev")), str(ROOT / "tools" / "upstream_suite" / "run.py"), *rest])
+    for option, script_name in (("--upstream", "run.py"), ("--llama-page", "page.py")):
+        if option in args:
+            rest = [arg for arg in args if arg != option]
+            return become([str(ensure("dev")), str(ROOT / "tools" / "upstream_suite" / script_name), *rest])
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # a thousand processes would each compile the whole program
         os.environ["PYTHONPYCACHEPREFIX"] = os.environ.get("PYTHONPYCACHEPREFIX") or str(ROOT / ".cache" / "bytecode")
     return become([str(ensure("dev")), "-m", "pytest", *args], folder=ROOT)

@@ -45,6 +45,7 @@ LONG: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deep", action="store_true", help="many more examples for every property (Hypothesis)")
+    parser.addoption("--llama-page", default="", metavar="DIR", help="llama.cpp's own page, as it was built; driven")
     for name, (number, what, files) in LONG.items():
         told = f"{what}; only {' and '.join(files)} run, unless others are named"
         parser.addoption(f"--{name}", type=int, default=0, metavar=number, help=told)

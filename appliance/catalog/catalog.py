@@ -271,6 +271,7 @@ def _configured(config: Config | None) -> list[Model]:
             source="config",
             config=model,
             engine=model.engine,
+            cards=model.cards,
             size=_weights(model.argv),
             input_modalities=tuple(model.capabilities.inputs) or ("text",),
         )

@@ -322,7 +322,7 @@ def serve(
     config = read.require() if read is not None else None
     settings = HttpSettings(
         listen=embed.listen(listen) or HTTP.listen,
-        ollama_port=ollama_port,
+        ollama_port=ollama_port or (config.ollama_port if config is not None else 0) or None,
         reuse_port=reuse_port,
         tls=certificate(ssl_cert_file, ssl_key_file),
         api_keys=api_keys(embed.keys(keys), api_key_file, os.environ, KEY_VARIABLE),

@@ -19,6 +19,7 @@ from typing import Protocol
 import trio
 from msgspec import structs
 
+from appliance.core.engines.cards import seats_on, why_none
 from appliance.core.engines.choice import Offer, Ranked, Seat, Wanted, best, device_flags, rank, seats_of
 from appliance.core.engines.events import Failed, Learnt, Pardoned, Seen, Trusted, reduce
 from appliance.core.engines.listing import Device, cpu_device, drivers_of, identify, memory_names
@@ -37,12 +38,18 @@ from appliance.trio_parts import beside, persist
 class Chooser(Protocol):
     """Answers at once, without a look at the disk."""
 
-    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+    def choose(
+        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
+    ) -> Engine | None:
         """The engine for the model, with its seat, which is none of those ``tried``; None when there is no other.
 
-        ``word`` is what the model's own configuration asks for, as `Wanted.word`. Without a model: what a model gets
-        of which nothing is known.
+        ``word`` is what the model's own configuration asks for, as `Wanted.word`; ``cards`` are the graphics cards that
+        it names. Without a model: what a model gets of which nothing is known.
         """
+        ...
+
+    async def lacks(self, cards: tuple[str, ...]) -> str:
+        """Why no engine can use these graphics cards, in words; empty: one can. Builds are asked for theirs first."""
         ...
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
@@ -69,8 +76,13 @@ class OneEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = structs.replace(engine, seat=engine.seat or f"{engine.id or engine.name}:")
 
-    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+    def choose(
+        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
+    ) -> Engine | None:
         return None if self._engine.seat in tried else self._engine
+
+    async def lacks(self, cards: tuple[str, ...]) -> str:
+        return f"{self._engine.name} was not asked for its graphics cards; leave out gpu" if cards else ""
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
         """There is nothing else to be used meanwhile."""
@@ -110,7 +122,7 @@ class Engines:
         self._seats: list[Seat] = []
         self._suspects: set[str] = set()
         self._suspected = trio.Event()
-        self._ranked: dict[tuple[str, str], tuple[float, list[Ranked]]] = {}
+        self._ranked: dict[tuple[str, str, tuple[str, ...]], tuple[float, list[Ranked]]] = {}
         """What `ranked` has answered, and when, since the last `_arrange`."""
         self._events: list[Learnt] = []
         """Those that are not in the file yet."""
@@ -133,21 +145,30 @@ class Engines:
         """Every build on the devices that it can use here."""
         return self._seats
 
-    def ranked(self, model: str = "", word: str = "") -> list[Ranked]:
-        """Every seat for this model, best first; what cannot be used is at the end."""
+    def ranked(self, model: str = "", word: str = "", cards: tuple[str, ...] = ()) -> list[Ranked]:
+        """Every seat for this model (on these cards, if any are named), best first; the unusable ones at the end."""
         now = time.time()
-        known = self._ranked.get((model, word))
+        known = self._ranked.get((model, word, cards))
         if known is None or abs(now - known[0]) > RANKED_FOR:
-            proofs = {seat.id: self.state.proofs_of(seat, now) for seat in self._seats}
+            seats = seats_on(self._seats, cards)
+            proofs = {seat.id: self.state.proofs_of(seat, now) for seat in seats}
             wanted = self._wanted(model, word)
-            ranked = rank(self._seats, proofs, self.state.probations, wanted=wanted, model=model, now=now)
-            known = self._ranked[model, word] = now, self.state.arrange(ranked)
+            ranked = rank(seats, proofs, self.state.probations, wanted=wanted, model=model, now=now)
+            known = self._ranked[model, word, cards] = now, self.state.arrange(ranked)
         return known[1]
 
-    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+    def choose(
+        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
+    ) -> Engine | None:
         """See `Chooser.choose`."""
-        found = best(self.ranked(model, word), tried)
+        found = best(self.ranked(model, word, cards), tried)
         return None if found is None else self.engine_on(found.seat)
+
+    async def lacks(self, cards: tuple[str, ...]) -> str:
+        """See `Chooser.lacks`."""
+        if cards and (self.look is None or self.unlisted):
+            await self.probe()
+        return why_none(self._seats, cards)
 
     def engine_on(self, seat: Seat, devices: Sequence[Device] | None = None) -> Engine:
         """The seat's engine, told to use its devices, or some of them alone."""

@@ -6,7 +6,7 @@ The memory is what there is, what each model is expected to take of it, and what
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 
 import trio
@@ -84,12 +84,23 @@ class Budgets:
         before, self._left = self._left, squeezed(budgets, samples, own, before=self._left)
         return before != self._left
 
-    def plan(self, model: Model, engine: Engine, further: Mapping[str, int] = NO_MEMORY) -> Plan | None:
+    def plan(
+        self,
+        model: Model,
+        engine: Engine,
+        further: Mapping[str, int] = NO_MEMORY,
+        others: Mapping[str, int] = NO_MEMORY,
+        cached: int = 0,
+    ) -> Plan | None:
         """How the model is best started on this engine in what is free now, and in ``further`` memory elsewhere.
 
-        Asks the system, for a millisecond. None where the model's file does not say enough.
+        ``others`` is what other models take, and ``cached`` what their caches of prompts may come to. Asks the system,
+        for a millisecond. None where the model's file does not say enough.
         """
-        return plan_of(model, self._settings, {**self.room(engine), **further}, RESERVE)
+        room = self.room(engine)
+        free = room[RAM] - RESERVE
+        budget = self.limits(self._config).memory.get(RAM, free + others.get(RAM, 0)) - others.get(RAM, 0)
+        return plan_of(model, self._settings, {**room, **further}, RESERVE, cached + max(0, free - budget))
 
     def room(self, engine: Engine | None) -> dict[str, int]:
         """Return the bytes that are free now where this engine puts models, by device. Asks the system."""
@@ -210,19 +221,24 @@ def expected_of(model: Model, settings: FleetSettings, room: Mapping[str, int] =
 
 
 def plan_of(
-    model: Model, settings: FleetSettings, room: Mapping[str, int], reserve: int = RESERVE, flags: Sequence[str] = ()
+    model: Model,
+    settings: FleetSettings,
+    room: Mapping[str, int],
+    reserve: int = RESERVE,
+    spoken_for: int = 0,
 ) -> Plan | None:
     """How to start a model on disk in the memory that is free; None where its file does not say enough.
 
-    ``flags`` are further ones that its engine gets. Asks the disk for the sizes of its companions.
+    ``spoken_for`` is as `plan` has it. Asks the disk for the sizes of its companions.
     """
     shape = model.info.shape if model.info is not None else None
     if shape is None:
         return None
-    said = (*engine_flags(model), *model.args, *settings.engine_args, *flags)
+    said = (*engine_flags(model), *model.args, *settings.engine_args)
     gpus = tuple(device for device in room if device != RAM)
     projector, draft = _companions(model.mmproj, model.draft, model.created)
-    return plan(shape, room, asked_of(said, gpus=gpus, projector=projector, draft=draft), reserve=reserve)
+    asked = asked_of(said, gpus=gpus, projector=projector, draft=draft)
+    return plan(shape, room, asked, reserve=reserve, spoken_for=spoken_for)
 
 
 @lru_cache(maxsize=EXPECTATIONS)

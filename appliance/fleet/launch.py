@@ -21,6 +21,7 @@ from msgspec import Struct, structs
 
 from appliance.core.config.types import ModelConfig
 from appliance.core.engines.workers import NO_DEBUGGER, Crew, Worker, command_on, stands_for_engine, workers_named
+from appliance.core.fit.plan import Plan
 from appliance.core.models.model import Model, engine_flags, started_with
 from appliance.core.settings import FleetSettings
 from appliance.core.words import split_command
@@ -140,6 +141,8 @@ class Launch(Struct, frozen=True, kw_only=True):
     """What runs it, of a model on disk, and of a configured one whose ``cmd`` stands for an engine."""
     crew: Crew = Crew()
     """The workers that it uses, and what is to be told of others."""
+    prompt_cache: int = 0
+    """Bytes that it may keep of earlier prompts, as far as known."""
 
     def stop_argv(self, pid: int) -> list[str]:
         """Empty when there is no command, or none that can be split."""
@@ -221,11 +224,11 @@ def engine_launch(
     settings: FleetSettings,
     threads: int,
     crew: Crew = NOBODY,
-    fitting: Sequence[str] = (),
+    plan: Plan | None = None,
 ) -> Launch:
-    """The process of a model on disk, on a free loopback port with a key of its own."""
+    """The process of a model on disk, on a free loopback port with a key of its own, as ``plan`` makes it fit."""
     port = free_port()
-    argv = engine_argv(model, engine, settings, threads, port, crew.workers, fitting)
+    argv = engine_argv(model, engine, settings, threads, port, crew.workers, plan.flags if plan is not None else ())
     key = secrets.token_urlsafe(24)
     env = inherited_env()
     env["LLAMA_API_KEY"] = key
@@ -242,6 +245,7 @@ def engine_launch(
         delay=settings.start_delay,
         engine=engine,
         crew=crew,
+        prompt_cache=plan.prompt_cache if plan is not None else 0,
     )
 
 
@@ -297,7 +301,7 @@ def with_ending(launch: Launch, config: ModelConfig) -> Launch:
 def _launched(config: ModelConfig) -> tuple[object, ...]:
     """What of a configuration a running process has been started with, or is reached by."""
     reached = config.proxy, config.check_endpoint, config.timeouts
-    return config.argv, config.env, config.engine, config.rpc, *reached
+    return config.argv, config.env, config.engine, config.gpu, config.rpc, *reached
 
 
 def _path_of(check: str) -> str:

@@ -90,10 +90,10 @@ class Launches:
         """``rpc``: one that speaks RPC, where there is any."""
         if self._chooser is None:
             return None
-        best = engine = self._chooser.choose(model.id, tried, model.engine)
+        best = engine = self._chooser.choose(model.id, tried, model.engine, model.cards)
         while engine is not None and ((rpc and engine.rpc is None) or self._refuses(engine, model)):
             tried = (*tried, engine.seat)
-            engine = self._chooser.choose(model.id, tried, model.engine)
+            engine = self._chooser.choose(model.id, tried, model.engine, model.cards)
         return engine or best
 
     def _refuses(self, engine: Engine, model: Model) -> bool:
@@ -105,6 +105,8 @@ class Launches:
         """See `Prepare`. Raises EngineNotFound, and ModelFailedToStart for what is wrong before there is a process."""
         if model.config is not None and not model.config.engine:
             return self._configured(model, model.config)
+        if model.cards and self._chooser is not None and (why := await self._chooser.lacks(model.cards)):
+            raise ModelFailedToStart(model.id, why)
         endpoints = worker_endpoints(model, self._settings)
         engine, damaged = self.choose(model, tried, rpc=bool(endpoints)), list[str]()
         while engine is not None and self._chooser is not None and (damage := await self._chooser.check(engine)):
@@ -147,12 +149,9 @@ class Launches:
         plan = self._plan(model, engine, room_of(workers))
         return plan is None or plan.verdict != "no"
 
-    def _fitting(self, model: Model, engine: Engine, crew: Crew) -> tuple[str, ...]:
-        """Flags that make the model fit into what is free. The memory of workers is llama-server's to share out."""
-        if not self._settings.fit or crew.workers:
-            return ()
-        plan = self._plan(model, engine, NO_MEMORY)
-        return plan.flags if plan is not None else ()
+    def _fitting(self, model: Model, engine: Engine, crew: Crew) -> Plan | None:
+        """What makes the model fit into what is free. The memory of workers is llama-server's to share out."""
+        return self._plan(model, engine, NO_MEMORY) if self._settings.fit and not crew.workers else None
 
     def release_workers(self, model_id: str) -> None:
         self._lent = {endpoint: owner for endpoint, owner in self._lent.items() if owner != model_id}

@@ -13,12 +13,22 @@ from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, Busy
 from appliance.upstream.client import Address
 
+RETRY = 5.0
+"""Seconds after which a request may come again that has waited too long; more where its model's load takes longer."""
+
 
 class Place:
     """Handed to `Fleet.lease`, which fills it in; safe to ask at any time."""
 
     def __init__(self) -> None:
+        self.came_to: int | None = None
+        """The place in the queue when it came; 0: only its model's load was waited for. None: it did not wait."""
+        self.waited = 0.0
+        """Seconds that it has waited, once that is over."""
+        self.loaded = False
+        """Its model was loaded while it waited."""
         self._position: Callable[[], int | None] | None = None
+        self._expected: Callable[[], float | None] | None = None
         self._progress: Callable[[], Raw | None] | None = None
         self._fetched: Callable[[], float | None] | None = None
 
@@ -26,15 +36,25 @@ class Place:
         """Its model is being downloaded."""
         self._fetched = fetched
 
-    def take(self, position: Callable[[], int | None], progress: Callable[[], Raw | None]) -> None:
-        self._position, self._progress, self._fetched = position, progress, None
+    def take(
+        self,
+        position: Callable[[], int | None],
+        progress: Callable[[], Raw | None],
+        expected: Callable[[], float | None],
+    ) -> None:
+        self._position, self._progress, self._expected, self._fetched = position, progress, expected, None
+        self.came_to = position() or 0
 
     def leave(self) -> None:
-        self._position = self._progress = self._fetched = None
+        self._position = self._progress = self._expected = self._fetched = None
 
     def position(self) -> int | None:
         """The place in the queue, counted from 1; None when it waits for a load, or for nothing."""
         return self._position() if self._position else None
+
+    def expected(self) -> float | None:
+        """Seconds until it is served, as far as loads decide; None where none was measured, or it does not wait."""
+        return self._expected() if self._expected else None
 
     def progress(self) -> Raw | None:
         """What the engine says of its loading, JSON; None where it says nothing."""
@@ -170,6 +190,11 @@ class Lease:
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self.address is None:
-            raise Busy(f"model '{self.model.id}' waited {lender.queue_timeout:g} s for its turn", retry_after=5)
-        lender.waited(self, trio.current_time() - asked_at)
+            again = self.place.expected() if self.place is not None else None
+            told = f"model '{self.model.id}' waited {lender.queue_timeout:g} s for its turn"
+            raise Busy(told, retry_after=max(again or 0.0, RETRY))
+        seconds = trio.current_time() - asked_at
+        if self.place is not None:
+            self.place.waited = seconds
+        lender.waited(self, seconds)
         return self.address

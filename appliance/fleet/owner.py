@@ -15,8 +15,9 @@ from appliance.core.config.types import Config
 from appliance.core.fit.plan import GpuMemory, Plan
 from appliance.core.models.model import Model
 from appliance.core.scheduling.effects import GOING, Drain, Effect, Grant, Refuse, Start, State, Stop, Terms
-from appliance.core.scheduling.policy import FreePolicy
+from appliance.core.scheduling.policy import NO_MEMORY, FreePolicy
 from appliance.core.scheduling.schedule import Schedule
+from appliance.core.scheduling.waiting import LoadTimes
 from appliance.core.settings import FleetSettings
 from appliance.engines.found import NO_GPUS, Engine, same_start
 from appliance.engines.owner import Chooser, OneEngine
@@ -62,7 +63,7 @@ class Fleet:
         self._supply, self._gpus = supply, gpus
         self._config: Config | None = None
         self._settings, self._budgets = settings, Budgets(settings)
-        self.launches = Launches(chooser, settings, self.logs, self._staying, self._budgets.plan)
+        self.launches = Launches(chooser, settings, self.logs, self._staying, self._plan)
         self._children, self._nursery = children, nursery
         self._schedule = Schedule(self._budgets.limits(None), FreePolicy())
         self._alarm = trio.CancelScope()
@@ -77,6 +78,7 @@ class Fleet:
         self._ends = Ends()
         self._kept: dict[str, float] = {}
         """How long clients wish models to stay when nobody uses them, in seconds, until their process ends."""
+        self._loads = LoadTimes()
         self._failures = Failures(self._runs, self._asked, self.launches)
         self._changed = Changed()
 
@@ -106,6 +108,7 @@ class Fleet:
         self._config = config
         self._current = {model.id: model for model in models}
         outdated = [m for m, run in self._runs.items() if not same_launch(run.model, self._current.get(m))]
+        self._loads.forget(outdated)
         self._models |= {model_id: model for model_id, model in self._current.items() if model_id in self._models}
         for model_id in [m for m in self._schedule.models() if m not in self._current]:
             self._perform(self._schedule.remove(model_id, _now()))
@@ -177,13 +180,23 @@ class Fleet:
         self._asked[ticket] = lease
         self._models[model.id] = model
         self._perform(self._schedule.request(ticket, model.id, self._terms(model), _now()))
-        if lease.place is not None:
+        if lease.place is not None and lease.address is None:
             lease.place.take(
-                lambda: self._schedule.position(ticket, _now()), lambda: progress_of(self._runs.get(model.id))
+                lambda: self._schedule.position(ticket, _now()),
+                lambda: progress_of(self._runs.get(model.id)),
+                lambda: self._expected(ticket),
             )
+
+    def _expected(self, ticket: int) -> float | None:
+        """Seconds until all is loaded that this ticket waits for; None where that was not measured before."""
+        awaited = self._schedule.awaited(ticket, _now())
+        loading = {m: _now() - self._runs[m].began for m in awaited if self._schedule.state(m) is State.STARTING}
+        return self._loads.expected(awaited, loading) if awaited else None
 
     def waited(self, lease: Lease, seconds: float) -> None:
         """See `Lender`."""
+        if lease.place is not None and (run := self._runs.get(lease.model.id)) is not None:
+            lease.place.loaded = not run.reused
         if self.observer is not None:
             self.observer.waited(lease.model.id, seconds)
 
@@ -262,7 +275,15 @@ class Fleet:
     def plan(self, model: Model) -> Plan | None:
         """How the model is best started in what is free now; None where its file does not say enough."""
         engine = self.launches.choose(model) if model.config is None else None
-        return self._budgets.plan(model, engine) if engine is not None else None
+        return self._plan(model, engine) if engine is not None else None
+
+    def _plan(self, model: Model, engine: Engine, further: Mapping[str, int] = NO_MEMORY) -> Plan | None:
+        """See `Budgets.plan`; beside the models that have a process now."""
+        own, taken = self._schedule.memory(model.id), self._schedule.taken()
+        others = {device: size - own.get(device, 0) for device, size in taken.items()}
+        beside = [run.process for name, run in self._runs.items() if name != model.id and run.process is not None]
+        cached = sum(process.launch.prompt_cache for process in beside)
+        return self._budgets.plan(model, engine, further, others, cached)
 
     def room(self) -> Mapping[str, int]:
         """Return the bytes that are free now for a model that is not here yet, by device."""
@@ -420,11 +441,11 @@ class Fleet:
 
     async def _own(self, run: ModelRun) -> None:
         """The one task that owns a model's process, from its start to the schedule's knowledge of its end."""
-        model_id, began = run.model.id, _now()
+        model_id = run.model.id
         error: ApplianceError = ModelUnloaded(model_id)
         try:
             async with beside(partial(persist, f"measuring model '{model_id}'", partial(self._measure, run))):
-                ended = await run.run(self._children, on_ready=partial(self._on_ready, run, began))
+                ended = await run.run(self._children, on_ready=partial(self._on_ready, run))
                 if ended.crashed:
                     self._failures.judge(run, ended, _now())
                 error = ended.error
@@ -436,11 +457,12 @@ class Fleet:
             self._perform(self._schedule.exited(model_id, error, _now()))
             run.gone.set()
 
-    def _on_ready(self, run: ModelRun, began: float) -> None:
-        model_id, seconds = run.model.id, _now() - began
+    def _on_ready(self, run: ModelRun) -> None:
+        model_id, seconds = run.model.id, _now() - run.began
         for failure in run.failures:
             self.launches.blame(model_id, failure)
         log.info("model '%s' is ready after %.2f s", model_id, seconds)
+        self._loads.note(model_id, seconds)
         if self.observer is not None:
             self.observer.loaded(model_id, seconds)
         self._perform(self._schedule.ready(model_id, _now()))

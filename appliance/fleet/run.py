@@ -75,6 +75,7 @@ class ModelRun:
     def __init__(self, model: Model, prepare: Prepare, logs: Logs) -> None:
         self.model = model
         self.started_at = time.time()
+        self.began = trio.current_time()
         self.reused = False
         """A request has found it ready."""
         self.process: ModelProcess | None = None

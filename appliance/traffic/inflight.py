@@ -39,6 +39,10 @@ class InFlightRequest(Struct, frozen=True, kw_only=True):
     resp_headers: dict[str, str]
     resp_bytes: int
     elapsed_ms: int
+    queue_position: int | UnsetType = UNSET
+    """From 1, while it waits in the queue."""
+    expected_wait_ms: int | UnsetType = UNSET
+    """The time until all is loaded that it waits for, while that is known."""
     metadata: dict[str, str] | UnsetType = UNSET
 
 
@@ -60,8 +64,21 @@ class Answer(Protocol):
         ...
 
 
+class Place(Protocol):
+    """The place of a request that waits for its model."""
+
+    def position(self) -> int | None: ...
+
+    def expected(self) -> float | None: ...
+
+
 class _NoAnswer:
     passed = 0
+
+
+Seen = tuple[int, int | None]
+"""The bytes of an answer that readers know of, and the place in the queue."""
+UNSEEN: Seen = 0, None
 
 
 class Entry:
@@ -81,6 +98,7 @@ class Entry:
         "_request",
         "cancel",
         "id",
+        "place",
         "told",
     )
 
@@ -95,8 +113,10 @@ class Entry:
     ) -> None:
         self.id = request_id
         self.cancel = cancel
-        self.told = 0
-        """The bytes that readers know of."""
+        self.told = UNSEEN
+        """The part that readers know of."""
+        self.place: Place | None = None
+        """Set by who waits for the model."""
         self._owner = owner
         self._request = request
         self._model = model
@@ -130,8 +150,14 @@ class Entry:
         """Bytes of body that have gone out."""
         return self._answer.passed
 
+    @property
+    def seen(self) -> Seen:
+        """Readers hear of the request again when this changes."""
+        return self._answer.passed, self.place.position() if self.place is not None else None
+
     def shown(self) -> InFlightRequest:
-        request = self._request
+        request, place = self._request, self.place
+        position, expected = (place.position(), place.expected()) if place is not None else (None, None)
         return InFlightRequest(
             id=self.id,
             timestamp=datetime.fromtimestamp(self._at, UTC).isoformat().replace("+00:00", "Z"),
@@ -143,6 +169,8 @@ class Entry:
             resp_headers=captured_headers(self._headers),
             resp_bytes=self.passed,
             elapsed_ms=round(1000 * (trio.current_time() - self._began)),
+            queue_position=UNSET if position is None else position,
+            expected_wait_ms=UNSET if expected is None else round(1000 * expected),
             metadata=dict(self._metadata) if self._metadata else UNSET,
         )
 
@@ -248,14 +276,14 @@ class InFlight:
             self._look()
 
     def _look(self) -> None:
-        """Note which answers have grown, if it is time: however many readers there are, once in an interval."""
+        """Note which answers have grown, and who waits at another place: once in an interval, for all readers."""
         now = trio.current_time()
         if now < self._next_look:
             return
         self._next_look = now + UPDATE_INTERVAL
         for entry in self._entries.values():
-            if entry.told != entry.passed:
-                entry.told = entry.passed
+            if entry.told != (seen := entry.seen):
+                entry.told = seen
                 self._add(entry.id)
 
     def _change(self, request_id: str) -> Change:

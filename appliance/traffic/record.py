@@ -18,7 +18,7 @@ import trio
 from msgspec import UNSET
 
 from appliance.core.records.accounting import ErrorText, TokenCounter, Usage, count_whole
-from appliance.core.records.activity import Query, with_captures
+from appliance.core.records.activity import Query, prompt_cache_told, with_captures
 from appliance.core.records.captures import Body, CaptureBuffer, Exchange, Packing, captured_parts
 from appliance.core.runs.inward import UNWATCHED, Watch
 from appliance.store.activity import Activity
@@ -112,6 +112,7 @@ class Record:
         "fault",
         "first_byte_at",
         "known",
+        "loaded",
         "metadata",
         "model",
         "outlives",
@@ -126,6 +127,8 @@ class Record:
         self.model = ""
         """The real id; until it is known, the name that was asked for."""
         self.known = False
+        self.loaded = False
+        """Its model had to be loaded for it."""
         self.admitted = False
         """Its sender was let in: a log that strangers can fill tells nothing."""
         self.body: bytes | None = b""
@@ -216,6 +219,7 @@ class RecordingSink(Passing):
 
     def row(self, status: int, seconds: float, ended: float) -> Row:
         """Return the request's row of the activity log, once it is over. ``ended`` is in Unix seconds."""
+        record, metadata = self._record, self._record.metadata
         error, tokens, milliseconds = UNSET, NO_TOKENS, round(seconds * 1000)
         if self._status:
             told = self._told(status)
@@ -223,9 +227,13 @@ class RecordingSink(Passing):
                 error = told
             elif status == 200:
                 tokens, milliseconds = told.tokens, told.duration_ms(seconds * 1000)
+                moved = "fallback" in metadata
+                if words := prompt_cache_told(
+                    told.prompt, tokens.cache_tokens, loaded=record.loaded, moved=moved, body=record.body
+                ):
+                    metadata = {**metadata, "prompt_cache": words}
         if status == CLIENT_LEFT:
             error = "the client left before the answer was complete"
-        record = self._record
         if record.fault is not None:
             error = record.fault
         return Row(
@@ -237,7 +245,7 @@ class RecordingSink(Passing):
             tokens=tokens,
             duration_ms=milliseconds,
             error_msg=error,
-            metadata=record.metadata or UNSET,
+            metadata=metadata or UNSET,
         )
 
     def _told(self, status: int) -> Usage | str:

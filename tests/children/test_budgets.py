@@ -37,7 +37,13 @@ class Machine:
             gpus=(card,),
         )  # fmt: skip
 
-    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+    async def lacks(self, cards: tuple[str, ...]) -> str:
+        await trio.lowlevel.checkpoint()
+        return ""
+
+    def choose(
+        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
+    ) -> Engine | None:
         return None if ON_GPU.seat in tried else ON_GPU
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
@@ -143,3 +149,19 @@ async def test_where_the_users_own_flags_decide_nothing_is_added(models: list[Mo
             argv = " ".join(argv_of(fleet, "a"))
             assert "--fit-target" not in argv
             assert "--log-verbosity" not in argv
+
+
+async def test_the_caches_of_prompts_share_the_budget(models: list[Model]) -> None:
+    async with fleet_on(Machine(ram=8 * GIB, gpu=32 * GIB)) as fleet:  # a budget of 6 GiB
+        sizes: list[int] = []
+        for model in models:
+            await fleet.load(model)
+            argv = argv_of(fleet, model.id)
+            sizes.append(int(argv[argv.index("--cache-ram") + 1]))
+        assert 6 * 1024 > 2 * sizes[0] > 2 * sizes[1] > 2 * sizes[2]
+        taken = sum(fleet.memory(model.id)["ram"] for model in models)
+        assert sum(sizes) * MIB + taken <= 6 * GIB
+        await fleet.unload("b")
+        plan = fleet.plan(models[1])
+        assert plan is not None
+        assert plan.prompt_cache > sizes[1] * MIB - GIB

@@ -31,7 +31,13 @@ class InOrder:
         self.damage: dict[str, str] = {}
         self.told: list[tuple[str, str, str]] = []
 
-    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+    async def lacks(self, cards: tuple[str, ...]) -> str:
+        await trio.lowlevel.checkpoint()
+        return ""
+
+    def choose(
+        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
+    ) -> Engine | None:
         left = [engine for engine in self.engines if engine.seat not in tried]
         return next((engine for engine in left if engine.backend == word), left[0] if left else None)
 

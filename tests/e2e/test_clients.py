@@ -110,3 +110,23 @@ def test_the_page_is_there(server: Server) -> None:
     answer = http(server, "GET", "/", Accept="text/html")
     assert answer.status == 200
     assert b"<!doctype html>" in answer.body
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/completion", "/api/chat"])
+def test_the_activity_log_explains_what_came_from_the_prompt_cache(server: Server, path: str) -> None:
+    """As the real engines count it: the same question again is read from the cache, but for its last token or so."""
+    words = f"{path} " + " ".join(str(number) for number in range(60))
+    body = {"model": "starter", "max_tokens": 2, "n_predict": 2, "temperature": 0, "stream": False}
+    asked = {**body, "messages": [{"role": "user", "content": words}], "prompt": words}
+    told: list[str] = []
+    for _ in range(2):
+        assert http(server, "POST", path, asked).status == 200
+        told.append(http(server, "GET", "/api/metrics/activity?limit=1").json()["data"][0]["metadata"]["prompt_cache"])
+    (first, of), (again, of_again) = (
+        map(int, words.split(" prompt tokens came from the cache")[0].split(" of ")) for words in told
+    )
+    assert of == of_again > 60
+    assert first < of / 2, told
+    assert ": every earlier prompt differs from token" in told[0] or ": no earlier prompt begins like it" in told[0]
+    assert of - 16 <= again < of, told
+    assert told[1].endswith("came from the cache")

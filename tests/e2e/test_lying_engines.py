@@ -18,6 +18,7 @@ import pytest
 import trio
 from engine_folders import Lie, Listed, make_build, tell
 from msgspec import structs
+from port_blocks import port_block
 from program import Server, http, run_command
 
 from appliance.core.engines.choice import Ranked
@@ -128,6 +129,25 @@ def end(server: Server) -> None:
 def seat_of(server: Server) -> str:
     models = http(server, "GET", "/models").json()["data"]
     return next(entry["status"].get("engine", "") for entry in models if entry["id"] == "starter")
+
+
+def test_a_configured_model_runs_on_the_card_that_it_names(world: World, tmp_path: Path) -> None:
+    """Before anything is known of the engines: they are asked for their cards first."""
+    other = Listed(name="CUDA1", description="Other Card 10")
+    tell(world.gpu, Lie(devices=(CARD, other)))
+    command = f"llama-server -m {world.starter} --port ${{PORT}} --threads 1"
+    models = {name: {"cmd": command, "gpu": gpu} for name, gpu in (("here", "other card 10"), ("nowhere", "RTX 4090"))}
+    (tmp_path / "config.yaml").write_text(json.dumps({"startPort": port_block(4), "models": models}))
+    server = world.serve("--config", "config.yaml")
+    assert ask(server, model="here")
+    commands = [" ".join(child.cmdline()) for child in server.children()]
+    assert [command for command in commands if "--device CUDA1" in command]
+    refused = http(server, "POST", "/v1/chat/completions", {**ASK, "model": "nowhere"})
+    assert refused.status == 500
+    assert (
+        "there is no graphics card 'RTX 4090': the engines list Test Card 9000 (CUDA0), Other Card 10 (CUDA1)"
+        in (refused.json()["error"]["message"])
+    )
 
 
 def test_the_fast_and_honest_gpu_is_chosen(proven: World) -> None:

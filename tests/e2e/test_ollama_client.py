@@ -175,6 +175,32 @@ def test_the_port_of_ollama_is_taken_only_if_it_is_free(
     assert open_client(f"http://127.0.0.1:{taken}").list().models
 
 
+def test_the_port_of_ollama_may_be_in_the_configuration_and_a_reload_says_that_it_needs_a_restart(
+    start_server: StartServer, fake_engine: Path, open_client: OpenClient, free_port: Callable[[], int], tmp_path: Path
+) -> None:
+    port, other = free_port(), free_port()
+    config = tmp_path / "config.yaml"
+    config.write_text(f"ollamaPort: {port}\n")
+    argv = ("serve", "--listen", "127.0.0.1:0", "--no-stores", "--config", str(config))
+    server = start_server(*argv, env={ENGINE_VARIABLE: str(fake_engine)})
+    assert open_client(f"http://127.0.0.1:{port}").list().models
+    config.write_text(f"ollamaPort: {other}\n")
+    told = http(server, "POST", "/api/config/reload").json()
+    assert [warning for warning in told["warnings"] if "ollamaPort" in warning and "restart" in warning], told
+    assert open_client(f"http://127.0.0.1:{port}").list().models
+    assert server.process.poll() is None
+    config.write_text("ollamaPort: 65536\n")
+    refused = http(server, "POST", "/api/config/reload")
+    assert refused.status == 400
+    assert b"ollamaPort: must be at most 65535" in refused.body
+    server.process.terminate()
+    assert server.wait(20) == 0
+    config.write_text(f"ollamaPort: {port}\n")
+    flagged = start_server(*argv, "--ollama-port", str(other), env={ENGINE_VARIABLE: str(fake_engine)})
+    assert open_client(f"http://127.0.0.1:{other}").list().models
+    assert f":{port}" not in flagged.told()
+
+
 @pytest.fixture
 def hub(tmp_path: Path) -> Generator[FakeHub]:
     write_model(tmp_path / "hub" / REPO / "tiny-Q8_0.gguf", weights=6 << 20)

@@ -137,6 +137,28 @@ async def test_only_the_card_that_fails_is_left_out(world: World) -> None:
         assert engine.args == ("--device", "CUDA0")
 
 
+async def test_a_model_gets_the_card_that_it_names_and_no_other(world: World) -> None:
+    tell(world.gpu, Lie(devices=(CARD, OTHER)))
+    async with world.open() as engines:
+        assert engines.choose(cards=("Other Card",)) is None
+        assert await engines.lacks(("Card 10",)) == ""
+        engine = engines.choose(cards=("Card 10",))
+        assert engine is not None
+        assert (engine.seat, engine.args) == ("linux-x64-cuda12/b2:CUDA1", ("--device", "CUDA1"))
+        assert engines.choose("m", (engine.seat,), cards=("Card 10",)) is None
+        both = engines.choose(cards=("Card 10", "test card 9000"))
+        assert both is not None
+        assert both.args == ("--device", "CUDA0,CUDA1")
+        assert await engines.lacks(("Card 11",)) == (
+            "there is no graphics card 'Card 11': the engines list Test Card 9000 (CUDA0), Other Card 10 (CUDA1)"
+        )
+        await engines.prove()
+        proven = {one.seat.id: one.standing for one in engines.ranked(cards=("Card 10",))}
+        assert proven == {"linux-x64-cuda12/b2:CUDA1": "proven"}
+        engines.failed(engine, "m", "killed by SIGABRT")
+        assert [one.standing for one in engines.ranked("m", cards=("Card 10",))] == ["probation"]
+
+
 async def test_a_failure_at_work_is_on_probation_for_its_model_alone(world: World) -> None:
     async with world.proven() as engines:
         engine = engines.choose("a")

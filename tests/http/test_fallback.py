@@ -42,7 +42,13 @@ class InOrder:
         self.failures = 0
         self.pardons: list[str] = []
 
-    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+    async def lacks(self, cards: tuple[str, ...]) -> str:
+        await trio.lowlevel.checkpoint()
+        return ""
+
+    def choose(
+        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
+    ) -> Engine | None:
         return next((engine for engine in self.engines if engine.seat not in tried), None)
 
     def failed(self, engine: Engine, model: str, why: str) -> None:
@@ -112,6 +118,23 @@ async def row(server: Appliance) -> dict[str, object]:
     return (await server.ask("GET", "/api/metrics/activity")).json["data"][0]
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+async def test_the_last_line_for_a_client_of_ollama_says_why_where_there_is_no_other_engine(
+    open_server: OpenServer, path: str
+):
+    async with serving(open_server, engine("gpu", *DIES)) as server:
+        body = {"model": "alpha", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
+        answer = await server.ask("POST", path, {**body, "options": {"num_predict": 8}})
+        *lines, last = [json.loads(line) for line in answer.body.splitlines()]
+        said = "".join(line["message"]["content"] if path == "/api/chat" else line["response"] for line in lines)
+        assert (answer.status, answer.cut) == (200, False)
+        assert STORY.startswith(said)
+        assert said
+        assert last.keys() == {"error"}
+        assert "exit status 7" in last["error"]
+        assert not any(line["done"] for line in lines)
+
+
 @pytest.mark.parametrize("fault", [DIES, (*DIES, "--die-mid-record")])
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_that_breaks_is_continued_on_the_next_engine(
@@ -132,7 +155,7 @@ async def test_a_stream_that_breaks_is_continued_on_the_next_engine(
         heads = {(one["id"], one["created"], one["model"]) for one in records(answer) if "choices" in one}
         assert len(heads) == (path in (CHAT, "/v1/completions"))
         noted = await row(server)
-        assert noted["metadata"] == {"fallback": "continued; from=gpu; on=cpu"}
+        assert noted["metadata"]["fallback"] == "continued; from=gpu; on=cpu"
         assert noted["resp_status_code"] == 200
         assert noted["tokens"]["output_tokens"] == 8
         assert (await row(server))["id"] == noted["id"]
@@ -148,7 +171,9 @@ async def test_a_client_of_ollamas_api_only_sees_more_lines(open_server: OpenSer
             assert "".join(line["message"]["content"] for line in lines) == STORY
             assert [line["done"] for line in lines].index(True) == len(lines) - 1
             assert lines[-1]["eval_count"] == 8
-            assert (await row(server))["metadata"] == {"fallback": "continued; from=gpu; on=cpu"}
+            noted = (await row(server))["metadata"]
+        assert noted["fallback"] == "continued; from=gpu; on=cpu"
+        assert noted["prompt_cache"].endswith(": it went on with another engine")
     async with serving(open_server, engine("gpu", "--die-before-head"), engine("cpu")) as server:
         whole = await server.ask("POST", "/api/chat", {**asks, "stream": False})
         assert whole.json["message"]["content"] == STORY
@@ -174,7 +199,7 @@ async def test_what_had_not_begun_is_asked_again(open_server: OpenServer, path: 
                 assert not marks(answer)
             else:
                 assert STORY in answer.body.decode()
-            assert (await row(server))["metadata"] == {"fallback": "replayed; from=gpu; on=cpu"}
+            assert (await row(server))["metadata"]["fallback"] == "replayed; from=gpu; on=cpu"
 
 
 async def test_a_client_that_was_told_to_wait_is_answered_in_the_same_stream(open_server: OpenServer):
@@ -440,4 +465,6 @@ async def test_the_official_clients_see_one_answer(open_server: OpenServer, fake
         async with serving(open_server, engine("gpu", *DIES), engine("cpu"), models=alone) as server:
             with trio.fail_after(30):
                 await trio.to_thread.run_sync(client, server.port)
-            assert (await row(server))["metadata"] == {"fallback": "continued; from=gpu; on=cpu"}
+            noted = (await row(server))["metadata"]
+        assert noted["fallback"] == "continued; from=gpu; on=cpu"
+        assert noted["prompt_cache"].endswith(": it went on with another engine")

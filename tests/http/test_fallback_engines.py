@@ -41,7 +41,13 @@ class InOrder:
             for number, engine in enumerate(engines)
         ]
 
-    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+    async def lacks(self, cards: tuple[str, ...]) -> str:
+        await trio.lowlevel.checkpoint()
+        return ""
+
+    def choose(
+        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
+    ) -> Engine | None:
         return next((engine for engine in self.engines if engine.seat not in tried), None)
 
     def failed(self, engine: Engine, model: str, why: str) -> None:

@@ -62,6 +62,33 @@ async def test_what_is_shown_of_a_request(autojump_clock: trio.testing.MockClock
     assert inflight.snapshot() == []
 
 
+class InQueue:
+    def __init__(self) -> None:
+        self.at: int | None = 2
+        self.left: float | None = 1.5
+
+    def position(self) -> int | None:
+        return self.at
+
+    def expected(self) -> float | None:
+        return self.left
+
+
+async def test_a_place_in_the_queue_is_told_when_it_changes(autojump_clock: trio.testing.MockClock):
+    inflight, place = InFlight(), InQueue()
+    with inflight.follow() as reader, inflight.begin(ASK, "alpha", cancel=ignore) as entry:
+        reader.take()
+        entry.place = place
+        told: list[tuple[object, object]] = []
+        for place.at, place.left in ((2, 1.5), (1, 0.4), (None, 0.2), (None, None)):
+            with trio.move_on_after(2 * UPDATE_INTERVAL):
+                await reader.wait()
+                [change] = shapes(reader.take())
+                request = change["request"]
+                told.append((request.get("queue_position"), request.get("expected_wait_ms")))
+        assert told == [(2, 1500), (1, 400), (None, 200)]  # where only the time has changed, nothing is told
+
+
 async def test_a_reader_begins_with_a_snapshot_and_hears_every_change():
     inflight = InFlight()
     with inflight.follow() as reader:

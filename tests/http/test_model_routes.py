@@ -230,7 +230,13 @@ class NoEngine:
 
     look = None
 
-    def choose(self, model: str = "", tried: Collection[str] = (), word: str = "") -> Engine | None:
+    async def lacks(self, cards: tuple[str, ...]) -> str:
+        await trio.lowlevel.checkpoint()
+        return ""
+
+    def choose(
+        self, model: str = "", tried: Collection[str] = (), word: str = "", cards: tuple[str, ...] = ()
+    ) -> Engine | None:
         return None
 
     def failed(self, engine: Engine, model: str, why: str) -> None:

@@ -30,6 +30,7 @@ class LoadingText:
         self._jokes: Iterator[str] = iter(jokes)
         self._next_joke = 0.0
         self._position: int | None = None
+        self._wait: float | None = None
         self._percent: int | None = None
         self._arrived: int | None = None
         self._in_line = False
@@ -37,20 +38,30 @@ class LoadingText:
     def header(self) -> str:
         return f"{RULE}\nllama-appliance loading model: {self._model}\n"
 
-    def tick(self, waited: float, position: int | None, progress: float | None, fetched: float | None = None) -> str:
+    def tick(
+        self,
+        waited: float,
+        position: int | None,
+        progress: float | None,
+        fetched: float | None = None,
+        expected: float | None = None,
+    ) -> str:
         """Return the text to add after ``waited`` seconds: news if there is any, else a dot.
 
         ``position`` is the request's place in the queue, from 1; ``progress`` of the load and of the download before
-        it, ``fetched``, run from 0 to 1.
+        it, ``fetched``, run from 0 to 1. ``expected`` are the seconds until the model is loaded, told with each place.
         """
         lines: list[str] = []
         arrived = _percent(fetched)
         if arrived is not None and arrived != self._arrived:
             lines.append(f"Downloading: {arrived} %")
         self._arrived = arrived
+        wait = f"expected wait: {expected:.0f} s" if expected is not None else ""
         if position is not None and position != self._position:
-            lines.append(f"Queue position: #{position}")
-        self._position = position
+            lines.append(f"Queue position: #{position}" + (f", {wait}" if wait else ""))
+        elif wait and self._wait is None:
+            lines.append(wait.capitalize())
+        self._position, self._wait = position, expected
         percent = _percent(progress)
         if percent is not None and percent != self._percent:
             lines.append(f"Loading: {percent} %")

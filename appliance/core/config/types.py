@@ -174,12 +174,21 @@ class ModelConfig(Keys, frozen=True):
         str,
         told("Addition: the engine that llama-server in cmd stands for: auto, vulkan ...; empty: cmd runs as it is"),
     ] = ""
+    gpu: Annotated[
+        str | list[str],
+        told("Addition: the graphics cards that it runs on, by name, as in RTX 4090; engine is then auto"),
+    ] = ""
     rpc: Annotated[list[str], told("Addition: workers (HOST:PORT) whose devices it also uses; engine is then auto")] = (
         field(default_factory=list[str])
     )
     argv: Annotated[list[str], told("Addition: cmd split into words; shown, and ignored when read")] = field(
         default_factory=list[str]
     )
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """The graphics cards that ``gpu`` names."""
+        return tuple(filter(None, map(str.strip, [self.gpu] if isinstance(self.gpu, str) else self.gpu)))
 
     @property
     def limit(self) -> int:
@@ -338,6 +347,9 @@ class Config(Keys, frozen=True):
         default=10, name="unloadTimeout"
     )
     start_port: Annotated[int, told("First value of ${PORT}"), Meta(ge=1)] = field(default=5800, name="startPort")
+    ollama_port: Annotated[
+        int, told("Addition: also listen on this port of this machine, for clients of Ollama; 0: no"), Meta(ge=0)
+    ] = field(default=0, name="ollamaPort")
     send_loading_state: Annotated[bool, told("Tell streaming chat clients that the model loads")] = field(
         default=False, name="sendLoadingState"
     )

@@ -7,7 +7,7 @@ model, a server address that is not a URL, sizes and patterns that cannot be rea
 - the model ``healthCheckTimeout`` counts (llama-swap overwrites it with the global one);
 - a priority under an alias counts for the model (llama-swap never looks at it);
 - a peer may leave out its models;
-- ``engine`` and ``rpc`` of a model, which are for a ``cmd`` that begins with the name of llama-server alone.
+- ``engine``, ``gpu`` and ``rpc`` of a model, which are for a ``cmd`` that begins with the name of llama-server alone.
 
 The rules of ``store.path`` need the disk; whoever opens the store checks them.
 
@@ -55,6 +55,7 @@ from appliance.core.words import did_you_mean, split_command
 from appliance.errors import UsageError
 
 SETTINGS = "routing.router.settings"
+DEVICE_FLAGS = ("--device", "-dev")
 PRIORITY = "routing.scheduler.settings.fifo.priority"
 
 
@@ -180,18 +181,20 @@ def _normal_priority(config: Config, names: Names, report: Report) -> dict[str, 
 
 
 def normal_engine(path: str, model: ModelConfig, report: Report) -> ModelConfig:
-    """The model with both keys as the program uses them. ``argv`` is known; its workers are then also in ``rpc``."""
-    engine = model.engine.strip()
-    if not engine and not model.rpc:
+    """The model with these keys as the program uses them. ``argv`` is known; its workers are then also in ``rpc``."""
+    engine, cards = model.engine.strip(), model.cards
+    if not engine and not cards and not model.rpc:
         return model
     if model.argv and not stands_for_engine(model.argv):
-        key = "engine" if engine else "rpc"
+        key = "engine" if engine else "gpu" if cards else "rpc"
         report.error(
             f"{path}.{key}",
             f"is for a cmd that begins with {NAMES[0]}, which the program's own engine takes the place of; this one "
             f"begins with '{model.argv[0]}'. Write {NAMES[0]} there, or remove {key}",
         )
-    return structs.replace(model, engine=engine or AUTO, rpc=_workers(path, model, report))
+    if cards and (flag := next((word for word in model.argv if word in DEVICE_FLAGS), None)):
+        report.error(f"{path}.gpu", f"is there, and cmd has {flag}; name the graphics cards in one place")
+    return structs.replace(model, engine=engine or AUTO, gpu=list(cards), rpc=_workers(path, model, report))
 
 
 def _workers(path: str, model: ModelConfig, report: Report) -> list[str]:
@@ -259,8 +262,9 @@ def _normal_globals(config: Config, report: Report) -> Config:
     _check_tools(config, report)
     if config.store is not None and not config.store.path.strip():
         report.error("store.path", "is empty; name a file, or remove 'store' to keep the activity log in memory")
-    if config.start_port > LAST_PORT:
-        report.error("startPort", f"must be at most {LAST_PORT}, and is {config.start_port}")
+    for key, port in (("startPort", config.start_port), ("ollamaPort", config.ollama_port)):
+        if port > LAST_PORT:
+            report.error(key, f"must be at most {LAST_PORT}, and is {port}")
     headers = structs.replace(config.ui.activity, session_id=_header_names(config.ui.activity.session_id))
     return structs.replace(
         config,

@@ -282,7 +282,7 @@ def _visible(look: Look, backend: str) -> Sequence[Gpu]:
         by_uuid = [gpu for word in words for gpu in cards if word and _has_uuid(gpu, word)]
         if by_uuid:
             cards = list(dict.fromkeys(by_uuid))
-        elif len({_plain(gpu.name) for gpu in cards}) == 1 and all(word.isdecimal() for word in words):
+        elif len({plain(gpu.name) for gpu in cards}) == 1 and all(word.isdecimal() for word in words):
             cards = [cards[int(word)] for word in words if int(word) < len(cards)]
     return cards
 
@@ -334,7 +334,7 @@ def _fit(device: Device, card: Gpu, target: str, of_its_maker: int) -> int:
     told = target or device.description.lower()
     fit = (SAME_MEMORY if same_memory else 0) + (SAME_TARGET if card.gfx and card.gfx in told else 0)
     if (numbered := NUMBERED.fullmatch(card.name)) is None:
-        named = _same_name(_plain(device.description), _plain(card.name))
+        named = _same_name(plain(device.description), plain(card.name))
         if named == SHORTER_NAME and card.total is not None and not same_memory:
             named = 0  # "AMD Radeon Graphics" is what every integrated one is called
         return fit + named if named or fit >= SAME_TARGET else 0
@@ -379,6 +379,6 @@ def _versioned(driver: str, version: str, look: Look) -> str:
     return version or driver
 
 
-def _plain(name: str) -> str:
-    """Return a card's bare name: ``Radeon RX 7900 XT`` of ``AMD Radeon ... (RADV NAVI31)``."""
+def plain(name: str) -> str:
+    """Return a card's bare name: ``radeon rx 7900 xt`` of ``AMD Radeon ... (RADV NAVI31)``."""
     return " ".join(NOISE.sub(" ", NOISE.sub(" ", name)).lower().split())

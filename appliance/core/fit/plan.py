@@ -3,9 +3,10 @@
 Theory. llama-server (b11434) fits a model itself (``--fit``, on unless somebody turns it off): if nobody set the
 context, it lowers it, down to 4096, and then moves layers to main memory, and for experts single tensors, which it does
 better than a rule from outside. So the layers are left to it, with the reserve as its target, and are only predicted
-here. It does not do three things, which are done here: without a GPU it counts the memory that a machine *has*, not the
-memory that other models leave free; it never lowers the number of slots; and it has no reserve in main memory. A user's
-setting is always kept: `Asked` holds those of the model's own engine flags that concern its memory.
+here. It does not do four things, which are done here: without a GPU it counts the memory that a machine *has*, not the
+memory that other models leave free; it never lowers the number of slots; it has no reserve in main memory; and every
+process may keep 8 GiB of prompts there, however many processes there are (`_prompt_cache`). A user's setting is always
+kept: `Asked` holds those of the model's own engine flags that concern its memory.
 
 The budgets at the end say what all models together may use, and the rest when other programs use some of it.
 """
@@ -37,6 +38,8 @@ from appliance.errors import UsageError
 
 NOTHING: Mapping[str, str] = {}
 MOST = 1 << 31
+MOST_CACHED = 8 * GIB
+"""The cache of prompts that llama-server has unless somebody sets another (``--cache-ram``); here also the largest."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -46,6 +49,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     context: bool = False
     gpu_layers: bool = False
     parallel: bool = False
+    prompt_cache: int | None = None
+    """Bytes that its cache of prompts may take (``--cache-ram``); None: nobody has set it."""
     fit: bool = True
     """llama-server may adjust options that nobody has set."""
     understood: bool = True
@@ -66,7 +71,7 @@ def asked_of(
     except UsageError:
         return Asked(options=Options(gpus=tuple(gpus), projector=projector, draft=draft), understood=False)
     words = _Words(said)
-    layers = words.whole("--n-gpu-layers")
+    layers, cached = words.whole("--n-gpu-layers"), words.whole("--cache-ram")
     parallel, context = words.whole("--parallel"), words.whole("--ctx-size")
     ranking = words.on("--reranking") or words.text("--pooling") not in ("", "none")
     options = Options(
@@ -94,6 +99,7 @@ def asked_of(
         context=context is not None,
         gpu_layers=words.text("--n-gpu-layers") not in ("", "auto"),
         parallel=options.parallel > 0,
+        prompt_cache=(MOST_CACHED if cached is None else cached * MIB) if words.text("--cache-ram") else None,
         fit=words.text("--fit") not in ("off", "0", "false", "disabled"),
     )
 
@@ -132,6 +138,8 @@ RESERVE = 1 << 30
 """Bytes that stay free on each device; llama-server's own ``--fit-target``."""
 RAM_SPEED, GPU_SPEED = 30 * GIB, 300 * GIB
 """Bytes a second that usual memory gives, of a machine and of its cards."""
+CACHE_STEP = 64 * MIB
+"""Caches of prompts have sizes that are multiples of it; less than one step is none."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -145,6 +153,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     room: Mapping[str, int]
     """The free memory of each device; ``reserve`` of it stays free."""
     reserve: int
+    prompt_cache: int = 0
+    """Bytes that the process may keep of earlier prompts, in main memory and beyond the estimate."""
 
     @property
     def word(self) -> str:
@@ -167,6 +177,7 @@ class Fit(Struct, frozen=True, kw_only=True):
     memory: Mapping[str, Use]
     room: Mapping[str, int]
     reserve: int
+    prompt_cache: int
 
 
 class _Try(Struct, frozen=True):
@@ -177,11 +188,12 @@ class _Try(Struct, frozen=True):
     places: tuple[str, ...] | None
 
 
-def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = RESERVE) -> Plan:
+def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = RESERVE, spoken_for: int = 0) -> Plan:
     """Choose a plan. Pure.
 
     ``room`` is the free memory by device, ``ram`` among them; the GPUs are filled in its order. More room never makes
-    the verdict worse, or the layers on GPUs fewer.
+    the verdict worse, or the layers on GPUs fewer. ``spoken_for`` are bytes of free main memory that this model's cache
+    of prompts leaves alone: the caches of other models may still grow into them, or the budget is smaller.
     """
     gpus = tuple(device for device in room if device != RAM) if asked.options.gpus or not asked.understood else ()
     left = {device: max(0, size - reserve) for device, size in room.items()}
@@ -192,15 +204,19 @@ def plan(shape: Shape, room: Mapping[str, int], asked: Asked, *, reserve: int = 
     if chosen is None or chosen.places is None:
         least = tries[-1]
         found = placed(least.costs, places_of(len(shape.layers), least.options), least.options.gpus)
-        return Plan(verdict="no", why=_too_large(found, left), flags=(), estimate=found, room=room, reserve=reserve)
+        cached, why = asked.prompt_cache or 0, _too_large(found, left)
+        flags = _cache_flags(cached, asked)
+        return Plan(verdict="no", why=why, flags=flags, estimate=found, room=room, reserve=reserve, prompt_cache=cached)
     found = placed(chosen.costs, chosen.places, chosen.options.gpus)
+    cached = _prompt_cache(found, left, asked, spoken_for)
     return Plan(
         verdict="fits" if chosen is whole else "partly",
         why=_why(found, shape, asked, left, gpus),
-        flags=_flags(chosen, shape, asked, gpus, reserve),
+        flags=(*_flags(chosen, shape, asked, gpus, reserve), *_cache_flags(cached, asked)),
         estimate=found,
         room=room,
         reserve=reserve,
+        prompt_cache=cached,
     )
 
 
@@ -248,6 +264,7 @@ def fit_of(plan: Plan) -> Fit:
         memory={device: use for device, use in found.devices.items() if use.total},
         room=plan.room,
         reserve=plan.reserve,
+        prompt_cache=plan.prompt_cache,
     )
 
 
@@ -345,6 +362,26 @@ def _flags(chosen: _Try, shape: Shape, asked: Asked, gpus: Sequence[str], reserv
     elif gpus and not asked.gpu_layers:
         flags += ["--n-gpu-layers", str(_on_gpus(chosen))]
     return tuple(flags)
+
+
+# llama-server (b11434) copies the state of a prompt that leaves its slot, with its checkpoints, into main memory, and
+# drops the oldest when all of them are larger than --cache-ram. The memory is taken as prompts come, so that neither
+# the estimate nor what is free shows it: ``spoken_for`` is what other processes may still take. Half of the
+# rest leaves the same to the next model, and so on; together they never take more than there is.
+def _prompt_cache(found: Estimate, left: Mapping[str, int], asked: Asked, spoken_for: int) -> int:
+    if asked.prompt_cache is not None:
+        return asked.prompt_cache
+    if asked.options.embedding:
+        return 0  # it keeps nothing of a prompt
+    if RAM not in left:
+        return MOST_CACHED
+    spare = max(0, left[RAM] - found.devices[RAM].total - spoken_for)
+    return min(MOST_CACHED, spare // 2 // CACHE_STEP * CACHE_STEP)
+
+
+def _cache_flags(cached: int, asked: Asked) -> tuple[str, ...]:
+    is_ours = asked.prompt_cache is None and asked.understood and not asked.options.embedding
+    return ("--cache-ram", str(cached // MIB)) if is_ours and cached < MOST_CACHED else ()
 
 
 def _why(found: Estimate, shape: Shape, asked: Asked, left: Mapping[str, int], gpus: Sequence[str]) -> str:

@@ -67,6 +67,8 @@ class Model(Struct, frozen=True, kw_only=True):
     input_modalities: tuple[str, ...] = ("text",)
     engine: str = ""
     """The engine that its own configuration asks for, as `Wanted.word`; empty: none."""
+    cards: tuple[str, ...] = ()
+    """The graphics cards that its own configuration names; none: whatever the engine uses."""
     fetch: tuple[Remote, ...] = ()
     """The downloads that it needs before a start; ``args`` then say the same, for people."""
 

@@ -31,6 +31,8 @@ Loose = int | float | str | bool | list[object] | dict[str, object] | None
 
 class Usage(Struct, frozen=True, kw_only=True):
     tokens: Tokens
+    prompt: int = -1
+    """Tokens of the whole prompt, with those from a cache; -1 if unknown."""
     engine_ms: float = 0.0
     """The engine's own time for prompt and answer; 0 if unknown."""
 
@@ -145,12 +147,13 @@ def _member(value: Loose, name: str) -> Loose:
 class Ledger:
     """The reports so far."""
 
-    __slots__ = ("_cached", "_input", "_metrics", "_output", "_timings")
+    __slots__ = ("_apart", "_cached", "_input", "_metrics", "_output", "_timings")
 
     def __init__(self) -> None:
         self._input = -1
         self._output = -1
         self._cached = -1
+        self._apart = False  # Anthropic's input is what did not come from a cache, OpenAI's is all of it
         self._timings = _NO_TIMINGS
         self._metrics = _NO_METRICS
 
@@ -191,6 +194,7 @@ class Ledger:
         prompt = said.input_tokens if said.prompt_tokens is None else said.prompt_tokens
         completion = said.output_tokens if said.completion_tokens is None else said.completion_tokens
         cached = said.cache_read_input_tokens
+        self._apart = self._apart or cached is not None
         for details in (said.input_tokens_details, said.prompt_tokens_details):
             if cached is None and details is not None:
                 cached = _member(details, "cached_tokens")
@@ -219,7 +223,9 @@ class Ledger:
             tokens_per_second=token_rate,
         )
         engine_ms = max(_rate(timings.prompt_ms), 0.0) + max(_rate(timings.predicted_ms), 0.0)
-        return Usage(tokens=tokens, engine_ms=engine_ms)
+        apart = self._apart or _count(timings.prompt_n) >= 0
+        prompt = tokens.input_tokens + max(tokens.cache_tokens, 0) if apart else tokens.input_tokens
+        return Usage(tokens=tokens, prompt=prompt if tokens.input_tokens >= 0 else -1, engine_ms=engine_ms)
 
     def _prefill_rate(self) -> float:
         """vLLM gives the time to the first token: what was not in the cache has been read in it."""

@@ -139,6 +139,34 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:40] + "...")
 
 
+_NOT_CACHED = re.compile(rb'"cache_prompt"\s*:\s*false')
+
+
+def prompt_cache_told(prompt: int, cached: int, *, loaded: bool, moved: bool, body: bytes | None) -> str:
+    """Say how much of a prompt an engine did not have to read again, and why it was not more; empty: it did not say.
+
+    ``loaded``: the request waited for its model's load; ``moved``: it went on with another engine. An engine reuses
+    what an earlier prompt and this one have in common from their beginning on, so a reason is only told for less than
+    half of the prompt: the rest is mostly what the conversation has got since.
+    """
+    if prompt < 1 or cached < 0:
+        return ""
+    told = f"{cached} of {prompt} prompt tokens came from the cache"
+    if 2 * cached >= prompt:
+        return told
+    if body is not None and _NOT_CACHED.search(body):
+        why = "the request has cache_prompt: false"
+    elif moved:
+        why = "it went on with another engine"
+    elif loaded:
+        why = "the model was loaded for it"
+    elif cached:
+        why = f"every earlier prompt differs from token {cached + 1} on"
+    else:
+        why = "no earlier prompt begins like it"
+    return f"{told}: {why}"
+
+
 def with_captures(page: Page, has: Callable[[int], bool]) -> Page:
     """Return the page with the current ``has_capture``: captures come and go while rows stay."""
     rows = tuple(msgspec.structs.replace(row, has_capture=has(row.id)) for row in page.data)

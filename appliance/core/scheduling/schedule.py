@@ -141,6 +141,20 @@ class Schedule:
         before = sum(len(other.tickets) for other in self._queue.values() if other.rank(now) < rank)
         return before + list(entry.tickets).index(ticket) + 1
 
+    def awaited(self, ticket: int, now: float) -> list[str]:
+        """The models that are loaded before the ticket is served, its own at the end; none if it does not wait."""
+        model = self._holders.get(ticket, "")
+        process, entry = self._processes.get(model), self._queue.get(model)
+        if process is not None and ticket in process.waiting:
+            return [model]
+        if entry is None or ticket not in entry.tickets:
+            return []
+        loading = [other for other, process in self._processes.items() if process.state is State.STARTING]
+        rank = entry.rank(now)
+        ahead = [other.model for other in self._queue.values() if other.rank(now) < rank and other.model not in loading]
+        is_ready = process is not None and process.state is State.READY
+        return [*loading, *ahead, *([] if is_ready else [model])]
+
     def memory(self, model: str) -> Mapping[str, int]:
         """Bytes by device that the model's process counts for; empty without one."""
         process = self._processes.get(model)

@@ -24,7 +24,7 @@ from appliance.http.way.fallback import Course
 from appliance.http.way.guard import Guard
 from appliance.http.way.older import METRICS, Silent, media_marker, send_metrics
 from appliance.http.way.outgoing import CONVERSATION, edited, reached, renamed, sent_headers
-from appliance.http.way.pings import Pings
+from appliance.http.way.pings import Pings, queue_headers
 from appliance.http.way.relay import Relay
 from appliance.http.way.telling import LoadingStream, told_meanwhile
 from appliance.http.way.visit import Job
@@ -108,15 +108,19 @@ class Asking:
             place = Place()
             lease = self._fleet.lease(model, place) if carried is None else carried.lease
             lease.asks = path, job.body
+            if job.record.entry is not None:
+                job.record.entry.place = place
             first = waits and course.falls == 0 and carried is None
             loading = self._loading_stream(job, model, place) if first else None
             silent = waits and loading is None and (carried is None or carried.relay is None)
-            ping = self.pings.begin(aside(job.sink)) if silent else None
+            ping = self.pings.begin(aside(job.sink), place) if silent else None
             try:
                 async with (
                     told_meanwhile(loading) if loading is not None else nullcontext() as told,
                     lease as address,
                 ):
+                    waited = queue_headers(place) if not request.inward else ()
+                    job.record.loaded = place.loaded
                     model = lease.model  # what was named on the hub has its whole name by now
                     if loading is not None:
                         loading.ready()
@@ -148,7 +152,8 @@ class Asking:
                             await carried.relay.run()
                         else:
                             sink = Silent(job.sink) if wordless else job.sink
-                            await Relay(response, sink, job.route.dialect, course.trail, course.headers).run()
+                            told_too = (*course.headers, *waited)
+                            await Relay(response, sink, job.route.dialect, course.trail, told_too).run()
                 return
             except UpstreamFailed as error:
                 failure = error
@@ -219,6 +224,8 @@ class Asking:
             jokes=config.loading_jokes,
             ping_after=self._settings.ping_after,
             fetched=place.fetched,
+            expected=place.expected,
+            headers=lambda: queue_headers(place),
         )
 
 

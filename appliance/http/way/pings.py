@@ -11,26 +11,49 @@ import math
 import trio
 
 from appliance.core.bodies.sse import PING
-from appliance.traffic.request import Sink
+from appliance.fleet.lease import Place
+from appliance.traffic.request import Headers, Sink
 
 EVENT_STREAM = (b"Content-Type", b"text/event-stream")
 UNBUFFERED = ((b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"))
 """Tells proxies on the way to pass a stream on as it comes."""
 
 
+def queue_headers(place: Place) -> Headers:
+    """What a client is told of its request's wait: the place to which it came, and its time, past or expected."""
+    if place.came_to is None:
+        return ()
+    told = [(b"X-Queue-Position", b"%d" % place.came_to)]
+    if place.waited:
+        told.append((b"X-Queue-Wait", b"%.3f" % place.waited))
+    elif (expected := place.expected()) is not None:
+        told.append((b"X-Queue-Expected", b"%.3f" % expected))
+    return told
+
+
+def waiting_comment(place: Place) -> bytes:
+    """A comment with the place in the queue, and the seconds until loads are over, where these are known."""
+    position, expected = place.position(), place.expected()
+    known = f"; queue_position={position}" if position is not None else ""
+    known += f"; expected_wait={expected:.1f}" if expected is not None else ""
+    return f": ping{known}\n\n".encode() if known else PING
+
+
 class Ping:
     """One stream that is waited for; made by `Pings.begin`."""
 
-    def __init__(self, sink: Sink, waiting: dict[Ping, None], due: float) -> None:
+    def __init__(self, sink: Sink, waiting: dict[Ping, None], due: float, place: Place | None) -> None:
         self.due = due
         self._sink = sink
         self._waiting = waiting
+        self._place = place
 
     def say(self) -> None:
         """Start the answer where that has not happened. What the client's side does not take now waits there."""
         if self._sink.status is None:
-            self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
-        self._sink.push(PING)
+            told = queue_headers(self._place) if self._place is not None else ()
+            self._sink.start(200, (EVENT_STREAM, *UNBUFFERED, *told))
+        self._sink.push(waiting_comment(self._place) if self._place is not None else PING)
 
     def stop(self) -> None:
         """Somebody else writes now. Twice is once."""
@@ -45,9 +68,12 @@ class Pings:
         self._waiting: dict[Ping, None] = {}
         self._some = trio.Event()
 
-    def begin(self, sink: Sink) -> Ping:
-        """Comments go into this answer until `Ping.stop`; nobody else writes into it meanwhile."""
-        ping = Ping(sink, self._waiting, trio.current_time() + self.after)
+    def begin(self, sink: Sink, place: Place | None = None) -> Ping:
+        """Comments go into this answer until `Ping.stop`; nobody else writes into it meanwhile.
+
+        They tell of its ``place`` in the queue, where there is one.
+        """
+        ping = Ping(sink, self._waiting, trio.current_time() + self.after, place)
         if self.after < math.inf:
             self._waiting[ping] = None
             self._some.set()

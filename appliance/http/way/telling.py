@@ -92,12 +92,16 @@ class LoadingStream:
         jokes: bool,
         ping_after: float = 15.0,
         fetched: Callable[[], float | None] = lambda: None,
+        expected: Callable[[], float | None] = lambda: None,
+        headers: Callable[[], Headers] = tuple,
     ) -> None:
         self._sink = sink
         self._model = model
         self._position = position
         self._progress = progress
         self._fetched = fetched
+        self._expected = expected
+        self._headers = headers
         self._ping_after = ping_after or math.inf
         self._text = LoadingText(model, random.sample(JOKES, len(JOKES)) if jokes else ())
         self._id = f"chatcmpl-{secrets.token_hex(12)}"
@@ -114,7 +118,8 @@ class LoadingStream:
             await self._say(self._text.header())
             while not await self._over_within(TICK):
                 waited = trio.current_time() - began
-                await self._say(self._text.tick(waited, self._position(), self._progress(), self._fetched()))
+                told = self._position(), self._progress(), self._fetched(), self._expected()
+                await self._say(self._text.tick(waited, *told))
             if self._loaded:
                 await self._say(self._text.end(trio.current_time() - began))
         await self._ping(started=started)
@@ -148,7 +153,7 @@ class LoadingStream:
 
     def _start(self) -> None:
         if self._sink.status is None:
-            self._sink.start(200, (EVENT_STREAM, *UNBUFFERED))
+            self._sink.start(200, (EVENT_STREAM, *UNBUFFERED, *self._headers()))
 
     async def _say(self, text: str) -> None:
         chunk = {

@@ -466,6 +466,13 @@ def test_a_command_may_stand_for_an_engine_and_name_workers() -> None:
     assert on_engine("engine: auto", "llama-server.exe -m x").engine == "auto"
     workers = on_engine("rpc: [10.0.0.2, 'Box.local:50060', '10.0.0.2:50052']")
     assert (workers.engine, workers.rpc) == ("auto", ["10.0.0.2:50052", "box.local:50060"])
+    for told in ("gpu: ' RTX 4090 '", "gpu: [RTX 4090]", "gpu: [RTX 4090, '']"):
+        assert (on_engine(told).engine, on_engine(told).gpu, on_engine(told).cards) == (
+            "auto",
+            ["RTX 4090"],
+            ("RTX 4090",),
+        )
+    assert on_engine("gpu: RTX 4090:2, engine: vulkan").cards == ("RTX 4090:2",)
     assert on_engine("engine: cpu", "llama-server --rpc a,b:1 -m x").rpc == ["a:50052", "b:1"]
     assert on_engine("rpc: [a]", "llama-server --rpc a:50052 -m x").rpc == ["a:50052"]
     assert model("macros: {w: 'a:1'}, env: [A=1]").engine == ""
@@ -477,6 +484,8 @@ def test_a_command_may_stand_for_an_engine_and_name_workers() -> None:
         ("engine: vulkan", "vllm serve x", "models.m.engine: is for a cmd that begins with llama-server"),
         ("engine: cpu", "/usr/bin/llama-server -m x", "this one begins with '/usr/bin/llama-server'"),
         ("rpc: [a]", "docker run llama-server", "models.m.rpc: is for a cmd"),
+        ("gpu: RTX 4090", "docker run llama-server", "models.m.gpu: is for a cmd"),
+        ("gpu: RTX 4090", "llama-server -dev CUDA0", "models.m.gpu: is there, and cmd has -dev"),
         ("rpc: [a, '[::1]:5']", "llama-server", "models.m.rpc[1]: '[::1]:5' is an IPv6 address"),
         ("rpc: ['a:0']", "llama-server", "models.m.rpc[0]: 'a:0' has no port"),
         ("rpc: [a]", "llama-server --rpc b", "models.m.rpc: differs from the workers in cmd (b:50052)"),

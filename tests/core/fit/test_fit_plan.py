@@ -31,8 +31,14 @@ SHAPES = [LLAMA, *map(shape_of, (gemma("gemma3"), experts(), latent(), mamba(), 
 
 
 def planned(room: Mapping[str, int], *flags: str, shape: Shape = LLAMA, reserve: int = 0) -> Plan:
+    """Without a cache of prompts; `cached` has one."""
     gpus = [device for device in room if device != RAM]
-    return plan(shape, room, asked_of(flags, gpus=gpus), reserve=reserve)
+    return plan(shape, room, asked_of([*flags, "--cache-ram", "0"], gpus=gpus), reserve=reserve)
+
+
+def cached(room: Mapping[str, int], *flags: str, shape: Shape = LLAMA, reserve: int = 0, spoken_for: int = 0) -> Plan:
+    gpus = [device for device in room if device != RAM]
+    return plan(shape, room, asked_of(flags, gpus=gpus), reserve=reserve, spoken_for=spoken_for)
 
 
 # ---- what is chosen --------------------------------------------------------------------------------------------------
@@ -124,6 +130,23 @@ def test_the_rest_of_the_flags_counts():
     assert asked_of(["--device", "none"], gpus=["gpu0"]).options.gpus == ()
 
 
+def test_a_cache_of_prompts_takes_half_of_what_is_left():
+    taken = cached({RAM: 4 * GIB}, "--ctx-size", "4096").estimate.devices[RAM].total
+    assert 360 * MIB < taken < 361 * MIB
+    found = cached({RAM: 4 * GIB}, "--ctx-size", "4096")
+    assert (found.flags, found.prompt_cache) == (("--cache-ram", "1856"), 1856 * MIB)
+    assert cached({RAM: 4 * GIB}, "--ctx-size", "4096", spoken_for=3 * GIB).flags == ("--cache-ram", "320")
+    assert cached({RAM: 4 * GIB}, "--ctx-size", "4096", spoken_for=4 * GIB).flags == ("--cache-ram", "0")
+    assert cached({RAM: 64 * GIB}, "--ctx-size", "4096").flags == ()
+    assert cached({RAM: 64 * GIB}).prompt_cache == 8 * GIB
+    assert cached({RAM: 200 * MIB}).flags == ("--cache-ram", "0")
+    for said, size in (("100", 100 * MIB), ("0", 0), ("-1", 8 * GIB)):
+        found = cached({RAM: 4 * GIB}, "-c", "4096", "-cram", said)
+        assert (found.flags, found.prompt_cache) == ((), size)
+    assert cached({RAM: 4 * GIB}, "--embedding", shape=SHAPES[5]).flags == ()
+    assert cached({RAM: 4 * GIB}, "--from-the-future").flags == ()
+
+
 # ---- for any ---------------------------------------------------------------------------------------------------------
 
 SIZES = st.integers(0, 900).map(lambda mib: mib * MIB)
@@ -181,3 +204,22 @@ def test_what_somebody_said_stays(shape: Shape, room: dict[str, int], flags: lis
         assert 3000 <= found.estimate.context <= 3 * 1024 + 256 * 3
     else:
         assert found.estimate.context >= min(LEAST_CONTEXT, shape.trained)
+
+
+@given(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=6), st.integers(0, 40_000), SIZES, st.booleans())
+def test_models_and_their_caches_never_take_more_than_there_is(
+    shapes: list[Shape], mib: int, reserve: int, grown: bool
+):
+    """One is started after the other; the caches of those before have grown to their whole size, or not at all."""
+    free, promised = mib * MIB, 0
+    for shape in shapes:
+        found = cached({RAM: free}, shape=shape, reserve=reserve, spoken_for=0 if grown else promised)
+        if found.verdict == "no":
+            assert found.prompt_cache == 0
+            continue
+        free -= found.estimate.devices[RAM].total + (found.prompt_cache if grown else 0)
+        promised += found.prompt_cache
+        assert found.prompt_cache % (64 * MIB) == 0
+        assert 0 <= found.prompt_cache <= 8 * GIB
+        assert (found.prompt_cache == 8 * GIB) is ("--cache-ram" not in found.flags)
+        assert reserve + (0 if grown else promised if found.prompt_cache else 0) <= max(free, reserve)

@@ -94,6 +94,22 @@ def test_drafted_tokens_need_both_numbers(drafts: dict[str, int], found: tuple[i
     assert (tokens.draft_tokens, tokens.draft_acc_tokens) == found
 
 
+@pytest.mark.parametrize(
+    ("answer", "prompt"),
+    [
+        ({"timings": TIMINGS}, 28),
+        ({"timings": TIMINGS, "usage": {"prompt_tokens": 28, "completion_tokens": 2}}, 28),
+        ({"timings": {"prompt_n": 20}}, 20),
+        ({"usage": {"prompt_tokens": 30, "prompt_tokens_details": {"cached_tokens": 10}}}, 30),
+        ({"usage": {"input_tokens": 20, "cache_read_input_tokens": 10}}, 30),
+        ({"usage": {"completion_tokens": 20}}, -1),
+    ],
+)
+def test_the_whole_prompt_counts_what_came_from_a_cache_once(answer: dict[str, object], prompt: int):
+    assert count([json.dumps(answer).encode()], streaming=False).prompt == prompt
+    assert count([b"data: " + json.dumps(answer).encode() + b"\n\n"], streaming=True).prompt == prompt
+
+
 def test_vllm_metrics_become_rates():
     answer = {
         "usage": {"prompt_tokens": 110, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 10}},

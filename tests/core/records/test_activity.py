@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from appliance.core.records.activity import (
     parse_id,
     parse_models,
     parse_query,
+    prompt_cache_told,
     with_captures,
 )
 from appliance.errors import BadRequest
@@ -207,3 +209,39 @@ def test_bins_are_between_5_and_20():
         found = histogram(InMemory([float(n) for n in range(number)]))
         assert found is not None
         assert len(found.bins) == bins
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cached", "facts", "told"),
+    [
+        (1100, 1024, {}, "1024 of 1100 prompt tokens came from the cache"),
+        (8, 4, {"loaded": True}, "4 of 8 prompt tokens came from the cache"),
+        (812, 0, {"loaded": True}, "0 of 812 prompt tokens came from the cache: the model was loaded for it"),
+        (812, 0, {}, "0 of 812 prompt tokens came from the cache: no earlier prompt begins like it"),
+        (900, 100, {}, "100 of 900 prompt tokens came from the cache: every earlier prompt differs from token 101 on"),
+        (
+            9,
+            0,
+            {"moved": True, "loaded": True},
+            "0 of 9 prompt tokens came from the cache: it went on with another engine",
+        ),
+        (
+            9,
+            0,
+            {"body": b'{"cache_prompt" : false}'},
+            "0 of 9 prompt tokens came from the cache: the request has cache_prompt: false",
+        ),
+        (
+            9,
+            0,
+            {"body": b'{"cache_prompt":true}'},
+            "0 of 9 prompt tokens came from the cache: no earlier prompt begins like it",
+        ),
+        (9, -1, {}, ""),
+        (-1, 3, {}, ""),
+        (0, 0, {}, ""),
+    ],
+)
+def test_what_a_row_says_of_the_prompt_cache(prompt: int, cached: int, facts: dict[str, Any], told: str):
+    known: dict[str, Any] = {"loaded": False, "moved": False, "body": None, **facts}
+    assert prompt_cache_told(prompt, cached, **known) == told

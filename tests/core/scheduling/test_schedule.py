@@ -220,6 +220,16 @@ class Fleet(RuleBasedStateMachine):
         assert sorted(p for p in places if p is not None) == list(range(1, self.schedule.queued() + 1))
 
     @invariant()
+    def who_waits_awaits_loads_and_at_the_end_its_own(self) -> None:
+        for ticket, model in self.waiting.items():
+            awaited = self.schedule.awaited(ticket, self.now)
+            assert len({*awaited}) == len(awaited)
+            assert model in awaited[-1:] or self.running.get(model) == "ready"
+            if self.schedule.position(ticket, self.now) is None:
+                assert awaited == [model]
+        assert not any(self.schedule.awaited(ticket, self.now) for ticket in self.leased)
+
+    @invariant()
     def nobody_is_forgotten(self) -> None:
         """While somebody queues, something will wake the schedule: a process, a lease, or the time."""
         if self.schedule.queued():
