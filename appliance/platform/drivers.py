@@ -105,11 +105,13 @@ def _told(output: bytes) -> tuple[str, Look | None]:
     """The last stage that began, and the look if there is one."""
     stage = STAGES[0]
     for line in output.split(b"\n"):
-        match decoded(_TOLD, line):  # None: a driver that prints something
+        match decoded(_TOLD, line):
             case Stage(name):
                 stage = name
             case Seen(seen):
                 return stage, seen
+            case None:
+                pass  # a driver that prints something
     return stage, None
 
 
