@@ -55,7 +55,7 @@ class BadExpression(ValueError):
     """The text is not an expression of the grammar. The message says what it found, and what could stand there."""
 
 
-_TOKEN = re.compile(r"\s*(?:(?P<name>[\w.-]+)|(?P<set>\+[\w.-]+)|(?P<sign>[&|()])|(?P<bad>\S))")
+_TOKEN = re.compile(r"(?P<name>[\w.-]+)|(?P<set>\+[\w.-]+)|(?P<sign>[&|()])|(?P<bad>\S)")
 
 
 class _Token(Struct, frozen=True):
