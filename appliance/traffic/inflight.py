@@ -139,8 +139,8 @@ class Entry:
         self._owner.tell(self)
 
     def let_go(self) -> None:
-        """It is over. Nothing of the request is reached through this any more: a request that were freed only when the
-        collector looks for cycles would make it look, for some 20 ms, a few times a second.
+        """It is over. Nothing of the request is reached through this any more: in a cycle it would wait for Python's
+        collector, which then looks for some 20 ms, a few times a second.
         """
         self.cancel = _nothing_to_end
         self._answer = _NO_ANSWER

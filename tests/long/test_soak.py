@@ -96,7 +96,11 @@ def configuration(tmp_path: Path, fake_engine: Path, fake_model: Path, **top: ob
             models,
             modelsMax=2,
             streams={"path": str(tmp_path / "streams")},
-            runs={"slots": 1, "queue": BESIDE},  # so that runs wait for each other, and none is refused
+            # Runs wait for each other, so none is refused. What is kept fills within minutes: a store that fills for an
+            # hour looks like a leak.
+            runs={"slots": 1, "queue": BESIDE, "keepMax": 20},
+            captureBuffer=1,
+            metricsMaxInMemory=200,
             logToStdout="none",
             **top,
         )
