@@ -605,7 +605,7 @@ async def test_a_redirect_without_end_or_to_nothing_is_refused(hub: FakeHub, set
 @pytest.mark.parametrize("path", ["../../../../evil-Q4_K_M.gguf", "a/../../evil-Q4_K_M.gguf", "C:\\evil-Q4_K_M.gguf"])
 async def test_no_name_of_the_hub_leads_out_of_the_cache(hub: FakeHub, settings: DownloadSettings, path: str) -> None:
     hub.behave(evil_path=path, no_sizes=False)
-    assert isinstance(await refused(settings, REPO, None), NotFound)
+    assert isinstance(await refused(settings, REPO, None), HubFailed)
     assert not settings.cache.exists()
 
 
