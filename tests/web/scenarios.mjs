@@ -342,6 +342,7 @@ export const scenarios = {
         outgoing.writeHead(answer.statusCode, answer.headers);
         answer.pipe(outgoing);
       });
+      asked.on("error", () => outgoing.destroy()); // also its own end, when the browser leaves before an answer
       outgoing.on("close", () => asked.destroy());
       incoming.pipe(asked);
     });
