@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -112,8 +113,13 @@ class Server:
         return self.errors.read_text(encoding="utf-8", errors="replace")
 
     def children(self) -> list[psutil.Process]:
-        """All processes below the program."""
-        return psutil.Process(self.process.pid).children(recursive=True)
+        """All processes below the program that have not ended."""
+        found: list[psutil.Process] = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.status() != psutil.STATUS_ZOMBIE:
+                    found.append(child)
+        return found
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
