@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from program import COMMAND, Server
+from program import COMMAND, REQUIRED, Server
 
 from appliance.engines import embedded
 from appliance.engines.found import EMBEDDED, list_engines
-
-REQUIRED = "LLAMA_APPLIANCE_REQUIRE_ENGINE"
-"""Set where both engines must be there: a missing one is then a failure and not a skip."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,10 +13,9 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import pytest
-from conftest import REQUIRED
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
-from program import Server, StartServer
+from program import REQUIRED, Server, StartServer
 from waiting import wait
 
 from appliance.core.models.recommended import RECOMMENDED
