@@ -19,6 +19,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
+from appliance.core.runs.bios import tells_format
 from appliance.core.runs.messages import (
     Call,
     CallDelta,
@@ -45,7 +46,7 @@ from appliance.core.runs.messages import (
     TurnFailed,
     Usage,
 )
-from appliance.core.runs.turn import Judge, Judged, Prompt, Reading, Round, Turn, Written, as_json, tells_format
+from appliance.core.runs.turn import Judge, Judged, Prompt, Reading, Round, Turn, Written, as_json
 
 MAX_HELD = 64 << 20
 """Largest number of characters of text, reasoning, calls and results in one run: all of it is kept, and sent again with

@@ -40,8 +40,8 @@ from msgspec import Meta, Raw
 from appliance.agents.record import Limits
 from appliance.core.bodies.head import check_json
 from appliance.core.config.additions import RunsConfig
+from appliance.core.runs.bios import BIOS_FACTS, unknown_fact
 from appliance.core.runs.messages import MAX_ITERATIONS, Task, Tool
-from appliance.core.runs.turn import BIOS_FACTS, unknown_fact
 from appliance.core.tools.schema_check import schema_problem
 from appliance.core.tools.specs import NO_PARAMETERS
 from appliance.core.words import meant_or_all

@@ -7,18 +7,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from msgspec import Raw, structs
 
+from appliance.core.runs.bios import BIOS_FACTS, BiosContext, bios_facts, bios_of, bios_text, tells_format, unknown_fact
 from appliance.core.runs.messages import Task
-from appliance.core.runs.turn import (
-    BIOS_FACTS,
-    BiosContext,
-    DirectiveReader,
-    Prompt,
-    bios_facts,
-    bios_of,
-    bios_text,
-    tells_format,
-    unknown_fact,
-)
+from appliance.core.runs.turn import DirectiveReader, Prompt
 
 CONTEXT = BiosContext(
     now=datetime(2026, 11, 20, 19, 30, 5, tzinfo=timezone(timedelta(hours=1), "CET")),

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.runs.turn import FENCE, MARK, DirectiveReader, Reading
+from appliance.core.runs.bios import FENCE, MARK
+from appliance.core.runs.turn import DirectiveReader, Reading
 
 WORDS = st.sampled_from(
     [

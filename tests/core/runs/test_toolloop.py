@@ -12,6 +12,7 @@ import pytest
 from msgspec import Raw, structs
 from run_play import MESSAGES, NOW, TOOLS, Transcript, play, read
 
+from appliance.core.runs.bios import BiosContext, bios_text
 from appliance.core.runs.messages import (
     CallDelta,
     CancelAsked,
@@ -29,7 +30,6 @@ from appliance.core.runs.messages import (
     Usage,
 )
 from appliance.core.runs.toolloop import Loop, OutOfTurn
-from appliance.core.runs.turn import BiosContext, bios_text
 
 TRANSCRIPTS = [found for path in sorted(Path(__file__).parent.glob("transcripts/*.txt")) for found in read(path)]
 
