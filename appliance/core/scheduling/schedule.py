@@ -47,6 +47,7 @@ from appliance.core.scheduling.effects import (
     Terms,
 )
 from appliance.core.scheduling.policy import NO_MEMORY, Limits, Occupant, Policy, fits, make_fit, make_room, too_large
+from appliance.core.scheduling.waiting import Entry
 from appliance.errors import ApplianceError, Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, TooManyRequests
 
 LOOK_AHEAD = 8
@@ -78,24 +79,6 @@ class _Process:
         return self.state is State.STARTING or bool(self.leases) or now < self.ready_at + self.terms.min_loaded
 
 
-class _Entry:
-    """The queued tickets of one model."""
-
-    def __init__(self, model: str, terms: Terms, number: int) -> None:
-        self.model = model
-        self.terms = terms
-        self.number = number
-        self.tickets: dict[int, float] = {}
-        """Ticket -> when it came, oldest first."""
-
-    def overdue_at(self) -> float:
-        return next(iter(self.tickets.values())) + self.terms.patience
-
-    def rank(self, now: float) -> tuple[bool, int, int]:
-        overdue = now >= self.overdue_at()
-        return not overdue, 0 if overdue else -self.terms.priority, self.number
-
-
 class Schedule:
     """The state of the fleet and the rules above."""
 
@@ -103,7 +86,7 @@ class Schedule:
         self.limits = limits
         self._policy = policy
         self._processes: dict[str, _Process] = {}
-        self._queue: dict[str, _Entry] = {}
+        self._queue: dict[str, Entry] = {}
         self._holders: dict[int, str] = {}  # every ticket that has not ended -> its model
         self._measured: dict[str, Mapping[str, int]] = {}
         self._yielding: frozenset[str] = frozenset()
@@ -232,7 +215,7 @@ class Schedule:
         entry = self._queue.get(model)
         if entry is None:
             self._entries += 1
-            entry = self._queue[model] = _Entry(model, terms, self._entries)
+            entry = self._queue[model] = Entry(model, terms, self._entries)
         entry.tickets[ticket] = now
         return self._serve_queue(now)
 
@@ -326,7 +309,7 @@ class Schedule:
             return self._serve_queue(now)
         if process.waiting:
             self._entries += 1
-            entry = self._queue.setdefault(model, _Entry(model, terms, self._entries))
+            entry = self._queue.setdefault(model, Entry(model, terms, self._entries))
             entry.tickets |= dict.fromkeys(process.waiting, now)
             process.waiting = []
         process.state = State.DRAINING if process.leases else State.STOPPING
@@ -393,7 +376,7 @@ class Schedule:
             return []
         effects: list[Effect] = []
         yielding: set[str] = set()
-        ahead: list[_Entry] = []
+        ahead: list[Entry] = []
         for entry in sorted(self._queue.values(), key=lambda entry: entry.rank(now)):
             if len(ahead) >= LOOK_AHEAD:
                 break
@@ -410,7 +393,7 @@ class Schedule:
         self._yielding = frozenset(yielding)
         return effects
 
-    def _serve_entry(self, entry: _Entry, ahead: list[_Entry], yielding: set[str], now: float) -> list[Effect]:
+    def _serve_entry(self, entry: Entry, ahead: list[Entry], yielding: set[str], now: float) -> list[Effect]:
         """Start the entry's model, or move on towards it; a start or a refusal takes it out of the queue."""
         going = self._plan(entry, ahead, now)
         if isinstance(going, ApplianceError):
@@ -436,14 +419,14 @@ class Schedule:
             effects.append(Start(entry.model))
         return effects
 
-    def _may_start(self, entry: _Entry, going: list[str]) -> bool:
+    def _may_start(self, entry: Entry, going: list[str]) -> bool:
         """True if everything that must go for it is gone, its own last process included."""
         if entry.model in self._processes or any(model in self._processes for model in going):
             return False
         taken = [self._memory(model, process.terms) for model, process in self._processes.items()]
         return fits(self.limits, [self._memory(entry.model, entry.terms), *taken])
 
-    def _plan(self, entry: _Entry, ahead: list[_Entry], now: float) -> list[str] | ApplianceError | None:
+    def _plan(self, entry: Entry, ahead: list[Entry], now: float) -> list[str] | ApplianceError | None:
         """Return the models that must go for this entry; None if it waits for those ahead; an error if it could wait
         for ever.
         """
@@ -465,7 +448,7 @@ class Schedule:
             return self._beside_pinned(entry.model, pinned)
         return None
 
-    def _stands_in_the_way(self, entry: _Entry, going: list[str], ahead: list[_Entry]) -> bool:
+    def _stands_in_the_way(self, entry: Entry, going: list[str], ahead: list[Entry]) -> bool:
         """Rule 4: it would evict somebody ahead, or somebody ahead would evict it."""
         if any(other.model in going for other in ahead):
             return True

@@ -1,16 +1,36 @@
-"""How long a request is expected to wait for its model, from the times that loads have taken.
-
-Only loads are foretold. How long the requests that hold other models go on nobody knows, so the figure is the least
-that is to be expected; without a measured load of every model that comes first there is none.
-"""
+"""Requests that wait for their model: their entry in the queue, and how long they are expected to wait."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from appliance.core.scheduling.effects import Terms
+
+
+class Entry:
+    """The queued tickets of one model."""
+
+    def __init__(self, model: str, terms: Terms, number: int) -> None:
+        self.model = model
+        self.terms = terms
+        self.number = number
+        self.tickets: dict[int, float] = {}
+        """Ticket -> when it came, oldest first."""
+
+    def overdue_at(self) -> float:
+        return next(iter(self.tickets.values())) + self.terms.patience
+
+    def rank(self, now: float) -> tuple[bool, int, int]:
+        overdue = now >= self.overdue_at()
+        return not overdue, 0 if overdue else -self.terms.priority, self.number
+
 
 class LoadTimes:
-    """The usual time of each model's load in seconds: each measurement counts as much as all before it."""
+    """The usual time of each model's load in seconds: each measurement counts as much as all before it.
+
+    Only loads are foretold. Nobody knows how long the requests that hold other models go on, so the figure is the least
+    that is to be expected. There is none without a measured load of every model that comes first.
+    """
 
     def __init__(self) -> None:
         self._usual: dict[str, float] = {}

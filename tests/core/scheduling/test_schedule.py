@@ -16,6 +16,7 @@ from appliance.core.scheduling.effects import Drain, Effect, Grant, Refuse, Star
 from appliance.core.scheduling.matrix import Matrix
 from appliance.core.scheduling.policy import FreePolicy, GroupPolicy, Limits, MatrixPolicy, Policy
 from appliance.core.scheduling.schedule import Schedule
+from appliance.core.scheduling.waiting import Entry
 from appliance.errors import Busy, ModelFailedToStart, ModelUnloaded, ShuttingDown, TooManyRequests
 
 MODELS = ["a", "b", "c", "d", "e"]
@@ -256,7 +257,7 @@ def inside(thing: object) -> object:
     """Everything that a schedule remembers, as values that can be compared."""
     if isinstance(thing, dict):
         return [(key, inside(value)) for key, value in cast("dict[object, object]", thing).items()]
-    return inside(vars(thing)) if type(thing).__module__ == Schedule.__module__ else thing
+    return inside(vars(thing)) if type(thing).__module__ in {Schedule.__module__, Entry.__module__} else thing
 
 
 TestFleet = Fleet.TestCase
