@@ -14,6 +14,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.bodies.json_text import Edit, apply_edits, parse_path
 from appliance.core.llama import flags
+from appliance.core.parts import UNREADABLE, decoded
 from appliance.errors import BadRequest
 
 COMPLETIONS = frozenset({"/completion", "/completions"})
@@ -81,7 +82,7 @@ def with_images(route: str, body: bytes, marker: str) -> bytes:
         raise BadRequest(
             f'image_data cannot be read ({error}); it looks like [{{"data": "<base64>", "id": 12}}]', param=IMAGES
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return body
     if not found.image_data:
         return body
@@ -136,9 +137,7 @@ def says_nothing(route: str, body: bytes) -> bool:
     """Return whether a request wants its prompt evaluated, and no token."""
     if route not in COMPLETIONS or _PERHAPS_SILENT.search(body) is None:
         return False
-    try:
-        wanted = _WANTED.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    if (wanted := decoded(_WANTED, body)) is None:
         return False
     said = (wanted.n_predict, wanted.max_completion_tokens, wanted.max_tokens)
     return next((number for number in said if number is not None), None) == 0
@@ -162,7 +161,7 @@ def silenced(answer: bytes) -> bytes:
         if answer.lstrip()[:1] == b"[":
             return b"[%b]" % b",".join(silenced(bytes(one)) for one in _ARRAY.decode(answer))
         members = _OBJECT.decode(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return answer
     edits = [_edit(name, value) for name, value in _SILENT.items() if name in members]
     if bytes(members.get("timings", Raw()))[:1] == b"{":
@@ -188,10 +187,7 @@ def silenced_records(records: bytes) -> bytes:
 
 def _silenced_records(records: bytes) -> Iterator[bytes]:
     for record in records.split(_END):
-        try:
-            told = _RECORD.decode(record.removeprefix(_DATA)) if record.startswith(_DATA) else None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            told = None
+        told = decoded(_RECORD, record.removeprefix(_DATA)) if record.startswith(_DATA) else None
         if told is not None and told.stop:
             yield _DATA + silenced(record.removeprefix(_DATA)) + _END
         elif record and (told is None or told.stop is None or told.prompt_progress is not UNSET):
@@ -221,10 +217,7 @@ def cache_lines(slots: bytes, argv: Sequence[str]) -> bytes:
 
     The process was started with ``argv``, which says whether the slots share one context.
     """
-    try:
-        found = _SLOTS.decode(slots)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return b""
+    found = decoded(_SLOTS, slots)
     if not found:
         return b""
     tokens = sum(slot.n_prompt_tokens for slot in found)

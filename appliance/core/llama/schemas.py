@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from appliance.core.bodies.json_text import JSON, OBJECT, Edit, apply_edits, parse_path
 from appliance.core.config.scalars import BadPattern, check_pattern
+from appliance.core.parts import decoded
 from appliance.core.tools.schema_check import schema_problem
 from appliance.errors import BadRequest
 
@@ -52,9 +53,7 @@ def has_schema(route: str, body: bytes) -> bool:
 
 def kept(body: bytes) -> bytes:
     """The body with a schema that the embedded engine keeps to. Raises BadRequest for one that it would drop."""
-    try:
-        found = _BODY.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    if (found := decoded(_BODY, body)) is None:
         return body  # the engine says what is wrong with it
     form = found.response_format or _Format()
     schemas = (found.json_schema, form.schema, form.json_schema.schema if form.json_schema is not UNSET else UNSET)

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import Struct
 
 from appliance.core.llama.older_bodies import IMAGES, NEW_FORM, cache_lines, lacks_cache, silenced, silenced_records
-from appliance.core.parts import is_event_stream, without
+from appliance.core.parts import decoded, is_event_stream, without
 from appliance.errors import BadRequest, UpstreamFailed
 from appliance.fleet.status import ChildStatus
 from appliance.traffic.request import Headers, Passing, Sink, send_whole
@@ -32,16 +31,13 @@ class _Props(Struct):
 async def media_marker(there: Address, pool: Pool) -> str:
     """The text that means a picture to this engine. Raises BadRequest where it has none, UpstreamFailed."""
     content = await _ask(there, pool, "/props")
-    try:
-        marker = msgspec.json.decode(content or b"{}", type=_Props).media_marker
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        marker = ""
-    if not marker:
+    props = decoded(_Props, content)
+    if props is None or not props.media_marker:
         raise BadRequest(
             f"this model's server tells no media_marker in /props, so nobody knows how to place images; {NEW_FORM}",
             param=IMAGES,
         )
-    return marker
+    return props.media_marker
 
 
 async def send_metrics(response: Response, there: Address, pool: Pool, sink: Sink, status: ChildStatus | None) -> None:
