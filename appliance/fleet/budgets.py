@@ -1,4 +1,4 @@
-"""What the schedule is told of the machine and of a model: the configuration's words in the schedule's, and memory.
+"""Facts about the machine and a model, as the schedule uses them: the configuration in its words, and memory.
 
 The memory is what there is, what each model is expected to take of it, and what others leave.
 """

@@ -2,7 +2,7 @@
 
 A model on disk runs on the program's own engine, which speaks llama-server's child protocol. A configured model is
 whatever its ``cmd`` starts (llama-swap's rules, 0bdb3720): nothing is known of it but its URL and its check endpoint.
-Who listens on its port is judged here, too.
+It also judges which program holds the port of a model.
 """
 
 from __future__ import annotations

@@ -352,8 +352,7 @@ class Fleet:
     def engine_of(self, model_id: str) -> str | None:
         """The id of the engine that the model's process runs on; None without one."""
         run = self._runs.get(model_id)
-        engine = run.process.launch.engine if run is not None and run.process is not None else None
-        return engine.id if engine is not None else None
+        return run.engine.id if run is not None and run.engine is not None else None
 
     def has_fallback(self, model_id: str) -> bool:
         """Whether there is another seat to go to, should the process of this model die."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -58,8 +59,9 @@ def test_an_engine_at_work_is_asked_and_left_alone(start_server: StartServer, en
     server = serve(start_server, engine, tmp_path, {"after": 1, "awaited": 1, "answer": 5}, "--", "--ctx-size", "32768")
     before = model_process(server).pid
     story = {**ENDLESS, "stream": False, "n_predict": 30000}
-    with post(server, story), post(server, story):
+    with post(server, story) as one, post(server, story) as other:
         time.sleep(6)
+        assert select.select([one, other], [], [], 0)[0] == [], "one of them has been told of an error"
         assert http(server, "GET", "/running").json()["running"], "it has been ended"
     assert model_process(server).pid == before
     assert "it hangs" not in server.told()

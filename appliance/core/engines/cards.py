@@ -2,8 +2,8 @@
 
 A name may be a device's own (``CUDA1``), a card's place on the bus or its number (UUID), or words of its description:
 ``RTX 4090`` is ``NVIDIA GeForce RTX 4090`` under every backend. Of descriptions the closest decides: the same words,
-then those that end with them, then those that have them anywhere. So ``RTX 4070`` is no ``RTX 4070 Ti`` where both are
-there. Cards of one name are all meant; ``RTX 4090:2`` is the second of them in the order of the bus.
+then those that end with them, then those that have them anywhere. So ``RTX 4070`` does not mean an ``RTX 4070 Ti``
+where both are there. Cards of one name are all meant; ``RTX 4090:2`` is the second of them in the order of the bus.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def seats_on(seats: Iterable[Seat], words: Sequence[str]) -> list[Seat]:
 
 
 def why_none(seats: Iterable[Seat], words: Sequence[str]) -> str:
-    """Return why there is no seat on these cards, with the names that there are; empty: there is one."""
+    """Return the reason why no seat uses these cards, with the cards that engines list; empty where a seat does."""
     there = list(seats)
     if seats_on(there, words):
         return ""

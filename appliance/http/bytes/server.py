@@ -23,8 +23,7 @@ from appliance.trio_parts import EPISODE, lacking
 KEPT_FOR_FILES = 64
 """Places that only clients of a socket in the file system can take: nobody on the network keeps those out."""
 ACCEPTED_AT_ONCE = 8
-"""Connections taken before other tasks have their turn: of 48 that come together, the first has its answer before the
-last is taken."""
+"""Connections taken before other tasks have their turn, so that the first of many does not wait for the last."""
 LAST_WORDS = 0.5
 """Seconds for streams that are cut off at the end of the grace to say why."""
 LOOK_EVERY = 0.5
