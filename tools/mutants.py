@@ -53,11 +53,15 @@ def _of(file: str, tests: Sequence[str], *mutants: tuple[str, str, str]) -> list
 
 MUTANTS = [
     *_of(
+        "appliance/core/scheduling/waiting.py",
+        SCHEDULE,
+        ("nothing is ever overdue", "overdue = now >= self.overdue_at()", "overdue = False"),
+    ),
+    *_of(
         "appliance/core/scheduling/schedule.py",
         SCHEDULE,
         ("a leased model may be stopped", "bool(self.leases) or now <", "now <"),
         ("min_loaded is ignored", "now < self.ready_at + self.terms.min_loaded", "False"),
-        ("nothing is ever overdue", "overdue = now >= self.overdue_at()", "overdue = False"),
         ("low priority goes first", "0 if overdue else -self", "0 if overdue else self"),
         (
             "one lease too many",
