@@ -1,36 +1,72 @@
-"""Real model files: the smallest GGUF that llama.cpp's reader would accept."""
+"""Writes GGUF files: what they begin with, and the smallest one that llama.cpp's reader would accept."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 WriteModel = Callable[..., Path]
+Value = str | int | bool | float | Sequence[int] | Sequence[bool] | Sequence[float] | Sequence[str]
+ALIGNMENT = 32
 
 
-def _string(text: str) -> bytes:
+def header(keys: Mapping[str, Value], tensors: int) -> bytes:
+    """The start of a file: its keys, and how many descriptions of tensors follow."""
+    body = struct.pack("<4sIQQ", b"GGUF", 3, tensors, len(keys))
+    return body + b"".join(string(key) + _value(value) for key, value in keys.items())
+
+
+def tensor(name: str, shape: Sequence[int], number: int, offset: int) -> bytes:
+    """The description of a tensor: the fastest dimension first, the number of its type, its place in the data."""
+    return string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, number, offset)
+
+
+def padded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def aligned(data: bytes) -> bytes:
+    return data.ljust(padded(len(data)), b"\0")
+
+
+def string(text: str) -> bytes:
     return struct.pack("<Q", len(text.encode())) + text.encode()
 
 
-def _value(value: str | int | bool) -> bytes:
+def _value(value: Value) -> bytes:
     match value:
         case str():
-            return struct.pack("<I", 8) + _string(value)
+            return struct.pack("<I", 8) + string(value)
         case bool():
             return struct.pack("<I?", 7, value)
         case int():
             return struct.pack("<II", 4, value)
+        case float():
+            return struct.pack("<If", 6, value)
+        case _:
+            return _array(value)
+
+
+def _array(values: Sequence[int] | Sequence[bool] | Sequence[float] | Sequence[str]) -> bytes:
+    match values[0]:
+        case str():
+            return struct.pack("<IIQ", 9, 8, len(values)) + b"".join(string(str(value)) for value in values)
+        case bool():
+            return struct.pack(f"<IIQ{len(values)}?", 9, 7, len(values), *values)
+        case int():
+            return struct.pack(f"<IIQ{len(values)}i", 9, 5, len(values), *values)
+        case float():
+            return struct.pack(f"<IIQ{len(values)}f", 9, 6, len(values), *values)
 
 
 def write_model(path: Path, *, weights: int = 8, architecture: str = "llama", **keys: str | int | bool) -> Path:
     """Write a model with one tensor of ``weights`` numbers; keywords with ``__`` for dots are metadata keys."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = {"general.architecture": architecture} if architecture else {}
+    values: dict[str, Value] = {"general.architecture": architecture} if architecture else {}
     values |= {key.replace("__", "."): value for key, value in keys.items()}
-    body = struct.pack("<4sIQQ", b"GGUF", 3, 1 if weights else 0, len(values))
-    body += b"".join(_string(key) + _value(value) for key, value in values.items())
+    body = header(values, 1 if weights else 0)
     if weights:
-        body += _string("w") + struct.pack("<IQIQ", 1, weights, 0, 0)
-    path.write_bytes(body.ljust(-(-len(body) // 32) * 32, b"\0") + bytes(4 * weights))
+        body += tensor("w", (weights,), 0, 0)
+    path.write_bytes(aligned(body) + bytes(4 * weights))
     return path

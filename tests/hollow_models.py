@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gguf_files import Value, aligned, header, padded, tensor
 from msgspec import Struct
 
-Value = str | int | bool | float | Sequence[int] | Sequence[bool] | Sequence[float] | Sequence[str]
 Shape = tuple[int, ...]
 
 TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q8_0": (8, 32, 34), "Q4_K": (12, 256, 144)}
 """Type to its number, the values in a block, and the bytes of a block."""
-ALIGNMENT = 32
 OWN_NAMES = ("general.", "tokenizer.", "split.")
 
 
@@ -35,14 +33,13 @@ def encode(model: Hollow) -> tuple[bytes, int]:
     keys |= _vocabulary(model.vocabulary) if model.vocabulary else {}
     for key, value in model.keys.items():
         keys[key if key.startswith(OWN_NAMES) else f"{model.architecture}.{key}"] = value
-    body = struct.pack("<4sIQQ", b"GGUF", 3, len(model.tensors), len(keys))
-    body += b"".join(_string(key) + _value(value) for key, value in keys.items())
+    body = header(keys, len(model.tensors))
     offset = 0
     for name, shape in model.tensors.items():
         number, block, size = TYPES[_type_of(name, shape, model.weights)]
-        body += _string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, number, offset)
-        offset += _padded(math.prod(shape) // block * size)
-    return body.ljust(_padded(len(body)), b"\0"), offset
+        body += tensor(name, shape, number, offset)
+        offset += padded(math.prod(shape) // block * size)
+    return aligned(body), offset
 
 
 def write_hollow(path: Path, model: Hollow) -> Path:
@@ -56,40 +53,6 @@ def write_hollow(path: Path, model: Hollow) -> Path:
 def _type_of(name: str, shape: Shape, weights: str) -> str:
     plain = len(shape) < 2 or not name.endswith(".weight") or "norm" in name or "ssm_conv" in name or "gate_inp" in name
     return "F32" if plain or next(iter(shape)) % TYPES[weights][1] else weights
-
-
-def _padded(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _string(text: str) -> bytes:
-    return struct.pack("<Q", len(text.encode())) + text.encode()
-
-
-def _value(value: Value) -> bytes:
-    match value:
-        case str():
-            return struct.pack("<I", 8) + _string(value)
-        case bool():
-            return struct.pack("<I?", 7, value)
-        case int():
-            return struct.pack("<II", 4, value)
-        case float():
-            return struct.pack("<If", 6, value)
-        case _:
-            return _array(value)
-
-
-def _array(values: Sequence[int] | Sequence[bool] | Sequence[float] | Sequence[str]) -> bytes:
-    match values[0]:
-        case str():
-            return struct.pack("<IIQ", 9, 8, len(values)) + b"".join(_string(str(value)) for value in values)
-        case bool():
-            return struct.pack(f"<IIQ{len(values)}?", 9, 7, len(values), *values)
-        case int():
-            return struct.pack(f"<IIQ{len(values)}i", 9, 5, len(values), *values)
-        case float():
-            return struct.pack(f"<IIQ{len(values)}f", 9, 6, len(values), *values)
 
 
 def _vocabulary(size: int) -> dict[str, Value]:

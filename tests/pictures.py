@@ -5,18 +5,19 @@ What it sees is arbitrary, but its own for each picture, so an answer shows that
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+
+from gguf_files import Value, aligned, header, tensor
 
 SIDE, PATCH, POOLED = 64, 4, 2
 """Pixels of a picture's side and of a patch's, and patches that become one token: 64 tokens for a picture."""
 WIDTH, HEADS, FEED_FORWARD = 32, 2, 64
-
-Value = str | bool | int | float | Sequence[float]
 
 
 def write_projector(path: Path, model_width: int) -> Path:
@@ -24,10 +25,10 @@ def write_projector(path: Path, model_width: int) -> Path:
     chance = random.Random(3)
 
     def some(*shape: int) -> tuple[tuple[int, ...], array[float]]:
-        return shape, array("f", (chance.gauss(0.0, 0.2) for _ in range(_count(shape))))
+        return shape, array("f", (chance.gauss(0.0, 0.2) for _ in range(math.prod(shape))))
 
     def all_of(value: float, *shape: int) -> tuple[tuple[int, ...], array[float]]:
-        return shape, array("f", [value] * _count(shape))
+        return shape, array("f", [value] * math.prod(shape))
 
     tensors = {
         "v.patch_embd.weight": some(WIDTH, 3, PATCH, PATCH),
@@ -79,44 +80,12 @@ def write_control_vector(path: Path, model_width: int) -> Path:
     return path
 
 
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
 def _gguf(metadata: Mapping[str, Value], tensors: Mapping[str, tuple[tuple[int, ...], array[float]]]) -> bytes:
-    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata))
-    head += b"".join(_string(key) + _value(value) for key, value in metadata.items())
-    data = b""
+    start, data = header(metadata, len(tensors)), b""
     for name, (shape, numbers) in tensors.items():
-        head += _string(name) + struct.pack("<I", len(shape))
-        head += struct.pack(f"<{len(shape)}Q", *reversed(shape)) + struct.pack("<IQ", 0, len(data))
-        data += _aligned(numbers.tobytes())
-    return _aligned(head) + data
-
-
-def _aligned(data: bytes) -> bytes:
-    return data.ljust(-(-len(data) // 32) * 32, b"\0")
-
-
-def _string(text: str) -> bytes:
-    return struct.pack("<Q", len(text.encode())) + text.encode()
-
-
-def _value(value: Value) -> bytes:
-    match value:
-        case str():
-            return struct.pack("<I", 8) + _string(value)
-        case bool():
-            return struct.pack("<I?", 7, value)
-        case int():
-            return struct.pack("<II", 4, value)
-        case float():
-            return struct.pack("<If", 6, value)
-        case _:
-            return struct.pack(f"<IIQ{len(value)}f", 9, 6, len(value), *value)
+        start += tensor(name, shape[::-1], 0, len(data))
+        data += aligned(numbers.tobytes())
+    return aligned(start) + data
 
 
 def png(seed: int) -> bytes:

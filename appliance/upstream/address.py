@@ -138,11 +138,6 @@ def _unusable(url: str, label: str, why: str) -> UsageError:
     return UsageError(f"'{shown}' of '{label}' {why}; an example is http://127.0.0.1:5800")
 
 
-def forwardable(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """The client's request headers that may travel on to a model process, names as received."""
-    return [(name, value) for name, value in headers if name.lower() not in OWN_TO_THIS_HOP]
-
-
 def forwardable_to_peer(headers: Headers) -> list[tuple[bytes, bytes]]:
     """The client's request headers that may travel on to another machine, names as received."""
     return [

@@ -18,7 +18,6 @@ from appliance.errors import UpstreamFailed
 from appliance.upstream.address import HOP_BY_HOP, Address
 from appliance.upstream.address import Headers as Headers
 from appliance.upstream.address import address_of as address_of
-from appliance.upstream.address import forwardable as forwardable
 from appliance.upstream.address import forwardable_to_peer as forwardable_to_peer
 from appliance.upstream.connect import ConnectFailed as ConnectFailed
 from appliance.upstream.connect import PlainWire, Wire, connect, failure
@@ -193,11 +192,11 @@ class Begun:
 class Exchange:
     """``async with`` sends one request and gives the `Response` as soon as its head is here.
 
-    The caller passes headers through `forwardable` or `forwardable_to_peer` first. Raises ConnectFailed while no byte
-    of the request has left, UpstreamFailed for a connection that broke later and for anything that is not HTTP, Busy
-    when this process or the system has no sockets left. There is no time limit but those of the address: put a cancel
-    scope around it. ``progress`` hears how far it is. ``pool`` has connections to use, and gets this one back.
-    ``begun`` goes on with what has been sent on a wire, and takes that over.
+    ``headers`` hold none of `OWN_TO_THIS_HOP`; those for a peer went through `forwardable_to_peer`. Raises
+    ConnectFailed while no byte of the request has left, UpstreamFailed for a connection that broke later and for
+    anything that is not HTTP, Busy when this process or the system has no sockets left. There is no time limit but
+    those of the address: put a cancel scope around it. ``progress`` hears how far it is. ``pool`` has connections to
+    use, and gets this one back. ``begun`` goes on with what has been sent on a wire, and takes that over.
     """
 
     def __init__(

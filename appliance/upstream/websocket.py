@@ -93,7 +93,7 @@ async def open_upstream_websocket(
 ) -> AsyncGenerator[UpstreamWebsocket | Response]:
     """Ask for a websocket and yield it, or else the server's answer that says why there is none.
 
-    The caller passes headers through `forwardable` or `forwardable_to_peer` first. Raises what `Exchange` raises.
+    ``headers``: see `Exchange`. Raises what `Exchange` raises.
     Leaving closes the connection at once; a goodbye is the caller's.
     """
     wire = await connect(address)

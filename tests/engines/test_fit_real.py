@@ -14,7 +14,7 @@ import pytest
 from hollow_models import Hollow, bert, dense, experts, gemma, latent, mamba, write_hollow
 from msgspec import Struct, structs
 
-from appliance.core.fit.estimate import RAM, Buffers, Estimate, estimate
+from appliance.core.fit.estimate import OFFLOADED, RAM, Buffers, Estimate, estimate
 from appliance.core.fit.plan import asked_of
 from appliance.core.models.gguf import read_gguf
 from appliance.engines.embedded import available, command
@@ -105,8 +105,10 @@ def sees_lavapipe(server: Path) -> bool:
     return "llvmpipe" in listed.stdout
 
 
-def buffers_of(argv: list[str], model: Path, words: list[str], env: Mapping[str, str] | None = None) -> Buffers:
-    """Load the model once, and read what the engine says until it has."""
+def buffers_of(
+    argv: list[str], model: Path, words: list[str], env: Mapping[str, str] | None = None
+) -> tuple[Buffers, str]:
+    """Load the model once, and read what the engine says until it has; that comes, too."""
     with contextlib.closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -130,7 +132,7 @@ def buffers_of(argv: list[str], model: Path, words: list[str], env: Mapping[str,
         finally:
             process.kill()
     assert buffers.by_device(), log
-    return buffers
+    return buffers, log
 
 
 def said(buffers: Buffers) -> dict[tuple[str, str], int]:
@@ -179,7 +181,7 @@ def check(name: str, expected: Estimate, buffers: Buffers) -> None:
 def test_the_embedded_engine_takes_what_was_estimated(name: str, tmp_path: Path):
     case = CASES[name]
     path = write_hollow(tmp_path / "hollow.gguf", case.model)
-    check(name, estimated(path, case.words), buffers_of(list(command()), path, case.words))
+    check(name, estimated(path, case.words), buffers_of(list(command()), path, case.words)[0])
 
 
 @pytest.mark.skipif(built("cpu") is None, reason="no CPU build of llama-server is in the cache")
@@ -187,7 +189,7 @@ def test_the_embedded_engine_takes_what_was_estimated(name: str, tmp_path: Path)
 def test_a_built_server_takes_what_was_estimated(name: str, tmp_path: Path, built_cpu: Path | None):
     case = CASES[name]
     path = write_hollow(tmp_path / "hollow.gguf", case.model)
-    check(name, estimated(path, case.words), buffers_of([str(built_cpu)], path, case.words))
+    check(name, estimated(path, case.words), buffers_of([str(built_cpu)], path, case.words)[0])
 
 
 @pytest.mark.skipif(built("vulkan") is None, reason="no Vulkan build of llama-server is in the cache")
@@ -198,6 +200,6 @@ def test_a_gpu_and_main_memory_share_what_was_estimated(name: str, tmp_path: Pat
     if not sees_lavapipe(server):
         pytest.skip("there is no software Vulkan device")
     path = write_hollow(tmp_path / "hollow.gguf", case.model)
-    buffers = buffers_of([str(server)], path, case.words, LAVAPIPE)
+    buffers, log = buffers_of([str(server)], path, case.words, LAVAPIPE)
     check(name, estimated(path, case.words, ("gpu0",)), buffers)
-    assert (buffers.offloaded or (0, 0))[0] == estimated(path, case.words, ("gpu0",)).gpu_layers
+    assert [int(layers) for layers, _ in OFFLOADED.findall(log)] == [estimated(path, case.words, ("gpu0",)).gpu_layers]

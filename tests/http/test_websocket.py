@@ -19,7 +19,7 @@ from appliance.http.sockets import handshake as handshake_module
 from appliance.http.sockets.handshake import Handshake
 from appliance.http.sockets.sockets import relay_websocket
 from appliance.traffic.request import Request
-from appliance.upstream.client import Address, forwardable
+from appliance.upstream.client import Address, forwardable_to_peer
 
 LARGE = 1 << 27
 
@@ -32,7 +32,7 @@ class Relaying(Gateway):
         self._address = Address("127.0.0.1", port, "child-key", "alpha")
 
     async def join(self, request: Request, handshake: Handshake) -> None:
-        await relay_websocket(handshake, self._address, request.path, forwardable(request.headers))
+        await relay_websocket(handshake, self._address, request.path, forwardable_to_peer(request.headers))
 
 
 @asynccontextmanager

@@ -258,6 +258,7 @@ def _padded(cells: int) -> int:
 
 BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +([\d.]{1,20}) MiB")
 OFFLOADED = re.compile(r"offloaded (\d{1,5})/(\d{1,5}) layers to GPU")
+"""Layers on GPUs, of how many. A server without a GPU also counts all of them, so look at the buffers."""
 FITTED = "fitting params to free memory took"
 """Before this line llama-server tries settings out: those buffers do not exist."""
 LOADING = "load_model: loading model '"
@@ -284,8 +285,6 @@ class Buffers:
     def __init__(self) -> None:
         self._sizes: dict[tuple[str, str], float] = {}
         self._whole = False
-        self.offloaded: tuple[int, int] | None = None
-        """Layers on GPUs, of how many. A server without a GPU also counts all of them, so look at the buffers."""
 
     def read(self, line: str) -> bool:
         """Read a line; return True if it is useful to people."""
@@ -299,8 +298,6 @@ class Buffers:
             self._add(found[1], found[2], found[3])
         elif FITTED in line:
             self._forget()
-        elif found := OFFLOADED.search(line):
-            self.offloaded = int(found[1]), int(found[2])
         elif LOADED in line:
             self._whole = True
         return True

@@ -197,8 +197,8 @@ CORS = b"access-control-"
 async def relay_websocket(handshake: Handshake, address: Address, target: str, headers: Headers) -> None:
     """Join the client's websocket with one to ``address``; returns when both have ended.
 
-    The client is accepted only after the server has accepted; a server's refusal becomes the client's. ``headers`` have
-    been through `forwardable` or `forwardable_to_peer`. Raises what `Exchange` raises, and ClientLeft.
+    The client is accepted only after the server has accepted; a server's refusal becomes the client's. ``headers``: see
+    `Exchange`. Raises what `Exchange` raises, and ClientLeft.
     """
     async with open_upstream_websocket(address, target, headers, handshake.subprotocols) as upstream:
         if isinstance(upstream, Response):

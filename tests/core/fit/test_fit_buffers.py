@@ -64,10 +64,6 @@ def test_nothing_is_known_before_the_model_is_loaded():
     assert read(LOG).by_device() == {}
 
 
-def test_layers_on_gpus_are_known():
-    assert read(LOG, LOADED).offloaded == (3, 9)
-
-
 def test_devices_may_have_other_names():
     assert set(read(LOG, LOADED).by_device({"Vulkan0": "gpu1"})) == {"ram", "gpu1"}
 
