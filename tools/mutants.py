@@ -56,13 +56,13 @@ MUTANTS = [
         "appliance/core/scheduling/waiting.py",
         SCHEDULE,
         ("nothing is ever overdue", "overdue = now >= self.overdue_at()", "overdue = False"),
+        ("low priority goes first", "0 if overdue else -self", "0 if overdue else self"),
     ),
     *_of(
         "appliance/core/scheduling/schedule.py",
         SCHEDULE,
         ("a leased model may be stopped", "bool(self.leases) or now <", "now <"),
         ("min_loaded is ignored", "now < self.ready_at + self.terms.min_loaded", "False"),
-        ("low priority goes first", "0 if overdue else -self", "0 if overdue else self"),
         (
             "one lease too many",
             "if limit and len(process.leases) + self.waiting(model) >= limit:",
