@@ -143,12 +143,7 @@ MUTANTS = [
     *_of(
         "appliance/http/way/relay.py",
         RELAY,
-        ("a record that is torn ends well", "if self._records.torn or (not", "if (not"),
-        (
-            "an answer that is cut ends well",
-            "if self._records.torn or (not self._response.streaming and isinstance(error, UpstreamFailed)):",
-            "if self._records.torn:",
-        ),
+        ("a record that is torn ends well", "if self._records.torn:", "if False:"),
         ("the engine's CORS headers go out", '_DROPPED, (b"access-control-",)', "_DROPPED"),
         ("a late refusal is a record like others", "if response.status >= 400:", "if response.status >= 600:"),
     ),
@@ -161,10 +156,9 @@ MUTANTS = [
         "appliance/http/way/carried.py",
         CARRIED,
         ("what is carried keeps its lease", "self.lease.give_back()", "pass"),
-        ("a head is known for ever", "if self._rules != self._guard.adopted or len", "if len"),
+        ("a head is known for ever", "if self._rules != self._guard.adopted:", "if False:"),
         ("half a request is one", "len(data) - end != int(length[1])", "len(data) - end > int(length[1])"),
         ("two requests are one", "len(data) - end != int(length[1])", "len(data) - end < int(length[1])"),
-        ("a client that left is not noticed", "self.cancel(ClientLeft())", "pass"),
         (
             "who cancels is not heard",
             "            self.why = why\n        self._hand_over()",

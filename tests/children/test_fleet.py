@@ -123,6 +123,19 @@ async def test_a_lease_loads_and_the_model_stays(world: World) -> None:
     assert not psutil.pid_exists(pid)
 
 
+async def test_a_model_whose_time_is_cut_short_goes_in_time(world: World) -> None:
+    """Nothing else happens meanwhile: the alarm that was set for later has to be set anew."""
+    async with world.fleet() as fleet:
+        model = world.model("m")
+        async with fleet.lease(model):
+            pass
+        fleet.keep(model, 3600)
+        await wait_all_tasks_blocked()
+        fleet.keep(model, 0.1)
+        with trio.fail_after(SOON):
+            await fleet.wait_gone("m")
+
+
 async def test_the_end_of_a_process_is_waited_for_however_often_it_is_used(world: World) -> None:
     async with world.fleet() as fleet, trio.open_nursery() as nursery:
         await fleet.wait_gone("a")  # it has none

@@ -284,9 +284,25 @@ async def test_requests_that_do_not_wait_for_each_other_are_answered_in_order(op
         assert re.findall(TOKENS, got) == [b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize("cut", [1, 30, 60, 90, 150, 200])
+async def test_white_space_behind_a_request_is_not_of_its_body(open_server: OpenServer):
+    """JSON may be followed by white space, a request may not: the next one would not begin with a method."""
+    body = json.dumps(chat(slow_prompt=1.5)).encode()
+    whole = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    async with open_server() as server, server.connect() as client:
+        await make_ready(server)
+        await client.stream.send_all(whole + b" \t")
+        await until(lambda: server.traffic.metrics.under_way == 1)
+        await client.stream.send_all(whole)
+        got = b""
+        with trio.fail_after(10):
+            while data := await client.stream.receive_some(1 << 16):
+                got += data
+        assert re.findall(rb"HTTP/1.1 (\d+)", got) == [b"200", b"400"]
+
+
+@pytest.mark.parametrize("cut", [1, 30, 60, 90, 150, 200, -1])
 async def test_a_request_may_come_in_pieces(open_server: OpenServer, cut: int):
-    body = json.dumps(chat()).encode()
+    body = json.dumps(chat()).encode() + b" "
     whole = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     async with open_server() as server, server.connect() as client:
         await make_ready(server)
@@ -295,8 +311,9 @@ async def test_a_request_may_come_in_pieces(open_server: OpenServer, cut: int):
             await trio.sleep(0.02)
             await client.stream.send_all(whole[cut:])
             received = b""
-            while b"\r\n\r\n" not in received or b"}" not in received:
-                received += await client.stream.receive_some(1 << 16)
+            with trio.fail_after(10):
+                while b"\r\n\r\n" not in received or b"}" not in received:
+                    received += await client.stream.receive_some(1 << 16)
             assert received.startswith(b"HTTP/1.1 200 ")
 
 

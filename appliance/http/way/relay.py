@@ -122,8 +122,8 @@ class Relay:
     async def run(self) -> None:
         """Return when the client's side has taken all. Raises UpstreamFailed when the answer breaks off.
 
-        A broken event stream is cut where its last record ended, so that an error record can follow; after anything
-        else that has begun, the connection is broken too.
+        A broken event stream is cut where its last record ended, so that an error record can follow. Where that is not
+        possible, the client's connection is broken off, here or by `explain`.
         """
         if self.broken is not None and not self._begun:
             raise self.broken
@@ -137,8 +137,8 @@ class Relay:
             while not await self._response.each(self._take):
                 await self._sink.flush()
             self.push_rest()
-        except (UpstreamFailed, trio.Cancelled) as error:
-            if self._records.torn or (not self._response.streaming and isinstance(error, UpstreamFailed)):
+        except (UpstreamFailed, trio.Cancelled):
+            if self._records.torn:
                 self._sink.abort()
             raise
         await self._sink.end()
