@@ -363,6 +363,7 @@ async def test_what_a_head_means_is_forgotten_with_the_configuration(
         file.write({"m": ()}, apiKeys=["new"])
         assert (await server.ask("POST", RELOAD, headers=[("Authorization", "Bearer new")])).status == 200
         assert [json.loads((await ask("new")).json["body"]) for _ in range(2)] == [json.loads(body)] * 2
+        assert (await ask("old")).status == 401, "the model is known again, its old key is not"
 
 
 async def test_heads_are_not_remembered_without_end(open_server: OpenServer):
