@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from appliance.core.payload import LIST, SIGNATURE, Payload, PayloadFile, read_p
 from appliance.core.payload import digest_of as payload_digest
 from appliance.engines.found import Places, check_build, read_build
 from appliance.errors import UsageError
+from appliance.platform.console import is_frozen
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UNSAFE = re.compile(r"[^\w.+-]+")
@@ -127,6 +129,12 @@ def program_name(payload: Payload, digest: str) -> str:
     return f"{payload.version}-{digest[:12]}"
 
 
+def running() -> Path | None:
+    """Return the folder of this very program; None if it is not a frozen one."""
+    folder = Path(sys.executable).resolve().parent
+    return folder if is_frozen() and (folder / LIST).is_file() else None
+
+
 def payload_in(folder: Path) -> tuple[Payload, str]:
     """Return the list of the frozen program in this folder, and its digest. Raises UsageError."""
     try:
@@ -210,8 +218,12 @@ def settings(configs: Sequence[Path], plugins: Sequence[Path], reader: Reader) -
 def known(places: Places, programs: Path, snapshot: Snapshot, target: str, reader: Reader) -> list[Known]:
     """List what is here, with its digests. Models outside the hub's cache are read whole."""
     found = [_known("engine", build.id, build.digest) for _, build in builds_for(places, target)]
-    for folder in sorted(programs.glob(f"[!.]*/{LIST}")):
-        payload, digest = payload_in(folder.parent)
+    own = running()
+    for folder in (
+        *([own] if own is not None else []),
+        *(path.parent for path in sorted(programs.glob(f"[!.]*/{LIST}"))),
+    ):
+        payload, digest = payload_in(folder)
         found.append(_known("program", program_name(payload, digest), digest))
     for one in snapshot.models:
         if one.config is None and one.path and not one.error and one.source != "starter":

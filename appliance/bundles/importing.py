@@ -10,17 +10,18 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from shutil import copyfile
+from typing import TYPE_CHECKING
 
 import trio
 from msgspec import Struct
 
 from appliance.bundles.container import Bundle, Check, Tell
-from appliance.bundles.contents import Reader, payload_in, sha256_of
+from appliance.bundles.contents import Reader, payload_in, running, sha256_of
 from appliance.catalog.found import current_snapshot
 from appliance.core.bundles.manifest import CHUNK, Item
 from appliance.core.bundles.plan import Standing, to_bring
@@ -33,6 +34,9 @@ from appliance.errors import Conflict, UsageError
 from appliance.store.model_files import free_bytes, link, remove_empty, write_whole
 from appliance.store.partial_file import Taken, WrongContents, claim, journaled, open_partial, sync_folder
 from appliance.wire import PartialHead
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 INCOMING = ".incoming"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -114,7 +118,10 @@ def _is_here(item: Item, homes: Homes, reader: Reader) -> bool:
     place = homes.place_of(item)
     match item.kind:
         case "program":
-            return place.is_dir() and payload_in(place)[1] == item.digest
+            own = running()
+            return any(
+                payload_in(each)[1] == item.digest for each in (own, place) if each is not None and each.is_dir()
+            )
         case "engine":
             whole = place.is_dir() and not check_build(place) and read_build(place).digest == item.digest
             return whole or any(
@@ -123,7 +130,8 @@ def _is_here(item: Item, homes: Homes, reader: Reader) -> bool:
         case "settings":
             return place.is_dir()
         case "model":
-            return all(_same(path, file, reader) for path, file in _names(item, homes))
+            named = not item.repo or current_snapshot(place) is not None  # the commit's name comes last
+            return named and all(_same(path, file, reader) for path, file in _names(item, homes))
 
 
 def _is_taken(item: Item, homes: Homes, reader: Reader) -> bool:
@@ -183,7 +191,7 @@ async def bring(bundle: Bundle, homes: Homes, wanted: Sequence[Standing], tell: 
 
 
 @contextmanager
-def exclusive(homes: Homes) -> Iterator[None]:
+def exclusive(homes: Homes) -> Generator[None]:
     """Let nobody else import meanwhile. Raises Conflict, OSError."""
     try:
         lock = claim(homes.data / ".import.lock")
@@ -196,7 +204,7 @@ def exclusive(homes: Homes) -> Iterator[None]:
 
 
 @contextmanager
-def _explaining_full_disks(standing: Standing) -> Iterator[None]:
+def _explaining_full_disks(standing: Standing) -> Generator[None]:
     try:
         yield
     except OSError as cause:
@@ -222,7 +230,7 @@ def _arrive(bundle: Bundle, homes: Homes, item: Item, check: Check, tell: Tell) 
                 final.chmod(0o755)
 
 
-def _claimed(lock: Path, item: Item):
+def _claimed(lock: Path, item: Item) -> FileLock:
     try:
         return claim(lock)
     except Taken:

@@ -45,7 +45,7 @@ from appliance.core.engines.builds import PLATFORMS
 from appliance.engines.found import Places, here, installed_folder
 from appliance.engines.shelf import Shelf
 from appliance.errors import UsageError
-from appliance.platform.console import PROGRAM, is_frozen, say
+from appliance.platform.console import PROGRAM, say
 from appliance.settings import AsyncCommand
 from appliance.store.model_files import write_whole
 
@@ -188,7 +188,7 @@ def export(
     refuse_existing(out)
     for file in configs:
         Files(config=file).read().require()
-    own = Path(sys.executable).resolve().parent if is_frozen() and target == here() else None
+    own = contents.running() if target == here() else None
     wish = Wish(
         models=_words(models),
         engines=_words(engines),

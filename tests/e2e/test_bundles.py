@@ -138,7 +138,11 @@ def whole(sender: Machine) -> Path:
 @pytest.fixture
 def receiver(tmp_path: Path) -> Machine:
     """A machine that works already, with an older build."""
-    machine = Machine(tmp_path / "receiver")
+    return working(tmp_path / "receiver")
+
+
+def working(home: Path) -> Machine:
+    machine = Machine(home)
     make_build(machine.data / "engines", build="b50")
     machine.models.mkdir()
     shutil.copyfile(STARTER, machine.models / "old.gguf")
@@ -298,8 +302,7 @@ def test_a_disk_that_is_too_small_is_seen_before_the_first_byte(
 @pytest.fixture(scope="module")
 def changes(sender: Machine, whole: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str]]:
     """Every change that an undisturbed import makes to the disk: its number, and what it is."""
-    machine = Machine(tmp_path_factory.mktemp("undisturbed") / "machine")
-    make_build(machine.data / "engines", build="b50")
+    machine = working(tmp_path_factory.mktemp("undisturbed") / "machine")
     done = take(machine, whole, sender)
     assert done.returncode == 0, done.stderr
     lines = [line.split(" ", 2) for line in machine.home.with_name("machine.log").read_text().splitlines()]
