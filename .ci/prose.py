@@ -23,6 +23,7 @@ CLEAN = (
     ".ci/imports.py",
     "appliance/__main__.py",
     "appliance/agents",
+    "appliance/bundles",
     "appliance/catalog",
     "appliance/cli",
     "appliance/composition.py",

@@ -24,6 +24,7 @@ from appliance.core.config.scalars import parse_duration
 from appliance.core.config.types import Config
 from appliance.core.fit.plan import GpuMemory
 from appliance.core.machine import Sample
+from appliance.core.offline import refuse_outside
 from appliance.core.parts import MIB
 from appliance.core.runs.inward import Asker
 from appliance.core.settings import refuse_open_door
@@ -246,9 +247,11 @@ def _configuration(
     adopt(settings.config)
 
     def check_door(config: Config) -> Sequence[str]:
-        """Refuses a configuration whose keys were what kept other machines out, and that has none any more."""
+        """Refuses a configuration without the keys that keep other machines out, or that leads out of --offline."""
         if not settings.allow_unauthenticated:
             refuse_open_door(settings.http, config.api_keys)
+        if settings.offline:
+            refuse_outside(config, settings.tools)
         return ()
 
     def adopt_peers(config: Config) -> Sequence[str]:

@@ -38,6 +38,8 @@ class AppSettings(Struct, frozen=True, kw_only=True):
     """
     allow_unauthenticated: bool = False
     """The user asked to listen beyond this machine without a key."""
+    offline: bool = False
+    """No configuration may name another machine, not a later one either."""
     engine: str | None = None
     conversations: bool = True
     """The page's conversations are kept on this machine, if the configuration does not say otherwise."""

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from appliance import __version__
-from appliance.cli.version import digest_of, read_payload
+from appliance.core.payload import digest_of, read_payload
 
 ROOT = Path(__file__).resolve().parents[1]
 

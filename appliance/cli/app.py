@@ -33,6 +33,7 @@ VERBS = {
     "agents": "List the plugins behind slash commands, or create one.",
     "rpc-worker": "Lend this machine's devices to models on another machine.",
     "engines": "Manage the llama.cpp builds of this machine.",
+    "bundle": "Carry models, engines and settings to a machine without a network.",
     "doctor": "Report problems, their evidence and the commands that help.",
     "config": "Check and explain a configuration file.",
     "service": "Run the program as a service of the system.",
@@ -142,6 +143,8 @@ def _import_verb(name: str) -> click.Command | None:
             from appliance.cli.agents import agents as command
         case "engines":
             from appliance.cli.engines.commands import engines as command
+        case "bundle":
+            from appliance.cli.bundle import bundle as command
         case "doctor":
             from appliance.cli.doctor import doctor as command
         case "config":

@@ -33,6 +33,7 @@ from appliance.cli.options import (
 )
 from appliance.core.config.nodes import NO_PORTS, Loaded
 from appliance.core.llama import flags
+from appliance.core.offline import refuse_outside
 from appliance.core.settings import (
     DEFAULT_HOST,
     DEFAULT_MODELS_MAX,
@@ -48,6 +49,7 @@ from appliance.core.settings import (
 from appliance.engines.found import ENGINE_HELP
 from appliance.errors import UsageError
 from appliance.platform.console import say, say_as_json
+from appliance.platform.ports import stay_on_this_machine
 from appliance.settings import AppSettings
 
 if TYPE_CHECKING:
@@ -77,20 +79,19 @@ class EmbedOptions(Struct, frozen=True, kw_only=True):
     api_key_env: str | None
     home: Path | None
     log_json: bool
+    offline: bool
 
     def settle(self, environ: MutableMapping[str, str] = os.environ) -> None:
-        """Move all files below ``--home``, and let messages be JSON. Raises UsageError, OSError.
+        """Move all files below ``--home``, stay off the network, and let messages be JSON. Raises UsageError, OSError.
 
-        The environment is what children inherit: so that engines, too, write nothing elsewhere.
+        The environment is what children inherit: so that engines, too, write and download nothing elsewhere.
         """
         if self.log_json:
             say_as_json()
-        if self.home is not None:
-            for variable, name in HOME.items():
-                folder = self.home.absolute() / name
-                folder.mkdir(parents=True, exist_ok=True)
-                environ[variable] = str(folder)
-            tempfile.tempdir = None
+        write_below(self.home, environ)
+        if self.offline:
+            environ["HF_HUB_OFFLINE"] = environ["LLAMA_ARG_OFFLINE"] = "1"
+            stay_on_this_machine()
 
     def listen(self, listen: tuple[Listen, ...]) -> tuple[Listen, ...]:
         """Return where to listen. Raises UsageError if both ways are used."""
@@ -115,6 +116,24 @@ class EmbedOptions(Struct, frozen=True, kw_only=True):
         return Embedding(ready_file=ready, parent_pid=self.parent_pid, log_json=self.log_json)
 
 
+def write_below(home: Path | None, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Have this program, and those that it starts, write all files below ``home``, if it is given. Raises OSError."""
+    if home is None:
+        return
+    for variable, name in HOME.items():
+        folder = home.absolute() / name
+        folder.mkdir(parents=True, exist_ok=True)
+        environ[variable] = str(folder)
+    tempfile.tempdir = None
+
+
+home_option = click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write all files below this folder: models, engines, caches, temporary files.",
+)
+
 embed_options = gathered(
     "embed",
     EmbedOptions,
@@ -132,13 +151,9 @@ embed_options = gathered(
         help="End in order when this process ends.",
     ),
     click.option("--api-key-env", metavar="NAME", help="Accept the key in this environment variable."),
-    click.option(
-        "--home",
-        type=click.Path(path_type=Path, file_okay=False),
-        metavar="DIR",
-        help="Write all files below this folder: models, engines, caches, temporary files.",
-    ),
+    home_option,
     click.option("--log-json", is_flag=True, help="Write messages as JSON, one object in a line."),
+    click.option("--offline", is_flag=True, help="Open no connection that leaves this machine, and download nothing."),
 )
 
 
@@ -337,6 +352,9 @@ def serve(
     if not allow_unauthenticated:
         refuse_open_door(http, config.api_keys if config is not None else ())
     http = with_mcp_server(http, config, mcp_server, mcp_server_tools, allow_unauthenticated=allow_unauthenticated)
+    tools = tool_choice.settings(config)
+    if embed.offline:
+        refuse_outside(config, tools, engine_flags)
     sources = choice.beside(config)
     if models_preset is not None:
         from appliance.cli.llama_server.router import presets_of  # with another front's command line
@@ -348,10 +366,10 @@ def serve(
             models_max=models_max,
             load_timeout=load_timeout,
             stop_timeout=stop_timeout,
-            engine_args=engine_args(engine_flags),
+            engine_args=(*engine_args(engine_flags), *(("--offline",) if embed.offline else ())),
             threads=threads,
         ),
-        tools=tool_choice.settings(config),
+        tools=tools,
         embedding=embed.embedding,
         sources=sources,
         files=files,
@@ -360,6 +378,7 @@ def serve(
         watch_config=watch_config,
         plugins=named(plugins, none=no_plugins),
         allow_unauthenticated=allow_unauthenticated,
+        offline=embed.offline,
         engine=engine,
         conversations=not web.no_conversations,
         preload=preload,

@@ -1,13 +1,16 @@
-"""Which process listens on a port of this machine."""
+"""The ports of this machine and their holders; the guard that keeps this process from every other machine."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+from appliance.core.offline import asks_others, leaves
 
 LOOPBACK = "127.0.0.1"
 
@@ -18,6 +21,32 @@ def free_port() -> int:
         sock.bind((LOOPBACK, 0))
         port: int = sock.getsockname()[1]
         return port
+
+
+_SENDS = ("socket.connect", "socket.sendto", "socket.sendmsg")
+_LOOKS_UP = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr")
+
+
+def stay_on_this_machine() -> None:
+    """Refuse, to the end of this process, every connection and every look-up of a name that would leave this machine.
+
+    Python tells of them before they are made, whichever library makes them (PEP 578). Children are not bound by it.
+    """
+    sys.addaudithook(_refuse_leaving)
+
+
+def _refuse_leaving(event: str, args: tuple[object, ...]) -> None:
+    if event in _SENDS:
+        address = args[1]
+        host, goes = (address[0] if isinstance(address, tuple) else None), leaves  # pyright: ignore[reportUnknownVariableType]
+    elif event in _LOOKS_UP:
+        host, goes = args[0], asks_others
+    else:
+        return
+    if isinstance(host, bytes):
+        host = host.decode("ascii", "replace")
+    if isinstance(host, str) and goes(host):
+        raise OSError(errno.ENETUNREACH, f"--offline keeps the program from {host}, which may be another machine")
 
 
 _SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301

@@ -1,6 +1,6 @@
-"""Runs ``llama-appliance engines ...`` and ends itself with SIGKILL right before its Nth change of a folder.
+"""Runs a verb of ``llama-appliance`` and ends itself with SIGKILL right before its Nth change of a folder.
 
-    killed_at.py N FOLDER [ENGINES VERB AND OPTIONS]
+    killed_at.py N FOLDER [VERB AND OPTIONS]
 
 Nothing of the program is altered: Python itself tells of every file that is opened for writing, renamed or removed
 (`sys.addaudithook`). The changes that come about are listed in FOLDER's neighbour ``<FOLDER>.log``.
@@ -46,9 +46,9 @@ def main() -> None:
 
     import trio
 
-    from appliance.cli.engines.commands import engines
+    from appliance.cli.app import cli
 
-    program = engines.main(args=argv, prog_name="llama-appliance engines", standalone_mode=False)
+    program = cli.main(args=argv, prog_name="llama-appliance", standalone_mode=False)
     sys.addaudithook(watch)
     sys.exit(trio.run(program))
 

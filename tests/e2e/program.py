@@ -70,13 +70,14 @@ class Server:
         cwd: Path,
         env: Mapping[str, str] | None = None,
         limited: Callable[[], object] | None = None,
+        under: Sequence[str] = (),
     ) -> None:
-        """``limited`` runs in the new process before it becomes the program."""
+        """``limited`` runs in the new process before it becomes the program, or ``under``, which becomes it then."""
         self.cwd = cwd
         self.errors = cwd / f"server-{time.monotonic_ns()}.err"
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [str(COMMAND), *argv],
+                [*under, str(COMMAND), *argv],
                 cwd=cwd,
                 env={**fresh_environment(cwd), **(env or {})},
                 stdin=subprocess.DEVNULL,

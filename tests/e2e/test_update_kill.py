@@ -30,7 +30,7 @@ SHARES = 6
 def engines(machine: Path, *words: str, last: int = NEVER) -> subprocess.CompletedProcess[str]:
     """Run a verb on the machine in this folder, killed right before its change number ``last``."""
     return subprocess.run(
-        [sys.executable, str(DRIVER), str(last), str(machine / "engines"), *words],
+        [sys.executable, str(DRIVER), str(last), str(machine / "engines"), "engines", *words],
         cwd=machine,
         env={**fresh_environment(machine), "LLAMA_APPLIANCE_ENGINES_DIR": str(machine / "engines")},
         stdin=subprocess.DEVNULL,
@@ -207,7 +207,7 @@ def test_interrupted_by_hand_it_changes_nothing(machine: Path, tmp_path: Path) -
     argv = [sys.executable, str(DRIVER), str(NEVER), str(machine / "engines")]
     environment = {**fresh_environment(machine), "LLAMA_APPLIANCE_ENGINES_DIR": str(machine / "engines")}
     with subprocess.Popen(
-        [*argv, "update", "--from", str(folder), "--yes"],
+        [*argv, "engines", "update", "--from", str(folder), "--yes"],
         cwd=machine,
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -1,0 +1,309 @@
+"""The file of a bundle, or its parts: written in one go, read at any place. `core.bundles.manifest` says how it looks.
+
+Everything here waits for the disk: call it in a thread. ``check`` is called between chunks and may raise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+
+from appliance.core.bundles.keys import is_signed
+from appliance.core.bundles.manifest import (
+    BLOBS,
+    CHUNK,
+    MANIFEST,
+    MAX_MANIFEST,
+    SIGNATURE,
+    SIGNATURE_SIZE,
+    TAR_BLOCK,
+    Blob,
+    Manifest,
+    offsets,
+    padded,
+    read_manifest,
+)
+from appliance.core.bundles.plan import UNSIGNED, Trust
+from appliance.errors import UsageError
+from appliance.store.model_files import free_bytes
+from appliance.store.partial_file import sync_folder
+
+PART = re.compile(r"(?P<name>.+)\.[0-9]{3,}")
+TOLD = 5
+"""Damaged pieces that one message names."""
+
+Check = Callable[[], None]
+Tell = Callable[[int], None]
+"""Hears how many bytes more are done."""
+
+
+def sums_of(path: Path, check: Check, tell: Tell) -> Blob:
+    """Read a file once, and return its size and sums. Raises OSError."""
+    whole, chunks, size = hashlib.sha256(), list[str](), 0
+    with path.open("rb") as file:
+        while data := file.read(CHUNK):
+            check()
+            whole.update(data)
+            chunks.append(hashlib.sha256(data).hexdigest())
+            size += len(data)
+            tell(len(data))
+    return Blob(sha256=whole.hexdigest(), size=size, chunks=tuple(chunks))
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_bundle(
+    path: Path,
+    manifest: bytes,
+    signature: bytes,
+    blobs: Sequence[tuple[Blob, Path]],
+    part: int,
+    check: Check,
+    tell: Tell,
+) -> list[Path]:
+    """Write the bundle, in files of ``part`` bytes each if that is not 0. Return the files.
+
+    None of them has its name before all are whole and on the disk. Raises UsageError, OSError.
+    """
+    _, size = offsets(len(manifest), [blob for blob, _ in blobs])
+    free = free_bytes(path.parent)
+    if free < size:
+        raise UsageError(
+            f"the bundle takes {size / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free in {path.parent}; name another "
+            "place with -o"
+        )
+    out = _Out(path, part)
+    try:
+        out.member(MANIFEST, len(manifest))
+        out.write(manifest)
+        out.pad(len(manifest))
+        out.member(SIGNATURE, SIGNATURE_SIZE)
+        out.write(signature)
+        out.pad(SIGNATURE_SIZE)
+        for blob, source in blobs:
+            out.member(BLOBS + blob.sha256, blob.size)
+            for data in _same(source, blob, check):
+                out.write(data)
+                tell(len(data))
+            out.pad(blob.size)
+        out.write(bytes(2 * TAR_BLOCK))
+        return out.finish()
+    except BaseException:
+        out.discard()
+        raise
+
+
+def _same(source: Path, blob: Blob, check: Check) -> Iterator[bytes]:
+    """Yield the file's chunks. Raises UsageError if they are not those that the manifest states."""
+    with source.open("rb") as file:
+        for number, wanted in enumerate(blob.chunks):
+            check()
+            data = file.read(min(CHUNK, blob.size - number * CHUNK))
+            if hashlib.sha256(data).hexdigest() != wanted:
+                raise UsageError(f"{source} changed while it was exported; export again")
+            yield data
+
+
+class _Out:
+    """The files being written, under names of their own until `finish`."""
+
+    def __init__(self, path: Path, part: int) -> None:
+        self._path = path
+        self._part = part
+        self._files: list[tuple[Path, FileIO]] = []
+        self._left = 0
+
+    def member(self, name: str, size: int) -> None:
+        head = tarfile.TarInfo(name)
+        head.size, head.mode = size, 0o644
+        self.write(head.tobuf(tarfile.GNU_FORMAT))
+
+    def pad(self, size: int) -> None:
+        self.write(bytes(-size % TAR_BLOCK))
+
+    def write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            if not self._left:
+                self._begin()
+            count = self._files[-1][1].write(rest[: self._left])
+            rest = rest[count:]
+            self._left -= count
+
+    def finish(self) -> list[Path]:
+        for _, file in self._files:
+            os.fsync(file.fileno())
+            file.close()
+        for final, _ in self._files:
+            _fresh(final).replace(final)
+        sync_folder(self._path.parent)
+        return [final for final, _ in self._files]
+
+    def discard(self) -> None:
+        for final, file in self._files:
+            file.close()
+            _fresh(final).unlink(missing_ok=True)
+
+    def _begin(self) -> None:
+        number = len(self._files) + 1
+        final = part_of(self._path, number) if self._part else self._path
+        self._files.append((final, FileIO(_fresh(final), "w")))
+        self._left = self._part or 1 << 62
+
+
+def part_of(path: Path, number: int) -> Path:
+    """``X.001`` and so on."""
+    return path.with_name(f"{path.name}.{number:03}")
+
+
+def _fresh(final: Path) -> Path:
+    return final.with_name(f".{final.name}.new")
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise UsageError if the bundle's name, or that of one of its parts, is taken."""
+    for there in (path, part_of(path, 1)):
+        if there.exists():
+            raise UsageError(f"{there} is there already; remove it, or name another file with -o")
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+class Bundle:
+    """A bundle that is open for reading. ``path`` is its file, one of its parts, or their common name."""
+
+    def __init__(self, path: Path) -> None:
+        """Read and check the manifest. Raises UsageError, OSError."""
+        found = PART.fullmatch(path.name)
+        whole = path.with_name(found["name"]) if found is not None else path
+        is_part = part_of(whole, 1).exists()
+        self._path = whole if is_part else path
+        self._split = is_part and (whole != path or not path.exists())
+        self._file: tuple[int, FileIO] | None = None
+        self._part = self._size = 1 << 62  # until the manifest tells
+        first = part_of(whole, 1) if self._split else path
+        if not first.is_file():
+            raise UsageError(f"there is no bundle {path}; name its file, or its first part, {part_of(whole, 1).name}")
+        try:
+            self.text, self.signature = self._opening(first)
+            self.manifest: Manifest = read_manifest(self.text)
+        except BaseException:
+            self.close()
+            raise
+        self._part = self.manifest.part or 1 << 62
+        self._places, self._size = offsets(len(self.text), self.manifest.blobs)
+        self._blobs = {blob.sha256: blob for blob in self.manifest.blobs}
+        self._of: Mapping[str, str] = {
+            file.sha256: f"{item.kind} {item.name}" for item in self.manifest.items for file in item.files
+        }
+
+    def trust(self, public_key: bytes | None) -> Trust:
+        """Say by whom it is signed."""
+        if self.signature == UNSIGNED:
+            return "unsigned"
+        signed = public_key is not None and is_signed(public_key, self.text, self.signature)
+        return "signed" if signed else "unchecked"
+
+    @property
+    def files(self) -> list[Path]:
+        """All files that it should have."""
+        if not self._split:
+            return [self._path]
+        return [part_of(self._path, number) for number in range(1, -(-self._size // self._part) + 1)]
+
+    def blob(self, sha256: str) -> Blob:
+        """Return a content that an item carries."""
+        return self._blobs[sha256]
+
+    def chunk(self, blob: Blob, number: int) -> bytes:
+        """Return a verified piece. Raises UsageError for a damaged or missing one, OSError."""
+        begin = self._places[blob.sha256] + number * CHUNK
+        count = min(CHUNK, blob.size - number * CHUNK)
+        data = self._read(begin, count)
+        if hashlib.sha256(data).hexdigest() != blob.chunks[number]:
+            last = (begin + count - 1) // self._part
+            names = [file.name for file in self.files[begin // self._part : last + 1]]
+            raise UsageError(
+                f"{' or '.join(names)} is damaged within {count} bytes of {self._of[blob.sha256]}: copy it again from "
+                "where it comes from"
+            )
+        return data
+
+    def verify(self, check: Check, tell: Tell) -> None:
+        """Read everything. Raises UsageError, which names what is damaged or missing."""
+        found: list[str] = []
+        for blob in self.manifest.blobs:
+            for number in range(len(blob.chunks)):
+                check()
+                try:
+                    tell(len(self.chunk(blob, number)))
+                except UsageError as cause:
+                    found.append(str(cause))
+        told = list(dict.fromkeys(found))
+        if told:
+            more = f"; and {len(told) - TOLD} more" if len(told) > TOLD else ""
+            raise UsageError("; ".join(told[:TOLD]) + more)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file[1].close()
+            self._file = None
+
+    def __enter__(self) -> Bundle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _opening(self, first: Path) -> tuple[bytes, bytes]:
+        """Return manifest and signature, which are whole in the first file."""
+        size = self._head(0, MANIFEST, first)
+        if size > MAX_MANIFEST:
+            raise UsageError(f"{first} is not a bundle: its manifest is too long")
+        text = self._read(TAR_BLOCK, size)
+        at = padded(size)
+        if self._head(at, SIGNATURE, first) != SIGNATURE_SIZE:
+            raise UsageError(f"{first} is not a bundle: its signature has another length")
+        return text, self._read(at + TAR_BLOCK, SIGNATURE_SIZE)
+
+    def _head(self, at: int, name: str, first: Path) -> int:
+        """Return the size of the member that begins there. One block is read, whatever it says of others."""
+        try:
+            head = tarfile.TarInfo.frombuf(self._read(at, TAR_BLOCK), "ascii", "surrogateescape")
+        except tarfile.HeaderError:
+            head = tarfile.TarInfo()
+        if head.name != name or not head.isreg() or head.size < 0:
+            raise UsageError(f"{first} is not a bundle of llama-appliance, or is damaged at its beginning")
+        return head.size
+
+    def _read(self, at: int, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            index, within = divmod(at + len(data), self._part)
+            piece = self._piece(index, within, min(count - len(data), self._part - within))
+            data += piece
+        return bytes(data)
+
+    def _piece(self, index: int, within: int, count: int) -> bytes:
+        path = part_of(self._path, index + 1) if self._split else self._path
+        if self._file is None or self._file[0] != index:
+            self.close()
+            try:
+                self._file = index, FileIO(path)
+            except FileNotFoundError:
+                raise UsageError(f"{path} is not here: put it beside the other parts, and try again") from None
+        self._file[1].seek(within)
+        piece = self._file[1].read(count)
+        if not piece:
+            raise UsageError(f"{path} ends too early: copy it again from where it comes from")
+        return piece

@@ -1,0 +1,307 @@
+"""Takes a bundle in: brings each item beside its place, continues where an earlier import stopped, and renames it.
+
+An item's files arrive in a hidden folder on the file system of its place, each as `store.partial_file` has it. So a
+kill at any moment costs at most a piece, and nothing that is in use changes before an item is whole. Models of the
+hub's cache arrive as its blobs, and get their names last. Nothing here starts or switches anything.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from shutil import copyfile
+from typing import TYPE_CHECKING
+
+import trio
+from msgspec import Struct
+
+from appliance.bundles.container import Bundle, Check, Tell
+from appliance.bundles.contents import Reader, payload_in, running, sha256_of
+from appliance.catalog.found import current_snapshot
+from appliance.core.bundles.manifest import CHUNK, Item
+from appliance.core.bundles.plan import Standing, to_bring
+from appliance.core.engines.builds import MANIFEST as ENGINE
+from appliance.core.models.names import folder_of
+from appliance.core.payload import PayloadFile
+from appliance.engines.found import check_build, list_engines, read_build
+from appliance.engines.shelf import Shelf, alone
+from appliance.errors import Conflict, UsageError
+from appliance.store.model_files import free_bytes, link, remove_empty, write_whole
+from appliance.store.partial_file import Taken, WrongContents, claim, journaled, open_partial, sync_folder
+from appliance.wire import PartialHead
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+INCOMING = ".incoming"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Homes(Struct, frozen=True, kw_only=True):
+    """The folders of this machine that things come into; none need be there yet."""
+
+    data: Path
+    """The program's own data."""
+    models: Path
+    cache: Path
+    """The Hugging Face cache."""
+    shelf: Shelf
+
+    @property
+    def programs(self) -> Path:
+        return self.data / "programs"
+
+    def place_of(self, item: Item) -> Path:
+        """Return where the item is once it is here."""
+        match item.kind:
+            case "program":
+                return self.programs / item.name
+            case "engine":
+                return self.shelf.place_of(item.name)
+            case "model" if item.repo:
+                return self.cache / folder_of(item.repo)
+            case "model":
+                return self.models / item.files[0].path.partition("/")[0]
+            case "settings":
+                return self.data / "settings" / item.digest[:12]
+
+    def incoming(self, item: Item) -> Path:
+        """Return the folder in which its files arrive, under their paths: on the file system of its place."""
+        match item.kind:
+            case "program":
+                return self.programs / INCOMING / item.name
+            case "engine":
+                return self.shelf.root / INCOMING / item.name
+            case "model":
+                return self.models / INCOMING / item.digest[:12]
+            case "settings":
+                return self.data / "settings" / INCOMING / item.digest[:12]
+
+    def arrival_of(self, item: Item, file: PayloadFile) -> Path:
+        """Return where a file has all its bytes for the first time."""
+        if item.kind == "model" and item.repo:
+            return self.place_of(item) / "blobs" / file.sha256
+        return self.incoming(item) / file.path
+
+    def snapshot_of(self, item: Item) -> Path:
+        """Return the names of a model of the hub: those in use, else those of the bundle's commit."""
+        folder = self.place_of(item)
+        return current_snapshot(folder) or folder / "snapshots" / item.commit
+
+
+# ---- what is here ----------------------------------------------------------------------------------------------------
+
+
+def plan(bundle: Bundle, homes: Homes, reader: Reader) -> tuple[list[Standing], list[Standing]]:
+    """Return how every item stands, and those to bring. Raises UsageError, OSError."""
+    standings = [_standing(item, homes, reader) for item in bundle.manifest.items]
+    return standings, to_bring(standings, {standing.disk: free_bytes(Path(standing.place)) for standing in standings})
+
+
+def _standing(item: Item, homes: Homes, reader: Reader) -> Standing:
+    place = homes.place_of(item)
+    state = "here" if _is_here(item, homes, reader) else "other" if _is_taken(item, homes, reader) else "missing"
+    left = sum(_left(homes.arrival_of(item, file), file) for file in _contents(item)) if state == "missing" else 0
+    return Standing(item=item, state=state, left=left, disk=_disk_of(place), place=str(place))
+
+
+def _contents(item: Item) -> list[PayloadFile]:
+    return [] if item.left_out else [file for file in item.files if not file.link]
+
+
+def _is_here(item: Item, homes: Homes, reader: Reader) -> bool:
+    place = homes.place_of(item)
+    match item.kind:
+        case "program":
+            own = running()
+            return any(
+                payload_in(each)[1] == item.digest for each in (own, place) if each is not None and each.is_dir()
+            )
+        case "engine":
+            whole = place.is_dir() and not check_build(place) and read_build(place).digest == item.digest
+            return whole or any(
+                (one.id, one.digest, one.damage) == (item.name, item.digest, "") for one in list_engines()
+            )
+        case "settings":
+            return place.is_dir()
+        case "model":
+            named = not item.repo or current_snapshot(place) is not None  # the commit's name comes last
+            return named and all(_same(path, file, reader) for path, file in _names(item, homes))
+
+
+def _is_taken(item: Item, homes: Homes, reader: Reader) -> bool:
+    """True if something else has its place. A damaged engine has not: it is replaced."""
+    if item.kind == "model":
+        return any(os.path.lexists(path) and not _same(path, file, reader) for path, file in _names(item, homes))
+    place = homes.place_of(item)
+    return place.exists() and not (item.kind == "engine" and check_build(place))
+
+
+def _names(item: Item, homes: Homes) -> Iterator[tuple[Path, PayloadFile]]:
+    """Return the places of a model's files when it is here."""
+    root = homes.snapshot_of(item) if item.repo else homes.models
+    return ((root / file.path, file) for file in item.files)
+
+
+def _same(path: Path, file: PayloadFile, reader: Reader) -> bool:
+    return path.is_file() and path.stat().st_size == file.size and sha256_of(path, reader) == file.sha256
+
+
+def _left(final: Path, file: PayloadFile) -> int:
+    if _has_arrived(final, file):
+        return 0
+    begun = journaled(final)
+    return file.size - (begun[1] if begun is not None and begun[0].oid == file.sha256 else 0)
+
+
+def _has_arrived(final: Path, file: PayloadFile) -> bool:
+    """Nothing gets its name before it is whole and has its sum."""
+    return final.is_file() and final.stat().st_size == file.size
+
+
+def _disk_of(place: Path) -> int:
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return place.stat().st_dev
+
+
+# ---- bringing it -----------------------------------------------------------------------------------------------------
+
+
+async def bring(bundle: Bundle, homes: Homes, wanted: Sequence[Standing], tell: Tell) -> None:
+    """Bring the items, one after the other, each into its place. Raises Conflict, UsageError, OSError.
+
+    The caller holds `exclusive`. Cancelled or killed, it keeps what has come; the next time continues there.
+    """
+    for standing in wanted:
+        item = standing.item
+        arrive = partial(_arrive, bundle, homes, item, trio.from_thread.check_cancelled, tell)
+        with _explaining_full_disks(standing):
+            await trio.to_thread.run_sync(arrive)
+            if item.kind == "engine":
+                async with alone(homes.shelf):
+                    await trio.to_thread.run_sync(_put_engine, homes, item)
+            else:
+                await trio.to_thread.run_sync(_put, homes, item)
+
+
+@contextmanager
+def exclusive(homes: Homes) -> Generator[None]:
+    """Let nobody else import meanwhile. Raises Conflict, OSError."""
+    try:
+        lock = claim(homes.data / ".import.lock")
+    except Taken:
+        raise Conflict("another 'llama-appliance bundle import' is under way; wait until it ends") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _explaining_full_disks(standing: Standing) -> Generator[None]:
+    try:
+        yield
+    except OSError as cause:
+        if cause.errno not in FULL:
+            raise
+        raise OSError(
+            cause.errno,
+            f"the disk is full ({cause.strerror}) at {standing.item.kind} {standing.item.name}: what has come is kept; "
+            f"make room where {standing.place} is to be, and import again",
+        ) from None
+
+
+def _arrive(bundle: Bundle, homes: Homes, item: Item, check: Check, tell: Tell) -> None:
+    for file in _contents(item):
+        final = homes.arrival_of(item, file)
+        with ExitStack() as held:
+            if item.kind == "model" and item.repo:  # where a download may be writing, too
+                locks = homes.cache / ".locks" / folder_of(item.repo)
+                held.callback(_claimed(locks / f"{file.sha256}.lock", item).release)
+            if not _has_arrived(final, file):
+                _receive(bundle, item, file, final, check, tell)
+            if file.executable:
+                final.chmod(0o755)
+
+
+def _claimed(lock: Path, item: Item) -> FileLock:
+    try:
+        return claim(lock)
+    except Taken:
+        raise Conflict(f"a download of {item.name} is under way; wait until it ends, or stop it") from None
+
+
+def _receive(bundle: Bundle, item: Item, file: PayloadFile, final: Path, check: Check, tell: Tell) -> None:
+    head = PartialHead(oid=file.sha256, size=file.size, repo=item.repo, path=file.path)
+    blob = bundle.blob(file.sha256)
+    coming = open_partial(final, head, check)
+    try:
+        while coming.length < file.size:
+            check()
+            number, within = divmod(coming.length, CHUNK)
+            data = bundle.chunk(blob, number)[within:]
+            coming.write(data)
+            tell(len(data))
+        coming.finish()
+    except WrongContents as cause:
+        raise UsageError(
+            f"the bundle contradicts itself at {item.name}, {file.path}: {cause}; export it again"
+        ) from None
+    finally:
+        coming.close()
+
+
+# ---- into its place --------------------------------------------------------------------------------------------------
+
+
+def _put_engine(homes: Homes, item: Item) -> None:
+    incoming = homes.incoming(item)
+    _make_links(incoming, item.files)
+    (incoming / ENGINE).touch()  # the newest of its files: what is older need not be read again
+    if damage := check_build(incoming, read_all=True):
+        raise UsageError(f"the bundle's engine {item.name} is not whole: {damage}; export it again")
+    homes.shelf.stage(incoming, item.name)
+    homes.shelf.put(item.name)
+    remove_empty(incoming.parent, homes.shelf.root)
+
+
+def _put(homes: Homes, item: Item) -> None:
+    place, incoming = homes.place_of(item), homes.incoming(item)
+    if item.kind == "model" and item.repo:
+        _name_in_cache(homes, item)
+        return
+    _make_links(incoming, item.files)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    source = incoming / place.name if item.kind == "model" else incoming
+    source.rename(place)
+    sync_folder(place.parent)
+    remove_empty(source.parent, place.parent)
+
+
+def _name_in_cache(homes: Homes, item: Item) -> None:
+    """The name of the commit comes last: before it nothing of a new repository is seen."""
+    folder, snapshot = homes.place_of(item), homes.snapshot_of(item)
+    for file in item.files:
+        link(folder / "blobs" / file.sha256, snapshot / file.path)
+    if current_snapshot(folder) is None:
+        write_whole(folder / "refs" / "main", snapshot.name.encode())
+
+
+def _make_links(folder: Path, files: Sequence[PayloadFile]) -> None:
+    """Make the links, which lead to files of the folder: see `core.bundles.manifest`. Windows gets copies."""
+    for file in files:
+        if not file.link:
+            continue
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        if sys.platform == "win32":
+            copyfile(path.parent / file.link, path)
+        else:
+            path.symlink_to(file.link)

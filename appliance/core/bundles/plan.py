@@ -1,0 +1,90 @@
+"""Decides what an import does: the things that are here, those to bring, the room for them; refusals, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from appliance.core.bundles.manifest import SIGNATURE_SIZE, Item, Manifest
+from appliance.core.parts import MIB
+from appliance.errors import UsageError
+
+SPARE = 64 * MIB
+"""Bytes of a disk that stay free."""
+UNSIGNED = bytes(SIGNATURE_SIZE)
+"""The signature of a bundle that nobody signed."""
+
+Trust = Literal["signed", "unchecked", "unsigned"]
+"""By the key that was named; by some key, and none was named; by none."""
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """The state of an item of a bundle on this machine."""
+
+    item: Item
+    state: Literal["here", "missing", "other"]
+    """``other``: its place is taken by something with other contents."""
+    left: int = 0
+    """Bytes to write, without those that an earlier import has written."""
+    disk: int = 0
+    """The file system of its place, as the system counts them."""
+    place: str = ""
+
+
+def refuse_untrusted(trust: Trust, *, named: bool, unsigned_is_fine: bool) -> None:
+    """Raise UsageError unless the bundle's signature is the one that was asked for. ``named``: a key was."""
+    if trust == "signed" or (unsigned_is_fine and not named):
+        return
+    if not named:
+        raise UsageError(
+            "say whose bundle this is: --key FILE names the public key that must have signed it, and --unsigned takes "
+            "it from anybody"
+        )
+    raise UsageError(
+        "the bundle is not signed: export it with --key, or import it with --unsigned instead of --key"
+        if trust == "unsigned"
+        else "the bundle is not signed with this key: it was signed with another one, or its manifest was changed"
+    )
+
+
+def refuse_foreign(manifest: Manifest, target: str) -> None:
+    """Raise UsageError for a bundle of another kind of machine."""
+    if manifest.target != target:
+        raise UsageError(
+            f"the bundle is for {manifest.target}, and this machine is {target}; export one with --target {target}"
+        )
+
+
+def to_bring(standings: Sequence[Standing], free: Mapping[int, int]) -> list[Standing]:
+    """Return the items to write, in the bundle's order. ``free`` are bytes by file system. Raises UsageError."""
+    for standing in standings:
+        item = standing.item
+        if standing.state == "other":
+            how = {
+                "model": f"'llama-appliance rm {item.name}'",
+                "engine": f"'llama-appliance engines remove {item.name}'",
+            }
+            raise UsageError(
+                f"{item.kind} {item.name} is here with other contents than in the bundle, in {standing.place}; remove "
+                f"it ({how.get(item.kind, 'the folder')}), and import again"
+            )
+        if standing.state == "missing" and item.left_out:
+            raise UsageError(
+                f"the bundle leaves out {item.kind} {item.name}, because the inventory listed it, and it is not here; "
+                "export again with a new inventory, or without --against"
+            )
+    wanted = [standing for standing in standings if standing.state == "missing"]
+    needed: Counter[int] = Counter()
+    for standing in wanted:
+        needed[standing.disk] += standing.left
+    for standing in wanted:
+        need, has = needed[standing.disk] + SPARE, free[standing.disk]
+        if standing.left and has < need:
+            raise UsageError(
+                f"the import needs {need / 1e6:.0f} MB where {standing.place} is to be, and {has / 1e6:.0f} MB are "
+                f"free: make room for {(need - has) / 1e6:.0f} MB, and import again"
+            )
+    return wanted

@@ -1,0 +1,180 @@
+"""The file of a bundle: what is written is read, in one part or many, and no damage goes unnoticed."""
+
+from __future__ import annotations
+
+import random
+import tarfile
+from pathlib import Path
+
+import msgspec
+import pytest
+from full_disk import full_disk, posix_only
+
+from appliance.bundles.container import Bundle, part_of, refuse_existing, sums_of, write_bundle
+from appliance.core.bundles import keys
+from appliance.core.bundles.manifest import CHUNK, FORMAT, Blob, Item, Manifest, digest_of
+from appliance.core.bundles.plan import UNSIGNED
+from appliance.core.payload import PayloadFile
+from appliance.errors import UsageError
+
+SIZES = (0, 1, 511, 512, 513, 3 << 20, CHUNK + 1)
+SEED = bytes(range(32))
+PUBLIC = keys.public_key_of(keys.public_pem(SEED), "")
+
+
+def nothing(count: int = 0) -> None:
+    """Hears of progress."""
+
+
+def make(folder: Path, part: int = 0, *, sign: bool = True) -> tuple[Path, list[Path], list[tuple[Blob, Path]]]:
+    """Write a bundle of one engine with files of these sizes; its name, its files, its contents."""
+    chance = random.Random(7)
+    blobs: list[tuple[Blob, Path]] = []
+    for number, size in enumerate(SIZES):
+        path = folder / f"file-{number}"
+        path.write_bytes(chance.randbytes(size))
+        blobs.append((sums_of(path, nothing, nothing), path))
+    files = tuple(PayloadFile(path=path.name, size=blob.size, sha256=blob.sha256) for blob, path in blobs)
+    item = Item(kind="engine", name="linux-x64-cpu/b100", digest=digest_of(files), files=files)
+    manifest = Manifest(
+        format=FORMAT,
+        version="0.2.0",
+        target="linux-x64",
+        made="2026-01-01T00:00:00Z",
+        part=part,
+        items=(item,),
+        blobs=tuple(blob for blob, _ in blobs),
+    )
+    text = msgspec.json.encode(manifest)
+    name = folder / "x.bundle"
+    signature = keys.sign(SEED, text) if sign else UNSIGNED
+    return name, write_bundle(name, text, signature, blobs, part, nothing, nothing), blobs
+
+
+@pytest.mark.parametrize("part", [0, 1 << 20, (1 << 20) + 13, 64 << 20])
+def test_what_is_written_is_read(tmp_path: Path, part: int) -> None:
+    name, files, blobs = make(tmp_path, part)
+    total = sum(file.stat().st_size for file in files)
+    assert files == ([name] if not part else [part_of(name, number + 1) for number in range(-(-total // part))])
+    for path in (name, files[0], files[-1]):
+        with Bundle(path) as bundle:
+            assert bundle.files == files
+            assert bundle.trust(PUBLIC) == "signed"
+            assert bundle.trust(bytes(32)) == "unchecked"
+            bundle.verify(nothing, nothing)
+            for blob, source in blobs:
+                pieces = [bundle.chunk(blob, number) for number in range(len(blob.chunks))]
+                assert b"".join(pieces) == source.read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_tar_reads_it(tmp_path: Path) -> None:
+    name, _, blobs = make(tmp_path)
+    with tarfile.open(name, "r:") as file:
+        members = file.getmembers()
+        assert [member.name for member in members[:2]] == ["bundle.json", "bundle.json.sig"]
+        assert [member.name for member in members[2:]] == [f"blobs/{blob.sha256}" for blob, _ in blobs]
+        for member, (_, source) in zip(members[2:], blobs, strict=True):
+            content = file.extractfile(member)
+            assert content is not None
+            assert content.read() == source.read_bytes()
+
+
+def problem(bundle: Path, text: bytes, blobs: list[tuple[Blob, Path]]) -> str:
+    """Return what is found to be wrong with it; empty: its contents are those that were written."""
+    try:
+        with Bundle(bundle) as found:
+            found.verify(nothing, nothing)
+            for blob, source in blobs:
+                pieces = [found.chunk(blob, number) for number in range(len(blob.chunks))]
+                assert b"".join(pieces) == source.read_bytes()
+            return "" if found.text == text and found.trust(PUBLIC) == "signed" else "x.bundle.001 is not signed"
+    except UsageError as error:
+        return str(error)
+
+
+def test_a_flipped_bit_is_found_and_its_part_is_named(tmp_path: Path) -> None:
+    _, files, blobs = make(tmp_path, 1 << 20)
+    chance = random.Random(11)
+    with Bundle(files[0]) as bundle:
+        text = bundle.text
+    places = [chance.randrange(sum(file.stat().st_size for file in files) - 1024) for _ in range(16)]
+    found = 0
+    for place in places:
+        index, at = divmod(place, 1 << 20)
+        content = files[index].read_bytes()
+        files[index].write_bytes(content[:at] + bytes([content[at] ^ 1 << chance.randrange(8)]) + content[at + 1 :])
+        told = problem(files[0], text, blobs)
+        assert files[index].name in told or not told or index == 0, (place, told)
+        found += bool(told)
+        files[index].write_bytes(content)
+    assert found > 12
+
+
+def test_a_changed_manifest_is_not_signed_any_more(tmp_path: Path) -> None:
+    name, _, _ = make(tmp_path)
+    content = name.read_bytes()
+    name.write_bytes(content.replace(b'"version":"0.2.0"', b'"version":"0.2.1"', 1))
+    with Bundle(name) as bundle:
+        assert bundle.manifest.version == "0.2.1"
+        assert bundle.trust(PUBLIC) == "unchecked"
+    with Bundle(make(tmp_path, 1 << 20, sign=False)[1][0]) as bundle:
+        assert bundle.trust(PUBLIC) == "unsigned"
+
+
+def test_missing_and_short_parts_are_named(tmp_path: Path) -> None:
+    name, files, _ = make(tmp_path, 1 << 20)
+    short = files[5].read_bytes()
+    files[5].write_bytes(short[:1000])
+    with Bundle(name) as bundle, pytest.raises(UsageError, match=f"{files[5]} ends too early: copy it again"):
+        bundle.verify(nothing, nothing)
+    files[5].unlink()
+    with Bundle(name) as bundle, pytest.raises(UsageError, match=f"{files[5]} is not here: put it beside"):
+        bundle.verify(nothing, nothing)
+    files[0].unlink()
+    with pytest.raises(UsageError, match=r"there is no bundle .*x\.bundle.*x\.bundle\.001"):
+        Bundle(name)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 5000, bytes(5000)])
+def test_something_else_is_not_a_bundle(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"is not a bundle|ends too early"):
+        Bundle(path)
+
+
+def test_a_manifest_of_any_length_does_not_fill_the_memory(tmp_path: Path) -> None:
+    head = tarfile.TarInfo("bundle.json")
+    head.size = 1 << 40
+    path = tmp_path / "x"
+    path.write_bytes(head.tobuf(tarfile.GNU_FORMAT))
+    with pytest.raises(UsageError, match="its manifest is too long"):
+        Bundle(path)
+
+
+def test_a_file_that_changes_while_it_is_written_ends_the_export(tmp_path: Path) -> None:
+    _, files, blobs = make(tmp_path)
+    files[0].unlink()
+    blobs[-1][1].write_bytes(b"x" * blobs[-1][0].size)
+    with pytest.raises(UsageError, match="changed while it was exported"):
+        write_bundle(tmp_path / "y", b"{}", UNSIGNED, blobs, 0, nothing, nothing)
+    assert not list(tmp_path.glob("*y*"))
+
+
+@posix_only
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    _, files, blobs = make(tmp_path)
+    files[0].unlink()
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        write_bundle(tmp_path / "y", b"{}", UNSIGNED, blobs, 0, nothing, nothing)
+    assert not list(tmp_path.glob("*y*")) + list(tmp_path.glob(".*"))
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    name, files, _ = make(tmp_path, 1 << 20)
+    with pytest.raises(UsageError, match="is there already"):
+        refuse_existing(name)
+    for file in files:
+        file.unlink()
+    refuse_existing(name)

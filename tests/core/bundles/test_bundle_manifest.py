@@ -1,0 +1,244 @@
+"""A bundle's manifest: nothing in it leads out of its place, and what cannot be used is refused with advice."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import nullcontext
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from appliance.core.bundles import keys
+from appliance.core.bundles.manifest import (
+    CHUNK,
+    FORMAT,
+    Blob,
+    Inventory,
+    Item,
+    Known,
+    Manifest,
+    is_plain,
+    read_inventory,
+    read_manifest,
+    without_known,
+)
+from appliance.core.bundles.plan import SPARE, Standing, refuse_foreign, refuse_untrusted, to_bring
+from appliance.core.payload import PayloadFile
+from appliance.errors import UsageError
+
+SUM, OTHER = "a" * 64, "b" * 64
+PARTS = st.sampled_from(["a", "b", "..", ".", "", "con", "x.gguf", "c:", "d\\e", "f\0", "g ", "h."])
+FILE = PayloadFile(path="m.gguf", size=3, sha256=SUM)
+MODEL = Item(kind="model", name="m", digest=SUM, files=(FILE,))
+MANIFEST = Manifest(
+    format=FORMAT,
+    version="0.2.0",
+    target="linux-x64",
+    made="2026-01-01T00:00:00Z",
+    items=(MODEL,),
+    blobs=(Blob(sha256=SUM, size=3, chunks=(SUM,)),),
+)
+
+
+def read(manifest: Manifest) -> Manifest:
+    return read_manifest(msgspec.json.encode(manifest))
+
+
+def of(*items: Item) -> Manifest:
+    return structs.replace(MANIFEST, items=items)
+
+
+def file(path: str, link: str = "") -> PayloadFile:
+    return PayloadFile(path=path, link=link) if link else structs.replace(FILE, path=path)
+
+
+def engine(*files: PayloadFile, name: str = "linux-x64-cpu/b100") -> Item:
+    return Item(kind="engine", name=name, digest="0123", files=files)
+
+
+def test_what_is_written_is_read() -> None:
+    assert read(MANIFEST) == MANIFEST
+
+
+@given(st.lists(PARTS, min_size=1, max_size=4).map("/".join) | st.text(max_size=20))
+def test_a_plain_path_stays_where_it_is_put(path: str) -> None:
+    if is_plain(path):
+        found = PurePosixPath("/place", path)
+        assert str(found) == f"/place/{path}"
+        assert ".." not in found.parts
+        read(of(engine(file(path))))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [file("../x")],
+        [file("/etc/x")],
+        [file("a"), file("a")],
+        [file("a"), file("a/b")],
+        [file("d", link="e"), file("e"), file("d/x")],
+        [file("a"), file("l", link="../../a")],
+        [file("a"), file("l", link="/a")],
+        [file("a"), file("d/b"), file("l", link="d/../a")],
+        [file("a"), file("l", link="l")],
+        [file("a"), file("l", link="missing")],
+        [file("l", link="l2"), file("l2", link="l")],
+        [structs.replace(FILE, sha256="x")],
+        [structs.replace(FILE, sha256=OTHER)],
+        [structs.replace(FILE, size=4)],
+        [],
+    ],
+)
+def test_files_that_could_be_anywhere_or_nowhere_are_refused(files: list[PayloadFile]) -> None:
+    with pytest.raises(UsageError, match="export it again"):
+        read(of(engine(*files)))
+
+
+def test_links_to_files_of_the_same_folder_are_taken() -> None:
+    read(of(engine(file("lib/a.so.0"), file("lib/a.so", link="a.so.0"), file("bin/a", link="../lib/a.so"))))
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        engine(FILE, name="windows-x64-cpu/b100"),
+        engine(FILE, name="linux-x64-cpu/../b100"),
+        engine(FILE, name="linux-x64-cpu/"),
+        engine(FILE, name="cpu/b100"),
+        structs.replace(MODEL, name="a\nb"),
+        structs.replace(MODEL, files=(file("a.gguf"), file("b.gguf"))),
+        structs.replace(MODEL, files=(file(".incoming/a.gguf"),)),
+        structs.replace(MODEL, repo="../x/y", commit="0" * 40),
+        structs.replace(MODEL, repo="org/repo", commit="main"),
+        structs.replace(MODEL, digest="../x"),
+        structs.replace(MODEL, kind="program", name="0.2.0"),
+        structs.replace(MODEL, kind="program", name="../0.2.0-0123456789ab"),
+    ],
+)
+def test_names_that_could_be_other_folders_are_refused(item: Item) -> None:
+    with pytest.raises(UsageError, match="export it again"):
+        read(of(item))
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        Blob(sha256=SUM, size=3, chunks=()),
+        Blob(sha256=SUM, size=CHUNK + 1, chunks=(SUM,)),
+        Blob(sha256=SUM, size=-1, chunks=()),
+        Blob(sha256=SUM, size=3, chunks=("x",)),
+    ],
+)
+def test_sums_that_do_not_fit_are_refused(blob: Blob) -> None:
+    with pytest.raises(UsageError, match="sums"):
+        read(structs.replace(MANIFEST, blobs=(blob,)))
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[" * 100_000, b'{"format": 1}', b"\xff"])
+def test_something_else_is_refused(text: bytes) -> None:
+    with pytest.raises(UsageError, match="damaged, or something else"):
+        read_manifest(text)
+
+
+def test_a_newer_bundle_is_refused_with_the_version_that_reads_it() -> None:
+    with pytest.raises(UsageError, match=r"format 2, made by version '9\.1\.0'.*install that version"):
+        read(structs.replace(MANIFEST, format=2, version="9.1.0"))
+
+
+def test_a_bundle_for_another_machine_is_refused_with_the_option_that_makes_the_right_one() -> None:
+    with pytest.raises(UsageError, match=r"for linux-x64, and this machine is macos-arm64.*--target macos-arm64"):
+        refuse_foreign(MANIFEST, "macos-arm64")
+    refuse_foreign(MANIFEST, "linux-x64")
+
+
+@pytest.mark.parametrize("trust", ["signed", "unchecked", "unsigned"])
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("unsigned_is_fine", [True, False])
+def test_only_a_named_key_or_a_clear_word_lets_a_bundle_in(trust: str, named: bool, unsigned_is_fine: bool) -> None:
+    fine = trust == "signed" or (unsigned_is_fine and not named)
+    with nullcontext() if fine else pytest.raises(UsageError, match=r"--key|this key"):
+        refuse_untrusted(trust, named=named, unsigned_is_fine=unsigned_is_fine)  # type: ignore[arg-type]
+
+
+# ---- the plan --------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1 << 40), st.sampled_from(["here", "missing"])), max_size=6),
+    st.lists(st.integers(0, 1 << 42), min_size=3, max_size=3),
+)
+def test_it_begins_exactly_when_every_disk_has_room(wanted: list[tuple[int, int, str]], free: list[int]) -> None:
+    standings = [
+        Standing(item=MODEL, state=state, left=left if state == "missing" else 0, disk=disk, place="/x")  # type: ignore[arg-type]
+        for disk, left, state in wanted
+    ]
+    needed = [sum(s.left for s in standings if s.disk == disk) for disk in range(3)]
+    fits = all(not need or has >= need + SPARE for need, has in zip(needed, free, strict=True))
+    with nullcontext() if fits else pytest.raises(UsageError, match="make room"):
+        found = to_bring(standings, dict(enumerate(free)))
+        assert found == [standing for standing in standings if standing.state == "missing"]
+
+
+def test_what_is_in_the_way_and_what_was_left_out_is_said() -> None:
+    with pytest.raises(UsageError, match="llama-appliance rm m"):
+        to_bring([Standing(item=MODEL, state="other", place="/models/m.gguf")], {0: 0})
+    gone = structs.replace(MODEL, left_out=True)
+    with pytest.raises(UsageError, match="without --against"):
+        to_bring([Standing(item=gone, state="missing")], {0: 1 << 40})
+    assert to_bring([Standing(item=gone, state="here")], {0: 0}) == []
+
+
+def test_what_the_other_machine_has_is_left_out_by_its_contents() -> None:
+    known = (Known(kind="model", name="another name", digest=SUM), Known(kind="engine", name="m", digest=SUM))
+    there = Inventory(format=FORMAT, version="0.2.0", target="linux-x64", items=known)
+    other = structs.replace(MODEL, digest=OTHER)
+    assert [item.left_out for item in without_known([MODEL, other], there)] == [True, False]
+    assert without_known([MODEL], None) == [MODEL]
+    with pytest.raises(UsageError, match="--target linux-x64"):
+        read_inventory(msgspec.json.encode(there), "linux-arm64")
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_keys_are_those_of_openssl(tmp_path: Path) -> None:
+    openssl = shutil.which("openssl")
+    assert openssl is not None, "openssl is missing (Debian: openssl)"
+
+    def run(*words: str | Path) -> None:
+        subprocess.run([openssl, *map(str, words)], cwd=tmp_path, check=True, capture_output=True)
+
+    run("genpkey", "-algorithm", "ed25519", "-out", "theirs")
+    run("pkey", "-in", "theirs", "-pubout", "-out", "theirs.pub")
+    seed = keys.seed_of((tmp_path / "theirs").read_bytes(), "theirs")
+    assert keys.private_pem(seed) == (tmp_path / "theirs").read_bytes()
+    assert keys.public_pem(seed) == (tmp_path / "theirs.pub").read_bytes()
+    (tmp_path / "message").write_bytes(b"hello")
+    (tmp_path / "signature").write_bytes(keys.sign(seed, b"hello"))
+    run("pkeyutl", "-verify", "-pubin", "-inkey", "theirs.pub", "-rawin", "-in", "message", "-sigfile", "signature")
+
+
+@given(st.binary(min_size=32, max_size=32), st.binary(max_size=100), st.integers(0, 63), st.integers(0, 7))
+def test_a_signature_holds_for_one_message_and_one_key(seed: bytes, message: bytes, at: int, bit: int) -> None:
+    public = keys.public_key_of(keys.public_pem(seed), "public")
+    signature = keys.sign(seed, message)
+    assert keys.is_signed(public, message, signature)
+    changed = bytearray(signature)
+    changed[at] ^= 1 << bit
+    assert not keys.is_signed(public, message, bytes(changed))
+    assert not keys.is_signed(public, message + b"x", signature)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"-----BEGIN PUBLIC KEY-----", b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"]
+)
+def test_other_files_are_not_keys(text: bytes) -> None:
+    with pytest.raises(UsageError, match=r"mine\.pub is not a public ed25519 key; 'bundle keygen'"):
+        keys.public_key_of(text, "mine.pub")
+    with pytest.raises(UsageError, match="is not a private ed25519 key"):
+        keys.seed_of(keys.public_pem(bytes(32)), "mine.pub")

@@ -1,0 +1,365 @@
+"""Bundles: what one machine exports, another one takes in, whatever happens in between."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from confined import missing
+from engine_folders import HERE, make_build
+from gguf_files import write_model
+from program import COMMAND, Server, fresh_environment, http
+
+from appliance.bundles.container import Bundle
+from appliance.catalog.catalog import Catalog
+from appliance.catalog.sources import STARTER, Sources
+from appliance.core.bundles.manifest import Manifest
+from appliance.engines.found import Places, list_engines
+from appliance.store.partial_file import claim
+
+if sys.platform == "win32":
+    pytest.skip("the engine of these tests is a shell script", allow_module_level=True)
+
+DRIVER, CONFINED = Path(__file__).with_name("killed_at.py"), Path(__file__).parents[1] / "confined.py"
+OLD, NEW = f"{HERE}-cpu/b50", f"{HERE}-cpu/b100"
+REPO, COMMIT, CACHED = "acme/small-GGUF", "c" * 40, "acme/small-GGUF:Q8_0"
+LARGE = 12 << 20
+"""Bytes of the one model that takes several pieces of a partial file."""
+NEVER = 1 << 30
+SHARES = 3
+CONFIG = "# ours\nmodels: {}\n"
+
+
+class Machine:
+    """A machine in a folder: its own home, data, cache."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.data = home / "xdg_data_home" / "llama-appliance"
+        self.models = self.data / "models"
+        self.hub = home / "hf_home" / "hub"
+
+    def run(self, *words: str | Path, driver: Sequence[str] = (str(COMMAND),)) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*driver, *map(str, words)],
+            cwd=self.home,
+            env=fresh_environment(self.home),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def bundle(self, *words: str | Path) -> dict[str, object]:
+        done = self.run("bundle", *words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def refused(self, *words: str | Path) -> str:
+        done = self.run("bundle", *words)
+        assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+        assert done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
+    def works(self) -> set[str]:
+        """Names of the builds and models that are here; each must be whole."""
+        places = Places(named=None, beside=None, installed=self.data / "engines", cache=self.home, search_path="")
+        engines = [engine for engine in list_engines(places) if engine.folder is not None]
+        assert [engine.damage for engine in engines] == [""] * len(engines)
+        models = Catalog(Sources(models_dir=self.models, cache=self.hub, starter=None)).scan().models
+        assert [model.error for model in models] == [None] * len(models)
+        return {engine.id for engine in engines} | {model.id for model in models}
+
+    def serves(self) -> None:
+        """A server starts here, and a model answers."""
+        words = ["serve", "--listen", "127.0.0.1:0", "--offline"]
+        with Server(words, self.home).wait_listening() as server:
+            body = {"model": "starter", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+            answer = http(server, "POST", "/v1/chat/completions", body)
+            assert answer.status == 200, (answer.body, server.told())
+
+
+def cached_model(hub: Path, content: bytes) -> None:
+    """Put a model into a hub cache, as a download does."""
+    folder = hub / "models--acme--small-GGUF"
+    sha256 = hashlib.sha256(content).hexdigest()
+    for part in ("blobs", "refs", f"snapshots/{COMMIT}"):
+        (folder / part).mkdir(parents=True)
+    (folder / "blobs" / sha256).write_bytes(content)
+    (folder / "refs" / "main").write_text(COMMIT)
+    (folder / "snapshots" / COMMIT / "small-Q8_0.gguf").symlink_to(f"../../blobs/{sha256}")
+
+
+@pytest.fixture(scope="module")
+def sender(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """A machine with a build, models in three places, a configuration and a plugin."""
+    machine = Machine(tmp_path_factory.mktemp("sender"))
+    make_build(machine.data / "engines", build="b100")
+    machine.models.mkdir()
+    shutil.copyfile(STARTER, machine.models / "tiny.gguf")
+    large = write_model(machine.models / "large.gguf", weights=LARGE // 4)
+    with large.open("r+b") as file:
+        file.seek(4096)
+        file.write(random.Random(3).randbytes(LARGE - 8192))
+    cached_model(machine.hub, STARTER.read_bytes())
+    (machine.home / "ours.yaml").write_text(CONFIG)
+    plugin = machine.home / "plugins" / "hello"
+    plugin.mkdir(parents=True)
+    (plugin / "agent.py").write_text("def on_request(request):\n    return request\n")
+    (plugin / "config.json").write_text("{}")
+    (machine.home / "plugins" / "again").symlink_to("hello/agent.py")
+    machine.run("bundle", "keygen", "mine")
+    machine.run("bundle", "keygen", "others")
+    return machine
+
+
+def export(sender: Machine, out: Path, *words: str | Path, models: str = f"tiny,{CACHED}") -> dict[str, object]:
+    return sender.bundle("export", "--models", models, "--engines", "cpu", "-o", out, *words)
+
+
+@pytest.fixture(scope="module")
+def whole(sender: Machine) -> Path:
+    """A signed bundle of everything but the large model, in one file."""
+    out = sender.home / "whole.bundle"
+    export(sender, out, "--key", "mine", "--config", "ours.yaml", "--plugins", "plugins")
+    return out
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Machine:
+    """A machine that works already, with an older build."""
+    return working(tmp_path / "receiver")
+
+
+def working(home: Path) -> Machine:
+    machine = Machine(home)
+    make_build(machine.data / "engines", build="b50")
+    machine.models.mkdir()
+    shutil.copyfile(STARTER, machine.models / "old.gguf")
+    return machine
+
+
+def items(told: dict[str, object]) -> dict[str, str]:
+    rows = told["items"]
+    assert isinstance(rows, list)
+    return {row["name"]: row["state"] for row in rows}
+
+
+def test_from_one_machine_to_another(sender: Machine, receiver: Machine, tmp_path: Path) -> None:
+    made = export(
+        sender, tmp_path / "b", "--key", "mine", "--split", "1M", "--config", "ours.yaml", "--plugins", "plugins"
+    )
+    files = made["files"]
+    assert isinstance(files, list)
+    assert len(files) > 2
+    public = sender.home / "mine.pub"
+    names = {NEW, "tiny", CACHED, "settings"}
+    verified = receiver.bundle("verify", tmp_path / "b", "--key", public)
+    assert verified["trust"] == "signed"
+    assert items(verified) == dict.fromkeys(names, "carried")
+    assert receiver.works() == {OLD, "old"}, "verifying changes nothing"
+    told = receiver.bundle("import", tmp_path / "b", "--key", public)
+    assert items(told) == dict.fromkeys(names, "imported")
+    assert receiver.works() == {OLD, NEW, "old", "tiny", CACHED}
+    rows = told["items"]
+    assert isinstance(rows, list)
+    settings = next(Path(row["place"]) for row in rows if row["name"] == "settings")
+    assert (settings / "config" / "ours.yaml").read_text() == CONFIG
+    assert (settings / "plugins" / "again").read_text() == (sender.home / "plugins/hello/agent.py").read_text()
+    assert os.access(receiver.data / "engines" / NEW / "llama-server", os.X_OK)
+    assert not list(receiver.home.rglob(".incoming"))
+    again = receiver.bundle("import", tmp_path / "b", "--key", public)
+    assert items(again) == dict.fromkeys(names, "here")
+    receiver.serves()
+
+
+def test_what_the_other_machine_has_is_left_out(
+    sender: Machine, receiver: Machine, whole: Path, tmp_path: Path
+) -> None:
+    receiver.bundle("import", whole, "--key", sender.home / "mine.pub")
+    done = receiver.run("bundle", "inventory", "-o", tmp_path / "there.json")
+    assert done.returncode == 0, done.stderr
+    made = export(sender, tmp_path / "b", "--against", tmp_path / "there.json", models=f"tiny,large,{CACHED}")
+    assert items(made) == {NEW: "left out", "tiny": "left out", CACHED: "left out", "large": "carried"}
+    assert (tmp_path / "b").stat().st_size < LARGE + (1 << 20)
+    told = receiver.bundle("import", tmp_path / "b", "--unsigned")
+    assert items(told) == {NEW: "here", "tiny": "here", CACHED: "here", "large": "imported"}
+    (receiver.models / "tiny.gguf").unlink()
+    assert "model tiny" in (said := receiver.refused("import", tmp_path / "b", "--unsigned"))
+    assert "without --against" in said
+
+
+def test_refusals_change_nothing(sender: Machine, receiver: Machine, whole: Path, tmp_path: Path) -> None:
+    mine, others = sender.home / "mine.pub", sender.home / "others.pub"
+    before = sorted(receiver.home.rglob("*"))
+    assert "--key FILE names the public key" in receiver.refused("import", whole)
+    assert "another one, or its manifest was changed" in receiver.refused("import", whole, "--key", others)
+    assert "another one, or its manifest was changed" in receiver.refused("verify", whole, "--key", others)
+    export(sender, tmp_path / "free", models="tiny")
+    assert "the bundle is not signed" in receiver.refused("import", tmp_path / "free", "--key", mine)
+    with Bundle(tmp_path / "free") as bundle:
+        text, manifest = bundle.text, bundle.manifest
+    for change, said in (
+        ({"format": 2, "version": "9.0.0"}, "made by version '9.0.0'"),
+        ({"target": "macos-arm64", "items": []}, f"--target {HERE}"),
+    ):
+        changed = msgspec.json.encode({**msgspec.to_builtins(manifest), **change})
+        content = (tmp_path / "free").read_bytes()
+        (tmp_path / "changed").write_bytes(content.replace(text, changed.ljust(len(text)), 1))
+        assert said in receiver.refused("import", tmp_path / "changed", "--unsigned")
+    (receiver.models / "tiny.gguf").write_bytes(b"mine")
+    assert "llama-appliance rm tiny" in receiver.refused("import", tmp_path / "free", "--unsigned")
+    (receiver.models / "tiny.gguf").unlink()
+    left = [path for path in receiver.home.rglob("*") if path not in before and path.suffix != ".lock"]
+    assert left == []
+
+
+def test_a_flipped_bit_ends_the_import_and_a_good_copy_continues_it(
+    sender: Machine, receiver: Machine, tmp_path: Path
+) -> None:
+    export(sender, tmp_path / "good", models="tiny,large")
+    content = bytearray((tmp_path / "good").read_bytes())
+    content[-(LARGE // 2)] ^= 4
+    (tmp_path / "bad").write_bytes(content)
+    told = receiver.refused("verify", tmp_path / "bad")
+    assert "bad is damaged" in told
+    assert "model large" in told
+    assert "bad is damaged" in receiver.refused("import", tmp_path / "bad", "--unsigned")
+    assert receiver.works() == {OLD, NEW, "old", "tiny"}, "what was whole is here"
+    assert items(receiver.bundle("import", tmp_path / "good", "--unsigned"))["large"] == "imported"
+    assert receiver.works() == {OLD, NEW, "old", "tiny", "large"}
+
+
+def test_mistakes_of_an_export(sender: Machine, tmp_path: Path) -> None:
+    def refused(*words: str | Path) -> str:
+        return sender.refused("export", "-o", tmp_path / "x", *words)
+
+    assert "the bundle would be empty" in refused()
+    assert "model 'nothing' not found" in refused("--models", "nothing")
+    assert "the starter model is part of every program" in refused("--models", "starter")
+    other = "linux-arm64" if HERE != "linux-arm64" else "linux-x64"
+    assert f"engines install cpu --platform {other}" in refused("--engines", "cpu", "--target", other)
+    assert "is not a private ed25519 key" in refused("--models", "tiny", "--key", "mine.pub")
+    assert "payload.json" in refused("--program", ".")
+    assert "config" in refused("--config", "missing.yaml")
+    assert "--split takes at least 1M" in refused("--models", "tiny", "--split", "1K")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "x").touch()
+    assert "is there already" in refused("--models", "tiny")
+    assert "is there already" in sender.refused("keygen", "mine")
+
+
+# ---- full disks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_gets_full_keeps_what_has_come(sender: Machine, receiver: Machine, tmp_path: Path) -> None:
+    export(sender, tmp_path / "b", models="large")
+    limit = ("sh", "-c", f'ulimit -f {(5 << 20) // 512}; exec "$@"', "sh", str(COMMAND))
+    done = receiver.run("bundle", "import", tmp_path / "b", "--unsigned", driver=limit)
+    assert done.returncode == 1, done.stderr
+    assert "the disk is full" in done.stderr
+    assert "make room" in done.stderr
+    assert receiver.works() == {OLD, NEW, "old"}
+    part = next(receiver.models.rglob("*.part"))
+    assert part.stat().st_size >= 4 << 20
+    node = part.stat().st_ino
+    receiver.bundle("import", tmp_path / "b", "--unsigned")
+    assert (receiver.models / "large.gguf").stat().st_ino == node, "it continued what was there"
+    assert (receiver.models / "large.gguf").read_bytes() == (sender.models / "large.gguf").read_bytes()
+
+
+def test_a_disk_that_is_too_small_is_seen_before_the_first_byte(
+    sender: Machine, receiver: Machine, tmp_path: Path
+) -> None:
+    if why := missing():
+        pytest.skip(why)
+    export(sender, tmp_path / "b", models="large")
+    script = (
+        f'head -c {30 << 20} /dev/zero >{receiver.data}/filler; "$@" && exit 9; find {receiver.data} -name "*.part"; '
+        f'rm {receiver.data}/filler; exec "$@"'
+    )
+    driver = (sys.executable, str(CONFINED), "--small", str(receiver.data), str(100 << 20), "--", "sh", "-c", script)
+    done = receiver.run("bundle", "import", tmp_path / "b", "--unsigned", driver=(*driver, "sh", str(COMMAND)))
+    assert done.returncode == 0, done.stderr
+    assert "make room for" in done.stderr
+    assert ".part" not in done.stdout
+    assert "large.gguf" in done.stdout
+
+
+# ---- kills -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def changes(sender: Machine, whole: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str]]:
+    """Every change that an undisturbed import makes to the disk: its number, and what it is."""
+    machine = working(tmp_path_factory.mktemp("undisturbed") / "machine")
+    done = take(machine, whole, sender)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split(" ", 2) for line in machine.home.with_name("machine.log").read_text().splitlines()]
+    return [(int(number), event) for number, event, _ in lines]
+
+
+def take(machine: Machine, bundle: Path, sender: Machine, last: int = NEVER) -> subprocess.CompletedProcess[str]:
+    """Import, killed right before change number ``last``."""
+    driver = (sys.executable, str(DRIVER), str(last), str(machine.home))
+    return machine.run("bundle", "import", bundle, "--key", sender.home / "mine.pub", driver=driver)
+
+
+def stamps(paths: Iterable[Path]) -> set[tuple[int, int]]:
+    """Return number and time of change of each file that arrives once and is not touched after that."""
+    files = [path for path in paths if path.suffix in (".gguf", ".yaml", ".py") and path.is_file()]
+    return {(path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", range(SHARES))
+def test_killed_before_any_of_its_changes_the_machine_works_and_the_import_continues(
+    sender: Machine,
+    receiver: Machine,
+    whole: Path,
+    changes: list[tuple[int, str]],
+    request: pytest.FixtureRequest,
+    share: int,
+) -> None:
+    deep = request.config.getoption("--deep") or request.config.getoption("--kills")
+    numbers = [number for number, event in changes if deep or event == "os.rename"]
+    assert len(numbers) > 10
+    for number in numbers[share::SHARES]:
+        machine = Machine(receiver.home.with_name(f"killed-{number}"))
+        shutil.copytree(receiver.home, machine.home, symlinks=True)
+        ended = take(machine, whole, sender, number)
+        assert ended.returncode == -signal.SIGKILL, (number, ended.stderr)
+        assert machine.works() >= {OLD, "old"}
+        arrived = stamps(path for path in machine.home.rglob(".incoming/**/*") if path.suffix != ".part")
+        if number == numbers[share]:
+            machine.serves()
+        done = take(machine, whole, sender)
+        assert done.returncode == 0, (number, done.stderr)
+        assert machine.works() == {OLD, NEW, "old", "tiny", CACHED}
+        assert not [path for path in machine.home.rglob("*.part*")]
+        assert arrived <= stamps(machine.home.rglob("*")), (number, "a file that had arrived was brought again")
+        shutil.rmtree(machine.home)
+
+
+def test_one_import_at_a_time(sender: Machine, receiver: Machine, whole: Path) -> None:
+    lock = claim(receiver.data / ".import.lock")
+    try:
+        assert "is under way; wait until it ends" in receiver.refused("import", whole, "--unsigned")
+    finally:
+        lock.release()
+
+
+def test_a_manifest_is_readable(whole: Path) -> None:
+    """The first member of the tar file, for people and other programs."""
+    done = subprocess.run(["tar", "-xOf", str(whole), "bundle.json"], capture_output=True, check=True)
+    assert msgspec.json.decode(done.stdout, type=Manifest).target == HERE
