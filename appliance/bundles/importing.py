@@ -32,7 +32,7 @@ from appliance.engines.found import check_build, list_engines, read_build
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import Conflict, UsageError
 from appliance.store.model_files import free_bytes, link, remove_empty, write_whole
-from appliance.store.partial_file import Taken, WrongContents, claim, journaled, open_partial, sync_folder
+from appliance.store.partial_file import Taken, WrongContents, claim, discard, journaled, open_partial, sync_folder
 from appliance.wire import PartialHead
 
 if TYPE_CHECKING:
@@ -224,7 +224,9 @@ def _arrive(bundle: Bundle, homes: Homes, item: Item, check: Check, tell: Tell) 
             if item.kind == "model" and item.repo:  # where a download may be writing, too
                 locks = homes.cache / ".locks" / folder_of(item.repo)
                 held.callback(_claimed(locks / f"{file.sha256}.lock", item).release)
-            if not _has_arrived(final, file):
+            if _has_arrived(final, file):
+                discard(final)  # the journal, if a kill came between the file's name and the journal's end
+            else:
                 _receive(bundle, item, file, final, check, tell)
             if file.executable:
                 final.chmod(0o755)
