@@ -136,10 +136,10 @@ def _is_here(item: Item, homes: Homes, reader: Reader) -> bool:
 
 def _is_taken(item: Item, homes: Homes, reader: Reader) -> bool:
     """True if something else has its place. A damaged engine has not: it is replaced."""
-    if item.kind == "model":
-        return any(os.path.lexists(path) and not _same(path, file, reader) for path, file in _names(item, homes))
+    if item.repo:
+        return any(path.exists() and not _same(path, file, reader) for path, file in _names(item, homes))
     place = homes.place_of(item)
-    return place.exists() and not (item.kind == "engine" and check_build(place))
+    return os.path.lexists(place) and not (item.kind == "engine" and check_build(place))
 
 
 def _names(item: Item, homes: Homes) -> Iterator[tuple[Path, PayloadFile]]:
