@@ -210,6 +210,15 @@ def test_what_the_other_machine_has_is_left_out(
     assert "without --against" in said
 
 
+def test_contents_of_the_cache_are_not_written_again(sender: Machine, receiver: Machine, tmp_path: Path) -> None:
+    cached_model(receiver.hub, STARTER.read_bytes())
+    export(sender, tmp_path / "b")
+    assert items(receiver.bundle("import", tmp_path / "b", "--unsigned"))[CACHED] == "here"
+    assert receiver.works() == {OLD, NEW, "old", "tiny", CACHED}
+    blob = (receiver.hub / "models--acme--small-GGUF" / "snapshots" / COMMIT / "small-Q8_0.gguf").resolve()
+    assert (receiver.models / "tiny.gguf").samefile(blob)
+
+
 def test_refusals_change_nothing(sender: Machine, receiver: Machine, whole: Path, tmp_path: Path) -> None:
     mine, others = sender.home / "mine.pub", sender.home / "others.pub"
     before = sorted(receiver.home.rglob("*"))
