@@ -31,8 +31,8 @@ from appliance.core.payload import PayloadFile
 from appliance.engines.found import check_build, list_engines, read_build
 from appliance.engines.shelf import Shelf, alone
 from appliance.errors import Conflict, UsageError
-from appliance.store.model_files import free_bytes, link, remove_empty, write_whole
-from appliance.store.partial_file import Taken, WrongContents, claim, journaled, open_partial, sync_folder
+from appliance.store.model_files import free_bytes, link, remove_empty, share, write_whole
+from appliance.store.partial_file import Taken, WrongContents, claim, discard, journaled, open_partial, sync_folder
 from appliance.wire import PartialHead
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def plan(bundle: Bundle, homes: Homes, reader: Reader) -> tuple[list[Standing], 
 def _standing(item: Item, homes: Homes, reader: Reader) -> Standing:
     place = homes.place_of(item)
     state = "here" if _is_here(item, homes, reader) else "other" if _is_taken(item, homes, reader) else "missing"
-    left = sum(_left(homes.arrival_of(item, file), file) for file in _contents(item)) if state == "missing" else 0
+    left = sum(_left(homes, item, file) for file in _contents(item)) if state == "missing" else 0
     return Standing(item=item, state=state, left=left, disk=_disk_of(place), place=str(place))
 
 
@@ -136,10 +136,10 @@ def _is_here(item: Item, homes: Homes, reader: Reader) -> bool:
 
 def _is_taken(item: Item, homes: Homes, reader: Reader) -> bool:
     """True if something else has its place. A damaged engine has not: it is replaced."""
-    if item.kind == "model":
-        return any(os.path.lexists(path) and not _same(path, file, reader) for path, file in _names(item, homes))
+    if item.repo:
+        return any(path.exists() and not _same(path, file, reader) for path, file in _names(item, homes))
     place = homes.place_of(item)
-    return place.exists() and not (item.kind == "engine" and check_build(place))
+    return os.path.lexists(place) and not (item.kind == "engine" and check_build(place))
 
 
 def _names(item: Item, homes: Homes) -> Iterator[tuple[Path, PayloadFile]]:
@@ -152,8 +152,9 @@ def _same(path: Path, file: PayloadFile, reader: Reader) -> bool:
     return path.is_file() and path.stat().st_size == file.size and sha256_of(path, reader) == file.sha256
 
 
-def _left(final: Path, file: PayloadFile) -> int:
-    if _has_arrived(final, file):
+def _left(homes: Homes, item: Item, file: PayloadFile) -> int:
+    final = homes.arrival_of(item, file)
+    if _has_arrived(final, file) or _twin(homes, item, file) is not None:
         return 0
     begun = journaled(final)
     return file.size - (begun[1] if begun is not None and begun[0].oid == file.sha256 else 0)
@@ -162,6 +163,13 @@ def _left(final: Path, file: PayloadFile) -> int:
 def _has_arrived(final: Path, file: PayloadFile) -> bool:
     """Nothing gets its name before it is whole and has its sum."""
     return final.is_file() and final.stat().st_size == file.size
+
+
+def _twin(homes: Homes, item: Item, file: PayloadFile) -> Path | None:
+    """Return a file of the Hugging Face cache with these contents, which it has by its name."""
+    if item.kind != "model":
+        return None
+    return next((blob for blob in homes.cache.glob(f"*/blobs/{file.sha256}") if _has_arrived(blob, file)), None)
 
 
 def _disk_of(place: Path) -> int:
@@ -224,7 +232,12 @@ def _arrive(bundle: Bundle, homes: Homes, item: Item, check: Check, tell: Tell) 
             if item.kind == "model" and item.repo:  # where a download may be writing, too
                 locks = homes.cache / ".locks" / folder_of(item.repo)
                 held.callback(_claimed(locks / f"{file.sha256}.lock", item).release)
-            if not _has_arrived(final, file):
+            if _has_arrived(final, file):
+                discard(final)  # the journal, if a kill came between the file's name and the journal's end
+            elif (twin := _twin(homes, item, file)) is not None:
+                discard(final)
+                share(twin, final)
+            else:
                 _receive(bundle, item, file, final, check, tell)
             if file.executable:
                 final.chmod(0o755)

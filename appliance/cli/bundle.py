@@ -51,8 +51,6 @@ from appliance.store.model_files import write_whole
 
 TRUST = {"signed": "signed with this key", "unchecked": "signed, and no key was named", "unsigned": "not signed"}
 SMALLEST_PART = 1 << 20
-DRAW_EVERY = 0.1
-"""Seconds between two updates of the bar."""
 
 a_file = click.Path(path_type=Path, dir_okay=False)
 models_dir_option = click.option("--models-dir", metavar="DIR", help="Folder with models, instead of the usual one.")
@@ -235,6 +233,9 @@ async def _export(wish: Wish, sources: Sources, as_json: bool) -> int:
         say("the program itself is not in it: the other machine needs one (--program DIR adds it)")
     trust: Trust = "signed" if wish.seed is not None else "unsigned"
     _tell(manifest, trust, [str(file) for file in files], [_carried(item) for item in items], as_json)
+    if not as_json:
+        for file in files:
+            click.echo(str(file))
     return 0
 
 
@@ -253,7 +254,7 @@ def _items(wish: Wish, sources: Sources, reader: contents.Reader) -> list[Item]:
     items += [settings] if settings is not None else []
     if not items:
         raise UsageError("the bundle would be empty: name --models, --engines, --config, --plugins or --program")
-    return items
+    return list(dict.fromkeys(items))  # two words may mean one engine
 
 
 def _carried(item: Item) -> Row:
@@ -326,14 +327,13 @@ async def _import(file: Path, public: bytes | None, unsigned: bool, sources: Sou
         standings, wanted = await trio.to_thread.run_sync(plan, opened, homes, reader)
         with _progress("importing", as_json, sum(standing.left for standing in wanted)) as tell:
             await bring(opened, homes, wanted, tell)
-        brought = {standing.item.name for standing in wanted}
         rows = [
             Row(
                 kind=standing.item.kind,
                 name=standing.item.name,
                 digest=standing.item.digest,
                 size=standing.item.size,
-                state="imported" if standing.item.name in brought else "here",
+                state="imported" if standing in wanted else "here",
                 place=standing.place,
             )
             for standing in standings
@@ -432,8 +432,6 @@ def _tell(manifest: Manifest, trust: Trust, files: list[str], rows: list[Row], a
             )
         )
         return
-    for file in files:
-        click.echo(file)
     places = any(row.place for row in rows)
     cells = [(row.kind, row.name, human_size(row.size), row.state, *([row.place or ""] * places)) for row in rows]
     print_table(("KIND", "NAME", "SIZE", "STATE", *(["PLACE"] * places)), cells, right=("SIZE",))

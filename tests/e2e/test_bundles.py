@@ -111,6 +111,9 @@ def sender(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     with large.open("r+b") as file:
         file.seek(4096)
         file.write(random.Random(3).randbytes(LARGE - 8192))
+    for number in (1, 2):
+        path = machine.models / f"pair-0000{number}-of-00002.gguf"
+        write_model(path, weights=8 * number, split__count=2, split__no=number - 1, split__tensors__count=2)
     cached_model(machine.hub, STARTER.read_bytes())
     (machine.home / "ours.yaml").write_text(CONFIG)
     plugin = machine.home / "plugins" / "hello"
@@ -189,14 +192,31 @@ def test_what_the_other_machine_has_is_left_out(
     receiver.bundle("import", whole, "--key", sender.home / "mine.pub")
     done = receiver.run("bundle", "inventory", "-o", tmp_path / "there.json")
     assert done.returncode == 0, done.stderr
-    made = export(sender, tmp_path / "b", "--against", tmp_path / "there.json", models=f"tiny,large,{CACHED}")
-    assert items(made) == {NEW: "left out", "tiny": "left out", CACHED: "left out", "large": "carried"}
+    made = export(sender, tmp_path / "b", "--against", tmp_path / "there.json", models=f"tiny,large,pair,{CACHED}")
+    assert items(made) == {
+        NEW: "left out",
+        "tiny": "left out",
+        CACHED: "left out",
+        "large": "carried",
+        "pair": "carried",
+    }
     assert (tmp_path / "b").stat().st_size < LARGE + (1 << 20)
     told = receiver.bundle("import", tmp_path / "b", "--unsigned")
-    assert items(told) == {NEW: "here", "tiny": "here", CACHED: "here", "large": "imported"}
+    assert items(told) == {NEW: "here", "tiny": "here", CACHED: "here", "large": "imported", "pair": "imported"}
+    assert len(list((receiver.models / "pair").iterdir())) == 2
+    assert "pair" in receiver.works()
     (receiver.models / "tiny.gguf").unlink()
     assert "model tiny" in (said := receiver.refused("import", tmp_path / "b", "--unsigned"))
     assert "without --against" in said
+
+
+def test_contents_of_the_cache_are_not_written_again(sender: Machine, receiver: Machine, tmp_path: Path) -> None:
+    cached_model(receiver.hub, STARTER.read_bytes())
+    export(sender, tmp_path / "b")
+    assert items(receiver.bundle("import", tmp_path / "b", "--unsigned"))[CACHED] == "here"
+    assert receiver.works() == {OLD, NEW, "old", "tiny", CACHED}
+    blob = (receiver.hub / "models--acme--small-GGUF" / "snapshots" / COMMIT / "small-Q8_0.gguf").resolve()
+    assert (receiver.models / "tiny.gguf").samefile(blob)
 
 
 def test_refusals_change_nothing(sender: Machine, receiver: Machine, whole: Path, tmp_path: Path) -> None:
@@ -220,6 +240,10 @@ def test_refusals_change_nothing(sender: Machine, receiver: Machine, whole: Path
     (receiver.models / "tiny.gguf").write_bytes(b"mine")
     assert "llama-appliance rm tiny" in receiver.refused("import", tmp_path / "free", "--unsigned")
     (receiver.models / "tiny.gguf").unlink()
+    export(sender, tmp_path / "parts", models="pair")
+    (receiver.models / "pair").mkdir()
+    assert "llama-appliance rm pair" in receiver.refused("import", tmp_path / "parts", "--unsigned")
+    (receiver.models / "pair").rmdir()
     left = [path for path in receiver.home.rglob("*") if path not in before and path.suffix != ".lock"]
     assert left == []
 

@@ -33,6 +33,7 @@ server=$!
 n=0
 until test -s ready || test $n = 300; do sleep 0.1; n=$((n + 1)); done
 "$imported" run tiny "Hello! What can you do?" --url http://127.0.0.1:8080 || { cat served.log; exit 1; }
+"$imported" bundle inventory --home "$PWD/home" -o there.json
 kill $server
 wait $server
 id -u
@@ -100,5 +101,8 @@ def test_across_an_air_gap(program: Path, open_folder: Path) -> None:
     answer, *last = done.stdout.strip().rsplit("\n", 2)
     assert answer.strip()
     assert last == [str(NOBODY), "0"], "nobody, with no route to anywhere"
+    news = open_folder / "news.bundle"
+    run("export", *words[:-2], "--against", str(there / "there.json"), "-o", str(news))
+    assert news.stat().st_size < 1 << 20, "program, engine and model are there already"
     for path in (open_folder / "installed").rglob("*"):
         assert path.owner() == "root", "the other user changed nothing outside its own folder"

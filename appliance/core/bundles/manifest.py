@@ -147,6 +147,8 @@ def _mistakes(manifest: Manifest) -> Iterator[str]:
             yield f"the sums of {blob.sha256[:64]!r} cannot be right"
     if len(sizes) != len(manifest.blobs):
         yield "a content is in it twice"
+    if len({(item.kind, item.name) for item in manifest.items}) != len(manifest.items):
+        yield "two things in it have one name"
     for item in manifest.items:
         if why := _bad_name(item, manifest.target) or _bad_paths(item.files):
             yield f"{item.kind} {item.name[:100]!r}: {why}"

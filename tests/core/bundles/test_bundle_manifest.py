@@ -139,6 +139,11 @@ def test_sums_that_do_not_fit_are_refused(blob: Blob) -> None:
         read(structs.replace(MANIFEST, blobs=(blob,)))
 
 
+def test_two_things_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="one name"):
+        read(of(MODEL, structs.replace(MODEL, digest=OTHER)))
+
+
 @pytest.mark.parametrize("text", [b"", b"{}", b"[" * 100_000, b'{"format": 1}', b"\xff"])
 def test_something_else_is_refused(text: bytes) -> None:
     with pytest.raises(UsageError, match="damaged, or something else"):
