@@ -254,9 +254,9 @@ def test_a_large_conversation_and_a_fast_answer(play: Play, serve_fake: Callable
 
 
 def test_files_and_parameters_reach_the_model(play: Play, serve_fake: Callable[..., Server], tmp_path: Path) -> None:
-    write_model(tmp_path / "models" / "keen" / "keen.gguf")
+    write_model(tmp_path / "models" / "watcher" / "watcher.gguf")
     projector = {"clip__has_vision_encoder": True, "clip__has_audio_encoder": True}
-    write_model(tmp_path / "models" / "keen" / "mmproj-F16.gguf", architecture="clip", **projector)
+    write_model(tmp_path / "models" / "watcher" / "mmproj-F16.gguf", architecture="clip", **projector)
     play("files", serve_fake("--models-dir", "models", FAKE_SCRIPT='[{"echo": true}]'))
 
 

@@ -563,7 +563,7 @@ export const scenarios = {
     assert.match(sent, /Be brief/);
     assert.doesNotMatch(sent, /top_p/);
     await page.getByRole("button", { name: /Choose a model/ }).click();
-    await page.getByRole("button", { name: "keen" }).click();
+    await page.getByRole("button", { name: "watcher" }).click();
     const beep = Buffer.from("RIFF\x24\0\0\0WAVEfmt ", "latin1");
     await chooser.setInputFiles([
       { name: "dot.png", mimeType: "image/png", buffer: pixel },
