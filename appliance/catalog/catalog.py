@@ -169,10 +169,14 @@ class Catalog:
         self._config = config
         self._publish()
 
+    def is_fresh(self, max_age: float) -> bool:
+        """True if the last scan is not older than ``max_age`` seconds, or no folder may hold more. Waits for nobody."""
+        return time.monotonic() - self._scanned_at < max_age or not self.sources.has_folders
+
     def refresh(self, max_age: float) -> None:
-        """Scan again if the last scan is older than ``max_age`` seconds, and there are folders that may hold more."""
+        """Scan again unless it `is_fresh`."""
         with self._scanning:
-            if self.sources.has_folders and time.monotonic() - self._scanned_at >= max_age:
+            if not self.is_fresh(max_age):
                 self._scan()
 
     def _scan(self) -> Snapshot:

@@ -66,8 +66,9 @@ async def find_model(catalog: Catalog, name: str) -> Model:
 
 
 async def refresh(catalog: Catalog) -> None:
-    """See new files in the models folders, in a thread."""
-    await trio.to_thread.run_sync(catalog.refresh, NEWS, abandon_on_cancel=True)
+    """See new files in the models folders, in a thread; the way there and back costs more than a short list."""
+    if not catalog.is_fresh(NEWS):
+        await trio.to_thread.run_sync(catalog.refresh, NEWS, abandon_on_cancel=True)
 
 
 NO_EDITS = Edits(by_name={})

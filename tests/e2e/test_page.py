@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
@@ -252,8 +253,11 @@ def test_a_large_conversation_and_a_fast_answer(play: Play, serve_fake: Callable
     play("large", serve_fake(FAKE_TOKENS="20000", FAKE_TOKEN_DELAY="0.005"))
 
 
-def test_files_and_parameters_reach_the_model(play: Play, serve_fake: Callable[..., Server]) -> None:
-    play("files", serve_fake(FAKE_SCRIPT='[{"echo": true}]'))
+def test_files_and_parameters_reach_the_model(play: Play, serve_fake: Callable[..., Server], tmp_path: Path) -> None:
+    write_model(tmp_path / "models" / "watcher" / "watcher.gguf")
+    projector = {"clip__has_vision_encoder": True, "clip__has_audio_encoder": True}
+    write_model(tmp_path / "models" / "watcher" / "mmproj-F16.gguf", architecture="clip", **projector)
+    play("files", serve_fake("--models-dir", "models", FAKE_SCRIPT='[{"echo": true}]'))
 
 
 def test_parameters_presets_and_commands(play: Play, serve_fake: Callable[..., Server]) -> None:
@@ -314,6 +318,34 @@ def test_a_key_is_asked_for_once(play: Play, serve_fake: Callable[..., Server]) 
 
 def test_models_are_loaded_and_unloaded(play: Play, serve_fake: Callable[..., Server]) -> None:
     play("models", serve_fake())
+
+
+def test_the_development_server_stands_in_front_of_a_running_one(
+    serve_fake: Callable[..., Server], free_port: Callable[[], int]
+) -> None:
+    vite = ROOT / "appliance" / "web" / "node_modules" / ".bin" / "vite"
+    if not vite.exists():
+        pytest.skip("needs python3 bootstrap.py web")
+    server, port = serve_fake(), free_port()
+    command = [str(vite), "--host", "127.0.0.1", "--port", str(port), "--strictPort"]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT / "appliance" / "web",
+        env={**os.environ, "LLAMA_APPLIANCE_URL": server.url},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            while b"Local:" not in (line := process.stdout.readline()):
+                assert line, "it has ended"
+            # The page, a part of it, which is compiled when it is asked for, and what the server behind it says.
+            for path, words in (("/", b"/src/main.ts"), ("/src/App.svelte", b"svelte"), ("/v1/models", b'"small"')):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+                    assert words in answer.read(), path
+        finally:
+            process.kill()
 
 
 def test_the_languages_have_the_same_words() -> None:

@@ -377,6 +377,27 @@ async def test_details_of_a_model(open_server: OpenServer, fake_model: Path):
         assert tag["capabilities"] == shown["capabilities"]
 
 
+async def test_the_list_is_kept_and_follows_what_changes(open_server: OpenServer, fake_model: Path):
+    sees = model(fake_model, "alpha", "al", args=("--mmproj", str(fake_model)))
+    async with open_server(models=[sees, model(fake_model, "beta")]) as server:
+
+        async def listed() -> dict[str, list[str]]:
+            told = (await server.ask("GET", "/api/tags")).json["models"]
+            return {each["name"]: each["capabilities"] for each in told}
+
+        first = await listed()
+        assert first == await listed() == dict.fromkeys(("alpha:latest", "al:latest", "beta:latest"), ["completion"])
+        await server.ask("POST", "/models/load", {"model": "alpha", "wait": True})
+        shown = (await ask(server, "show", {"model": "alpha"})).json["capabilities"]  # now the engine has been asked
+        assert shown != first["alpha:latest"]
+        after = {**first, "alpha:latest": shown, "al:latest": shown}
+        assert await listed() == after
+        await ask(server, "copy", {"source": "alpha", "destination": "mine"})
+        assert await listed() == {**after, "mine:latest": shown}
+        await server.ask("DELETE", "/api/delete", {"model": "mine"})
+        assert await listed() == after
+
+
 async def test_derived_models(open_server: OpenServer, fake_model: Path):
     async with open_server(models=[known(fake_model, "alpha")]) as server:
         assert (await ask(server, "copy", {"source": "alpha", "destination": "mine"})).body == b""

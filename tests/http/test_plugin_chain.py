@@ -111,13 +111,17 @@ async def echo(server: Appliance, text: str, **more: object) -> dict[str, object
 # ---- order, and who is asked -----------------------------------------------------------------------------------------
 
 
-async def test_plugins_run_in_the_order_in_which_they_are_named(open_server: OpenServer, plugins: Path):
+async def test_plugins_run_in_the_order_in_which_they_are_named(
+    open_server: OpenServer, plugins: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", "appliance")
     async with open_server(plugins=[plugins]) as server:
         sent = await echo(server, "/two /one /three Hello")
         assert sent["messages"] == [{"role": "user", "content": "Hello"}]
         assert sent["seen"] == ["two", "one", "three"]
         answer = (await server.ask("POST", CHAT, asked(CHAT, "/two /one Hello"))).json
         assert answer["seen"] == ["two of alpha", "one of alpha"]
+    assert "plugins of a request for 'alpha': two one three" in caplog.messages
 
 
 async def test_a_request_that_names_none_reaches_the_engine_byte_for_byte(open_server: OpenServer, plugins: Path):
@@ -290,8 +294,8 @@ FAILING = {
 
 @pytest.mark.parametrize("name", FAILING)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_plugin_that_fails_is_a_502_with_its_name(
-    open_server: OpenServer, tmp_path: Path, name: str, stream: bool
+async def test_a_plugin_that_fails_is_a_502_with_its_name_and_logged(
+    open_server: OpenServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, stream: bool
 ):
     code, says = FAILING[name]
     write_plugin(tmp_path / "plugins", name, code, {"timeout": 0.2 if name == "slow" else 60})
@@ -304,6 +308,8 @@ async def test_a_plugin_that_fails_is_a_502_with_its_name(
     assert says in error["message"]
     assert error["reason"] == "plugin_failed"
     assert after.status == 200
+    logged = [f"{record.name} {record.getMessage()}" for record in caplog.records if record.levelname == "WARNING"]
+    assert any(name in line and says.rpartition("agent.py: ")[2] in line for line in logged), logged
 
 
 FAILING_STREAMS = {

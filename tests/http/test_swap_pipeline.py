@@ -257,11 +257,19 @@ async def test_the_official_client_reads_a_stream_that_begins_with_a_load(
 
 
 @pytest.mark.parametrize(
-    ("path", "stream"),
-    [(CHAT, False), ("/v/chat/completions", True), ("/v1/completions", True), (f"/upstream/alpha{CHAT}", True)],
+    ("path", "stream", "own"),
+    [
+        (CHAT, False, {}),
+        (CHAT, True, {"sendLoadingState": False}),
+        ("/v/chat/completions", True, {}),
+        ("/v1/completions", True, {}),
+        (f"/upstream/alpha{CHAT}", True, {}),
+    ],
 )
-async def test_where_nothing_is_told_of_a_load(open_server: OpenServer, configured: Configure, path: str, stream: bool):
-    file = configured({"alpha": {"args": ("--load-delay", "0.3")}}, sendLoadingState=True)
+async def test_where_nothing_is_told_of_a_load(
+    open_server: OpenServer, configured: Configure, path: str, stream: bool, own: dict[str, bool]
+):
+    file = configured({"alpha": {"args": ("--load-delay", "0.3"), **own}}, sendLoadingState=True)
     async with open_server(config=file) as server:
         answer = await server.ask("POST", path, {**chat("alpha", stream=stream), "prompt": "hi"})
         assert answer.status == 200

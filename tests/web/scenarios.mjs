@@ -539,7 +539,7 @@ export const scenarios = {
     await answered(page);
   },
 
-  /** A model that sees nothing is not sent a picture; a text file is told. */
+  /** A model that sees nothing is not sent a picture; a text file is told. One that sees and hears is sent both. */
   async files({ page }) {
     const chooser = page.getByLabel("Attach files").first();
     const pixel = Buffer.from("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==", "base64");
@@ -562,6 +562,22 @@ export const scenarios = {
     assert.match(sent, /"temperature":\s?0.3/);
     assert.match(sent, /Be brief/);
     assert.doesNotMatch(sent, /top_p/);
+    await page.getByRole("button", { name: /Choose a model/ }).click();
+    await page.getByRole("button", { name: "watcher" }).click();
+    const beep = Buffer.from("RIFF\x24\0\0\0WAVEfmt ", "latin1");
+    await chooser.setInputFiles([
+      { name: "dot.png", mimeType: "image/png", buffer: pixel },
+      { name: "beep.wav", mimeType: "audio/wav", buffer: beep },
+    ]);
+    await page.getByText("beep.wav").waitFor();
+    await say(page, "Look and listen");
+    await answered(page);
+    const { messages: told } = JSON.parse((await stored(page)).at(-1).content);
+    assert.deepEqual(told.at(-1).content, [
+      { type: "text", text: "Look and listen" },
+      { type: "image_url", image_url: { url: `data:image/png;base64,${pixel.toString("base64")}` } },
+      { type: "input_audio", input_audio: { data: beep.toString("base64"), format: "wav" } },
+    ]);
   },
 
   /** What a conversation is asked with beside its words, under a name for the next one; and commands by their first letters. */

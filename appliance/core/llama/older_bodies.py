@@ -215,13 +215,14 @@ def lacks_cache(metrics: bytes) -> bool:
 def cache_lines(slots: bytes, argv: Sequence[str]) -> bytes:
     """The lines that are missing, from an answer of ``GET /slots``; none where that says nothing of contexts.
 
-    The process was started with ``argv``, which says whether the slots share one context.
+    The process was started with ``argv``. With ``--no-slots`` it tells nobody of them, also while it sleeps.
     """
     found = decoded(_SLOTS, slots)
-    if not found:
+    tells, shared = _read(argv)
+    if not found or not tells:
         return b""
     tokens = sum(slot.n_prompt_tokens for slot in found)
-    size = max(slot.n_ctx for slot in found) if _share(argv) else sum(slot.n_ctx for slot in found)
+    size = max(slot.n_ctx for slot in found) if shared else sum(slot.n_ctx for slot in found)
     ratio = min(tokens / size, 1.0) if size else 0.0
     lines: list[str] = []
     for name, told, value in (
@@ -236,17 +237,23 @@ def cache_lines(slots: bytes, argv: Sequence[str]) -> bytes:
     return "\n".join([*lines, ""]).encode()
 
 
-def _share(argv: Sequence[str]) -> bool:
-    """llama-server's rule: with ``--kv-unified``, and where the number of slots is left to it."""
-    parallel, unified = "-1", False
+def _read(argv: Sequence[str]) -> tuple[bool, bool]:
+    """Whether slots may be told of, and whether they share one context, which is so where their number is not given."""
+    tells, shared, parallel, apart = True, False, "-1", False
     for word, following in zip(argv, [*argv[1:], ""], strict=False):
         flag = flags.lookup(word) if word.startswith("-") else None
         if flag is None:
             continue
-        if flag.name == "--kv-unified-per-slot":
-            return False  # each slot has its own share of the context
-        if flag.name == "--parallel":
-            parallel = following
-        elif flag.name == "--kv-unified":
-            unified = flags.normalise(word) in flag.spellings
-    return unified or parallel.startswith("-")
+        on = flags.normalise(word) in flag.spellings
+        match flag.name:
+            case "--slots":
+                tells = on
+            case "--kv-unified":
+                shared = on
+            case "--parallel":
+                parallel = following
+            case "--kv-unified-per-slot":
+                apart = True
+            case _:
+                pass
+    return tells, not apart and (shared or parallel.startswith("-"))

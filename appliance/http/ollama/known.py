@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import msgspec
 import trio
 from msgspec import Struct
 
@@ -12,7 +13,7 @@ from appliance.catalog.catalog import Catalog, Headers
 from appliance.core.models.gguf import GgufInfo
 from appliance.core.models.model import Model
 from appliance.core.ollama.asking import PLAIN, meanings
-from appliance.core.ollama.models import Derived, Facts, Props, Running
+from appliance.core.ollama.models import Derived, Facts, Props, Running, tags
 from appliance.core.parts import decoded
 from appliance.errors import ModelNotFound, UpstreamFailed
 from appliance.fleet.owner import Fleet
@@ -42,6 +43,7 @@ class Known:
         self._targets = targets
         self._headers: dict[str, GgufInfo | None] = {}
         self._props: dict[tuple[str, float | None], Props | None] = {}
+        self._tags: tuple[object, bytes] = (None, b"")
 
     async def find(self, name: str) -> Facts | None:
         """What a name in a request means, None if it means nothing. Raises InvalidModelFile, and Busy of a selector."""
@@ -59,10 +61,19 @@ class Known:
         """The model that clients have derived under this name."""
         return next((found for one in meanings(name) if (found := self._targets.derived.get(one.casefold()))), None)
 
-    async def listed(self) -> list[Facts]:
-        """Every model that may be asked for, under each of its names; reads the disk for new files, and asks nobody."""
+    async def tags(self) -> bytes:
+        """``/api/tags``, encoded: every model that may be asked for, under each of its names.
+
+        Reads the disk for new files, and asks nobody. Made anew only when something that it tells has changed.
+        """
         await refresh(self._catalog)
-        await self._read_headers()
+        basis = self._catalog.snapshot, self._targets.derived, self._targets.names(), tuple(self._props)
+        if self._tags[0] != basis:
+            await self._read_headers()
+            self._tags = basis, msgspec.json.encode(tags(self._listed()))
+        return self._tags[1]
+
+    def _listed(self) -> list[Facts]:
         found: list[Facts] = []
         for model in self._catalog.snapshot.models:
             if not model.hidden and model.error is None:

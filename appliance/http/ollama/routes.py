@@ -90,10 +90,10 @@ class OllamaRoutes:
     # ---- lists -------------------------------------------------------------------------------------------------------
 
     async def _list(self, visit: Visit) -> None:
-        told: JsonObject
+        told: JsonObject | bytes
         match visit.request.path:
             case "/api/tags":
-                told = models.tags(await self._known.listed())
+                told = await self._known.tags()
             case "/api/ps":
                 told = models.running(await self._known.running(), time.time())
             case "/api/version":
@@ -342,8 +342,9 @@ def _line(**members: JSON) -> bytes:
     return msgspec.json.encode(members) + b"\n"
 
 
-async def _send(visit: Visit, told: JsonObject | None) -> None:
-    await send_whole(visit.sink, 200, (JSON_TYPE,), msgspec.json.encode(told) if told is not None else b"")
+async def _send(visit: Visit, told: JsonObject | bytes | None) -> None:
+    body = told if isinstance(told, bytes) else msgspec.json.encode(told) if told is not None else b""
+    await send_whole(visit.sink, 200, (JSON_TYPE,), body)
 
 
 def _begin_lines(visit: Visit) -> None:

@@ -149,4 +149,5 @@ def test_only_where_the_lines_are_missing() -> None:
     assert not lacks_cache(b"# x\nllamacpp:kv_cache_usage_ratio 0\n")
     assert not lacks_cache(b"# another server\nrequests 1\n")
     assert cache_lines(b'{"error":{}}', ()) == cache_lines(b"[]", ()) == b""
-    assert b"kv_cache_tokens 0\n" in cache_lines(b'[{"n_ctx":0}]', ())
+    assert b"kv_cache_tokens 0\n" in cache_lines(b'[{"n_ctx":0}]', ("--no-slots", "--slots"))
+    assert cache_lines(b'[{"n_ctx":0}]', ("llama-server", "--metrics", "--no-slots")) == b"", "one that sleeps"
