@@ -8,7 +8,7 @@
     python3 bootstrap.py check                 format, lint, types, import directions, prose
     python3 bootstrap.py web [--check]         build the page of appliance/web (needs Node); --check compares
     python3 bootstrap.py freeze [ARGS...]      make the stand-alone program and all it carries, dist/llama-appliance/
-    python3 bootstrap.py package [deb rpm tar] make Linux packages from that, in dist/packages/
+    python3 bootstrap.py package [deb rpm tar] make Linux packages from that, in dist/packages/; app, pkg: for macOS
     python3 bootstrap.py bench [ARGS...]       measure the program beside nginx and other relays
     python3 bootstrap.py setup [--dev]         only install what `serve` (or, with --dev, everything else) needs
     python3 bootstrap.py lock                  renew requirements/*.txt from pyproject.toml
@@ -357,7 +357,9 @@ def run_freeze(args: Sequence[str]) -> int:
 
 
 def run_package(args: Sequence[str]) -> int:
-    return become([str(ensure("dev")), str(ROOT / "installer" / "linux.py"), *args], folder=ROOT)
+    """Each system has a script; its kinds of packages name it."""
+    script_name = "macos.py" if args and args[0] in ("app", "pkg") else "linux.py"
+    return become([str(ensure("dev")), str(ROOT / "installer" / script_name), *args], folder=ROOT)
 
 
 def run_bench(args: Sequence[str]) -> int:

@@ -56,6 +56,8 @@ class Launchd:
                 f"a service of the machine cannot rely on {hidden}, and {command[0]} is there; copy the program to "
                 f"/Applications or /usr/local and install it from there, or use --user"
             )
+        if "/AppTranslocation/" in command[0]:
+            raise UsageError("macOS runs this app from a place of its own; move it to Applications, and open it there")
         try:
             return plist(self._place, command).decode()
         except ValueError as cause:

@@ -76,6 +76,11 @@ def test_the_machines_service_is_not_installed_from_a_users_folder(place: str) -
         Launchd(user=False).text([place, "serve"])
 
 
+def test_no_service_is_made_of_an_app_that_macos_has_set_apart() -> None:
+    with pytest.raises(UsageError, match="move it to Applications"):
+        Launchd(user=True).text(["/private/var/folders/x/AppTranslocation/1/d/x.app/llama-appliance", "serve"])
+
+
 def test_the_plist_is_shown_without_writing_it() -> None:
     text = Launchd(user=False).text(["/Applications/x/llama-appliance", "serve"])
     assert f"<string>{HOME}</string>" in text
