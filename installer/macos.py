@@ -225,7 +225,7 @@ def distribution(version: str, kinds: Sequence[str]) -> bytes:
     for name, (title, more) in choices.items():
         Xml.SubElement(outline, "line", choice=name)
         starts = {f"start_{key}": value for key, value in more.items()}
-        choice = Xml.SubElement(script, "choice", id=name, title=title, **starts)
+        choice = Xml.SubElement(script, "choice", {"id": name, "title": title, **starts})
         Xml.SubElement(choice, "pkg-ref", id=f"{IDENTIFIER}.{name}")
         reference = Xml.SubElement(script, "pkg-ref", id=f"{IDENTIFIER}.{name}", version=version, onConclusion="none")
         reference.text = f"{name}.pkg"

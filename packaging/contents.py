@@ -284,7 +284,7 @@ def _thing(part: Component) -> dict[str, object]:
 
 def write_list(payload: Path, platform: str, made_from: Commit) -> str:
     """Write the list of files, and return its sha256, which stands for the whole payload."""
-    content = {
+    content: dict[str, object] = {
         "format": 1,
         "name": NAME,
         "version": program_version(),

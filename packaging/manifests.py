@@ -183,7 +183,9 @@ def run(folder: Path, *command: str) -> bytes:
     try:
         done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except OSError as cause:
-        sys.exit(f"error: {command[0]} is needed ('apt-get install apt-utils gpg' brings it): {cause.strerror}")
+        sys.exit(
+            f"error: {command[0]} is needed ('apt-get install apt-utils gpg gpg-agent' brings it): {cause.strerror}"
+        )
     if done.returncode != 0:
         sys.exit(f"error: {command[0]} failed: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout
