@@ -68,7 +68,7 @@ def main() -> None:
     file: Path = args.file.absolute()
     if not file.is_file():
         sys.exit(f"error: there is no {file}")
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps files of a process for a moment
         if file.name.endswith(".tar.gz"):
             try_archive(file, args.commit, Path(folder))
         elif file.suffix in KINDS:
