@@ -1,14 +1,19 @@
-"""packaging/manifests.py: sums, signatures, a repository that apt accepts, and what winget and Homebrew read."""
+"""packaging/manifests.py: sums, signatures, a repository that apt accepts, and what winget and Homebrew read.
+
+The workflow that makes releases: what it starts exists, and it publishes only when all else has succeeded.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -89,6 +94,39 @@ def test_an_address_that_would_break_the_manifests_is_refused(release: Path) -> 
     done = finish(release, "--url", 'https://example.org/"; system "x')
     assert done.returncode == 2
     assert "is not an address" in done.stderr
+
+
+@pytest.fixture
+def jobs() -> dict[str, dict[str, Any]]:
+    return YAML(typ="safe").load((ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8"))["jobs"]
+
+
+def test_a_release_is_published_only_when_every_other_job_succeeded(jobs: dict[str, dict[str, Any]]) -> None:
+    needed: set[str] = set()
+    waiting = ["publish"]
+    while waiting:
+        needs = jobs[waiting.pop()].get("needs", [])
+        new = {*([needs] if isinstance(needs, str) else needs)} - needed
+        needed |= new
+        waiting += new
+    assert needed == set(jobs) - {"publish"}
+    assert [name for name, job in jobs.items() if job["permissions"].get("contents") == "write"] == ["publish"]
+    assert not any("if" in job for name, job in jobs.items() if name != "publish")
+
+
+def test_what_the_workflow_starts_exists_and_its_jobs_and_secrets_are_documented(
+    jobs: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    verbs = importlib.import_module("bootstrap").VERBS
+    page = (ROOT / "docs" / "platforms.md").read_text("utf-8")
+    lines = "\n".join(step["run"] for job in jobs.values() for step in job["steps"] if "run" in step)
+    assert set(re.findall(r"bootstrap\.py (\w+)", lines)) <= set(verbs)
+    for path in re.findall(r"(?<![\w$/])(?:packaging|\.ci)/[\w.-]+", lines):
+        assert (ROOT / path).is_file(), path
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page[page.index("\n## Releases\n") :], re.MULTILINE)) >= set(jobs)
+    secrets = set(re.findall(r"secrets\.(\w+)", (ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8")))
+    assert secrets <= set(re.findall(r"`([A-Z_]+)`", page))
 
 
 TOOLS = ("apt-ftparchive", "apt-get", "dpkg-deb", "gpg")
