@@ -5,7 +5,7 @@
 BASE is the address below which the files will lie. The folder gets
 
     SHA256SUMS, SHA256SUMS.sig           --sign: an ed25519 key, as openssl genpkey makes it
-    Packages, Release, InRelease         a flat repository of apt: "deb [signed-by=KEY] BASE ./"; --apt-key: gpg's name
+    Packages, Release, InRelease         a flat repository of apt: "deb [signed-by=KEY] BASE /"; --apt-key: gpg's name
     llama-appliance.rb                   a Homebrew cask
     LlamaAppliance.LlamaAppliance.*      the three manifests of winget
 
@@ -169,7 +169,7 @@ def winget(sums: Mapping[str, str], version: str, url: str) -> dict[str, str]:
 
 def write_repository(folder: Path, key: str | None) -> None:
     """Make the folder a flat repository of apt; without a key, apt takes it with ``[trusted=yes]`` alone."""
-    packages = run(folder, "apt-ftparchive", "packages", ".")
+    packages = run(folder, "apt-ftparchive", "packages", ".").replace(b"\nFilename: ./", b"\nFilename: ")  # an address
     (folder / "Packages").write_bytes(packages)
     (folder / "Packages.gz").write_bytes(gzip.compress(packages, 9, mtime=0))
     names = {"Origin": "Llama Appliance", "Label": "Llama Appliance", "Suite": "stable"}

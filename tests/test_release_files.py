@@ -155,7 +155,7 @@ def test_apt_installs_from_the_folder_and_refuses_what_was_changed(release: Path
         (tmp_path / "apt" / name).mkdir(parents=True)
     (tmp_path / "apt" / "status").touch()
     sources = tmp_path / "apt" / "etc" / "sources.list"
-    sources.write_text(f"deb [signed-by={tmp_path / 'key.gpg'}] file://{release} ./\n")
+    sources.write_text(f"deb [signed-by={tmp_path / 'key.gpg'}] file://{release} /\n")
     places = {"Dir::State": tmp_path / "apt" / "state", "Dir::Cache": tmp_path / "apt" / "cache",
               "Dir::Etc": tmp_path / "apt" / "etc", "Dir::State::status": tmp_path / "apt" / "status",
               "APT::Sandbox::User": "root", "APT::Architecture": "amd64", "Dir::Log": tmp_path / "apt"}  # fmt: skip
